@@ -1,0 +1,5 @@
+"""Builds the C++ extension (csrc/); everything else about the package is in pyproject.toml."""
+
+from setuptools import setup
+
+setup()

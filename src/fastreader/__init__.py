@@ -1,0 +1,1 @@
+"""fastreader: score every ordering of the retrieved passages in one forward pass, and decide with the scores."""

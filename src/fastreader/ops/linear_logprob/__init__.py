@@ -1,0 +1,10 @@
+"""Log-probabilities of target tokens from hidden states, without logits in memory."""
+
+from fastreader.ops.linear_logprob.api import (
+    IMPLEMENTATIONS,
+    LogprobStats,
+    linear_logprob,
+    linear_logprob_stats,
+)
+
+__all__ = ["IMPLEMENTATIONS", "LogprobStats", "linear_logprob", "linear_logprob_stats"]

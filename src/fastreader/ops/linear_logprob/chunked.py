@@ -1,0 +1,53 @@
+"""linear_logprob in plain PyTorch: online log-sum-exp over blocks of rows and of the vocabulary."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_ROWS = 512  # with _VOCABULARY: a 16 MB block of float32 logits
+_VOCABULARY = 8192
+
+
+def linear_logprob_chunked(
+    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, softcap: float | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Arguments as `linear_logprob_stats`; returns (logprob, logsumexp, entropy, argmax), each [R].
+
+    Products accumulate in float32 (float64 for float64 inputs): bfloat16 logits near 20 would be off by 0.06.
+    """
+    dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    count, device = hidden.shape[0], hidden.device
+    lse = torch.full((count,), float("-inf"), dtype=dtype, device=device)
+    picked = torch.zeros(count, dtype=dtype, device=device)
+    # Running sum of logit * exp(logit), relative to the running log-sum-exp: the mean logit, for the entropy.
+    mean = torch.zeros(count, dtype=dtype, device=device)
+    best = torch.full((count,), float("-inf"), dtype=dtype, device=device)
+    argmax = torch.zeros(count, dtype=torch.int64, device=device)
+    for low in range(0, weight.shape[0], _VOCABULARY):
+        block_weight = weight[low : low + _VOCABULARY].to(dtype)
+        block_bias = None if bias is None else bias[low : low + _VOCABULARY].to(dtype)
+        for first in range(0, count, _ROWS):
+            rows = slice(first, first + _ROWS)
+            logits = hidden[rows].to(dtype) @ block_weight.T
+            if block_bias is not None:
+                logits += block_bias
+            if scale != 1.0:
+                logits *= scale
+            if softcap is not None:
+                logits = softcap * torch.tanh(logits / softcap)
+            block_best, block_argmax = logits.max(dim=-1)
+            better = block_best > best[rows]
+            argmax[rows] = torch.where(better, block_argmax + low, argmax[rows])
+            best[rows] = torch.where(better, block_best, best[rows])
+            block_lse = torch.logsumexp(logits, dim=-1)
+            block_mean = (torch.exp(logits - block_lse[:, None]) * logits).sum(-1)
+            merged = torch.logaddexp(lse[rows], block_lse)
+            mean[rows] = mean[rows] * torch.exp(lse[rows] - merged) + block_mean * torch.exp(
+                block_lse - merged
+            )
+            lse[rows] = merged
+            here = (target[rows] >= low) & (target[rows] < low + logits.shape[1])
+            index = (target[rows] - low).clamp(0, logits.shape[1] - 1)
+            picked[rows] = torch.where(here, logits.gather(1, index[:, None])[:, 0], picked[rows])
+    return picked - lse, lse, lse - mean, argmax

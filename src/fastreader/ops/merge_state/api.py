@@ -1,0 +1,33 @@
+"""merge_state: the attention over two disjoint sets of keys from the attention over each."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fastreader.errors import InputError
+
+
+def merge_state(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Join two attention states: ``lse = log(exp(lse_a) + exp(lse_b))``, ``out`` weighted by ``exp(lse_x - lse)``.
+
+    Args:
+        out_a, out_b: [T, H, Dv], outputs over disjoint keys.
+        lse_a, lse_b: [T, H], natural log-sum-exps; -inf for a state that saw nothing.
+
+    Returns:
+        out [T, H, Dv] in out_a's dtype and lse [T, H] in lse_a's; two empty states give 0 and -inf.
+
+    Raises:
+        InputError: shapes differ.
+    """
+    if out_a.shape != out_b.shape or lse_a.shape != lse_b.shape or lse_a.shape != out_a.shape[:-1]:
+        raise InputError(
+            "merge_state: expected two outputs [T, H, Dv] and two lse [T, H] of one shape, "
+            f"got {list(out_a.shape)}, {list(lse_a.shape)}, {list(out_b.shape)}, {list(lse_b.shape)}"
+        )
+    lse = torch.logaddexp(lse_a, lse_b)
+    base = lse.masked_fill(lse.isneginf(), 0.0)  # exp(-inf - 0) = 0, where exp(-inf - -inf) would be NaN
+    weight_a = torch.exp(lse_a - base)[..., None]
+    weight_b = torch.exp(lse_b - base)[..., None]
+    return (out_a * weight_a + out_b * weight_b).to(out_a.dtype), lse

@@ -1,0 +1,61 @@
+"""Which keys each stretch of queries needs: the tiles of the PyTorch path."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+_TILE = 256  # query rows at most: bounds the mask and score buffers at a tile x its keys
+_DROP = (
+    64  # a tile ends where at least this many tokens fall out of sight, so that it does not carry them along
+)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Query rows ``starts[t]:stops[t]`` see no key outside ``keys[t]`` (int64, ascending)."""
+
+    starts: list[int]
+    stops: list[int]
+    keys: list[npt.NDArray[np.int64]]
+
+
+def cut_tiles(until: npt.NDArray[np.int32], anchor: npt.NDArray[np.int64]) -> Tiles:
+    """Cut the queries into tiles and list the keys each can see.
+
+    Args:
+        until: int32 [Tk], one past the last descendant of each key.
+        anchor: int64 [Tq], the key index in whose place each query stands.
+
+    Returns:
+        Tiles that cover all queries in order.
+    """
+    bounds = _bounds(until, anchor)
+    keys = [_keys(until, anchor[start:stop]) for start, stop in itertools.pairwise(bounds)]
+    return Tiles(bounds[:-1], bounds[1:], keys)
+
+
+def _bounds(until: npt.NDArray[np.int32], place: npt.NDArray[np.int64]) -> list[int]:
+    count = len(place)
+    if count == 0:
+        return [0]
+    alive = np.zeros(len(until) + 1, dtype=np.int64)  # keys that expire at each index
+    np.add.at(alive, until, 1)
+    expired = np.cumsum(alive)
+    moved = np.diff(place, prepend=place[0])
+    dropped = np.where(moved >= 0, expired[place] - expired[np.maximum(place - moved, 0)], _DROP)
+    bounds = [0]
+    for row in np.flatnonzero(dropped >= _DROP).tolist() + [count]:
+        while row - bounds[-1] > _TILE:
+            bounds.append(bounds[-1] + _TILE)
+        if row > bounds[-1]:
+            bounds.append(row)
+    return bounds
+
+
+def _keys(until: npt.NDArray[np.int32], place: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    first, last = int(place.min()), int(place.max())
+    return np.flatnonzero(until[: last + 1] > first)

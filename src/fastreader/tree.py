@@ -1,0 +1,306 @@
+"""PrefixTree: many token sequences packed so that every shared prefix is computed once.
+
+S sequences, each a context plus a continuation to score, become one array of T unique tokens in depth-first
+order. Three integers a token carry the whole structure: its depth (`positions`), one past the end of its
+subtree (`until`), and the token whose hidden state predicts it (`parent`). Key j is visible to query i
+exactly when ``j <= i < until[j]``: causal attention with an expiry date on every key.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fastreader.errors import InputError
+
+Tokens = Sequence[int]
+IntArray = npt.NDArray[np.int64]
+Int32Array = npt.NDArray[np.int32]
+
+_MAX_TOKEN = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class TreeStats:
+    """What sharing saved.
+
+    Attributes:
+        sequences: number of sequences.
+        given: tokens of all contexts and continuations, as a pass without sharing would read them.
+        computed: tokens that go through the model.
+        scored: tokens whose log-likelihood is asked for.
+    """
+
+    sequences: int
+    given: int
+    computed: int
+    scored: int
+
+    @property
+    def ratio(self) -> float:
+        """Tokens given for one computed; above 1 when anything is shared."""
+        return self.given / self.computed if self.computed else 1.0
+
+    @property
+    def saved(self) -> float:
+        """Share of the given tokens that is not computed, between 0 and 1."""
+        return 1.0 - self.computed / self.given if self.given else 0.0
+
+    def __add__(self, other: TreeStats) -> TreeStats:
+        return TreeStats(
+            self.sequences + other.sequences,
+            self.given + other.given,
+            self.computed + other.computed,
+            self.scored + other.scored,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PrefixTree:
+    """A packed forest of token sequences.
+
+    Attributes:
+        token_ids: int64 [T], the unique tokens in depth-first order.
+        positions: int32 [T], depth of each token; its position in every sequence it is part of.
+        until: int32 [T], one past the last token of each token's subtree.
+        parent: int32 [T], the token whose hidden state predicts this one; -1 for a root.
+        sources: int64 [R], packed index whose hidden state predicts ``targets[r]``; pairs are distinct.
+        targets: int64 [R], token ids to score.
+        pairs: int64 [P], for each scored token of each sequence its (source, target) pair, sequences in order.
+        offsets: int64 [S + 1], the scored tokens of sequence s are ``pairs[offsets[s]:offsets[s + 1]]``.
+        leaves: int64 [S], packed index of the last input of each sequence.
+        sequence_ids: int64 [S], which of the sequences given each one is.
+        stats: counts.
+    """
+
+    token_ids: IntArray
+    positions: Int32Array
+    until: Int32Array
+    parent: Int32Array
+    sources: IntArray
+    targets: IntArray
+    pairs: IntArray
+    offsets: IntArray
+    leaves: IntArray
+    sequence_ids: IntArray
+    stats: TreeStats
+
+    @classmethod
+    def build(cls, sequences: Iterable[tuple[Tokens, Tokens]]) -> PrefixTree:
+        """Pack (context, continuation) pairs of token ids into one tree.
+
+        The last token of a continuation only needs predicting, so it enters the tree only where another
+        sequence goes on from it. A sequence without a continuation is packed whole and scores nothing.
+
+        Args:
+            sequences: pairs of token id sequences; a context holds at least one token (nothing predicts the
+                first token of a text: put a beginning-of-text token there).
+
+        Returns:
+            The tree; ``sequence_ids`` is 0..S-1 in the order given.
+
+        Raises:
+            InputError: no sequence, an empty context, or an id that is not in [0, 2**31).
+        """
+        (tree,) = split(sequences, None)
+        return tree
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def path(self, index: int) -> list[int]:
+        """Packed indices from the root to `index`, both included."""
+        steps = [index]
+        while self.parent[steps[-1]] >= 0:
+            steps.append(int(self.parent[steps[-1]]))
+        return steps[::-1]
+
+    def sum_pairs(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+        """Sum values [R] of the (source, target) pairs into sequences: float64 [S]."""
+        running = np.concatenate([[0.0], np.cumsum(values.astype(np.float64)[self.pairs])])
+        return running[self.offsets[1:]] - running[self.offsets[:-1]]
+
+
+@dataclass(frozen=True)
+class _Sorted:
+    """Sequences in lexicographic order of their inputs, flattened."""
+
+    order: IntArray  # [S] which sequence is i-th
+    flat: IntArray  # [sum of lengths] inputs, sorted sequences one after another
+    starts: IntArray  # [S]
+    lengths: IntArray  # [S] number of inputs
+    shared: IntArray  # [S] longest common prefix with the sequence before
+
+
+def split(sequences: Iterable[tuple[Tokens, Tokens]], max_tokens: int | None) -> list[PrefixTree]:
+    """Pack sequences into as few recomputed tokens as trees of at most `max_tokens` tokens allow.
+
+    Cutting the sorted sequences before the i-th computes the prefix it shares with the one before a second
+    time, so the cuts that cost least are found exactly by dynamic programming over the sorted sequences, in
+    linear time; among equals the fewest trees are taken. A sequence longer than `max_tokens` is a tree alone.
+
+    Args:
+        sequences: (context, continuation) pairs of token ids, as for `PrefixTree.build`.
+        max_tokens: tokens computed in one tree at most; None for one tree.
+
+    Returns:
+        Trees whose `sequence_ids` together are 0..S-1.
+
+    Raises:
+        InputError: as `PrefixTree.build`, or `max_tokens` below 1.
+    """
+    if max_tokens is not None and max_tokens < 1:
+        raise InputError(f"split: max_tokens must be at least 1, got {max_tokens}")
+    pairs = list(sequences)
+    if not pairs:
+        raise InputError("PrefixTree: expected at least one sequence, got none")
+    arrays = [_as_array(i, context, continuation) for i, (context, continuation) in enumerate(pairs)]
+    contexts = np.array([len(context) for context, _ in pairs], dtype=np.int64)
+    ordered = _sort(arrays, contexts)
+    bounds = _cuts(ordered, max_tokens)
+    return [_pack(ordered, arrays, contexts, first, last) for first, last in itertools.pairwise(bounds)]
+
+
+def _as_array(index: int, context: Tokens, continuation: Tokens) -> IntArray:
+    if len(context) == 0:
+        raise InputError(
+            f"PrefixTree: context of sequence {index} is empty; nothing predicts the first token of a text, "
+            "so put a beginning-of-text token there"
+        )
+    if len(continuation) == 0:
+        ids = np.asarray(context)
+    else:
+        ids = np.concatenate([np.asarray(context), np.asarray(continuation)])
+    if ids.dtype.kind not in "iu" or ids.ndim != 1:
+        raise InputError(
+            f"PrefixTree: sequence {index} must be a flat list of integers, got {ids.dtype} {ids.shape}"
+        )
+    if ids.min() < 0 or ids.max() > _MAX_TOKEN:
+        raise InputError(
+            f"PrefixTree: token ids of sequence {index} must be in [0, 2**31), got {ids.min()}..{ids.max()}"
+        )
+    return ids.astype(np.int64, copy=False)
+
+
+def _sort(arrays: list[IntArray], contexts: IntArray) -> _Sorted:
+    given = np.array([len(a) for a in arrays], dtype=np.int64)
+    lengths = np.where(given > contexts, given - 1, given)
+    # Big-endian bytes compare like the integers they hold, so sorting is one memcmp a comparison.
+    keys = [a[:n].astype(">u4").tobytes() for a, n in zip(arrays, lengths, strict=True)]
+    order = np.array(sorted(range(len(arrays)), key=keys.__getitem__), dtype=np.int64)
+    lengths = lengths[order]
+    flat = np.concatenate([arrays[i][:n] for i, n in zip(order, lengths, strict=True)])
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    return _Sorted(order, flat, starts, lengths, _common_prefixes(flat, starts, lengths))
+
+
+def _common_prefixes(flat: IntArray, starts: IntArray, lengths: IntArray) -> IntArray:
+    """Longest common prefix of each sorted sequence with the one before: int64 [S], 0 for the first."""
+    shared = np.zeros(len(starts), dtype=np.int64)
+    if len(starts) == 1:
+        return shared
+    overlap = np.minimum(lengths[:-1], lengths[1:])
+    begins = np.concatenate([[0], np.cumsum(overlap)[:-1]])
+    depth = np.arange(overlap.sum()) - np.repeat(begins, overlap)
+    differs = flat[np.repeat(starts[:-1], overlap) + depth] != flat[np.repeat(starts[1:], overlap) + depth]
+    shared[1:] = np.minimum.reduceat(np.where(differs, depth, np.repeat(overlap, overlap)), begins)
+    return shared
+
+
+def _cuts(ordered: _Sorted, max_tokens: int | None) -> list[int]:
+    """Bounds of the groups of sorted sequences: minimal recomputation, then fewest groups.
+
+    ``best[b]`` is the least cost of grouping the first b sequences. A group a..b-1 computes
+    ``length[a] + sum(new[a+1..b-1])`` tokens, which only grows when a moves left, so the admissible starts of
+    b are a window that moves right and its minimum is kept in a deque.
+    """
+    count = len(ordered.order)
+    if max_tokens is None:
+        return [0, count]
+    new = ordered.lengths - ordered.shared
+    total = np.concatenate([[0], np.cumsum(new)]).tolist()
+    shared, lengths = ordered.shared.tolist(), ordered.lengths.tolist()
+    best: list[tuple[int, int]] = [(0, 0)]
+    came_from = [0]
+    window: deque[int] = deque()
+    for last in range(count):
+        start_cost = (best[last][0] + shared[last], best[last][1] + 1)
+        while window and _start_cost(best, shared, window[-1]) >= start_cost:
+            window.pop()
+        window.append(last)
+        while window[0] < last and lengths[window[0]] + total[last + 1] - total[window[0] + 1] > max_tokens:
+            window.popleft()
+        best.append(_start_cost(best, shared, window[0]))
+        came_from.append(window[0])
+    bounds = [count]
+    while bounds[-1] > 0:
+        bounds.append(came_from[bounds[-1]])
+    return bounds[::-1]
+
+
+def _start_cost(best: list[tuple[int, int]], shared: list[int], first: int) -> tuple[int, int]:
+    recomputed, groups = best[first]
+    return recomputed + shared[first], groups + 1
+
+
+def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: int, last: int) -> PrefixTree:
+    """The tree of the sorted sequences first..last-1."""
+    lengths = ordered.lengths[first:last]
+    shared = ordered.shared[first:last].copy()
+    shared[0] = 0
+    new = lengths - shared
+    begins = np.concatenate([[0], np.cumsum(new)])
+    size = int(begins[-1])
+
+    depth = np.arange(size) - np.repeat(begins[:-1] - shared, new)
+    token_ids = ordered.flat[np.repeat(ordered.starts[first:last], new) + depth]
+    parent = np.arange(-1, size - 1, dtype=np.int32)
+    until = np.full(size, size, dtype=np.int32)
+
+    ids = ordered.order[first:last]
+    scored = [max(len(arrays[i]) - int(contexts[i]), 0) for i in ids]
+    source_parts: list[IntArray] = []
+    leaves = np.empty(last - first, dtype=np.int64)
+    open_at = np.empty(int(lengths.max()), dtype=np.int64)  # the packed token now open at each depth
+    opened = 0
+    for i, (begin, keep, length, count) in enumerate(
+        zip(begins.tolist(), shared.tolist(), lengths.tolist(), scored, strict=False)
+    ):
+        until[open_at[keep:opened]] = begin
+        if length > keep:
+            parent[begin] = open_at[keep - 1] if keep else -1
+            open_at[keep:length] = np.arange(begin, begin + length - keep)
+        opened = length
+        leaves[i] = open_at[length - 1]
+        start = int(contexts[ids[i]]) - 1
+        source_parts.append(open_at[start : start + count].copy())
+
+    by_id = np.argsort(ids, kind="stable")
+    sources = np.concatenate([source_parts[i] for i in by_id])
+    targets = np.concatenate([arrays[ids[i]][contexts[ids[i]] :] for i in by_id])
+    counts = np.array(scored, dtype=np.int64)[by_id]
+    pair_keys, pairs = np.unique(sources << 32 | targets, return_inverse=True)
+    stats = TreeStats(
+        sequences=last - first,
+        given=int(sum(len(arrays[i]) for i in ids)),
+        computed=size,
+        scored=int(counts.sum()),
+    )
+    return PrefixTree(
+        token_ids=token_ids,
+        positions=depth.astype(np.int32),
+        until=until,
+        parent=parent,
+        sources=pair_keys >> 32,
+        targets=pair_keys & 0xFFFFFFFF,
+        pairs=pairs.reshape(-1).astype(np.int64),
+        offsets=np.concatenate([[0], np.cumsum(counts)]),
+        leaves=leaves[by_id],
+        sequence_ids=ids[by_id],
+        stats=stats,
+    )
