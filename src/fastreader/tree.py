@@ -122,8 +122,9 @@ class PrefixTree:
 
     def sum_pairs(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
         """Sum values [R] of the (source, target) pairs into sequences: float64 [S]."""
-        running = np.concatenate([[0.0], np.cumsum(values.astype(np.float64)[self.pairs])])
-        return running[self.offsets[1:]] - running[self.offsets[:-1]]
+        running: npt.NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(values.astype(np.float64)[self.pairs])])
+        totals: npt.NDArray[np.float64] = running[self.offsets[1:]] - running[self.offsets[:-1]]
+        return totals
 
 
 @dataclass(frozen=True)
@@ -177,9 +178,7 @@ def _as_array(index: int, context: Tokens, continuation: Tokens) -> IntArray:
     else:
         ids = np.concatenate([np.asarray(context), np.asarray(continuation)])
     if ids.dtype.kind not in "iu" or ids.ndim != 1:
-        raise InputError(
-            f"PrefixTree: sequence {index} must be a flat list of integers, got {ids.dtype} {ids.shape}"
-        )
+        raise InputError(f"PrefixTree: sequence {index} must be a flat list of integers, got {ids.dtype} {ids.shape}")
     if ids.min() < 0 or ids.max() > _MAX_TOKEN:
         raise InputError(
             f"PrefixTree: token ids of sequence {index} must be in [0, 2**31), got {ids.min()}..{ids.max()}"

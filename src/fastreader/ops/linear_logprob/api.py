@@ -48,9 +48,7 @@ def linear_logprob(
     Returns:
         float32 [R] (float64 for float64 inputs), nats.
     """
-    return linear_logprob_stats(
-        hidden, weight, target, bias=bias, softcap=softcap, scale=scale, impl=impl
-    ).logprob
+    return linear_logprob_stats(hidden, weight, target, bias=bias, softcap=softcap, scale=scale, impl=impl).logprob
 
 
 def linear_logprob_stats(
@@ -92,9 +90,7 @@ def linear_logprob_stats(
     )
 
 
-def _check(
-    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, softcap: float | None
-) -> None:
+def _check(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, softcap: float | None) -> None:
     if hidden.dim() != 2 or weight.dim() != 2 or hidden.shape[1] != weight.shape[1]:
         raise InputError(
             f"linear_logprob: expected hidden [R, E] and weight [V, E], got {list(hidden.shape)} and {list(weight.shape)}"
@@ -113,11 +109,7 @@ def _check(
             )
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise InputError(f"linear_logprob: bias must be [{weight.shape[0]}], got {list(bias.shape)}")
-    if (
-        target.dtype != torch.int64
-        or tuple(target.shape) != (hidden.shape[0],)
-        or target.device != hidden.device
-    ):
+    if target.dtype != torch.int64 or tuple(target.shape) != (hidden.shape[0],) or target.device != hidden.device:
         raise InputError(
             f"linear_logprob: target must be int64 [{hidden.shape[0]}] on {hidden.device}, "
             f"got {target.dtype} {list(target.shape)} on {target.device}"

@@ -43,9 +43,7 @@ def linear_logprob_chunked(
             block_lse = torch.logsumexp(logits, dim=-1)
             block_mean = (torch.exp(logits - block_lse[:, None]) * logits).sum(-1)
             merged = torch.logaddexp(lse[rows], block_lse)
-            mean[rows] = mean[rows] * torch.exp(lse[rows] - merged) + block_mean * torch.exp(
-                block_lse - merged
-            )
+            mean[rows] = mean[rows] * torch.exp(lse[rows] - merged) + block_mean * torch.exp(block_lse - merged)
             lse[rows] = merged
             here = (target[rows] >= low) & (target[rows] < low + logits.shape[1])
             index = (target[rows] - low).clamp(0, logits.shape[1] - 1)

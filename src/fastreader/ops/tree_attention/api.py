@@ -157,9 +157,7 @@ def _check(
         raise InputError(f"tree_attention: softcap must be positive and finite, got {softcap}")
 
 
-def _check_index(
-    name: str, tensor: Tensor, length: int, device: torch.device, dtypes: tuple[torch.dtype, ...]
-) -> None:
+def _check_index(name: str, tensor: Tensor, length: int, device: torch.device, dtypes: tuple[torch.dtype, ...]) -> None:
     if tensor.dtype not in dtypes or tuple(tensor.shape) != (length,) or tensor.device != device:
         allowed = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
         raise InputError(

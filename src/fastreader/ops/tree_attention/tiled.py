@@ -35,9 +35,7 @@ def tree_attention_tiled(
     rows, heads, _ = query.shape
     out = query.new_zeros(rows, heads, value.shape[-1])
     lse_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    lse = (
-        torch.full((rows, heads), float("-inf"), dtype=lse_dtype, device=query.device) if return_lse else None
-    )
+    lse = torch.full((rows, heads), float("-inf"), dtype=lse_dtype, device=query.device) if return_lse else None
     for start, stop, keys in zip(tiles.starts, tiles.stops, tiles.keys, strict=True):
         if len(keys) == 0:
             continue
@@ -47,9 +45,7 @@ def tree_attention_tiled(
         if window is not None:
             assert query_positions is not None and key_positions is not None
             mask &= query_positions[start:stop, None] - key_positions[index][None, :] < window
-        block_out, block_lse = _tile(
-            query[start:stop], key[index], value[index], mask, scale, softcap, return_lse
-        )
+        block_out, block_lse = _tile(query[start:stop], key[index], value[index], mask, scale, softcap, return_lse)
         out[start:stop] = block_out
         if lse is not None:
             assert block_lse is not None
@@ -74,11 +70,7 @@ def _tile(
     rows, heads, size = query.shape
     key_heads = key.shape[1]
     groups = heads // key_heads
-    packed = (
-        query.reshape(rows, key_heads, groups, size)
-        .permute(1, 2, 0, 3)
-        .reshape(1, key_heads, groups * rows, size)
-    )
+    packed = query.reshape(rows, key_heads, groups, size).permute(1, 2, 0, 3).reshape(1, key_heads, groups * rows, size)
     k = key.transpose(0, 1)[None]  # [1, Hk, n, D]
     v = value.transpose(0, 1)[None]
     m = mask.repeat(groups, 1)  # [groups * q, n]

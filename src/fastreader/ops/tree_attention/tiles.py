@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 _TILE = 256  # query rows at most: bounds the mask and score buffers at a tile x its keys
-_DROP = (
-    64  # a tile ends where at least this many tokens fall out of sight, so that it does not carry them along
-)
+_DROP = 64  # a tile ends where at least this many tokens fall out of sight, so that it does not carry them along
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def _bounds(until: npt.NDArray[np.int32], place: npt.NDArray[np.int64]) -> list[
     moved = np.diff(place, prepend=place[0])
     dropped = np.where(moved >= 0, expired[place] - expired[np.maximum(place - moved, 0)], _DROP)
     bounds = [0]
-    for row in np.flatnonzero(dropped >= _DROP).tolist() + [count]:
+    for row in [*np.flatnonzero(dropped >= _DROP).tolist(), count]:
         while row - bounds[-1] > _TILE:
             bounds.append(bounds[-1] + _TILE)
         if row > bounds[-1]:
