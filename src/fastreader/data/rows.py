@@ -1,0 +1,231 @@
+"""Rows of the files, checked against the format their keys tell, and turned into Examples.
+
+Unknown keys go to `metadata` under their own names; those found one level down (FlashRAG's `output`, rank_llm's
+`query` and `doc`) stay one level down, so that no two can meet. Identifiers become strings, scores floats.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
+
+from fastreader.data.types import Example, Passage
+from fastreader.errors import InputError
+
+_FORMATS = (
+    "question and ctxs (Lost in the Middle, DPR), question and output.retrieval_result (FlashRAG), "
+    "or query and candidates (rank_llm)"
+)
+_EXPECTED = {
+    "blank": "text that is not empty",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "list_type": "a list",
+    "model_type": "an object",
+    "string_type": "a string",
+    "string_unicode": "text that is valid Unicode",
+    "too_short": "at least one",
+}
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise PydanticCustomError("string_unicode", "string_unicode") from None
+    return text
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise PydanticCustomError("blank", "blank")
+    return text
+
+
+def _has_body(contents: str) -> str:
+    _not_blank(split_contents(contents)[1])
+    return contents
+
+
+def _id_as_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _text_as_object(value: object) -> object:
+    return {"text": value} if isinstance(value, str) else value
+
+
+def split_contents(contents: str) -> tuple[str, str]:
+    """Title and text of FlashRAG's `contents`: the first line is the title, one line alone is the text."""
+    title, newline, text = contents.partition("\n")
+    return (title, text) if newline else ("", title)
+
+
+AnyText = Annotated[str, AfterValidator(_encodable)]
+Text = Annotated[str, AfterValidator(_encodable), AfterValidator(_not_blank)]
+Contents = Annotated[str, AfterValidator(_encodable), AfterValidator(_has_body)]
+Id = Annotated[str, BeforeValidator(_id_as_text), AfterValidator(_encodable)]
+Texts = list[Text]
+
+
+class Row(BaseModel):
+    """A JSON object whose unknown keys are kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def rest(self) -> dict[str, Any]:
+        """The keys the format does not know."""
+        return dict(self.model_extra or {})
+
+
+class _Judged(Row):
+    id: Id | None = None
+    score: FiniteFloat | None = None
+    is_gold: bool | None = Field(None, validation_alias=AliasChoices("isgold", "is_gold"))
+    has_answer: bool | None = Field(None, validation_alias=AliasChoices("hasanswer", "has_answer"))
+
+    def passage(self, title: str, text: str) -> Passage:
+        return Passage(text, title, self.id, self.score, self.is_gold, self.has_answer, self.rest)
+
+
+class _DprPassage(_Judged):
+    title: AnyText | None = None
+    text: Text
+
+
+class _Dpr(Row):
+    question: Text
+    ctxs: list[_DprPassage] = Field(min_length=1)
+    answers: Texts = []
+    candidates: Texts = []
+    id: Id | None = None
+
+    def example(self) -> Example:
+        passages = [c.passage(c.title or "", c.text) for c in self.ctxs]
+        return Example(self.question, passages, self.answers, self.candidates, self.id, self.rest)
+
+
+class _FlashPassage(_Judged):
+    contents: Contents
+
+
+class _FlashOutput(Row):
+    retrieval_result: list[_FlashPassage] = Field(min_length=1)
+
+
+class _Flash(Row):
+    question: Text
+    output: _FlashOutput
+    golden_answers: Texts = []
+    candidates: Texts = []
+    id: Id | None = None
+
+    def example(self) -> Example:
+        passages = [p.passage(*split_contents(p.contents)) for p in self.output.retrieval_result]
+        metadata = self.rest | ({"output": self.output.rest} if self.output.rest else {})
+        return Example(self.question, passages, self.golden_answers, self.candidates, self.id, metadata)
+
+
+class _RankQuery(Row):
+    text: Text
+    qid: Id | None = None
+
+
+class _RankDocument(Row):
+    title: AnyText | None = None
+    text: Text = Field(validation_alias=AliasChoices("text", "segment", "contents", "content", "body", "passage"))
+
+
+class _RankCandidate(Row):
+    docid: Id | None = None
+    score: FiniteFloat | None = None
+    doc: Annotated[_RankDocument, BeforeValidator(_text_as_object)]
+
+    def passage(self) -> Passage:
+        metadata = self.rest | ({"doc": self.doc.rest} if self.doc.rest else {})
+        return Passage(self.doc.text, self.doc.title or "", self.docid, self.score, metadata=metadata)
+
+
+class _Rank(Row):
+    query: Annotated[_RankQuery, BeforeValidator(_text_as_object)]
+    candidates: list[_RankCandidate] = Field(min_length=1)
+
+    def example(self) -> Example:
+        metadata = self.rest | ({"query": self.query.rest} if self.query.rest else {})
+        passages = [c.passage() for c in self.candidates]
+        return Example(self.query.text, passages, id=self.query.qid, metadata=metadata)
+
+
+def parse_row(row: object) -> Example:
+    """One decoded row as an Example; the format is told from its keys.
+
+    Raises:
+        InputError: no known format, a missing key, or a value of another kind; the message says where in the
+            row, what was expected and what came, and leaves the file and the line to the caller.
+    """
+    if not isinstance(row, dict):
+        raise InputError(f"expected an object, got {describe(row)}")
+    model: type[_Dpr] | type[_Flash] | type[_Rank]
+    if "ctxs" in row:
+        model = _Dpr
+    elif "output" in row or "golden_answers" in row:
+        model = _Flash
+    elif "query" in row:
+        model = _Rank
+    elif "question" in row:
+        model = _Dpr
+    else:
+        raise InputError(f"expected the keys {_FORMATS}, got {describe(row)}")
+    return check(model, row).example()
+
+
+RowType = TypeVar("RowType", bound=Row)
+
+
+def check(model: type[RowType], row: object) -> RowType:
+    """Validate a row; the InputError names the first thing wrong and how many more there are."""
+    try:
+        return model.model_validate(row)
+    except ValidationError as error:
+        raise InputError(_explain(error)) from None
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where, came = list(first["loc"]), describe(first["input"])
+    if first["type"] == "missing":
+        message = f"missing key {where.pop()!r}, got {came}"
+    else:
+        message = f"expected {_EXPECTED.get(first['type'], first['msg'])}, got {came}"
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where).removeprefix(".")
+    more = error.error_count() - 1
+    return (f"{place}: " if place else "") + message + (f" (and {more} more wrong in this row)" if more else "")
+
+
+def describe(value: object) -> str:
+    """A JSON value in a few words."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        keys = [str(key) for key in value]
+        return f"an object with the keys {', '.join(keys[:12])}" if keys else "an object without keys"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, str):
+        return f"the string {value[:40]!r}" + ("..." if len(value) > 40 else "")
+    return f"the number {str(value)[:40]}"

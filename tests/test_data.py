@@ -1,0 +1,465 @@
+import errno
+import gzip
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fastreader.data import Example, Passage, SkippedRows, iter_examples, load_beir, load_examples, save_examples
+from fastreader.errors import InputError
+
+DPR = {
+    "question": "who wrote it",
+    "answers": ["Ada"],
+    "candidates": ["Ada", "Bea"],
+    "id": 7,
+    "nq_annotated_gold": {"title": "T"},
+    "ctxs": [
+        {"id": 0, "title": "One", "text": "Ada wrote it.", "score": "8.5", "hasanswer": True, "isgold": True, "n": [1]},
+        {"id": "b", "title": None, "text": "Bea did not.", "score": 2, "has_answer": False, "is_gold": False},
+    ],
+}
+FLASHRAG = {
+    "id": "test_0",
+    "question": "who wrote it",
+    "golden_answers": ["Ada"],
+    "metadata": {"type": "bridge"},
+    "output": {
+        "retrieval_result": [{"id": "11", "contents": '"One"\nAda wrote it.'}, {"id": 12, "contents": "Bea did not."}],
+        "pred": "Bea",
+    },
+}
+RANK_LLM = {
+    "query": {"text": "who wrote it", "qid": 264, "lang": "en"},
+    "candidates": [
+        {"docid": "d1", "score": 14.5, "doc": {"title": "One", "segment": "Ada wrote it.", "url": "u"}},
+        {"docid": 2, "score": 14.1, "doc": {"contents": "Bea did not."}},
+        {"docid": "d3", "doc": "Cy was away."},
+    ],
+}
+GOOD = json.dumps(DPR)
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    data = text.encode() if isinstance(text, str) else text
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def test_dpr(tmp_path):
+    (example,) = load_examples(write(tmp_path / "a.jsonl", GOOD))
+    assert example == Example(
+        "who wrote it",
+        [
+            Passage("Ada wrote it.", "One", "0", 8.5, True, True, {"n": [1]}),
+            Passage("Bea did not.", "", "b", 2.0, False, False),
+        ],
+        ["Ada"],
+        ["Ada", "Bea"],
+        "7",
+        {"nq_annotated_gold": {"title": "T"}},
+    )
+
+
+def test_flashrag_takes_the_title_from_the_first_line(tmp_path):
+    (example,) = load_examples(write(tmp_path / "a.jsonl", json.dumps(FLASHRAG)))
+    assert example.passages == [
+        Passage("Ada wrote it.", '"One"', "11"),
+        Passage("Bea did not.", "", "12"),
+    ]
+    assert (example.id, example.answers) == ("test_0", ["Ada"])
+    assert example.metadata == {"metadata": {"type": "bridge"}, "output": {"pred": "Bea"}}
+
+
+def test_rank_llm(tmp_path):
+    (example,) = load_examples(write(tmp_path / "a.jsonl", json.dumps(RANK_LLM)))
+    assert example.passages == [
+        Passage("Ada wrote it.", "One", "d1", 14.5, metadata={"doc": {"url": "u"}}),
+        Passage("Bea did not.", "", "2", 14.1),
+        Passage("Cy was away.", "", "d3"),
+    ]
+    assert (example.question, example.id, example.metadata) == ("who wrote it", "264", {"query": {"lang": "en"}})
+    (bare,) = load_examples(write(tmp_path / "b.jsonl", json.dumps(RANK_LLM | {"query": "who"})))
+    assert (bare.question, bare.id) == ("who", None)
+
+
+@pytest.mark.parametrize("key", ["text", "segment", "contents", "content", "body", "passage"])
+def test_rank_llm_names_of_the_text(tmp_path, key):
+    row = {"query": "q", "candidates": [{"docid": "1", "doc": {key: "the text"}}]}
+    assert load_examples(write(tmp_path / "a.jsonl", json.dumps(row)))[0].passages[0].text == "the text"
+
+
+PRETTY = json.dumps([DPR, FLASHRAG, RANK_LLM], indent=2)
+LINES = "\n".join(map(json.dumps, [DPR, FLASHRAG, RANK_LLM]))
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.jsonl", LINES),
+        ("a.jsonl", "\ufeff\r\n" + LINES.replace("\n", "\r\n\r\n") + "\r\n"),
+        ("a.json", LINES),
+        ("a.json", "\n" + PRETTY),
+        ("a.json", json.dumps({"data": json.loads(PRETTY)})),
+        ("a.json", json.dumps({"version": 1, "data": json.loads(PRETTY)}, indent=1)),
+        ("a.txt", PRETTY),
+        ("a.txt", LINES),
+    ],
+)
+def test_containers(tmp_path, name, text, zipped):
+    # The gzipped twin keeps the plain name: only its first bytes tell.
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
+    assert [len(e.passages) for e in load_examples(path)] == [2, 2, 3]
+    assert [e.id for e in load_examples(path, limit=2)] == ["7", "test_0"]
+    assert load_examples(path, limit=0) == []
+
+
+def test_one_pretty_printed_example(tmp_path):
+    assert len(load_examples(write(tmp_path / "a.json", json.dumps(DPR, indent=2)))) == 1
+
+
+def test_lines_are_read_one_by_one(tmp_path):
+    path = write(tmp_path / "a.jsonl", GOOD + "\n" + GOOD + "\n{broken\n")
+    examples = iter_examples(path)
+    assert next(examples).id == next(examples).id == "7"
+    with pytest.raises(InputError, match="line 3"):
+        next(examples)
+
+
+def changed(row, *path, value):
+    """A copy of the row with one value replaced, or one key removed when the value is `del`."""
+    row = json.loads(json.dumps(row))
+    *steps, last = path
+    inner = row
+    for step in steps:
+        inner = inner[step]
+    if value == "del":
+        del inner[last]
+    else:
+        inner[last] = value
+    return row
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ([1], "expected an object, got a list of 1"),
+        (None, "expected an object, got null"),
+        ({"text": "x"}, "expected the keys question and ctxs"),
+        (changed(DPR, "question", value="del"), "missing key 'question', got an object with the keys answers, "),
+        (changed(DPR, "ctxs", value="del"), "missing key 'ctxs'"),
+        (changed(DPR, "ctxs", value=[]), "ctxs: expected at least one, got a list of 0"),
+        (changed(DPR, "ctxs", value="x"), "ctxs: expected a list, got the string 'x'"),
+        (changed(DPR, "ctxs", 1, "text", value="del"), "ctxs[1]: missing key 'text'"),
+        (changed(DPR, "ctxs", 1, "text", value=" \n"), "ctxs[1].text: expected text that is not empty"),
+        (changed(DPR, "ctxs", 0, "score", value="high"), "ctxs[0].score: expected a number, got the string 'high'"),
+        (changed(DPR, "ctxs", 0, "score", value=float("nan")), "ctxs[0].score: expected a finite number, got"),
+        (changed(DPR, "ctxs", 0, "isgold", value="gold"), "ctxs[0].isgold: expected true or false"),
+        (changed(DPR, "ctxs", 0, value="x"), "ctxs[0]: expected an object, got the string 'x'"),
+        (changed(DPR, "answers", value="Ada"), "answers: expected a list, got the string 'Ada'"),
+        (changed(DPR, "candidates", 1, value=""), "candidates[1]: expected text that is not empty"),
+        (changed(DPR, "question", value="\t"), "question: expected text that is not empty"),
+        (changed(DPR, "question", value="\ud800"), "question: expected text that is valid Unicode"),
+        (changed(DPR, "question", value=None), "question: expected a string, got null"),
+        (changed(FLASHRAG, "output", value="del"), "missing key 'output'"),
+        (changed(FLASHRAG, "output", "retrieval_result", value="del"), "output: missing key 'retrieval_result'"),
+        (
+            changed(FLASHRAG, "output", "retrieval_result", 0, "contents", value="Title\n"),
+            "output.retrieval_result[0].contents: expected text that is not empty",
+        ),
+        (changed(RANK_LLM, "candidates", value="del"), "missing key 'candidates'"),
+        (changed(RANK_LLM, "candidates", 1, "doc", value={"title": "t"}), "candidates[1].doc: missing key 'text'"),
+        (changed(RANK_LLM, "query", value=3), "query: expected an object, got the number 3"),
+    ],
+)
+def test_wrong_rows_are_named(tmp_path, row, expected):
+    path = write(tmp_path / "a.jsonl", f"{GOOD}\n{json.dumps(row)}\n")
+    with pytest.raises(InputError) as raised:
+        load_examples(path)
+    assert str(raised.value).startswith(f"{path}, line 2: {expected}")
+    path = write(tmp_path / "a.json", json.dumps([DPR, DPR, row]))
+    with pytest.raises(InputError) as raised:
+        load_examples(path)
+    assert str(raised.value).startswith(f"{path}, item 3: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b'{"question": "q", ', "broken JSON at column"),
+        (b'{"question": "\xff"}', "expected UTF-8, got byte 0xff at offset 14"),
+        (b"[" * 200_000, "broken JSON"),
+        (b"\x00\x00", "broken JSON at column 1"),
+    ],
+)
+def test_broken_lines_are_named(tmp_path, line, expected):
+    path = write(tmp_path / "a.jsonl", GOOD.encode() + b"\n\n" + line + b"\n")
+    with pytest.raises(InputError) as raised:
+        load_examples(path)
+    assert str(raised.value).startswith(f"{path}, line 3: {expected}")
+
+
+def test_broken_list_is_named(tmp_path):
+    path = write(tmp_path / "a.json", PRETTY.replace('"One"', "One", 1))
+    with pytest.raises(InputError, match=r"a\.json: broken JSON at line \d+ column \d+"):
+        load_examples(path)
+
+
+def test_skipped_rows_are_counted(tmp_path):
+    path = write(tmp_path / "a.jsonl", f"{{broken\n{GOOD}\n{{}}\n{GOOD}\n")
+    with pytest.warns(SkippedRows, match=r"skipped 2 rows; the first: .*line 1: broken JSON") as warned:
+        assert len(load_examples(path, skip_errors=True)) == 2
+    assert [str(e).split(": ")[0][-6:] for e in warned[0].message.errors] == ["line 1", "line 3"]
+    seen = []
+    assert len(list(iter_examples(path, on_error=seen.append, limit=1))) == 1
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_truncated_gzip(tmp_path, skip):
+    rows = [changed(DPR, "question", value=os.urandom(30).hex()) for _ in range(200)]
+    whole = gzip.compress("\n".join(map(json.dumps, rows)).encode())
+    for cut in (5, len(whole) // 2, len(whole) - 3):
+        path = tmp_path / "a.jsonl.gz"
+        path.write_bytes(whole[:cut])
+        with pytest.raises(InputError, match=r"a\.jsonl\.gz: gzip data is cut short or damaged after line \d+"):
+            load_examples(path, skip_errors=skip)
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        load_examples(tmp_path / "absent.jsonl")
+    with pytest.raises(InputError, match="cannot be read"):
+        load_examples(tmp_path)
+    for text in ("", "\n \n", "[]"):
+        with pytest.raises(InputError, match="at least one example"):
+            load_examples(write(tmp_path / "a.json", text))
+    with pytest.raises(InputError, match="expected a list of examples, got the number 3"):
+        load_examples(write(tmp_path / "a.json", "3"))
+    with pytest.raises(InputError, match="limit must be at least 0, got -1"):
+        load_examples(tmp_path / "a.json", limit=-1)
+
+
+text = st.text(min_size=1, max_size=12).filter(str.strip)
+extra = st.dictionaries(
+    st.text(max_size=5).map("x".__add__), st.none() | st.integers() | st.text(max_size=3), max_size=2
+)
+passages = st.builds(
+    Passage,
+    text=text,
+    title=st.text(max_size=6).map(lambda t: t.replace("\n", " ")),
+    id=st.none() | text,
+    score=st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    is_gold=st.none() | st.booleans(),
+    has_answer=st.none() | st.booleans(),
+    metadata=extra,
+)
+examples = st.lists(
+    st.builds(
+        Example,
+        question=text,
+        passages=st.lists(passages, min_size=1, max_size=3),
+        answers=st.lists(text, max_size=2),
+        candidates=st.lists(text, max_size=2),
+        id=st.none() | text,
+        metadata=extra,
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(
+    examples, st.sampled_from(["dpr", "flashrag"]), st.sampled_from(["a.jsonl", "a.json", "a.jsonl.gz", "a.json.gz"])
+)
+def test_round_trip(tmp_path, given_examples, format, name):
+    path = tmp_path / name
+    save_examples(given_examples, path, format)
+    assert (path.read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
+    assert load_examples(path) == given_examples
+
+
+@pytest.mark.parametrize("row", [DPR, FLASHRAG, RANK_LLM])
+@pytest.mark.parametrize("format", ["dpr", "flashrag"])
+def test_every_format_survives_both_writers(tmp_path, row, format):
+    first = load_examples(write(tmp_path / "a.jsonl", json.dumps(row)))
+    save_examples(first, tmp_path / "b.jsonl", format)
+    assert load_examples(tmp_path / "b.jsonl") == first
+
+
+def test_both_spellings_of_a_judgement_survive(tmp_path):
+    row = {"question": "q", "ctxs": [{"text": "t", "hasanswer": True, "has_answer": False}]}
+    first = load_examples(write(tmp_path / "a.jsonl", json.dumps(row)))
+    save_examples(first, tmp_path / "b.jsonl")
+    assert load_examples(tmp_path / "b.jsonl") == first
+
+
+def test_trec(tmp_path):
+    path = tmp_path / "run.trec"
+    one = Example("q", [Passage("a", id="d1", score=2.5), Passage("b", id="d2", score=1e-9)], id="q1")
+    two = Example("q", [Passage("a", id="d1", score=1.0), Passage("b", id="d2", score=3.0)], id="q2")
+    three = Example("q", [Passage("a", id="d1", score=1.0), Passage("b", id="d2")], id="q3")
+    save_examples([one, two, three], path, "trec", tag="mine")
+    assert path.read_text().splitlines() == [
+        "q1 Q0 d1 1 2.5 mine",
+        "q1 Q0 d2 2 1e-09 mine",
+        "q2 Q0 d1 1 2.0 mine",
+        "q2 Q0 d2 2 1.0 mine",
+        "q3 Q0 d1 1 2.0 mine",
+        "q3 Q0 d2 2 1.0 mine",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("example", "format", "expected"),
+    [
+        (Example("q", [Passage("a", id="d 1")], id="q"), "trec", "identifiers without white space, got 'd 1'"),
+        (Example("q", [Passage("a", id="d")]), "trec", "identifiers without white space, got None"),
+        (Example("q", [Passage("a", score=float("nan"))]), "dpr", "not JSON compliant"),
+        (Example("q", [Passage("a")], metadata={"x": {1}}), "dpr", "not JSON serializable"),
+        (Example("q", [Passage("a\ud800")]), "dpr", "surrogates not allowed"),
+        (Example("q", [Passage("a", metadata={"has_answer": 1})]), "dpr", "metadata key 'has_answer' is one"),
+        (Example("q", [Passage("a")], metadata={"id": 1}), "dpr", "metadata key 'id' is one"),
+        (Example("q", [Passage("a", title="b\nc")]), "flashrag", r"title on one line, got 'b\\nc'"),
+        (Example("q", [Passage("a")], metadata={"output": 1}), "flashrag", "'output' must be an object"),
+    ],
+)
+def test_what_cannot_be_written_leaves_the_old_file(tmp_path, example, format, expected):
+    path = write(tmp_path / "a.jsonl", "old")
+    with pytest.raises(InputError, match=f"save_examples: example 2: .*{expected}"):
+        save_examples([Example("q", [Passage("a", id="d")], id="q"), example], path, format)
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_unknown_format(tmp_path):
+    with pytest.raises(InputError, match="format must be dpr, flashrag or trec, got 'csv'"):
+        save_examples([], tmp_path / "a.csv", "csv")
+
+
+def test_replacing_the_file_being_read_keeps_its_mode_and_link(tmp_path):
+    path = write(tmp_path / "a.jsonl", GOOD + "\n" + GOOD)
+    path.chmod(0o640)
+    (tmp_path / "link.jsonl").symlink_to(path)
+    save_examples(iter_examples(tmp_path / "link.jsonl"), tmp_path / "link.jsonl")
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert len(load_examples(path)) == 2
+
+
+def test_full_disk_leaves_the_old_file(tmp_path):
+    path = write(tmp_path / "a.jsonl", "old")
+    code = """
+        import sys
+        from fastreader.data import Example, Passage, save_examples
+        try:
+            save_examples([Example("q", [Passage("text " * 4000)])] * 20, sys.argv[1])
+        except OSError as error:
+            print(error.errno)
+    """
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(path)], preexec_fn=limit, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == str(errno.EFBIG), done.stderr
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+CORPUS = [
+    {"_id": "d1", "title": "One", "text": "Ada wrote it.", "metadata": {"url": "u"}},
+    {"_id": "d2", "title": "Only a title", "text": ""},
+    {"_id": 3, "text": "Cy was away."},
+    {"_id": "unused"},
+]
+QUERIES = [{"_id": "q1", "text": "who wrote it", "metadata": {}}, {"_id": "q2", "text": "who was away"}]
+RUN = "q2 Q0 3 1 4.0 bm25\nq1 Q0 d1 2 3.5 bm25\nq1 Q0 d2 1 9.5 bm25\n\nq1 Q0 3 3 3.5 bm25\n"
+
+
+@pytest.fixture
+def beir(tmp_path):
+    def make(corpus=CORPUS, queries=QUERIES, run=RUN, qrels=None):
+        files = {
+            "corpus.jsonl.gz": "\n".join(map(json.dumps, corpus)),
+            "queries.jsonl": "\n".join(map(json.dumps, queries)),
+        }
+        paths = [write(tmp_path / name, text) for name, text in (files | {"run.trec": run}).items()]
+        return paths, {} if qrels is None else {"qrels": write(tmp_path / "qrels.tsv", qrels)}
+
+    return make
+
+
+def test_beir(beir):
+    paths, _ = beir()
+    second, first = load_beir(*paths)
+    assert second == Example("who was away", [Passage("Cy was away.", "", "3", 4.0)], id="q2")
+    assert first.metadata == {"metadata": {}}
+    assert first.passages == [
+        Passage("Only a title", "", "d2", 9.5),
+        Passage("Ada wrote it.", "One", "d1", 3.5, metadata={"metadata": {"url": "u"}}),
+        Passage("Cy was away.", "", "3", 3.5),
+    ]
+    assert [len(e.passages) for e in load_beir(*paths, top_k=2)] == [1, 2]
+    assert [e.id for e in load_beir(*paths, limit=1)] == ["q2"]
+
+
+@pytest.mark.parametrize(
+    "qrels", ["query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t0\n", "q1 0 d1 2\nq1 0 d2 0\n"], ids=["beir", "trec"]
+)
+def test_beir_qrels(beir, qrels):
+    paths, named = beir(qrels=qrels)
+    gold = {(e.id, p.id): p.is_gold for e in load_beir(*paths, **named) for p in e.passages}
+    assert gold == {("q2", "3"): False, ("q1", "d1"): True, ("q1", "d2"): False, ("q1", "3"): False}
+
+
+def test_trec_written_is_the_order_read(beir, tmp_path):
+    paths, _ = beir()
+    before = load_beir(*paths)
+    save_examples(before, tmp_path / "again.trec", "trec")
+    after = load_beir(*paths[:2], tmp_path / "again.trec")
+    assert [[p.id for p in e.passages] for e in after] == [[p.id for p in e.passages] for e in before]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"run": "q1 Q0 d1 1 2.0\n"}, "run.trec, line 1: expected the 6 columns .*, got 5"),
+        ({"run": "q1 Q0 d1 first 2.0 x\n"}, "line 1: expected a whole rank .* got 'first' and '2.0'"),
+        ({"run": "q1 Q0 d1 1 nan x\n"}, "line 1: expected a finite score, got nan"),
+        ({"run": RUN + "q1 Q0 d1 4 1.0 x\n"}, "line 6: document 'd1' came for query 'q1' on line 2 already"),
+        ({"run": "q1 Q0 d9 1 2.0 x\n"}, r"run.trec, line 1: document 'd9' is not in .*corpus"),
+        ({"run": "q9 Q0 d1 1 2.0 x\n"}, r"run.trec, line 1: query 'q9' is not in .*queries"),
+        ({"run": "\n"}, "run.trec: expected at least one line"),
+        ({"corpus": [*CORPUS, {"title": "no id"}]}, "corpus.jsonl.gz, line 5: missing key '_id'"),
+        ({"corpus": [{"_id": "d1", "title": "", "text": " "}, *CORPUS[1:]]}, "line 1: expected a text or a title"),
+        ({"queries": [{"_id": "q1", "text": ""}]}, "queries.jsonl, line 1: text: expected text that is not empty"),
+        ({"qrels": "q1 d1\n"}, "qrels.tsv, line 1: expected qid docid relevance"),
+        ({"qrels": "q1 0 d1 high\n"}, "qrels.tsv, line 1: .* got 'q1 0 d1 high'"),
+    ],
+)
+def test_beir_errors(beir, change, expected):
+    paths, named = beir(**change)
+    with pytest.raises(InputError, match=expected):
+        load_beir(*paths, **named)
+    with pytest.raises(InputError, match="top_k must be at least 1, got 0"):
+        load_beir(*paths, top_k=0)
+
+
+def test_no_torch():
+    code = "import sys, fastreader.data; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
