@@ -1,0 +1,215 @@
+"""ResultLog: results of a run over many examples, one JSON object a line, safe to kill and to continue.
+
+Every line is a result whole in itself: its key under ``id``, the settings it was made with under ``settings``, and
+the result's own keys. A line counts as soon as its newline is in the file, so a process that is killed loses at
+most the line it was writing, and continuing cuts that torn line off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from fastreader.errors import InputError
+
+if sys.platform != "win32":
+    import fcntl
+
+_ABSENT = object()
+
+
+class ResultLog:
+    """An append-only file of results.
+
+    Only one process at a time may hold a log open for writing (not enforced on Windows). Usable as a context
+    manager; not safe to share between threads.
+
+    Attributes:
+        path: the file.
+        done: keys of the results in the file.
+    """
+
+    path: Path
+    done: set[str]
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        settings: Mapping[str, Any] | None = None,
+        resume: bool = False,
+        fsync: bool = False,
+    ) -> None:
+        """Open a log, creating it where there is none.
+
+        Args:
+            path: a regular file.
+            settings: what the results depend on (model, precision, design, seed, ...), JSON values; written
+                into every line.
+            resume: continue a file that holds results. A torn last line is cut off.
+            fsync: force every line to the disk, so that it also survives a loss of power.
+
+        Raises:
+            InputError: the file holds results and `resume` is off; a line of it is no result, was made with
+                other settings (they are named), or repeats a key; another process is writing it; it is no
+                regular file; the settings are no JSON.
+            OSError: the file cannot be opened or written.
+        """
+        self.path = Path(path)
+        self._settings: dict[str, Any] = json.loads(_encode("settings", dict(settings or {})))
+        self._fsync = fsync
+        if self.path.exists() and not self.path.is_file():
+            raise InputError(f"{self.path}: expected a regular file, got something else")
+        self._file: BinaryIO = self.path.open("ab+", buffering=0)
+        try:
+            self._lock()
+            if not resume and self._file.seek(0, os.SEEK_END):
+                raise InputError(f"{self.path}: holds results already; continue it with resume, or remove it")
+            self.done = set()
+            self._end = self._read()
+            self._file.truncate(self._end)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def append(self, key: str, result: Mapping[str, Any]) -> None:
+        """Write one result; it is in the file when this returns.
+
+        Args:
+            key: identifies the example; written as ``id``.
+            result: JSON values, without the keys ``id`` and ``settings``.
+
+        Raises:
+            InputError: the key has a result already, or the result cannot be written as JSON.
+            OSError: the line could not be written, for example on a full disk. It is taken back, all lines
+                before it are intact, and it can be appended again once there is room.
+        """
+        if key in self.done:
+            raise InputError(f"{self.path}: {key!r} has a result already")
+        if taken := result.keys() & {"id", "settings"}:
+            raise InputError(f"{self.path}: a result may not use the key {min(taken)!r}, the log does")
+        line = _encode(f"result {key!r}", {"id": key, **result, "settings": self._settings})
+        try:
+            self._write(line + b"\n")
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._end)
+            raise OSError(
+                error.errno,
+                f"result {key!r} could not be written ({error.strerror}); the {len(self.done)} before it are intact",
+                str(self.path),
+            ) from error
+        self._end += len(line) + 1
+        self.done.add(key)
+
+    def sync(self) -> None:
+        """Force what was written to the disk."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Force what was written to the disk and let go of the file; closing twice is harmless."""
+        if not self._file.closed:
+            try:
+                self.sync()
+            finally:
+                self._file.close()
+
+    def __enter__(self) -> ResultLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.done
+
+    def __len__(self) -> int:
+        return len(self.done)
+
+    def _lock(self) -> None:
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(f"{self.path}: another process is writing it") from None
+
+    def _write(self, line: bytes) -> None:
+        rest = memoryview(line)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        if self._fsync:
+            self.sync()
+
+    def _read(self) -> int:
+        """Collect the keys; returns where the last complete line ends, in bytes."""
+        end = 0
+        self._file.seek(0)
+        with self.path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.endswith(b"\n"):
+                    break
+                end += len(line)
+                if line.strip():
+                    key = self._key(number, line)
+                    if key in self.done:
+                        raise InputError(f"{self.path}, line {number}: {key!r} has a result on an earlier line already")
+                    self.done.add(key)
+        return end
+
+    def _key(self, number: int, line: bytes) -> str:
+        where = f"{self.path}, line {number}"
+        row = _decode(where, line)
+        if not isinstance(row.get("id"), str) or not isinstance(row.get("settings"), dict):
+            raise InputError(f"{where}: expected a result with its id and settings, got the keys {', '.join(row)}")
+        theirs = row["settings"]
+        if theirs != self._settings:
+            names = sorted(theirs.keys() | self._settings.keys())
+            differing = [
+                f"{name} ({_show(theirs, name)} there, {_show(self._settings, name)} now)"
+                for name in names
+                if theirs.get(name, _ABSENT) != self._settings.get(name, _ABSENT)
+            ]
+            raise InputError(f"{where}: made with other settings: {', '.join(differing)}")
+        key: str = row["id"]
+        return key
+
+
+def iter_results(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Results of a log in the order written, each with its ``id`` and ``settings``; a torn last line is left out.
+
+    Raises:
+        InputError: a complete line is no JSON object.
+    """
+    with Path(path).open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.endswith(b"\n") and line.strip():
+                yield _decode(f"{path}, line {number}", line)
+
+
+def _decode(where: str, line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"{where}: broken JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: expected a JSON object, got {line[:40].decode(errors='replace')!r}")
+    return row
+
+
+def _encode(name: str, value: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"ResultLog: {name} cannot be written as JSON: {error}") from error
+
+
+def _show(settings: dict[str, Any], name: str) -> str:
+    return json.dumps(settings[name], ensure_ascii=False) if name in settings else "absent"

@@ -1,0 +1,212 @@
+import errno
+import json
+import random
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fastreader.errors import InputError
+from fastreader.jsonl import ResultLog, iter_results
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_line_is_whole_in_itself(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with ResultLog(path, settings={"model": "m", "seed": 0}, fsync=True) as log:
+        log.append("a", {"loglik": [[-1.5, -2.25]], "name": "naïve"})
+        log.append("b", {})
+        assert rows(path)[0] == {
+            "id": "a",
+            "loglik": [[-1.5, -2.25]],
+            "name": "naïve",
+            "settings": {"model": "m", "seed": 0},
+        }
+        assert (log.done, len(log), "a" in log, "c" in log) == ({"a", "b"}, 2, True, False)
+    log.close()
+    assert list(iter_results(path)) == rows(path)
+
+
+def test_resume(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with ResultLog(path, resume=True, settings={"layout": (1, 2)}) as log:
+        log.append("a", {"x": 1})
+    with ResultLog(path, resume=True, settings={"layout": [1, 2]}) as log:
+        assert log.done == {"a"}
+        log.append("b", {"x": 2})
+    assert [row["id"] for row in rows(path)] == ["a", "b"]
+
+
+def test_results_are_not_overwritten_by_accident(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.touch()
+    with ResultLog(path) as log:
+        log.append("a", {})
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="holds results already; continue it with resume"):
+        ResultLog(path)
+    assert path.read_bytes() == before
+
+
+def test_one_writer_at_a_time(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with ResultLog(path), pytest.raises(InputError, match="another process is writing it"):
+        ResultLog(path, resume=True)
+    ResultLog(path, resume=True).close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(st.integers(0, 400))
+def test_cut_anywhere_then_resumed(tmp_path, cut):
+    path = tmp_path / "log.jsonl"
+    path.unlink(missing_ok=True)
+    with ResultLog(path) as log:
+        for key in "abcdé":
+            log.append(key, {"text": "é\u2028" * 8})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:cut])
+    complete = whole[:cut].count(b"\n")
+    assert len(list(iter_results(path))) == complete
+    with ResultLog(path, resume=True) as log:
+        assert log.done == set("abcdé"[:complete])
+        for key in "abcdé":
+            if key not in log:
+                log.append(key, {"text": "é\u2028" * 8})
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"id": "b", "settings"', "line 2: broken JSON"),
+        ("[1]", r"line 2: expected a JSON object, got '\[1\]"),
+        ('{"id": 3, "settings": {}}', "line 2: expected a result with its id and settings, got the keys id, settings"),
+        ('{"x": 3}', "line 2: expected a result with its id and settings, got the keys x"),
+        ('{"id": "a", "settings": {"m": 1}}', "line 2: 'a' has a result on an earlier line already"),
+        ('{"id": "b", "settings": {"m": 2}}', r"line 2: made with other settings: m \(2 there, 1 now\)"),
+        ('{"id": "b", "settings": {"m": 1, "n": 0}}', r"other settings: n \(0 there, absent now\)"),
+        ('{"id": "b", "settings": {"m": 1.0, "n": null}}', r"other settings: n \(null there, absent now\)"),
+    ],
+)
+def test_files_that_cannot_be_continued_stay_as_they_are(tmp_path, line, expected):
+    path = tmp_path / "log.jsonl"
+    before = '{"id": "a", "settings": {"m": 1}}\n' + line + '\n{"torn'
+    path.write_text(before)
+    with pytest.raises(InputError, match=expected):
+        ResultLog(path, resume=True, settings={"m": 1})
+    assert path.read_text() == before
+
+
+def test_wrong_results_are_refused(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with ResultLog(path) as log:
+        log.append("a", {})
+        with pytest.raises(InputError, match="'a' has a result already"):
+            log.append("a", {})
+        with pytest.raises(InputError, match="may not use the key 'settings'"):
+            log.append("b", {"settings": 1})
+        with pytest.raises(InputError, match="result 'b' cannot be written as JSON"):
+            log.append("b", {"x": float("nan")})
+        log.append("b", {})
+    assert len(rows(path)) == 2
+    with pytest.raises(InputError, match="settings cannot be written as JSON"):
+        ResultLog(tmp_path / "other.jsonl", settings={"x": object()})
+    assert not (tmp_path / "other.jsonl").exists()
+    with pytest.raises(InputError, match="expected a regular file"):
+        ResultLog(tmp_path)
+
+
+def run(code, *args, **kwargs):
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, args)], stdout=subprocess.PIPE, text=True, **kwargs
+    )
+
+
+def test_full_disk(tmp_path):
+    # A file size limit makes the kernel write a part of the line and then refuse, as a full disk does.
+    path = tmp_path / "log.jsonl"
+    code = """
+        import resource, sys
+        from fastreader.jsonl import ResultLog
+        with ResultLog(sys.argv[1]) as log:
+            try:
+                for i in range(100):
+                    log.append(str(i), {"text": "x" * 1000})
+            except OSError as error:
+                print(error.errno, len(log), error)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            for i in range(i, 100):
+                log.append(str(i), {"text": "x" * 1000})
+    """
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_500, resource.RLIM_INFINITY))
+
+    process = run(code, path, preexec_fn=limit)
+    said = process.communicate()[0]
+    assert said.startswith(f"{errno.EFBIG} 19 ")
+    assert "result '19' could not be written" in said
+    assert "the 19 before it are intact" in said
+    assert [row["id"] for row in rows(path)] == [str(i) for i in range(100)]
+
+
+def test_full_disk_leaves_only_complete_lines(tmp_path, monkeypatch):
+    path = tmp_path / "log.jsonl"
+    with ResultLog(path) as log:
+        log.append("a", {})
+        before = path.read_bytes()
+
+        def half(line):
+            log._file.write(line[: len(line) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(log, "_write", half)
+        with pytest.raises(OSError, match="No space left on device") as raised:
+            log.append("b", {})
+        assert raised.value.errno == errno.ENOSPC
+        assert path.read_bytes() == before
+        assert log.done == {"a"}
+
+
+def test_killed_at_any_moment_and_resumed(tmp_path):
+    path = tmp_path / "log.jsonl"
+    count = 400
+    code = """
+        import sys, time
+        from fastreader.jsonl import ResultLog
+        with ResultLog(sys.argv[1], settings={"seed": 0}, resume=True) as log:
+            print("open", flush=True)
+            for i in range(int(sys.argv[2])):
+                if str(i) not in log:
+                    log.append(str(i), {"value": i, "text": "x" * (i * 97 % 20000)})
+                    time.sleep(0.0005)
+    """
+    chance = random.Random(0)
+    kills = 0
+    while True:
+        process = run(code, path, count)
+        process.stdout.readline()
+        time.sleep(chance.uniform(0, 0.06))
+        process.kill()
+        process.communicate()
+        if process.returncode == 0:
+            break
+        kills += 1
+        # A line torn in the middle of its bytes, which a kill between two writes leaves too rarely to wait for.
+        if kills % 3 == 0:
+            with path.open("r+b") as file:
+                file.truncate(max(0, file.seek(0, 2) - chance.randrange(1, 200)))
+    assert kills >= 3
+    written = rows(path)
+    assert [row["id"] for row in written] == [str(i) for i in range(count)]
+    assert all(row["text"] == "x" * (row["value"] * 97 % 20000) for row in written)
