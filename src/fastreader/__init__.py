@@ -1,1 +1,63 @@
-"""fastreader: score every ordering of the retrieved passages in one forward pass, and decide with the scores."""
+"""fastreader: score every ordering of the retrieved passages in one pass, and decide with the scores.
+
+The names below load on first use, so that reading files or making orderings imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastreader.data import Example, Passage, load_examples, save_examples
+    from fastreader.prompts import Template
+    from fastreader.reader import Loglikelihood, Reader
+    from fastreader.scores import PermutationScores
+    from fastreader.scoring import permutation_cost, score_permutations
+    from fastreader.tree import PrefixTree, TreeStats
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Example": "data",
+    "Loglikelihood": "reader",
+    "Passage": "data",
+    "PermutationScores": "scores",
+    "PrefixTree": "tree",
+    "Reader": "reader",
+    "Template": "prompts",
+    "TreeStats": "tree",
+    "load_examples": "data",
+    "permutation_cost": "scoring",
+    "save_examples": "data",
+    "score_permutations": "scoring",
+}
+_MODULES = ("permutations",)
+
+__all__ = [
+    "Example",
+    "Loglikelihood",
+    "Passage",
+    "PermutationScores",
+    "PrefixTree",
+    "Reader",
+    "Template",
+    "TreeStats",
+    "load_examples",
+    "permutation_cost",
+    "permutations",
+    "save_examples",
+    "score_permutations",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"fastreader.{_HOME[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"fastreader.{name}")
+    raise AttributeError(f"module 'fastreader' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -25,6 +25,10 @@ class ModelNotFoundError(FastreaderError, FileNotFoundError):
     """No model of that name, folder or file is at hand."""
 
 
+class ModelFileError(FastreaderError, ValueError):
+    """A model file is damaged, cut short or not what was pinned."""
+
+
 class UnsupportedImplementationError(FastreaderError):
     """The implementation asked for by name cannot run here or with these inputs."""
 

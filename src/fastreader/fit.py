@@ -1,0 +1,109 @@
+"""Making a prompt fit the model's context, in a way the caller named and the result reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fastreader.errors import ContextOverflowError, InputError
+from fastreader.permutations import Design, explicit, resolve
+from fastreader.prompts import PromptPieces
+
+POLICIES = ("error", "drop_passages", "truncate")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Pieces and orderings that fit the context.
+
+    Attributes:
+        pieces: the prompt's pieces.
+        design: the orderings.
+        dropped: indices of passages left out.
+        truncated: tokens cut off each passage.
+    """
+
+    pieces: PromptPieces
+    design: Design
+    dropped: list[int] = field(default_factory=list)
+    truncated: dict[int, int] = field(default_factory=dict)
+
+
+def fit(pieces: PromptPieces, permutations: object, seed: int, limit: int | None, policy: str, where: str) -> Fitted:
+    """Choose the orderings and, where a prompt over them is too long, shorten by `policy`.
+
+    "drop_passages" leaves out passages from the end of the given order, the retriever's least likely, until
+    every ordering fits; a design by name is made for the passages that are left, an explicit one loses their
+    entries. "truncate" cuts all passages to the largest common length at which every ordering fits.
+
+    Args:
+        pieces: the prompt's pieces.
+        permutations: a design's name, a Design, a function of n, or an array.
+        seed: for designs that draw.
+        limit: the model's context in tokens; None for no limit.
+        policy: one of `POLICIES`.
+        where: the example, for messages.
+
+    Raises:
+        ContextOverflowError: too long with policy "error", or even at its shortest.
+        InputError: an unknown policy, or orderings that are not orderings.
+    """
+    if policy not in POLICIES:
+        raise InputError(f"on_overflow: expected one of {', '.join(POLICIES)}, got {policy!r}")
+    count = len(pieces.passages)
+    design = resolve(permutations, count, seed=seed)
+    longest = _longest(pieces, design)
+    if limit is None or longest <= limit:
+        return Fitted(pieces, design)
+    if policy == "error":
+        raise ContextOverflowError(
+            f"{where}: its longest prompt has {longest} tokens, the model's context {limit}; give fewer or shorter "
+            "passages, or on_overflow='drop_passages' or 'truncate'"
+        )
+    if policy == "drop_passages":
+        for kept in range(count - 1, 0, -1):
+            shorter = _design_for(permutations, design, kept, seed)
+            if _longest(pieces, shorter) <= limit:
+                return Fitted(pieces, shorter, dropped=list(range(kept, count)))
+        raise ContextOverflowError(f"{where}: even one passage is too long for the model's context of {limit} tokens")
+    return _truncated(pieces, design, limit, where)
+
+
+def _longest(pieces: PromptPieces, design: Design) -> int:
+    answer = max((len(c) for c in pieces.candidates), default=1)
+    body = max(len(pieces.body(order)) for order in design.permutations.tolist())
+    return len(pieces.head) + body + len(pieces.tail()) + answer - 1
+
+
+def _design_for(permutations: object, design: Design, kept: int, seed: int) -> Design:
+    if isinstance(permutations, str):
+        return resolve(permutations, kept, seed=seed)
+    left = ([p for p in order if p < kept] for order in design.permutations.tolist())
+    rows = [list(row) for row in dict.fromkeys(map(tuple, left))]  # orders that only differed in what was dropped
+    if len({len(row) for row in rows}) != 1:
+        raise InputError(
+            "on_overflow='drop_passages': orderings of part of the passages are left with different lengths when "
+            f"passages {kept} and up are dropped; name a design, or give orderings of all passages"
+        )
+    return explicit(rows, kept)
+
+
+def _truncated(pieces: PromptPieces, design: Design, limit: int, where: str) -> Fitted:
+    low, high = 0, max(len(tokens) for passage in pieces.passages for tokens in passage)
+    while low < high:  # the largest cap that fits
+        cap = (low + high + 1) // 2
+        if _longest(_capped(pieces, cap), design) <= limit:
+            low = cap
+        else:
+            high = cap - 1
+    if low == 0:
+        raise ContextOverflowError(f"{where}: no room for any passage in the model's context of {limit} tokens")
+    used: Sequence[int] = np.unique(design.permutations).tolist()
+    cut = {p: max(len(tokens) for tokens in pieces.passages[p]) - low for p in used}
+    return Fitted(_capped(pieces, low), design, truncated={p: n for p, n in cut.items() if n > 0})
+
+
+def _capped(pieces: PromptPieces, cap: int) -> PromptPieces:
+    return replace(pieces, passages=[[tokens[:cap] for tokens in passage] for passage in pieces.passages])

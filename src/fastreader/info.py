@@ -1,0 +1,58 @@
+"""What `fastreader info` tells: versions, devices, and which implementation serves each operator."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import metadata
+
+import torch
+
+from fastreader import __version__
+from fastreader.models.cache import cache_dir
+from fastreader.models.packaged import PACKAGED, is_cached
+from fastreader.models.precision import cpu_flags, resolve
+
+_PACKAGES = ("torch", "transformers", "triton", "numpy", "scipy", "flash-attn", "gguf", "lm-eval")
+
+
+def collect() -> dict[str, dict[str, str]]:
+    """Facts by section, all text."""
+    arithmetic = resolve("auto", "auto", "fast", torch.bfloat16)
+    device = (
+        torch.cuda.get_device_name() if arithmetic.device.type == "cuda" else platform.processor() or platform.machine()
+    )
+    return {
+        "version": {"fastreader": __version__, "python": sys.version.split()[0], **_versions()},
+        "device": {
+            "default": f"{arithmetic.device} ({device})",
+            "threads": str(torch.get_num_threads()),
+            "instructions": ", ".join(
+                sorted(cpu_flags() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16"})
+            ),
+            "bfloat16 model": f"{str(arithmetic.dtype).removeprefix('torch.')}: {arithmetic.reason}",
+        },
+        "operators": _operators(),
+        "models": {
+            "cache": str(cache_dir()),
+            **{name: "pulled" if is_cached(name) else "not pulled" for name in PACKAGED},
+        },
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _operators() -> dict[str, str]:
+    return {
+        "tree_attention": "torch: tiles of PyTorch attention over the visible keys",
+        "linear_logprob": "torch: online log-sum-exp over blocks of rows and vocabulary, in float32",
+        "merge_state": "torch",
+    }

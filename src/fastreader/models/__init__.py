@@ -1,0 +1,1 @@
+"""Finding, loading and running causal language models on packed trees."""

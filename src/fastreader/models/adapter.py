@@ -1,0 +1,164 @@
+"""TreeModel: a transformers causal LM that runs packed trees."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastreader.errors import UnsupportedModelError
+from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, attention_forward, layer_windows
+from fastreader.models.rotary import rotary_regimes
+from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
+from fastreader.ops.tree_attention import AttentionPlan
+from fastreader.tree import PrefixTree
+
+
+class TreeModel:
+    """A causal LM entered through transformers' attention interface.
+
+    The model given is left as it was found: what runs is a structural copy, new modules and config around
+    the same parameter tensors (buffers are copied, since rotary modules write to theirs).
+
+    Args:
+        model: a transformers causal LM on one device.
+        name: for messages.
+
+    Raises:
+        UnsupportedModelError: the architecture cannot run on a packed tree.
+    """
+
+    def __init__(self, model: Any, name: str) -> None:
+        self.name = name
+        _refuse_unsupported(model, name)
+        self.model = _structural_copy(model)
+        self.config = self.model.config.get_text_config()
+        self.windows = layer_windows(self.config, name)
+        self.regimes = rotary_regimes(self.config)
+        self.head = _lm_head(self.model, name)
+        self.logit_scale = _logit_scale(self.config)
+        self.logit_softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
+        self.own_attention = self.model.config._attn_implementation
+        _register()
+        self.model.config._attn_implementation = ATTENTION_NAME
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights."""
+        return self.head.weight.dtype
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest input in tokens the config allows; None where it sets no limit."""
+        if self.regimes.kind == "dynamic":
+            return self.regimes.threshold
+        for name in ("max_position_embeddings", "n_positions"):
+            if (value := getattr(self.config, name, None)) is not None:
+                return int(value)
+        return None
+
+    @torch.inference_mode()
+    def hidden(self, tree: PrefixTree, impl: str = "auto") -> Tensor:
+        """Final hidden states of the whole tree: [T, E] in the model's dtype, after the final norm.
+
+        Raises:
+            UnsupportedModelError: a layer asks for something the packed pass does not compute.
+        """
+        device = self.device
+        state = TreePass(
+            until=torch.from_numpy(tree.until).to(device),
+            positions=torch.from_numpy(tree.positions).to(device),
+            plan=AttentionPlan(tree.until),
+            windows=self.windows,
+            impl=impl,
+        )
+        arguments: dict[str, Any] = {
+            "input_ids": torch.from_numpy(tree.token_ids).to(device)[None],
+            "position_ids": state.positions.to(torch.int64)[None],
+            "use_cache": False,
+            KEYWORD: state,
+        }
+        states: Tensor = self.model.base_model(**arguments).last_hidden_state
+        state.check_calls(self.name)
+        return states[0]
+
+    @torch.inference_mode()
+    def score(self, tree: PrefixTree, impl: str = "auto") -> LogprobStats:
+        """Log-probabilities of the tree's (source, target) pairs, and the arg-max at each source: [R] each."""
+        states = self.hidden(tree, impl)
+        sources = torch.from_numpy(tree.sources).to(self.device)
+        targets = torch.from_numpy(tree.targets).to(self.device)
+        return linear_logprob_stats(
+            states[sources],
+            self.head.weight,
+            targets,
+            bias=self.head.bias,
+            scale=self.logit_scale,
+            softcap=self.logit_softcap,
+        )
+
+    @torch.inference_mode()
+    def own_logprobs(self, tokens: list[int]) -> Tensor:
+        """The model's own forward on one sequence: log-probability of each token after the first, [n - 1]."""
+        self.model.config._attn_implementation = self.own_attention
+        try:
+            ids = torch.tensor([tokens], device=self.device)
+            logits: Tensor = self.model(input_ids=ids, use_cache=False).logits[0, :-1]
+        finally:
+            self.model.config._attn_implementation = ATTENTION_NAME
+        wide = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
+        return wide.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+
+
+def _register() -> None:
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION_NAME, attention_forward)
+
+
+def _refuse_unsupported(model: Any, name: str) -> None:
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedModelError(f"{name}: expected a transformers causal LM, got {type(model).__name__}")
+    if model.config.is_encoder_decoder:
+        raise UnsupportedModelError(f"{name}: encoder-decoder models are not supported; a causal LM is needed")
+    if getattr(model, "is_quantized", False):
+        raise UnsupportedModelError(f"{name}: quantised weights are not supported yet")
+    devices = {str(p.device) for p in model.parameters()}
+    if len(devices) > 1:
+        raise UnsupportedModelError(f"{name}: weights spread over {', '.join(sorted(devices))}; one device is needed")
+    if "position_ids" not in inspect.signature(model.base_model.forward).parameters:
+        raise UnsupportedModelError(
+            f"{name}: {type(model.base_model).__name__} takes no position_ids; ALiBi and state-space models cannot "
+            "run on a packed tree"
+        )
+
+
+def _structural_copy(model: Any) -> Any:
+    shared = {id(p): p for p in model.parameters()}
+    return copy.deepcopy(model, shared).eval()
+
+
+def _lm_head(model: Any, name: str) -> torch.nn.Linear:
+    head = model.get_output_embeddings()
+    if not isinstance(head, torch.nn.Linear):
+        raise UnsupportedModelError(f"{name}: expected a linear LM head, got {type(head).__name__}")
+    return head
+
+
+def _logit_scale(config: Any) -> float:
+    """Factor on the logits: Cohere multiplies by `logit_scale`, Granite divides by `logits_scaling`."""
+    if (factor := getattr(config, "logit_scale", None)) is not None:
+        return float(factor)
+    if (divisor := getattr(config, "logits_scaling", None)) is not None:
+        return 1.0 / float(divisor)
+    return 1.0

@@ -1,0 +1,222 @@
+"""Prompts as pieces: a template, and the token ids of a question's pieces in any order of its passages."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import string
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastreader.data import Passage
+from fastreader.errors import InputError
+from fastreader.models.text import TextEncoder
+
+_FIELDS = {
+    "header": set[str](),
+    "passage": {"title", "text", "number"},
+    "passage_without_title": {"text", "number"},
+    "separator": set[str](),
+    "question_lead": set[str](),
+    "question": {"question"},
+    "answer_lead": set[str](),
+    "candidate": {"candidate"},
+    "end": set[str](),
+}
+
+
+@dataclass(frozen=True)
+class Template:
+    """The texts around passages, question and answer. Every field can be replaced.
+
+    A prompt is ``header, (passage, separator) for each, question_lead, question, answer_lead`` and what is
+    scored after it ``candidate, end``; with `question_first`, question_lead and question stand before the
+    passages. Around the prompt goes the model's chat template where it has one. Each piece is tokenised
+    alone, so a piece owns the spaces and line breaks at its edges.
+
+    Attributes:
+        header: instruction before everything.
+        passage: a passage with a title; fields {title}, {text}, {number} (its place, from 1). A template that
+            uses {number} gives a passage other tokens at every place.
+        passage_without_title: fields {text}, {number}.
+        separator: after each passage; it survives when a passage is truncated.
+        question_lead: before the question; not scored as part of it.
+        question: field {question}; its tokens are the question's log-likelihood.
+        answer_lead: between question and answer; None: nothing in a chat, "\\nAnswer:" without.
+        candidate: field {candidate}; None: the candidate alone in a chat, a space before it without.
+        end: what ends an answer, scored with it; None: the chat template's end of turn, or "\\n" without;
+            "" scores candidates as open beginnings.
+        question_first: question before the passages.
+        chat: whether to use the chat template; None: where the model has one.
+        system: system message of the chat; None: what the chat template does without one.
+        chat_options: further variables for the chat template.
+    """
+
+    header: str = "Answer the question from the passages below. Give the answer alone, in a few words.\n\n"
+    passage: str = "Passage (Title: {title}) {text}"
+    passage_without_title: str = "Passage: {text}"
+    separator: str = "\n"
+    question_lead: str = "\nQuestion:"
+    question: str = " {question}"
+    answer_lead: str | None = None
+    candidate: str | None = None
+    end: str | None = None
+    question_first: bool = False
+    chat: bool | None = None
+    system: str | None = None
+    chat_options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, allowed in _FIELDS.items():
+            text = getattr(self, name)
+            if text is None and name in ("answer_lead", "candidate", "end"):
+                continue
+            if not isinstance(text, str):
+                raise InputError(f"Template.{name}: expected text, got {type(text).__name__}")
+            _check_fields(name, text, allowed)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Template:
+        """Read a template from a TOML or JSON file whose keys are the attributes.
+
+        Raises:
+            InputError: not TOML or JSON, an unknown key, or a field that is not of the piece.
+        """
+        file = Path(path)
+        try:
+            text = file.read_text(encoding="utf-8")
+            values = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{file}: not a readable template ({error})") from error
+        except OSError as error:
+            raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+        known = [f.name for f in dataclasses.fields(cls)]
+        if unknown := sorted(set(values) - set(known)):
+            raise InputError(f"{file}: unknown keys {', '.join(unknown)}; a template has {', '.join(known)}")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All attributes, as `load` reads them."""
+        return dataclasses.asdict(self)
+
+
+def _check_fields(name: str, text: str, allowed: set[str]) -> None:
+    if not allowed:
+        return  # a literal piece: braces in it are just braces
+    try:
+        used = {key for _, key, _, _ in string.Formatter().parse(text) if key is not None}
+    except ValueError as error:
+        raise InputError(f"Template.{name}: {text!r} is not a format string ({error})") from error
+    if extra := sorted(used - allowed):
+        raise InputError(f"Template.{name}: unknown fields {extra}; it may use {sorted(allowed)}")
+    required = allowed - {"number", "title"}
+    if missing := sorted(required - used):
+        raise InputError(f"Template.{name}: the field {{{missing[0]}}} must appear in it, got {text!r}")
+
+
+@dataclass(frozen=True)
+class PromptPieces:
+    """Token ids of one question's pieces.
+
+    Attributes:
+        head: everything before the passages, chat opening and beginning of text included.
+        question_at: where in `head` the question's tokens start; None when it stands after the passages.
+        passages: ``passages[p][place]`` where the template numbers passages, else ``passages[p][0]``.
+        separator: after each passage.
+        question_lead, question: as in the template; both are empty here when they are part of `head`.
+        answer: from the end of the question (or passages) to where the answer starts.
+        candidates: each with its end.
+        numbered: whether passages have one encoding for each place.
+    """
+
+    head: list[int]
+    question_at: int | None
+    passages: list[list[list[int]]]
+    separator: list[int]
+    question_lead: list[int]
+    question: list[int]
+    answer: list[int]
+    candidates: list[list[int]]
+    numbered: bool
+
+    def passage(self, index: int, place: int) -> list[int]:
+        """Tokens of passage `index` standing at `place` (from 0), separator included."""
+        return self.passages[index][place if self.numbered else 0] + self.separator
+
+    def body(self, order: Sequence[int]) -> list[int]:
+        """Tokens of the passages in `order`."""
+        return [token for place, index in enumerate(order) for token in self.passage(index, place)]
+
+    def tail(self) -> list[int]:
+        """Tokens from the end of the passages to the start of the answer."""
+        return self.question_lead + self.question + self.answer
+
+    def longest_prompt(self, count: int) -> int:
+        """Input tokens of the longest sequence over the first `count` passages, whatever their order."""
+        longest = max((len(c) for c in self.candidates), default=1)
+        lengths = [max(len(place) for place in p) + len(self.separator) for p in self.passages[:count]]
+        return len(self.head) + sum(lengths) + len(self.tail()) + longest - 1
+
+
+def encode(
+    encoder: TextEncoder, template: Template, question: str, passages: Sequence[Passage], candidates: Sequence[str]
+) -> PromptPieces:
+    """Tokenise the pieces of one question.
+
+    Args:
+        encoder: the reader's.
+        template: the texts around them.
+        question: its text.
+        passages: in the retriever's order.
+        candidates: answers to score.
+
+    Raises:
+        InputError: a candidate or the question has no token, or the template asks for a chat the model lacks.
+    """
+    frame = None if template.chat is False else encoder.chat_frame(template.system, template.chat_options)
+    if template.chat and frame is None:
+        raise InputError("Template.chat: True, but the model's tokenizer has no chat template")
+    before, between, after = (frame.before, frame.between, frame.after) if frame else ("", "", "\n")
+    answer_lead = ("" if frame else "\nAnswer:") if template.answer_lead is None else template.answer_lead
+    pattern = ("{candidate}" if frame else " {candidate}") if template.candidate is None else template.candidate
+    end = after if template.end is None else template.end
+
+    head = encoder.start(before, trusted=True) + encoder.piece(template.header) if before else encoder.start(template.header)
+    lead = encoder.piece(template.question_lead, first=not head)
+    asked = encoder.piece(template.question.format(question=question), first=not (head or lead))
+    if not asked:
+        raise InputError(f"question: {question!r} has no token under the template's {template.question!r}")
+    question_at = None
+    if template.question_first:
+        question_at = len(head) + len(lead)
+        head, lead, asked = head + lead + asked, [], []
+    numbered = "{number}" in template.passage + template.passage_without_title
+    encoded_candidates = []
+    for k, candidate in enumerate(candidates):
+        tokens = encoder.piece(pattern.format(candidate=candidate))
+        if not tokens:
+            raise InputError(f"candidates[{k}]: {candidate!r} has no token")
+        encoded_candidates.append(tokens + encoder.piece(end, trusted=True))
+    return PromptPieces(
+        head=head,
+        question_at=question_at,
+        passages=[_encode_passage(encoder, template, p, len(passages) if numbered else 1) for p in passages],
+        separator=encoder.piece(template.separator),
+        question_lead=lead,
+        question=asked,
+        answer=encoder.piece(between, trusted=True) + encoder.piece(answer_lead),
+        candidates=encoded_candidates,
+        numbered=numbered,
+    )
+
+
+def _encode_passage(encoder: TextEncoder, template: Template, passage: Passage, places: int) -> list[list[int]]:
+    pattern = template.passage if passage.title else template.passage_without_title
+    return [
+        encoder.piece(pattern.format(title=passage.title, text=passage.text, number=place + 1))
+        for place in range(places)
+    ]

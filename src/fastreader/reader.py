@@ -1,0 +1,275 @@
+"""Reader: the language model that reads the passages."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastreader.errors import ContextOverflowError, InputError, OutOfBudgetError
+from fastreader.models import load as loading
+from fastreader.models import memory
+from fastreader.models.adapter import TreeModel
+from fastreader.models.precision import Arithmetic
+from fastreader.models.probe import probe
+from fastreader.models.text import TextEncoder
+from fastreader.tree import PrefixTree, Tokens, TreeStats, split
+
+TextOrTokens = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Loglikelihood:
+    """Log-likelihood of one continuation.
+
+    Attributes:
+        logprob: sum over its tokens, nats.
+        tokens: how many tokens it has.
+        greedy: whether greedy decoding would have written it.
+        token_logprobs: one value a token, nats; None unless asked for.
+    """
+
+    logprob: float
+    tokens: int
+    greedy: bool
+    token_logprobs: list[float] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceScores:
+    """What a pass gives for S sequences, in the order given.
+
+    Attributes:
+        logprob: float64 [S], sum over the continuation's tokens, nats.
+        tokens: int64 [S], tokens in each continuation.
+        greedy: bool [S], whether every token is the most likely one at its place.
+        token_logprobs: for each sequence float64 [tokens], nats.
+        stats: tokens given and computed, over all passes.
+        passes: how many passes it took.
+        seconds: wall clock.
+    """
+
+    logprob: npt.NDArray[np.float64]
+    tokens: npt.NDArray[np.int64]
+    greedy: npt.NDArray[np.bool_]
+    token_logprobs: list[npt.NDArray[np.float64]]
+    stats: TreeStats
+    passes: int
+    seconds: float
+
+
+class Reader:
+    """A causal language model that scores many texts in one packed pass.
+
+    Make one with `Reader.load`. It is safe to share between threads: one pass runs at a time.
+
+    Attributes:
+        name: what it was loaded from.
+        arithmetic: device, storage type and precision, and why.
+        encoder: the tokenizer, by pieces.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, name: str, arithmetic: Arithmetic) -> None:
+        self.name = name
+        self.arithmetic = arithmetic
+        self.encoder = TextEncoder(tokenizer)
+        self._model = TreeModel(model, name)
+        self._lock = threading.Lock()
+        self.probe_difference = probe(self._model)
+
+    @classmethod
+    def load(
+        cls,
+        model: str | os.PathLike[str] | tuple[Any, Any],
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        precision: str = "fast",
+    ) -> Reader:
+        """Load a reader.
+
+        Args:
+            model: a packaged name ("smollm2-135m"), a folder, a GGUF file, a hub id, or a (transformers
+                model, tokenizer) pair, which is left as found. A model that is cached touches no network.
+            device: "auto" takes CUDA where there is one; a pair stays on its own device.
+            dtype: how weights are stored: "auto", "bfloat16", "float16", "float32" or "float64".
+            precision: "exact" computes in float32 (float64 where `dtype` says so); "fast" in the stored type.
+
+        Raises:
+            ModelNotFoundError: no such model.
+            ModelFileError: a file of it is damaged.
+            UnsupportedModelError: its architecture cannot run on a packed tree, or a short probe text gets
+                other log-likelihoods than from the model's own forward.
+            InputError: an unknown device, dtype or precision.
+        """
+        if isinstance(model, tuple):
+            own, tokenizer = model
+            own, arithmetic = loading.borrow(own, device, dtype, precision)
+            return cls(own, tokenizer, getattr(own, "name_or_path", "") or type(own).__name__, arithmetic)
+        loaded, tokenizer, arithmetic = loading.load(model, device, dtype, precision)
+        return cls(loaded, tokenizer, os.fspath(model), arithmetic)
+
+    def __repr__(self) -> str:
+        a = self.arithmetic
+        return f"Reader({self.name!r}, {a.device}, {str(a.dtype).removeprefix('torch.')}, precision={a.precision!r})"
+
+    def describe(self) -> dict[str, str]:
+        """Name, device, dtype and precision, as results carry them."""
+        a = self.arithmetic
+        return {
+            "name": self.name,
+            "device": str(a.device),
+            "dtype": str(a.dtype).removeprefix("torch."),
+            "precision": a.precision,
+        }
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest input the model takes, in tokens; None where its config sets no limit."""
+        return self._model.max_length
+
+    def budget(self) -> int:
+        """Tokens one pass computes at most by default, from the memory free now."""
+        return memory.default_budget(self._model.config, self._model.dtype, self._model.device)
+
+    def loglikelihood(
+        self,
+        requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
+        *,
+        token_logprobs: bool = False,
+        on_overflow: str = "error",
+        max_tokens: int | None = None,
+    ) -> list[Loglikelihood]:
+        """Log-likelihood of each continuation after its context; shared prefixes are computed once.
+
+        Args:
+            requests: (context, continuation) pairs, as text (split into tokens by the evaluation harness's
+                rule, see `TextEncoder.pair`) or as token ids.
+            token_logprobs: also give each token's value.
+            on_overflow: "error", or "truncate" to drop tokens from the left of a context that is too long.
+            max_tokens: tokens computed in one pass at most; from free memory by default. It changes results
+                by no more than rounding.
+
+        Returns:
+            One result for each request, in order.
+
+        Raises:
+            InputError: a continuation that is empty or vanishes in tokenisation, or token ids out of range.
+            ContextOverflowError: a request is longer than the model's context.
+            OutOfBudgetError: one sequence alone does not fit in memory.
+        """
+        sequences = [self._encode_request(i, request) for i, request in enumerate(requests)]
+        if not sequences:
+            return []
+        if on_overflow == "truncate":
+            sequences = [self._truncated(*s) for s in sequences]
+        elif on_overflow != "error":
+            raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
+        scores = self.score(sequences, max_tokens=max_tokens)
+        return [
+            Loglikelihood(
+                logprob=float(scores.logprob[i]),
+                tokens=int(scores.tokens[i]),
+                greedy=bool(scores.greedy[i]),
+                token_logprobs=scores.token_logprobs[i].tolist() if token_logprobs else None,
+            )
+            for i in range(len(sequences))
+        ]
+
+    def score(self, sequences: Sequence[tuple[Tokens, Tokens]], *, max_tokens: int | None = None) -> SequenceScores:
+        """Score (context, continuation) pairs of token ids; the layer under `loglikelihood`.
+
+        Args:
+            sequences: contexts hold at least one token; a continuation may be empty and then scores 0.
+            max_tokens: as for `loglikelihood`.
+
+        Raises:
+            As `loglikelihood`.
+        """
+        started = time.perf_counter()
+        trees = self.plan(sequences, max_tokens)
+        count = len(sequences)
+        logprob, greedy = np.zeros(count), np.zeros(count, dtype=bool)
+        tokens = np.zeros(count, dtype=np.int64)
+        token_logprobs: list[npt.NDArray[np.float64]] = [np.zeros(0)] * count
+        for tree in trees:
+            with self._lock:
+                result = self._model.score(tree)
+            values = result.logprob.double().cpu().numpy()[tree.pairs]
+            hits = result.argmax.cpu().numpy()[tree.pairs] == tree.targets[tree.pairs]
+            for row, sequence in enumerate(tree.sequence_ids.tolist()):
+                part = slice(tree.offsets[row], tree.offsets[row + 1])
+                token_logprobs[sequence] = values[part]
+                logprob[sequence] = values[part].sum()
+                greedy[sequence] = hits[part].all()
+                tokens[sequence] = tree.offsets[row + 1] - tree.offsets[row]
+        stats = trees[0].stats
+        for tree in trees[1:]:
+            stats = stats + tree.stats
+        return SequenceScores(logprob, tokens, greedy, token_logprobs, stats, len(trees), time.perf_counter() - started)
+
+    def plan(self, sequences: Sequence[tuple[Tokens, Tokens]], max_tokens: int | None = None) -> list[PrefixTree]:
+        """The trees a call of `score` would run, without running them; `sequence_ids` refer to `sequences`.
+
+        Raises:
+            ContextOverflowError, InputError, OutOfBudgetError: as `loglikelihood`.
+        """
+        vocabulary = self._model.head.weight.shape[0]
+        regimes: dict[int, list[int]] = {}
+        for i, (context, continuation) in enumerate(sequences):
+            length = len(context) + max(len(continuation) - 1, 0)
+            if self.max_length is not None and length > self.max_length:
+                raise ContextOverflowError(
+                    f"sequence {i} is {length} tokens long, the context of {self.name} is {self.max_length}"
+                )
+            regimes.setdefault(self._model.regimes.of(length), []).append(i)
+        if not regimes:
+            raise InputError("sequences: expected at least one, got none")
+        trees = []
+        limit = memory.hard_limit(self._model.config, self._model.dtype, self._model.device)
+        for members in regimes.values():
+            for tree in split([sequences[i] for i in members], max_tokens or min(self.budget(), limit)):
+                if len(tree) > limit:
+                    raise OutOfBudgetError(
+                        f"a pass over {len(tree)} tokens does not fit: memory allows about {limit} here"
+                    )
+                highest = int(max(tree.token_ids.max(), tree.targets.max(initial=0)))
+                if highest >= vocabulary:
+                    raise InputError(f"token ids must be below the vocabulary's {vocabulary}, got {highest}")
+                trees.append(_with_ids(tree, np.asarray(members)))
+        return trees
+
+    def _encode_request(
+        self, index: int, request: tuple[TextOrTokens, TextOrTokens]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        context, continuation = request
+        if isinstance(context, str) != isinstance(continuation, str):
+            raise InputError(f"requests[{index}]: context and continuation must both be text or both token ids")
+        if isinstance(context, str):
+            assert isinstance(continuation, str)
+            return self.encoder.pair(context, continuation)
+        assert not isinstance(continuation, str)
+        if len(continuation) == 0:
+            raise InputError(f"requests[{index}]: expected a continuation to score, got no token")
+        return (context if len(context) else [self.encoder.prefix_token()]), continuation
+
+    def _truncated(self, context: Sequence[int], continuation: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        limit = self.max_length
+        if limit is None or len(context) + len(continuation) - 1 <= limit:
+            return context, continuation
+        kept = limit + 1 - len(continuation)
+        if kept < 1:
+            raise ContextOverflowError(
+                f"a continuation of {len(continuation)} tokens does not fit the context of {limit} by itself"
+            )
+        return context[-kept:], continuation
+
+
+def _with_ids(tree: PrefixTree, members: npt.NDArray[np.int64]) -> PrefixTree:
+    return replace(tree, sequence_ids=members[tree.sequence_ids])

@@ -1,0 +1,326 @@
+"""score_permutations: every ordering of the passages, every candidate, one packed pass."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+
+from fastreader.data import Example, Passage
+from fastreader.errors import InputError
+from fastreader.fit import POLICIES, Fitted, fit
+from fastreader.progress import track
+from fastreader.prompts import Template, encode
+from fastreader.reader import Reader, SequenceScores
+from fastreader.scores import PermutationScores, TokenLogliks
+from fastreader.tree import PrefixTree, TreeStats
+
+PassageLike = Passage | str
+OnError = Callable[[int, Example, InputError], None]
+_Pairs = list[tuple[list[int], list[int]]]
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What to score and how; the keyword arguments of `score_permutations`."""
+
+    permutations: object
+    seed: int
+    template: Template
+    question_only: bool
+    score_passages: bool
+    prior: bool
+    token_logliks: bool
+    on_overflow: str
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One example, ready to run.
+
+    `sequences` holds, for each ordering, the question, each candidate and (when asked for) the passages;
+    after all orderings come the candidates without passages.
+    """
+
+    example: Example
+    fitted: Fitted
+    sequences: _Pairs
+    stats: TreeStats
+
+
+@overload
+def score_permutations(
+    reader: Reader | str | os.PathLike[str],
+    question: str | Example,
+    passages: Sequence[PassageLike] | None = None,
+    candidates: Sequence[str] | None = None,
+    permutations: object = "cyclic",
+    **options: Any,
+) -> PermutationScores: ...
+
+
+@overload
+def score_permutations(
+    reader: Reader | str | os.PathLike[str],
+    question: Iterable[Example],
+    passages: None = None,
+    candidates: Sequence[str] | None = None,
+    permutations: object = "cyclic",
+    **options: Any,
+) -> Iterator[PermutationScores]: ...
+
+
+def score_permutations(
+    reader: Reader | str | os.PathLike[str],
+    question: str | Example | Iterable[Example],
+    passages: Sequence[PassageLike] | None = None,
+    candidates: Sequence[str] | None = None,
+    permutations: object = "cyclic",
+    *,
+    seed: int = 0,
+    template: Template | None = None,
+    question_only: bool = False,
+    score_passages: bool = False,
+    prior: bool = False,
+    token_logliks: bool = False,
+    on_overflow: str = "error",
+    max_tokens: int | None = None,
+    progress: bool | None = None,
+    on_error: OnError | None = None,
+) -> PermutationScores | Iterator[PermutationScores]:
+    """Score candidates (and the question) under many orderings of the passages, sharing every prefix.
+
+    Args:
+        reader: a `Reader`, or anything `Reader.load` takes.
+        question: a question; or an `Example`, which brings its passages and candidates; or many examples,
+            which are packed together into passes and yielded in order, with a progress bar on a terminal.
+        passages: the passages in the retriever's order, `Passage` objects or texts.
+        candidates: K answers to score. For examples: in place of each one's own.
+        permutations: a design by name ("cyclic", "random", "random:12", "latin", "prefix_sharing", ...), a
+            `permutations.Design`, a function of the number of passages, or an int array [M, L].
+        seed: for designs that draw.
+        template: the prompt's texts; the default `Template()`.
+        question_only: score the question without any candidate.
+        score_passages: also log P(passages | header); costs the LM head at every position.
+        prior: also score the candidates without passages.
+        token_logliks: keep every token's value.
+        on_overflow: "error"; "drop_passages" leaves out the last passages, "truncate" cuts all to a common
+            length, until the longest prompt fits the model's context. The result tells.
+        max_tokens: tokens computed in one pass at most; from free memory by default.
+        progress: show a bar; None: on a terminal only.
+        on_error: for many examples, called as (index, example, error) for an example that cannot be scored,
+            which is then left out; by default the error is raised.
+
+    Returns:
+        `PermutationScores`; for many examples an iterator of them.
+
+    Raises:
+        InputError: no passages, no candidates, an empty text, or orderings that are not orderings.
+        ContextOverflowError: a prompt is longer than the model's context.
+        OutOfBudgetError: one prompt alone does not fit in memory.
+    """
+    opened = reader if isinstance(reader, Reader) else Reader.load(reader)
+    options = _Options(
+        permutations, seed, template or Template(), question_only, score_passages, prior, token_logliks, on_overflow
+    )
+    if on_overflow not in POLICIES:
+        raise InputError(f"on_overflow: expected one of {', '.join(POLICIES)}, got {on_overflow!r}")
+    if isinstance(question, (str, Example)):
+        job = _prepare(opened, _as_example(question, passages, candidates), options, "the question")
+        return _results(opened, [job], options, opened.score(job.sequences, max_tokens=max_tokens))[0]
+    if passages is not None:
+        raise InputError("passages: expected None with many examples, which bring their own")
+    return _score_many(opened, question, candidates, options, max_tokens, progress, on_error)
+
+
+def permutation_cost(
+    reader: Reader | str | os.PathLike[str],
+    question: str | Example,
+    passages: Sequence[PassageLike] | None = None,
+    candidates: Sequence[str] | None = None,
+    permutations: object = "cyclic",
+    *,
+    seed: int = 0,
+    template: Template | None = None,
+    question_only: bool = False,
+    score_passages: bool = False,
+    prior: bool = False,
+    on_overflow: str = "error",
+) -> TreeStats:
+    """What `score_permutations` with these arguments would read and compute, in tokens, without running it.
+
+    Args and errors as `score_permutations`.
+    """
+    opened = reader if isinstance(reader, Reader) else Reader.load(reader)
+    options = _Options(
+        permutations, seed, template or Template(), question_only, score_passages, prior, False, on_overflow
+    )
+    return _prepare(opened, _as_example(question, passages, candidates), options, "the question").stats
+
+
+def _as_example(
+    question: str | Example, passages: Sequence[PassageLike] | None, candidates: Sequence[str] | None
+) -> Example:
+    if isinstance(question, Example):
+        if passages is not None:
+            raise InputError("passages: expected None with an Example, which brings its own")
+        return _with_candidates(question, candidates)
+    if isinstance(passages, (str, bytes)):
+        raise InputError("passages: expected a list of passages, got one text")
+    own = [Passage(p) if isinstance(p, str) else p for p in passages or []]
+    return _with_candidates(Example(question, own), candidates)
+
+
+def _with_candidates(example: Example, candidates: Sequence[str] | None) -> Example:
+    if candidates is None:
+        return example
+    if isinstance(candidates, (str, bytes)):
+        raise InputError("candidates: expected a list of texts, got one text")
+    return Example(
+        example.question, example.passages, example.answers, list(candidates), example.id, example.metadata
+    )
+
+
+def _check(example: Example, options: _Options, where: str) -> None:
+    if not isinstance(example.question, str) or not example.question.strip():
+        raise InputError(f"{where}: question must be a text with more than white space, got {example.question!r}")
+    if not example.passages:
+        raise InputError(f"{where}: expected at least one passage, got none")
+    for p, passage in enumerate(example.passages):
+        if not isinstance(passage, Passage):
+            raise InputError(f"{where}: passages[{p}] must be a Passage or a text, got {type(passage).__name__}")
+        if not passage.text.strip():
+            raise InputError(f"{where}: passages[{p}] is empty")
+    if not example.candidates and not options.question_only:
+        raise InputError(
+            f"{where}: expected at least one candidate, got none; question_only=True scores the question alone"
+        )
+    for k, candidate in enumerate(example.candidates):
+        if not isinstance(candidate, str) or not candidate.strip():
+            raise InputError(f"{where}: candidates[{k}] must be a text with more than white space, got {candidate!r}")
+
+
+def _prepare(reader: Reader, example: Example, options: _Options, where: str) -> _Job:
+    _check(example, options, where)
+    candidates = [] if options.question_only else example.candidates
+    pieces = encode(reader.encoder, options.template, example.question, example.passages, candidates)
+    fitted = fit(pieces, options.permutations, options.seed, reader.max_length, options.on_overflow, where)
+    sequences = _sequences(fitted, options)
+    return _Job(example, fitted, sequences, PrefixTree.build(sequences).stats)
+
+
+def _sequences(fitted: Fitted, options: _Options) -> _Pairs:
+    pieces = fitted.pieces
+    tail = pieces.tail()
+    sequences: _Pairs = []
+    for order in fitted.design.permutations.tolist():
+        body = pieces.body(order)
+        before = pieces.head + body
+        if pieces.question_at is None:
+            sequences.append((before + pieces.question_lead, pieces.question))
+        else:
+            sequences.append((pieces.head[: pieces.question_at], pieces.head[pieces.question_at :]))
+        sequences += [(before + tail, candidate) for candidate in pieces.candidates]
+        if options.score_passages:
+            sequences.append((pieces.head, body))
+    if options.prior:
+        sequences += [(pieces.head + tail, candidate) for candidate in pieces.candidates]
+    return sequences
+
+
+def _results(
+    reader: Reader, jobs: list[_Job], options: _Options, scores: SequenceScores
+) -> list[PermutationScores]:
+    results, start = [], 0
+    for job in jobs:
+        stats = scores.stats if len(jobs) == 1 else job.stats
+        results.append(_result(reader, job, options, scores, start, stats))
+        start += len(job.sequences)
+    return results
+
+
+def _result(
+    reader: Reader, job: _Job, options: _Options, scores: SequenceScores, start: int, stats: TreeStats
+) -> PermutationScores:
+    design, pieces = job.fitted.design, job.fitted.pieces
+    rows, count = len(design.permutations), len(pieces.candidates)
+    width = 1 + count + int(options.score_passages)
+    index = start + np.arange(rows * width).reshape(rows, width)
+    questions, answers = index[:, 0], index[:, 1 : 1 + count]
+    priors = start + rows * width + np.arange(count if options.prior else 0)
+    tokens = None
+    if options.token_logliks:
+        values = scores.token_logprobs
+        tokens = TokenLogliks(
+            question=[values[i].tolist() for i in questions],
+            candidates=[[values[i].tolist() for i in row] for row in answers],
+            passages=[values[i].tolist() for i in index[:, -1]] if options.score_passages else None,
+        )
+    return PermutationScores(
+        question=job.example.question,
+        candidates=[] if options.question_only else list(job.example.candidates),
+        permutations=design.permutations,
+        loglik=scores.logprob[answers],
+        question_loglik=scores.logprob[questions],
+        candidate_tokens=np.array([len(c) for c in pieces.candidates], dtype=np.int64),
+        question_tokens=int(scores.tokens[questions[0]]),
+        passages_tokens=np.array([len(pieces.body(o)) for o in design.permutations.tolist()], dtype=np.int64),
+        greedy=scores.greedy[answers],
+        stats=stats,
+        seconds=scores.seconds,
+        reader=reader.describe(),
+        design=design.name,
+        passages_loglik=scores.logprob[index[:, -1]] if options.score_passages else None,
+        prior_loglik=scores.logprob[priors] if options.prior else None,
+        token_logliks=tokens,
+        dropped_passages=job.fitted.dropped,
+        truncated_tokens=job.fitted.truncated,
+        id=job.example.id,
+    )
+
+
+def _score_many(
+    reader: Reader,
+    examples: Iterable[Example],
+    candidates: Sequence[str] | None,
+    options: _Options,
+    max_tokens: int | None,
+    progress: bool | None,
+    on_error: OnError | None,
+) -> Iterator[PermutationScores]:
+    total = len(examples) if isinstance(examples, Sequence) else None
+    with track("scoring", total, "questions", progress) as advance:
+        pending: list[_Job] = []
+        waiting = 0
+        budget = max_tokens or reader.budget()
+        for i, example in enumerate(examples):
+            try:
+                if not isinstance(example, Example):
+                    raise InputError(f"examples[{i}]: expected an Example, got {type(example).__name__}")
+                name = f"example {i}" if example.id is None else f"example {i} (id {example.id})"
+                job = _prepare(reader, _with_candidates(example, candidates), options, name)
+            except InputError as error:
+                if on_error is None:
+                    raise
+                on_error(i, example, error)
+                advance(1)
+                continue
+            if pending and waiting + job.stats.computed > budget:
+                yield from _run(reader, pending, options, max_tokens, advance)
+                pending, waiting = [], 0
+            pending.append(job)
+            waiting += job.stats.computed
+        if pending:
+            yield from _run(reader, pending, options, max_tokens, advance)
+
+
+def _run(
+    reader: Reader, jobs: list[_Job], options: _Options, max_tokens: int | None, advance: Callable[[int], None]
+) -> Iterator[PermutationScores]:
+    sequences = [sequence for job in jobs for sequence in job.sequences]
+    for result in _results(reader, jobs, options, reader.score(sequences, max_tokens=max_tokens)):
+        advance(1)
+        yield result
