@@ -461,5 +461,5 @@ def test_beir_errors(beir, change, expected):
 
 
 def test_no_torch():
-    code = "import sys, fastreader.data; assert 'torch' not in sys.modules"
+    code = "import sys, fastreader.data, fastreader.jsonl, fastreader.permutations; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,366 @@
+"""Designs: which orderings of N passages are read.
+
+A row of a design lists passages in reading order: ``permutations[i, j]`` is the passage at place j of ordering i,
+a number in [0, N) into the retriever's order. Seeds make a design reproducible under one NumPy version.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastreader.errors import InputError
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """Distinct orderings of passages, all of one length.
+
+    Attributes:
+        permutations: int64 [M orderings, L places], read-only; any integers [M, L] are taken and checked.
+        n: number of passages N; L <= N.
+        name: what made it.
+        made: the arguments it was made with.
+
+    Raises:
+        InputError: no rows, rows of several lengths, no integers, a passage out of range or twice in a row, a
+            row that comes twice; the message names the row, counted from 0.
+    """
+
+    permutations: IntArray = field(repr=False)
+    n: int
+    name: str = "explicit"
+    made: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_n(self.n)
+        object.__setattr__(self, "permutations", _validated(self.permutations, self.n))
+
+    def __len__(self) -> int:
+        return len(self.permutations)
+
+    @property
+    def length(self) -> int:
+        """Places L of each ordering."""
+        return int(self.permutations.shape[1])
+
+    @property
+    def given(self) -> int:
+        """Passages read when every ordering is read alone: M * L."""
+        return int(self.permutations.size)
+
+    @property
+    def computed(self) -> int:
+        """Passages read when shared beginnings are read once: nodes of the orderings' prefix tree."""
+        return sum(len(np.unique(self.permutations[:, : k + 1], axis=0)) for k in range(self.length))
+
+
+Spec = str | Design | npt.ArrayLike | Callable[[int], "Design | npt.ArrayLike"]
+
+
+def identity(n: int) -> Design:
+    """The retriever's order alone."""
+    return Design(np.arange(_check_n(n))[None], n, "identity")
+
+
+def cyclic(n: int) -> Design:
+    """The N rotations of the retriever's order: row k is ``[k..N-1, 0..k-1]`` (phi^(k) of MoI).
+
+    Each passage is once at each place. On its own it does not identify MoI's model: see `model_rank`.
+    """
+    _check_n(n)
+    return Design(_rotations(np.arange(n)[None]), n, "cyclic")
+
+
+def cyclic_reversed(n: int) -> Design:
+    """The N rotations of the retriever's order, then the N of the reversed order.
+
+    Each passage is equally often at each place. For N <= 2 the two coincide and N rows are left.
+    """
+    _check_n(n)
+    orders = np.arange(n)[None] if n <= 2 else np.stack([np.arange(n), np.arange(n)[::-1]])
+    return Design(_rotations(orders), n, "cyclic_reversed")
+
+
+def random(n: int, count: int | None = None, seed: int = 0) -> Design:
+    """Distinct orderings, uniformly at random without repeats.
+
+    Args:
+        n: passages.
+        count: rows; by default 3N as MoI takes, or all N! where that is fewer (N <= 3).
+        seed: of the generator.
+
+    Raises:
+        InputError: a count below 1 or above N!.
+    """
+    most = math.factorial(_check_n(n))
+    count = min(3 * n, most) if count is None else count
+    _check_count("random: count", count, most, "N!")
+    return Design(_distinct(n, count, np.random.default_rng(seed)), n, "random", {"count": count, "seed": seed})
+
+
+def latin(n: int, squares: int = 1, seed: int = 0) -> Design:
+    """Random Latin squares, one after another: in each, every passage is once at every place.
+
+    The squares are random isotopes of the cyclic one: with a random relabelling g and a random f with f(0) = 0,
+    row k reads ``g[(k + f(j)) mod N]`` at place j. Distinct f give squares without a row in common. (They are
+    not uniform over all Latin squares, which have other isotopy classes from N = 4 on.)
+
+    Args:
+        n: passages.
+        squares: number of squares; N rows each.
+        seed: of the generator.
+
+    Raises:
+        InputError: squares below 1 or above (N-1)!, beyond which rows would repeat.
+    """
+    _check_count("latin: squares", squares, math.factorial(_check_n(n) - 1), "(N-1)!")
+    rng = np.random.default_rng(seed)
+    relabel = rng.permutation(n)
+    tails = _distinct(n - 1, squares, rng) + 1
+    orders = np.concatenate([np.zeros((squares, 1), dtype=np.int64), tails], axis=1)
+    return Design(relabel[_rotations(orders)], n, "latin", {"squares": squares, "seed": seed})
+
+
+def prefix_sharing(n: int, count: int | None = None, seed: int = 0) -> Design:
+    """Distinct, balanced orderings that share long beginnings: cycles with rotated tails.
+
+    The first N rows are the rotations of a randomly relabelled order. Each further N rows are the same with the
+    last t places rotated by one, t = 2, 3, ..., N-1; then by two, t = 3, 4, ...; so they recompute only those t.
+
+    - Each passage is ``count / N`` times at each place.
+    - From 2N rows on `model_rank` is 2N-2, all that MoI's model can give, for every N >= 3 (tested to 20).
+    - The default 3N rows compute N(N+5) passages, N >= 4; as many random ones nearly 3N^2. Fewer than `random`
+      by a factor of at least 1.1 at N = 5, 1.25 at 6, 1.5 at 8, 1.7 at 10, 2.2 at 20 (tested); none for N <= 4.
+
+    What it costs: one question alone tells the position bias less well than random rows do (3N rows, standard
+    error 1.2 times random's at N = 6, 1.8 times at N = 10), so estimate the bias from many questions. Utilities
+    under a known bias come out nearly as well (as well to N = 10, 1.25 times the error at N = 20).
+
+    Args:
+        n: passages.
+        count: rows, a multiple of N up to N(1 + (N-1)(N-2)/2); 3N by default, N for N <= 2, 6 for N = 3.
+        seed: of the relabelling; it changes neither rank nor cost.
+
+    Raises:
+        InputError: a count that is no such multiple.
+    """
+    most = _check_n(n) * (1 + (n - 1) * (n - 2) // 2)
+    count = min(3 * n, most) if count is None else count
+    if count % n:
+        raise InputError(f"prefix_sharing: count must be a multiple of N = {n} for balance, got {count}")
+    _check_count("prefix_sharing: count", count, most, "N(1 + (N-1)(N-2)/2)")
+    rotated = ((tail, shift) for shift in range(1, n) for tail in range(shift + 1, n))
+    orders = [
+        np.concatenate([np.arange(n - tail), n - tail + np.roll(np.arange(tail), -shift)])
+        for tail, shift in itertools.islice(itertools.chain([(0, 0)], rotated), count // n)
+    ]
+    relabel = np.random.default_rng(seed).permutation(n)
+    rows = relabel[_rotations(np.stack(orders))]
+    return Design(rows, n, "prefix_sharing", {"count": count, "seed": seed})
+
+
+def explicit(array: npt.ArrayLike, n: int) -> Design:
+    """The orderings given: integers [M, L] in [0, n), checked as `Design` says."""
+    return Design(array, n)  # type: ignore[arg-type]
+
+
+def pruned(design: Design, length: int) -> Design:
+    """The first `length` places of each ordering; rows that become equal are kept once, the first of them.
+
+    Dropping repeats can undo balance (not for `cyclic`), and a `prefix_sharing` design pruned by more than its
+    tails is a cyclic one again.
+
+    Raises:
+        InputError: a length below 1 or above the design's.
+    """
+    _check_count("pruned: length", length, design.length, "the design's length")
+    rows = design.permutations[:, :length]
+    first = np.sort(np.unique(rows, axis=0, return_index=True)[1])
+    return Design(rows[first], design.n, f"{design.name}[:{length}]", {**design.made, "length": length})
+
+
+def variable_length(scores: npt.ArrayLike, share: float = 0.9, temperature: float = 1.0) -> int:
+    """Passages worth reading: the shortest beginning of the retriever's order with enough of the probability.
+
+    The rule: the smallest L with ``sum(softmax(scores / temperature)[:L]) >= share``. (MoI prunes by retriever
+    scores without stating a rule.) Scores need not descend.
+
+    Args:
+        scores: float [N], in the retriever's order, larger is better.
+        share: of the softmax mass, in (0, 1]; 1 keeps all passages.
+        temperature: in the unit of the scores; raise it for scores of wide range, such as BM25's.
+
+    Raises:
+        InputError: no scores, scores that are not finite, a share or temperature out of range.
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    if values.ndim != 1 or not values.size or not np.isfinite(values).all():
+        raise InputError(f"variable_length: scores must be finite [N], N >= 1, got {scores!r}")
+    if not 0 < share <= 1:
+        raise InputError(f"variable_length: share must be in (0, 1], got {share}")
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise InputError(f"variable_length: temperature must be positive, got {temperature}")
+    if share == 1:
+        return len(values)
+    mass = np.cumsum(np.exp((values - values.max()) / temperature))
+    return int(np.searchsorted(mass, share * mass[-1])) + 1
+
+
+def model_rank(design: Design, seed: int = 0) -> int:
+    """How many parameters of MoI's model the design's scores determine.
+
+    The model is ``s_i = sum_j a_j u[pi_i[j]]`` with ``sum_j a_j = 1``: L - 1 free biases and N utilities. This is
+    the rank of the Jacobian of s [M] in those L - 1 + N parameters at a generic (random) point. For full
+    orderings, L = N, it is 2N-2 at most: writing a = 1/N + da and u = mean(u) + du, the scores depend on
+    mean(u) and the product of da and du alone, so (c da, du / c) fits as well for every c != 0.
+
+    The cyclic design reaches N only, cyclic_reversed about 3N/2 - 1.
+    """
+    rng = np.random.default_rng(seed)
+    rows, places = design.permutations, design.length
+    bias = rng.standard_normal(places)
+    bias += (1 - bias.sum()) / places
+    utility = rng.standard_normal(design.n)
+    by_bias = utility[rows[:, 1:]] - utility[rows[:, :1]]  # [M, L-1], a_0 = 1 - sum of the others
+    by_utility = np.zeros((len(rows), design.n))
+    np.put_along_axis(by_utility, rows, bias[None], axis=1)
+    values = np.linalg.svd(np.concatenate([by_bias, by_utility], axis=1), compute_uv=False)
+    return int((values > 1e-9 * values[0]).sum())
+
+
+_NAMED: dict[str, Callable[[int], Design]] = {
+    "identity": identity,
+    "cyclic": cyclic,
+    "cyclic_reversed": cyclic_reversed,
+}
+_NAMED_SEEDED: dict[str, Callable[[int, int | None, int], Design]] = {
+    "random": random,
+    "latin": lambda n, squares, seed: latin(n, 1 if squares is None else squares, seed),
+    "prefix_sharing": prefix_sharing,
+}
+
+
+def resolve(spec: Spec, n: int, seed: int = 0) -> Design:
+    """The design that `spec` means for n passages.
+
+    Args:
+        spec: a name: "identity", "cyclic", "cyclic_reversed", "random", "latin", "prefix_sharing", the last three
+            also with a number ("random:12" rows, "latin:2" squares, "prefix_sharing:20" rows); or a Design; or
+            orderings as integers [M, L]; or a callable that is given n and returns one of the latter two.
+        n: passages.
+        seed: for the designs that are random.
+
+    Raises:
+        InputError: an unknown name, a number where none is taken, a Design for another number of passages, or
+            what the design itself refuses.
+    """
+    _check_n(n)
+    if isinstance(spec, str):
+        return _by_name(spec, n, seed)
+    if callable(spec):
+        spec = spec(n)
+    if not isinstance(spec, Design):
+        return explicit(spec, n)
+    if spec.n != n:
+        raise InputError(f"permutations: expected a design for {n} passages, got {spec.name} for {spec.n}")
+    return spec
+
+
+def _by_name(spec: str, n: int, seed: int) -> Design:
+    name, colon, number = spec.strip().replace("-", "_").partition(":")
+    if name in _NAMED and not colon:
+        return _NAMED[name](n)
+    if name in _NAMED_SEEDED and (number.isdecimal() or not colon):
+        return _NAMED_SEEDED[name](n, int(number) if colon else None, seed)
+    raise InputError(
+        f"permutations: expected one of {', '.join(_NAMED)}, or {', '.join(_NAMED_SEEDED)} "
+        f"with or without a number (random:12), got {spec!r}"
+    )
+
+
+def _rotations(orders: IntArray) -> IntArray:
+    """For each row f of orders [F, N] the N rows ``(k + f(j)) mod N``, k = 0..N-1: [F * N, N]."""
+    n = orders.shape[1]
+    rows: IntArray = (np.arange(n)[None, :, None] + orders[:, None, :]) % n
+    return rows.reshape(-1, n)
+
+
+def _distinct(n: int, count: int, rng: np.random.Generator) -> IntArray:
+    """`count` distinct permutations of range(n), uniformly at random: int64 [count, n]."""
+    found: dict[tuple[int, ...], None] = {}
+    if 2 * count <= math.factorial(n):
+        while len(found) < count:
+            found[tuple(rng.permutation(n).tolist())] = None
+        return np.array(list(found), dtype=np.int64)
+    every = np.zeros((1, 0), dtype=np.int64)
+    for size in range(n):
+        every = np.concatenate([np.insert(every, place, size, axis=1) for place in range(size + 1)])
+    return rng.permutation(every)[:count]
+
+
+def _check_n(n: object) -> int:
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise InputError(f"permutations: expected at least one passage, got n = {n!r}")
+    return int(n)
+
+
+def _check_count(name: str, value: int, most: int, what: str) -> None:
+    if not 1 <= value <= most:
+        raise InputError(f"{name} must be in [1, {what} = {most}], got {value}")
+
+
+def _validated(rows: Any, n: int) -> IntArray:
+    if isinstance(rows, Sequence):
+        rows = _stacked(rows)
+    rows = np.asarray(rows)
+    if rows.dtype.kind not in "iu" or rows.ndim != 2 or not rows.size:
+        raise InputError(
+            f"permutations: expected integers [M orderings, L places], at least one of each, "
+            f"got {rows.dtype} {list(rows.shape)}"
+        )
+    if rows.shape[1] > n:
+        raise InputError(f"permutations: expected at most {n} places for {n} passages, got {rows.shape[1]}")
+    outside = (rows < 0) | (rows >= n)
+    if outside.any():
+        row, place = np.argwhere(outside)[0]
+        raise InputError(f"permutations: row {row}: expected passages in [0, {n}), got {rows[row, place]}")
+    ordered = np.sort(rows, axis=1)
+    repeats = ordered[:, 1:] == ordered[:, :-1]
+    if repeats.any():
+        row, place = np.argwhere(repeats)[0]
+        raise InputError(f"permutations: row {row}: expected each passage once, got {ordered[row, place]} twice")
+    firsts = np.unique(rows, axis=0, return_index=True)[1]
+    if len(firsts) < len(rows):
+        row = np.setdiff1d(np.arange(len(rows)), firsts)[0]
+        same = np.flatnonzero((rows == rows[row]).all(axis=1))[0]
+        raise InputError(f"permutations: row {row}: expected distinct rows, got row {same} again: {rows[row].tolist()}")
+    frozen: IntArray = rows.astype(np.int64)
+    frozen.setflags(write=False)
+    return frozen
+
+
+def _stacked(rows: Sequence[Any]) -> npt.NDArray[Any]:
+    """Rows given as lists, as one array."""
+    arrays: list[npt.NDArray[Any]] = []
+    for number, row in enumerate(rows):
+        try:
+            array = np.asarray(row)
+        except ValueError:
+            array = np.empty((), dtype=object)
+        if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+            raise InputError(f"permutations: row {number}: expected a list of integers, got {row!r}")
+        if arrays and len(array) != len(arrays[0]):
+            raise InputError(
+                f"permutations: row {number}: expected {len(arrays[0])} places as in row 0, got {len(array)}"
+            )
+        arrays.append(array)
+    return np.stack(arrays) if arrays else np.empty((0, 0), dtype=np.int64)
