@@ -49,7 +49,8 @@ DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 DtypeOption = Annotated[str, typer.Option(help="How weights are stored: auto, bfloat16, float16, float32, float64.")]
 PrecisionOption = Annotated[str, typer.Option(help="fast (the stored type) or exact (float32).")]
 CacheOption = Annotated[
-    Path | None, typer.Option("--cache-dir", help="Where models are kept.", envvar="FASTREADER_CACHE", show_default=False)
+    Path | None,
+    typer.Option("--cache-dir", help="Where models are kept.", envvar="FASTREADER_CACHE", show_default=False),
 ]
 
 
@@ -74,7 +75,9 @@ def _root(
 def score(
     file: Annotated[
         Path | None,
-        typer.Argument(help="Questions with passages and candidates: .json or .jsonl, also gzipped.", show_default=False),
+        typer.Argument(
+            help="Questions with passages and candidates: .json or .jsonl, also gzipped.", show_default=False
+        ),
     ] = None,
     question: Annotated[str | None, typer.Option("--question", "-q", help="One question, in place of a file.")] = None,
     passage: Annotated[
@@ -88,7 +91,9 @@ def score(
         str, typer.Option(help="identity, cyclic, cyclic_reversed, random[:M], latin[:SQUARES], prefix_sharing[:M].")
     ] = "cyclic",
     seed: Annotated[int, typer.Option(help="For designs that draw.")] = 0,
-    template: Annotated[Path | None, typer.Option(help="Prompt texts, a TOML or JSON file.", show_default=False)] = None,
+    template: Annotated[
+        Path | None, typer.Option(help="Prompt texts, a TOML or JSON file.", show_default=False)
+    ] = None,
     question_only: Annotated[bool, typer.Option(help="Score the question, no candidates.")] = False,
     score_passages: Annotated[bool, typer.Option(help="Also log P(passages); costs the LM head everywhere.")] = False,
     prior: Annotated[bool, typer.Option(help="Also score the candidates without passages.")] = False,
@@ -100,11 +105,16 @@ def score(
         int | None, typer.Option(help="Tokens in one pass at most; from free memory by default.", show_default=False)
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Append results to this .jsonl file as they come.", show_default=False)
+        Path | None,
+        typer.Option("--output", "-o", help="Append results to this .jsonl file as they come.", show_default=False),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue --output where it stopped.")] = False,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many questions.", min=1, show_default=False)] = None,
-    skip_errors: Annotated[bool, typer.Option(help="Report questions that cannot be read or scored, and go on.")] = False,
+    limit: Annotated[
+        int | None, typer.Option(help="Only the first so many questions.", min=1, show_default=False)
+    ] = None,
+    skip_errors: Annotated[
+        bool, typer.Option(help="Report questions that cannot be read or scored, and go on.")
+    ] = False,
     cost: Annotated[bool, typer.Option("--cost", help="Print the tokens it would take, and do not run.")] = False,
     format: Annotated[Format, typer.Option("--format", "-f", help="Of standard output.")] = Format.table,
     progress: Annotated[
@@ -123,7 +133,7 @@ def score(
 
       fastreader score questions.jsonl.gz -o scores.jsonl --resume
 
-      fastreader score -q "Which river flows through Cairo?" -p "The Nile passes Cairo." -p "The Seine passes Paris." -c "the Nile" -c "the Seine"
+      fastreader score -q "Which river is in Cairo?" -p "The Nile passes Cairo." -p "The Seine is in Paris." -c Nile -c Seine
     """
     from fastreader.prompts import Template
     from fastreader.reader import Reader
@@ -156,7 +166,7 @@ def score(
         log = ResultLog(output, settings=settings, resume=resume)
     keys: list[str] = []
     done = 0
-    with log if log is not None else _nothing():
+    with log if log is not None else _Nothing():
         reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
         todo = _remaining(examples, log, keys)
         if cost:
@@ -325,7 +335,7 @@ def _use_cache(folder: Path | None) -> None:
         os.environ["FASTREADER_CACHE"] = str(folder)
 
 
-class _nothing:
+class _Nothing:
     """A context manager that does nothing."""
 
     def __enter__(self) -> None:

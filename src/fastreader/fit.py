@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from fastreader.errors import ContextOverflowError, InputError
-from fastreader.permutations import Design, explicit, resolve
+from fastreader.permutations import Design, Spec, explicit, resolve
 from fastreader.prompts import PromptPieces
 
 POLICIES = ("error", "drop_passages", "truncate")
@@ -31,7 +28,7 @@ class Fitted:
     truncated: dict[int, int] = field(default_factory=dict)
 
 
-def fit(pieces: PromptPieces, permutations: object, seed: int, limit: int | None, policy: str, where: str) -> Fitted:
+def fit(pieces: PromptPieces, permutations: Spec, seed: int, limit: int | None, policy: str, where: str) -> Fitted:
     """Choose the orderings and, where a prompt over them is too long, shorten by `policy`.
 
     "drop_passages" leaves out passages from the end of the given order, the retriever's least likely, until
@@ -77,7 +74,7 @@ def _longest(pieces: PromptPieces, design: Design) -> int:
     return len(pieces.head) + body + len(pieces.tail()) + answer - 1
 
 
-def _design_for(permutations: object, design: Design, kept: int, seed: int) -> Design:
+def _design_for(permutations: Spec, design: Design, kept: int, seed: int) -> Design:
     if isinstance(permutations, str):
         return resolve(permutations, kept, seed=seed)
     left = ([p for p in order if p < kept] for order in design.permutations.tolist())
@@ -100,7 +97,7 @@ def _truncated(pieces: PromptPieces, design: Design, limit: int, where: str) -> 
             high = cap - 1
     if low == 0:
         raise ContextOverflowError(f"{where}: no room for any passage in the model's context of {limit} tokens")
-    used: Sequence[int] = np.unique(design.permutations).tolist()
+    used = sorted(set(design.permutations.ravel().tolist()))
     cut = {p: max(len(tokens) for tokens in pieces.passages[p]) - low for p in used}
     return Fitted(_capped(pieces, low), design, truncated={p: n for p, n in cut.items() if n > 0})
 

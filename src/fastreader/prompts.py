@@ -185,7 +185,11 @@ def encode(
     pattern = ("{candidate}" if frame else " {candidate}") if template.candidate is None else template.candidate
     end = after if template.end is None else template.end
 
-    head = encoder.start(before, trusted=True) + encoder.piece(template.header) if before else encoder.start(template.header)
+    head = (
+        encoder.start(before, trusted=True) + encoder.piece(template.header)
+        if before
+        else encoder.start(template.header)
+    )
     lead = encoder.piece(template.question_lead, first=not head)
     asked = encoder.piece(template.question.format(question=question), first=not (head or lead))
     if not asked:

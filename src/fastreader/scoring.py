@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 
 from fastreader.data import Example, Passage
 from fastreader.errors import InputError
 from fastreader.fit import POLICIES, Fitted, fit
+from fastreader.permutations import Spec
 from fastreader.progress import track
 from fastreader.prompts import Template, encode
 from fastreader.reader import Reader, SequenceScores
@@ -27,7 +28,7 @@ _Pairs = list[tuple[list[int], list[int]]]
 class _Options:
     """What to score and how; the keyword arguments of `score_permutations`."""
 
-    permutations: object
+    permutations: Spec
     seed: int
     template: Template
     question_only: bool
@@ -57,8 +58,18 @@ def score_permutations(
     question: str | Example,
     passages: Sequence[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
-    permutations: object = "cyclic",
-    **options: Any,
+    permutations: Spec = "cyclic",
+    *,
+    seed: int = 0,
+    template: Template | None = None,
+    question_only: bool = False,
+    score_passages: bool = False,
+    prior: bool = False,
+    token_logliks: bool = False,
+    on_overflow: str = "error",
+    max_tokens: int | None = None,
+    progress: bool | None = None,
+    on_error: OnError | None = None,
 ) -> PermutationScores: ...
 
 
@@ -68,8 +79,18 @@ def score_permutations(
     question: Iterable[Example],
     passages: None = None,
     candidates: Sequence[str] | None = None,
-    permutations: object = "cyclic",
-    **options: Any,
+    permutations: Spec = "cyclic",
+    *,
+    seed: int = 0,
+    template: Template | None = None,
+    question_only: bool = False,
+    score_passages: bool = False,
+    prior: bool = False,
+    token_logliks: bool = False,
+    on_overflow: str = "error",
+    max_tokens: int | None = None,
+    progress: bool | None = None,
+    on_error: OnError | None = None,
 ) -> Iterator[PermutationScores]: ...
 
 
@@ -78,7 +99,7 @@ def score_permutations(
     question: str | Example | Iterable[Example],
     passages: Sequence[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
-    permutations: object = "cyclic",
+    permutations: Spec = "cyclic",
     *,
     seed: int = 0,
     template: Template | None = None,
@@ -141,7 +162,7 @@ def permutation_cost(
     question: str | Example,
     passages: Sequence[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
-    permutations: object = "cyclic",
+    permutations: Spec = "cyclic",
     *,
     seed: int = 0,
     template: Template | None = None,
@@ -179,9 +200,7 @@ def _with_candidates(example: Example, candidates: Sequence[str] | None) -> Exam
         return example
     if isinstance(candidates, (str, bytes)):
         raise InputError("candidates: expected a list of texts, got one text")
-    return Example(
-        example.question, example.passages, example.answers, list(candidates), example.id, example.metadata
-    )
+    return Example(example.question, example.passages, example.answers, list(candidates), example.id, example.metadata)
 
 
 def _check(example: Example, options: _Options, where: str) -> None:
@@ -231,9 +250,7 @@ def _sequences(fitted: Fitted, options: _Options) -> _Pairs:
     return sequences
 
 
-def _results(
-    reader: Reader, jobs: list[_Job], options: _Options, scores: SequenceScores
-) -> list[PermutationScores]:
+def _results(reader: Reader, jobs: list[_Job], options: _Options, scores: SequenceScores) -> list[PermutationScores]:
     results, start = [], 0
     for job in jobs:
         stats = scores.stats if len(jobs) == 1 else job.stats

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fastreader.errors import MissingExtraError, ModelFileError
 from fastreader.models.cache import building, cache_dir
+from fastreader.models.quiet import no_bars
 
 logger = logging.getLogger(__name__)
 
@@ -51,15 +52,16 @@ def convert(path: Path, folder: Path) -> None:
     import transformers
 
     source = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name, "local_files_only": True}
-    quantised = transformers.AutoModelForCausalLM.from_pretrained(dtype=torch.float32, **source)
-    config = quantised.config
-    # transformers leaves the mark of the GGUF on the config, which then refuses to be saved.
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    plain = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    plain.load_state_dict(quantised.state_dict())
-    plain.save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+    with no_bars():
+        quantised = transformers.AutoModelForCausalLM.from_pretrained(dtype=torch.float32, **source)
+        config = quantised.config
+        # transformers leaves the mark of the GGUF on the config, which then refuses to be saved.
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        plain = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        plain.load_state_dict(quantised.state_dict())
+        plain.save_pretrained(folder)
+        transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
     # save_pretrained keeps the weights to their owner; a shared cache is read by others.
     for file in folder.iterdir():
         file.chmod(0o644)

@@ -13,6 +13,7 @@ import torch
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError
 from fastreader.models import gguf, packaged
 from fastreader.models.precision import Arithmetic, resolve
+from fastreader.models.quiet import no_bars
 
 
 def load(
@@ -109,7 +110,8 @@ def _read(action: Any, name: str) -> Any:
     from safetensors import SafetensorError
 
     try:
-        return action()
+        with no_bars():
+            return action()
     except (SafetensorError, json.JSONDecodeError, EOFError) as error:
         raise ModelFileError(f"{name}: a model file is damaged or cut short ({error})") from error
     except OSError as error:

@@ -18,12 +18,16 @@ def scores_table(scores: PermutationScores) -> RenderableType:
     table.add_column("reading order", no_wrap=True)
     table.add_column("question", justify="right")
     for candidate in scores.candidates:
-        table.add_column(Text(candidate if len(candidate) <= _WIDTH else candidate[: _WIDTH - 1] + "…"), justify="right")
+        table.add_column(
+            Text(candidate if len(candidate) <= _WIDTH else candidate[: _WIDTH - 1] + "…"), justify="right"
+        )
     leaders = scores.loglik.argmax(axis=1) if scores.candidates else []
     for m, order in enumerate(scores.permutations.tolist()):
         cells = [Text(" ".join(str(p + 1) for p in order)), Text(f"{scores.question_loglik[m]:.2f}")]
-        for k in range(len(scores.candidates)):
-            cells.append(Text(f"{scores.loglik[m, k]:.2f}", style="bold green" if leaders[m] == k else ""))
+        cells += [
+            Text(f"{scores.loglik[m, k]:.2f}", style="bold green" if leaders[m] == k else "")
+            for k in range(len(scores.candidates))
+        ]
         table.add_row(*cells)
     parts: list[RenderableType] = [table]
     if scores.candidates:
