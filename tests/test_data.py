@@ -226,14 +226,17 @@ def test_skipped_rows_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize("skip", [False, True])
-def test_truncated_gzip(tmp_path, skip):
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.gz"])
+def test_truncated_gzip(tmp_path, skip, name):
     rows = [changed(DPR, "question", value=os.urandom(30).hex()) for _ in range(200)]
-    whole = gzip.compress("\n".join(map(json.dumps, rows)).encode())
+    text = "\n".join(map(json.dumps, rows)) if name == "a.jsonl.gz" else json.dumps(rows, indent=1)
+    whole = gzip.compress(text.encode())
     for cut in (5, len(whole) // 2, len(whole) - 3):
-        path = tmp_path / "a.jsonl.gz"
+        path = tmp_path / name
         path.write_bytes(whole[:cut])
-        with pytest.raises(InputError, match=r"a\.jsonl\.gz: gzip data is cut short or damaged after line \d+"):
+        with pytest.raises(InputError) as raised:
             load_examples(path, skip_errors=skip)
+        assert str(raised.value).startswith(f"{path}: gzip data is cut short or damaged after line ")
 
 
 def test_files_that_are_none(tmp_path):
@@ -366,7 +369,7 @@ def test_full_disk_leaves_the_old_file(tmp_path):
         try:
             save_examples([Example("q", [Passage("text " * 4000)])] * 20, sys.argv[1])
         except OSError as error:
-            print(error.errno)
+            print(error.errno, error.filename == sys.argv[1])
     """
 
     def limit():
@@ -376,7 +379,7 @@ def test_full_disk_leaves_the_old_file(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), str(path)], preexec_fn=limit, capture_output=True, text=True
     )
-    assert done.stdout.strip() == str(errno.EFBIG), done.stderr
+    assert done.stdout.strip() == f"{errno.EFBIG} True", done.stderr
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
 

@@ -118,8 +118,9 @@ def _rows(path: Path) -> Iterator[tuple[str, object]]:
     if _is_json_lines(path, head[-1][1]):
         yield from ((f"{path}, line {number}", line) for number, line in every if line.strip())
         return
+    whole = b"".join(line for _, line in every)
     try:
-        content = parse_json(b"".join(line for _, line in every))
+        content = parse_json(whole)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     items = content.get("data", content) if isinstance(content, dict) else content

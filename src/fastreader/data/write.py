@@ -51,9 +51,10 @@ def save_examples(
     writers: dict[str, Callable[[Example], Row]] = {"dpr": _dpr, "flashrag": _flashrag}
     if format != "trec" and format not in writers:
         raise InputError(f"save_examples: format must be dpr, flashrag or trec, got {format!r}")
-    as_list = str(path).lower().removesuffix(".gz").endswith(".json")
+    target = Path(os.path.realpath(path))
+    as_list = target.name.lower().removesuffix(".gz").endswith(".json")
     number = 0
-    with _replacing(Path(os.path.realpath(path))) as stream:
+    with _replacing(target) as stream:
         for number, example in enumerate(examples, 1):
             try:
                 if format == "trec":
@@ -88,8 +89,10 @@ def _replacing(path: Path) -> Iterator[TextIO]:
             raw.flush()
             os.fsync(raw.fileno())
         draft.replace(path)
-    except BaseException:
+    except BaseException as error:
         draft.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
         raise
 
 
