@@ -1,0 +1,164 @@
+"""Every family listed in the README, against its own forward run one sequence at a time in float32."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from conftest import byte_tokenizer, one_by_one, random_sequences
+
+from fastreader import Reader
+from fastreader.errors import ContextOverflowError, UnsupportedModelError
+
+COMMON = {
+    "vocab_size": 261,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+    "initializer_range": 0.2,
+}
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+SLIDING = {"sliding_window": 7, "head_dim": 16}
+ALTERNATING = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+
+FAMILIES = {
+    "Llama": {},
+    "Llama, biases": {"attention_bias": True, "mlp_bias": True},
+    "Qwen2": {},
+    "Qwen3": {"head_dim": 32},
+    "Mistral, window": SLIDING,
+    "Gemma2, window, caps": {**SLIDING, **ALTERNATING, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
+    "Gemma3, window": {**SLIDING, **ALTERNATING},
+    "Phi3, window": {"sliding_window": 7},
+    "GPT2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512},
+    "GPTNeoX": {},
+    "Granite": {"logits_scaling": 4.0, "residual_multiplier": 0.5, "embedding_multiplier": 3.0},
+    "Olmo2": {},
+    "Mixtral": {"num_local_experts": 4, "head_dim": 16},
+    "Qwen3Moe": {**MOE, "head_dim": 16},
+    "Cohere2, window": {"sliding_window": 7, **ALTERNATING, "logit_scale": 0.25},
+    "OPT": {"ffn_dim": 96, "word_embed_proj_dim": 32},
+    "SmolLM3": {"no_rope_layers": [1, 0, 1]},
+}
+TEXT_ONLY = {"Gemma3": "Gemma3TextConfig"}
+
+
+def tiny(family: str, seed: int = 0, **overrides):
+    name = family.split(",")[0]
+    config_class = getattr(transformers, TEXT_ONLY.get(name, f"{name}Config"))
+    values = dict(COMMON) if name != "GPT2" else {k: COMMON[k] for k in ("vocab_size", "bos_token_id", "eos_token_id")}
+    config = config_class(**{**values, **FAMILIES.get(family, {}), **overrides})
+    torch.manual_seed(seed)
+    model_class = getattr(transformers, f"{name}ForCausalLM", None) or getattr(transformers, f"{name}LMHeadModel")
+    return model_class(config).eval()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equals_one_sequence_at_a_time(family):
+    model = tiny(family)
+    if family == "GPT2":
+        torch.nn.init.normal_(model.transformer.wpe.weight, std=0.5)  # else positions hardly matter
+    sequences = random_sequences(np.random.default_rng(1), 261)
+    reader = Reader.load((model, byte_tokenizer()))
+    scores = reader.score(sequences)
+    assert scores.stats.computed < scores.stats.given
+    for got, want in zip(scores.token_logprobs, one_by_one(model, sequences), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5 * max(1, len(want)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [8, 24, 64, 96, 128, 256])
+def test_head_sizes(size):
+    model = tiny("Qwen3", head_dim=size, num_hidden_layers=1)
+    sequences = random_sequences(np.random.default_rng(2), 261)
+    scores = Reader.load((model, byte_tokenizer())).score(sequences)
+    want = [w.sum() for w in one_by_one(model, sequences)]
+    np.testing.assert_allclose(scores.logprob, want, atol=1e-4)
+
+
+def test_windows_are_seen_by_these_texts():
+    """The sliding-window cases above are no use if the window never cuts anything off."""
+    wide, narrow = tiny("Mistral, window", sliding_window=500), tiny("Mistral, window")
+    sequences = random_sequences(np.random.default_rng(1), 261)
+    a, b = one_by_one(wide, sequences), one_by_one(narrow, sequences)
+    assert max(np.abs(x - y).max() for x, y in zip(a, b, strict=True)) > 0.01
+
+
+REFUSED = {
+    "GptOss": ({"num_local_experts": 4, "head_dim": 16, "sliding_window": 7}, "s_aux"),
+    "Llama4": ({"num_local_experts": 2, "head_dim": 16, "intermediate_size_mlp": 64}, "chunked_attention"),
+    "Phimoe": ({"num_local_experts": 4, "sliding_window": 7}, "window of 7 tokens"),
+    "Bloom": ({"n_layer": 2, "n_head": 4}, "takes no position_ids"),
+    "Mamba": ({}, "linear_attention|takes no position_ids"),
+    "Lfm2": ({"layer_types": ["conv", "full_attention", "conv"]}, "layer 0 is 'conv'"),
+    "StableLm": ({}, "did not receive the packed tree"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_work_is_refused_by_name(name):
+    overrides, message = REFUSED[name]
+    config_name = {"Llama4": "Llama4TextConfig"}.get(name, f"{name}Config")
+    values = {k: v for k, v in COMMON.items() if not (name == "Bloom" and k in ("num_attention_heads",))}
+    config = getattr(transformers, config_name)(**{**values, **overrides})
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    with pytest.raises(UnsupportedModelError, match=message):
+        Reader.load((model, byte_tokenizer()))
+
+
+def test_encoder_decoders_are_refused():
+    config = transformers.T5Config(vocab_size=261, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    with pytest.raises(UnsupportedModelError, match="encoder-decoder"):
+        Reader.load((transformers.T5ForConditionalGeneration(config), byte_tokenizer()))
+
+
+def test_the_probe_catches_what_no_rule_knows():
+    """An LM head that scales its logits by a factor the config does not tell."""
+
+    class Scaled(transformers.LlamaForCausalLM):
+        def forward(self, *args, **kwargs):
+            out = super().forward(*args, **kwargs)
+            out.logits = out.logits * 1.5
+            return out
+
+    torch.manual_seed(0)
+    model = Scaled(transformers.LlamaConfig(**COMMON)).eval()
+    with pytest.raises(UnsupportedModelError, match="differ by"):
+        Reader.load((model, byte_tokenizer()))
+
+
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0] * 8,
+    "long_factor": [4.0] * 8,
+    "original_max_position_embeddings": 24,
+    "factor": 4.0,
+}
+
+
+def test_longrope_neighbours_change_nothing():
+    model = tiny("Phi3", rope_parameters=LONGROPE, original_max_position_embeddings=24)
+    rng = np.random.default_rng(3)
+    shared = rng.integers(0, 261, 10).tolist()
+    sequences = [(shared + rng.integers(0, 261, n).tolist(), rng.integers(0, 261, 3).tolist()) for n in (2, 5, 30, 40)]
+    together = Reader.load((model, byte_tokenizer())).score(sequences)
+    assert together.passes == 2
+    for got, want in zip(together.token_logprobs, one_by_one(model, [(c, k) for c, k in sequences]), strict=True):
+        assert got == pytest.approx(want, abs=1e-4)
+
+
+def test_dynamic_rotary_over_its_threshold_is_refused():
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    model = tiny("Llama", rope_parameters=scaling, max_position_embeddings=32)
+    reader = Reader.load((model, byte_tokenizer()))
+    short = ([5] * 20, [6])
+    assert reader.score([short]).logprob == pytest.approx([one_by_one(model, [short])[0].sum()], abs=1e-5)
+    with pytest.raises(ContextOverflowError):
+        reader.score([([5] * 40, [6])])

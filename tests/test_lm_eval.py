@@ -1,0 +1,43 @@
+"""The evaluation harness's own numbers: HFLM.loglikelihood on the same pairs, model and tokenizer."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from fastreader import Reader, load_examples
+
+lm_eval = pytest.importorskip("lm_eval", reason="the test extra brings lm-eval")
+
+
+def text_pairs(path):
+    """200 pairs from the bundled questions: shared contexts, trailing spaces, an empty context."""
+    pairs = [("", "The capital of France is Paris."), ("", " leading space"), ("Two trailing spaces  ", "then text")]
+    for example in load_examples(path):
+        for passage in example.passages:
+            context = f"{passage.title}\n{passage.text}\n\nQuestion: {example.question}\nAnswer:"
+            pairs += [(context, f" {candidate}") for candidate in example.candidates[:2]]
+            pairs.append((context + " ", example.candidates[2]))
+    return pairs[:200]
+
+
+def test_same_numbers_and_greedy_flags_as_the_harness(packaged_folder):
+    import torch
+    import transformers
+    from conftest import QUESTIONS
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(packaged_folder, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(packaged_folder)
+    pairs = text_pairs(QUESTIONS)
+    assert len(pairs) == 200
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        harness = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=4, device="cpu")
+        requests = [Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(pairs)]
+        want = harness.loglikelihood(requests, disable_tqdm=True)
+    got = Reader.load((model, tokenizer)).loglikelihood(pairs)
+    np.testing.assert_allclose([r.logprob for r in got], [w[0] for w in want], atol=1e-3, rtol=1e-5)
+    assert [r.greedy for r in got] == [w[1] for w in want]
+    assert any(r.greedy for r in got) and not all(r.greedy for r in got)
