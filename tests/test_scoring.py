@@ -1,0 +1,264 @@
+import numpy as np
+import pytest
+from conftest import QUESTIONS
+
+from fastreader import Example, Passage, PermutationScores, Template, load_examples, permutation_cost, score_permutations
+from fastreader import permutations as designs
+from fastreader.errors import ContextOverflowError, InputError
+from fastreader.prompts import encode
+
+QUESTION = "Which colour is the sky?"
+PASSAGES = [Passage("The sky is blue.", title="Sky"), Passage("Grass is green."), Passage("Roses are red.", title="Rose")]
+CANDIDATES = ["blue", "green", "a very deep red"]
+
+
+def sequences_by_hand(reader, template, order, passages=PASSAGES, candidates=CANDIDATES):
+    """Question and candidates of one ordering as token sequences, put together from the definition."""
+    pieces = encode(reader.encoder, template, QUESTION, passages, candidates)
+    body = [t for place, p in enumerate(order) for t in pieces.passage(p, place)]
+    context = pieces.head + body
+    question = (context + pieces.question_lead, pieces.question)
+    return question, [(context + pieces.tail(), c) for c in pieces.candidates], (pieces.head, body)
+
+
+@pytest.mark.parametrize("design", ["cyclic", "random:5", "latin", "identity", np.array([[2, 0], [1, 2]])])
+def test_against_the_model_one_sequence_at_a_time(tiny_reader, design):
+    scores = score_permutations(
+        tiny_reader, QUESTION, PASSAGES, CANDIDATES, design, score_passages=True, prior=True, token_logliks=True
+    )
+    own = lambda sequences: [w.sum() for w in one_by_own(tiny_reader, sequences)]  # noqa: E731
+    for m, order in enumerate(scores.permutations.tolist()):
+        question, candidates, passages = sequences_by_hand(tiny_reader, Template(), order)
+        assert own([question])[0] == pytest.approx(scores.question_loglik[m], abs=1e-4)
+        assert own(candidates) == pytest.approx(scores.loglik[m], abs=1e-4)
+        assert own([passages])[0] == pytest.approx(scores.passages_loglik[m], abs=1e-3)
+        assert len(passages[1]) == scores.passages_tokens[m]
+        assert sum(scores.token_logliks.question[m]) == pytest.approx(scores.question_loglik[m])
+        assert [sum(c) for c in scores.token_logliks.candidates[m]] == pytest.approx(scores.loglik[m])
+        assert sum(scores.token_logliks.passages[m]) == pytest.approx(scores.passages_loglik[m])
+    pieces = encode(tiny_reader.encoder, Template(), QUESTION, PASSAGES, CANDIDATES)
+    priors = [(pieces.head + pieces.tail(), c) for c in pieces.candidates]
+    assert own(priors) == pytest.approx(scores.prior_loglik, abs=1e-4)
+    assert scores.candidate_tokens.tolist() == [len(c) for c in pieces.candidates]
+    assert scores.question_tokens == len(pieces.question)
+
+
+def one_by_own(reader, sequences):
+    """`one_by_one` with the reader's own copy, which answers through its original attention."""
+    return [
+        reader._model.own_logprobs(list(context) + list(continuation)).double().numpy()[len(context) - 1 :]
+        for context, continuation in sequences
+    ]
+
+
+def test_question_first_scores_the_question_without_passages(tiny_reader):
+    scores = score_permutations(tiny_reader, QUESTION, PASSAGES, CANDIDATES, template=Template(question_first=True))
+    assert np.ptp(scores.question_loglik) == 0
+    assert np.ptp(scores.loglik[:, 0]) > 0
+
+
+def test_texts_do_for_passages_and_question_only_needs_no_candidates(tiny_reader):
+    scores = score_permutations(tiny_reader, QUESTION, ["The sky is blue.", "Grass is green."], question_only=True)
+    assert scores.loglik.shape == (2, 0)
+    assert scores.best is None
+    assert "question: mean" in repr(scores)
+
+
+def test_many_examples_equal_one_at_a_time(tiny_reader):
+    examples = [Example(f"{QUESTION} {i}", PASSAGES[: 1 + i % 3], candidates=CANDIDATES[: 1 + i % 2]) for i in range(7)]
+    alone = [score_permutations(tiny_reader, e) for e in examples]
+    for max_tokens in (None, 300, 2000):
+        together = list(score_permutations(tiny_reader, examples, max_tokens=max_tokens, progress=False))
+        assert [t.question for t in together] == [a.question for a in alone]
+        for one, other in zip(alone, together, strict=True):
+            np.testing.assert_allclose(one.loglik, other.loglik, atol=1e-4)
+            assert one.stats.given == other.stats.given
+
+
+def test_many_examples_are_read_as_they_are_needed(tiny_reader):
+    read = []
+
+    def stream():
+        for i in range(50):
+            read.append(i)
+            yield Example(QUESTION, PASSAGES, candidates=CANDIDATES)
+
+    results = score_permutations(tiny_reader, stream(), max_tokens=1000)
+    next(results)
+    assert len(read) < 10
+
+
+def test_on_error_leaves_out_and_goes_on(tiny_reader):
+    examples = [Example(QUESTION, PASSAGES, candidates=["a"], id="x"), Example("", PASSAGES), Example(QUESTION, [])]
+    with pytest.raises(InputError, match="example 1: question"):
+        list(score_permutations(tiny_reader, examples, candidates=["a"]))
+    seen = []
+    results = list(score_permutations(tiny_reader, examples, on_error=lambda i, e, error: seen.append((i, str(error)))))
+    assert [r.id for r in results] == ["x"]
+    assert [i for i, _ in seen] == [1, 2]
+
+
+def test_cost_is_what_the_run_takes(tiny_reader):
+    cost = permutation_cost(tiny_reader, QUESTION, PASSAGES, CANDIDATES, prior=True)
+    assert cost == score_permutations(tiny_reader, QUESTION, PASSAGES, CANDIDATES, prior=True).stats
+
+
+def test_the_question_is_scored_at_no_extra_token(tiny_reader):
+    alone = permutation_cost(tiny_reader, QUESTION, PASSAGES, question_only=True).computed
+    full = permutation_cost(tiny_reader, QUESTION, PASSAGES, ["z"]).computed
+    pieces = encode(tiny_reader.encoder, Template(), QUESTION, PASSAGES, ["z"])
+    # Per ordering: the last question token becomes an input, then the answer lead-in and all but "z"'s last token.
+    assert full - alone == 3 * (1 + len(pieces.answer) + len(pieces.candidates[0]) - 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"passages": []}, "at least one passage"),
+        ({"passages": None}, "at least one passage"),
+        ({"passages": "text"}, "got one text"),
+        ({"passages": ["a", " "]}, r"passages\[1\] is empty"),
+        ({"passages": [3]}, r"passages\[0\] must be"),
+        ({"candidates": []}, "at least one candidate"),
+        ({"candidates": None}, "at least one candidate"),
+        ({"candidates": "blue"}, "got one text"),
+        ({"candidates": ["blue", ""]}, r"candidates\[1\]"),
+        ({"question": "  \n"}, "question must be"),
+        ({"question": ""}, "question must be"),
+        ({"permutations": "sideways"}, "sideways"),
+        ({"permutations": [[0, 1, 2], [0, 0, 1]]}, "row 1"),
+        ({"permutations": [[0, 1, 3]]}, "row 0"),
+        ({"permutations": [[0, 1], [0]]}, "row 1: expected 2 places"),
+        ({"on_overflow": "shorten"}, "on_overflow"),
+    ],
+)
+def test_bad_input_is_named(tiny_reader, arguments, message):
+    good = {"question": QUESTION, "passages": PASSAGES, "candidates": CANDIDATES}
+    with pytest.raises(InputError, match=message):
+        score_permutations(tiny_reader, **{**good, **arguments})
+
+
+LONG = [Passage("word " * n, title=f"t{n}") for n in (100, 20, 150, 200)]
+
+
+def test_overflow_is_an_error_unless_named(tiny_reader):
+    with pytest.raises(ContextOverflowError, match=r"has \d+ tokens, the model's context 2048"):
+        score_permutations(tiny_reader, QUESTION, LONG, ["blue"])
+
+
+def test_drop_passages_reports_what_it_dropped(tiny_reader):
+    scores = score_permutations(tiny_reader, QUESTION, LONG, ["blue"], on_overflow="drop_passages")
+    assert scores.dropped_passages == [3]
+    same = score_permutations(tiny_reader, QUESTION, LONG[:3], ["blue"])
+    np.testing.assert_array_equal(scores.permutations, same.permutations)
+    np.testing.assert_allclose(scores.loglik, same.loglik, atol=1e-4)
+    explicit = score_permutations(
+        tiny_reader, QUESTION, LONG, ["blue"], [[3, 0, 1, 2], [0, 1, 2, 3], [2, 1, 3, 0]], on_overflow="drop_passages"
+    )
+    assert explicit.permutations.tolist() == [[0, 1, 2], [2, 1, 0]]
+
+
+def test_truncate_reports_what_it_cut(tiny_reader):
+    scores = score_permutations(tiny_reader, QUESTION, LONG, ["blue"], on_overflow="truncate")
+    assert set(scores.truncated_tokens) <= {0, 2, 3} and 3 in scores.truncated_tokens
+    assert not scores.dropped_passages
+    whole = encode(tiny_reader.encoder, Template(), QUESTION, LONG, ["blue"])
+    lengths = [len(whole.passages[p][0]) - scores.truncated_tokens.get(p, 0) for p in range(4)]
+    assert scores.passages_tokens[0] == sum(lengths) + 4 * len(whole.separator)
+    # The context is used up: one token more for the longest passages would not fit.
+    used = len(whole.head) + scores.passages_tokens[0] + len(whole.tail()) + len(whole.candidates[0]) - 1
+    cut = len(scores.truncated_tokens)
+    assert 2048 - cut < used <= 2048
+
+
+def test_even_one_passage_may_be_too_long(tiny_reader):
+    huge = [Passage("word " * 600)]
+    with pytest.raises(ContextOverflowError, match="even one passage"):
+        score_permutations(tiny_reader, QUESTION, huge, ["blue"], on_overflow="drop_passages")
+    with pytest.raises(ContextOverflowError, match="no room"):
+        score_permutations(tiny_reader, "why? " * 500, huge, ["blue"], on_overflow="truncate")
+
+
+def test_round_trip_through_a_file(tiny_reader, tmp_path):
+    scores = score_permutations(
+        tiny_reader, QUESTION, PASSAGES, CANDIDATES, score_passages=True, prior=True, token_logliks=True
+    )
+    scores.save(tmp_path / "scores.json")
+    back = PermutationScores.load(tmp_path / "scores.json")
+    assert back.to_dict() == scores.to_dict()
+    for name in ("loglik", "permutations", "greedy", "prior_loglik", "passages_loglik"):
+        got, want = getattr(back, name), getattr(scores, name)
+        np.testing.assert_array_equal(got, want)
+        assert got.dtype == want.dtype
+    assert back.stats == scores.stats and back.token_logliks == scores.token_logliks
+    assert repr(back) == repr(scores)
+
+
+def test_files_that_are_no_scores(tmp_path):
+    file = tmp_path / "scores.json"
+    for content, message in (("{", "not JSON"), ("[]", "JSON object"), ('{"loglik": []}', "permutations")):
+        file.write_text(content)
+        with pytest.raises(InputError, match=message):
+            PermutationScores.load(file)
+
+
+def hand_scores(**more):
+    rows = {
+        "permutations": [[0, 1], [1, 0]],
+        "loglik": [[-1.0, -2.0], [-4.0, -3.0]],
+        "greedy": [[False] * 2] * 2,
+        "question_loglik": [-5.0, -6.0],
+        "candidate_tokens": [1, 4],
+        "passages_tokens": [9, 9],
+        "question_tokens": 3,
+        "question": "q",
+        "candidates": ["x", "y"],
+        "stats": {"sequences": 6, "given": 60, "computed": 30, "scored": 6},
+        "seconds": 1.0,
+        "reader": {},
+        "design": "cyclic",
+    }
+    return PermutationScores.from_dict({**rows, **more})
+
+
+def test_normalisations_by_hand():
+    scores = hand_scores(prior_loglik=[-3.0, -1.0])
+    assert scores.normalised("token").tolist() == [[-1.0, -0.5], [-4.0, -0.75]]
+    assert scores.normalised("pmi").tolist() == [[2.0, -1.0], [-1.0, -2.0]]
+    share = 1 / (1 + np.exp(-1.0))
+    assert scores.probabilities() == pytest.approx(np.array([[share, 1 - share], [1 - share, share]]))
+    assert scores.consensus() == pytest.approx([0.5, 0.5])
+    assert hand_scores(loglik=[[-1.0, -2.0], [-3.0, -4.0]]).best == "x"
+    with pytest.raises(InputError, match="prior=True"):
+        hand_scores().normalised("pmi")
+    with pytest.raises(InputError, match="must be one of"):
+        scores.normalised("average")
+
+
+def test_real_reader_on_a_bundled_question(packaged_reader):
+    """End to end, real text and model: the packed numbers are the model's own."""
+    example = load_examples(QUESTIONS)[0]
+    scores = score_permutations(packaged_reader, example, permutations="cyclic")
+    assert scores.stats.ratio > 3
+    pieces = encode(packaged_reader.encoder, Template(), example.question, example.passages, example.candidates)
+    for m in (0, 3):
+        context = pieces.head + pieces.body(scores.permutations[m].tolist()) + pieces.tail()
+        own = [w.sum() for w in one_by_own(packaged_reader, [(context, c) for c in pieces.candidates])]
+        assert own == pytest.approx(scores.loglik[m], abs=1e-4)
+
+
+def test_real_reader_learns_from_a_gold_passage(packaged_reader):
+    """The right answer gets likelier when the passage that holds it is read; else the prompt is broken."""
+    gold = [
+        Example(e.question, [p for p in e.passages if p.is_gold], candidates=[c for c in e.candidates if c in e.answers])
+        for e in load_examples(QUESTIONS)[:6]
+    ]
+    results = list(score_permutations(packaged_reader, gold, permutations="identity", prior=True))
+    assert np.mean([s.loglik[0, 0] - s.prior_loglik[0] for s in results]) > 1.0
+
+
+def test_designs_can_be_functions_and_objects(tiny_reader):
+    by_object = score_permutations(tiny_reader, QUESTION, PASSAGES, ["blue"], designs.pruned(designs.cyclic(3), 2))
+    by_function = score_permutations(tiny_reader, QUESTION, PASSAGES, ["blue"], lambda n: designs.pruned(designs.cyclic(n), 2))
+    np.testing.assert_array_equal(by_object.loglik, by_function.loglik)
+    assert by_object.permutations.tolist() == [[0, 1], [1, 2], [2, 0]]
