@@ -18,7 +18,9 @@ def text(encoder, tokens):
 
 def prompt(encoder, template, order=(0, 1)):
     pieces = encode(encoder, template, "What is blue?", PASSAGES, ["the sky", "grass"])
-    return text(encoder, pieces.head + pieces.body(order) + pieces.tail()), [text(encoder, c) for c in pieces.candidates]
+    return text(encoder, pieces.head + pieces.body(order) + pieces.tail()), [
+        text(encoder, c) for c in pieces.candidates
+    ]
 
 
 def test_in_a_chat():
@@ -42,9 +44,7 @@ def test_question_first_and_numbered():
         question_first=True, header="", passage="[{number}] {text}", passage_without_title="[{number}] {text}", end=""
     )
     got, candidates = prompt(CHAT, template, order=(1, 0))
-    assert got == (
-        "<|user|>\n\nQuestion: What is blue?[1] It is green.\n[2] It is blue.\n<|end|>\n<|assistant|>\n"
-    )
+    assert got == ("<|user|>\n\nQuestion: What is blue?[1] It is green.\n[2] It is blue.\n<|end|>\n<|assistant|>\n")
     assert candidates == ["the sky", "grass"]
     pieces = encode(CHAT, template, "What is blue?", PASSAGES, [])
     assert text(CHAT, pieces.head[pieces.question_at :]) == " What is blue?"
@@ -70,7 +70,11 @@ def test_braces_in_user_text_are_just_braces():
 @pytest.mark.parametrize("suffix", [".toml", ".json"])
 def test_from_a_file(tmp_path, suffix):
     file = tmp_path / f"template{suffix}"
-    file.write_text('header = "Read.\\n"\nquestion_first = true\n' if suffix == ".toml" else '{"header": "Read.\\n", "question_first": true}')
+    file.write_text(
+        'header = "Read.\\n"\nquestion_first = true\n'
+        if suffix == ".toml"
+        else '{"header": "Read.\\n", "question_first": true}'
+    )
     assert Template.load(file) == Template(header="Read.\n", question_first=True)
     file.write_text(json.dumps(Template(header="x").to_dict())) if suffix == ".json" else None
 

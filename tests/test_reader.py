@@ -114,7 +114,7 @@ def test_loglikelihood_of_text_and_of_tokens(tiny_reader):
 
 def test_too_long_is_an_error_or_truncated_by_name(tiny_reader):
     long = ([5] * 2100, [6, 7])
-    with pytest.raises(ContextOverflowError, match="2101 tokens long.* is 2048"):
+    with pytest.raises(ContextOverflowError, match=r"2101 tokens long.* is 2048"):
         tiny_reader.loglikelihood([long])
     cut = tiny_reader.loglikelihood([long], on_overflow="truncate")[0]
     same = tiny_reader.loglikelihood([([5] * 2047, [6, 7])])[0]

@@ -2,13 +2,25 @@ import numpy as np
 import pytest
 from conftest import QUESTIONS
 
-from fastreader import Example, Passage, PermutationScores, Template, load_examples, permutation_cost, score_permutations
+from fastreader import (
+    Example,
+    Passage,
+    PermutationScores,
+    Template,
+    load_examples,
+    permutation_cost,
+    score_permutations,
+)
 from fastreader import permutations as designs
 from fastreader.errors import ContextOverflowError, InputError
 from fastreader.prompts import encode
 
 QUESTION = "Which colour is the sky?"
-PASSAGES = [Passage("The sky is blue.", title="Sky"), Passage("Grass is green."), Passage("Roses are red.", title="Rose")]
+PASSAGES = [
+    Passage("The sky is blue.", title="Sky"),
+    Passage("Grass is green."),
+    Passage("Roses are red.", title="Rose"),
+]
 CANDIDATES = ["blue", "green", "a very deep red"]
 
 
@@ -250,7 +262,9 @@ def test_real_reader_on_a_bundled_question(packaged_reader):
 def test_real_reader_learns_from_a_gold_passage(packaged_reader):
     """The right answer gets likelier when the passage that holds it is read; else the prompt is broken."""
     gold = [
-        Example(e.question, [p for p in e.passages if p.is_gold], candidates=[c for c in e.candidates if c in e.answers])
+        Example(
+            e.question, [p for p in e.passages if p.is_gold], candidates=[c for c in e.candidates if c in e.answers]
+        )
         for e in load_examples(QUESTIONS)[:6]
     ]
     results = list(score_permutations(packaged_reader, gold, permutations="identity", prior=True))
@@ -259,6 +273,8 @@ def test_real_reader_learns_from_a_gold_passage(packaged_reader):
 
 def test_designs_can_be_functions_and_objects(tiny_reader):
     by_object = score_permutations(tiny_reader, QUESTION, PASSAGES, ["blue"], designs.pruned(designs.cyclic(3), 2))
-    by_function = score_permutations(tiny_reader, QUESTION, PASSAGES, ["blue"], lambda n: designs.pruned(designs.cyclic(n), 2))
+    by_function = score_permutations(
+        tiny_reader, QUESTION, PASSAGES, ["blue"], lambda n: designs.pruned(designs.cyclic(n), 2)
+    )
     np.testing.assert_array_equal(by_object.loglik, by_function.loglik)
     assert by_object.permutations.tolist() == [[0, 1], [1, 2], [2, 0]]

@@ -94,8 +94,10 @@ def test_split_recomputes_as_little_as_possible(sequences, budget):
     ids = sorted(i for tree in trees for i in tree.sequence_ids)
     assert ids == list(range(len(sequences)))
     for tree in trees:
-        assert len(tree) <= budget or len({tuple(inputs(*sequences[i])) for i in tree.sequence_ids}) == 1 or (
-            len(tree.sequence_ids) == 1
+        assert (
+            len(tree) <= budget
+            or len({tuple(inputs(*sequences[i])) for i in tree.sequence_ids}) == 1
+            or (len(tree.sequence_ids) == 1)
         )
         own = PrefixTree.build([sequences[i] for i in tree.sequence_ids])
         np.testing.assert_array_equal(own.until, tree.until)
@@ -105,7 +107,9 @@ def test_split_recomputes_as_little_as_possible(sequences, budget):
 
 def test_hand_example():
     # 5 6 7 [8]; 5 6 9 [1 2]; 5 6 9 [1 2] again; 5 6 9 1 2 [3]; 4 [4]
-    tree = PrefixTree.build([([5, 6, 7], [8]), ([5, 6, 9], [1, 2]), ([5, 6, 9], [1, 2]), ([5, 6, 9, 1, 2], [3]), ([4], [4])])
+    tree = PrefixTree.build(
+        [([5, 6, 7], [8]), ([5, 6, 9], [1, 2]), ([5, 6, 9], [1, 2]), ([5, 6, 9, 1, 2], [3]), ([4], [4])]
+    )
     assert tree.token_ids.tolist() == [4, 5, 6, 7, 9, 1, 2]
     assert tree.positions.tolist() == [0, 0, 1, 2, 2, 3, 4]
     assert tree.until.tolist() == [1, 7, 7, 4, 7, 7, 7]

@@ -133,7 +133,7 @@ def score(
 
       fastreader score questions.jsonl.gz -o scores.jsonl --resume
 
-      fastreader score -q "Which river is in Cairo?" -p "The Nile passes Cairo." -p "The Seine is in Paris." -c Nile -c Seine
+      fastreader score -q "Which river is in Cairo?" -p "The Nile is in Egypt." -p "The Seine is in Paris." -c Nile
     """
     from fastreader.prompts import Template
     from fastreader.reader import Reader

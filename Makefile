@@ -1,0 +1,58 @@
+# Every target sets up what it needs: a virtual environment, pinned dependencies, the package with its
+# extension, the packaged reader. PYTHON chooses the interpreter (3.11 or newer).
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+MODEL := smollm2-135m
+INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
+
+.PHONY: demo test lint format bench bench-ops model clean help
+
+help:
+	@echo "make demo       score three bundled questions with the packaged reader"
+	@echo "make test       all tests"
+	@echo "make lint       ruff and mypy"
+	@echo "make bench      the pass beside transformers, on workload W1"
+	@echo "make bench-ops  the operators beside their alternatives"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; say which with make PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(BIN)/python $(INPUTS)
+	$(BIN)/python -m pip install -q -c constraints.txt setuptools wheel ninja torch numpy
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[gguf]'
+	@touch $@
+
+$(VENV)/.developing: $(VENV)/.installed
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+model: $(VENV)/.installed
+	@$(BIN)/fastreader models pull $(MODEL) > /dev/null
+
+demo: model
+	@$(BIN)/fastreader score examples/questions.jsonl --limit 3 --model $(MODEL)
+
+test: $(VENV)/.developing model
+	FASTREADER_REQUIRE_MODEL=1 $(BIN)/python -m pytest
+
+lint: $(VENV)/.developing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(VENV)/.developing
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(VENV)/.developing model
+	$(BIN)/python benchmarks/side_by_side.py
+
+bench-ops: $(VENV)/.developing
+	$(BIN)/python -m pytest benchmarks/ops
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name '*.so' -path './src/*' -delete

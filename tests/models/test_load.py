@@ -1,0 +1,102 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import byte_tokenizer, tiny_llama
+
+from fastreader.errors import InputError
+from fastreader.models import memory, precision
+from fastreader.models.quiet import no_bars
+
+
+def hub_cache(home, name="someone/tiny"):
+    """A hub cache as huggingface_hub leaves it after a download."""
+    folder = home / "hub" / f"models--{name.replace('/', '--')}"
+    snapshot = folder / "snapshots" / ("0" * 40)
+    tiny_llama().save_pretrained(snapshot)
+    byte_tokenizer().save_pretrained(snapshot)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("0" * 40)
+    return snapshot
+
+
+LOAD = (
+    "import socket, sys\n"
+    "def refuse(*a, **k): raise ConnectionError('network touched')\n"
+    "socket.socket.connect = refuse; socket.getaddrinfo = refuse\n"
+    "from fastreader import Reader\n"
+    "print(Reader.load('someone/tiny', device='cpu').loglikelihood([('ab', 'c')])[0].tokens)\n"
+)
+
+
+def load_in_a_process(home):
+    return subprocess.run(
+        [sys.executable, "-c", LOAD],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"HF_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(home)},
+    )
+
+
+def test_a_hub_model_in_the_cache_touches_no_network(tmp_path):
+    hub_cache(tmp_path)
+    done = load_in_a_process(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1\n"
+
+
+def test_an_incomplete_hub_cache_goes_online_and_says_what_failed(tmp_path):
+    (hub_cache(tmp_path) / "model.safetensors").unlink()
+    done = load_in_a_process(tmp_path)
+    assert done.returncode != 0
+    assert "ModelNotFoundError" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "checkpoint", "arguments", "expected"),
+    [
+        ({"avx512_bf16"}, torch.bfloat16, {}, (torch.bfloat16, "fast")),
+        ({"avx2"}, torch.bfloat16, {}, (torch.float32, "exact")),
+        ({"amx_bf16"}, torch.float16, {}, (torch.float32, "exact")),
+        ({"amx_bf16"}, torch.bfloat16, {"precision": "exact"}, (torch.float32, "exact")),
+        ({"amx_bf16"}, torch.bfloat16, {"precision": "exact", "dtype": "float64"}, (torch.float64, "exact")),
+        ({"avx2"}, torch.float32, {"dtype": "bf16"}, (torch.bfloat16, "fast")),
+        ({"avx2"}, torch.bfloat16, {"dtype": torch.float64}, (torch.float64, "exact")),
+    ],
+)
+def test_arithmetic(monkeypatch, flags, checkpoint, arguments, expected):
+    monkeypatch.setattr(precision, "cpu_flags", lambda: frozenset(flags))
+    values = {"device": "cpu", "dtype": "auto", "precision": "fast", **arguments}
+    got = precision.resolve(checkpoint=checkpoint, **values)
+    assert (got.dtype, got.precision) == expected and got.reason
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_missing_device_is_said():
+    with pytest.raises(InputError, match="no CUDA device"):
+        precision.resolve_device("cuda")
+
+
+def test_budget_follows_free_memory(monkeypatch):
+    config = tiny_llama().config
+    per_token = memory.bytes_per_token(config, torch.float32)
+    for tokens in (100, 1000):
+        monkeypatch.setattr(memory, "free_bytes", lambda device, n=tokens: n * per_token)
+        assert memory.default_budget(config, torch.float32, torch.device("cpu")) == 0.6 * tokens
+        assert memory.hard_limit(config, torch.float32, torch.device("cpu")) == 0.95 * tokens
+    assert memory.bytes_per_token(config, torch.bfloat16) < per_token
+
+
+def test_containers_are_seen(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "_container_free", lambda: 12345)
+    assert memory.free_bytes(torch.device("cpu")) == 12345
+
+
+def test_only_bars_are_kept_off(capsys):
+    with no_bars():
+        print("\r 50%", end="", file=sys.stderr)
+        print("\r100%", file=sys.stderr)
+        print("a warning", file=sys.stderr)
+    assert capsys.readouterr().err == "a warning\n"
