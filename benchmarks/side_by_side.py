@@ -179,7 +179,8 @@ def table(record: dict[str, Any]) -> str:
         spread = f"{min(row['seconds_all']):.2f} .. {max(row['seconds_all']):.2f}"
         lines.append(
             f"| {way} | {row['seconds']:.2f} ({spread}) | {row['seconds'] / best:.1f} "
-            f"| {row['peak_bytes'] / 1e6:,.0f} MB | {row['computed']:,} | {row['error_mean']:.4f} / {row['error_max']:.4f} |"
+            f"| {row['peak_bytes'] / 1e6:,.0f} MB | {row['computed']:,} "
+            f"| {row['error_mean']:.4f} / {row['error_max']:.4f} |"
         )
     note = " **The machine was loaded: do not quote these times.**" if record["loaded"] else ""
     return "\n".join(lines) + f"\n\n{record['workload']}, {record['machine']['processor']}.{note}"

@@ -78,9 +78,11 @@ class Reader:
 
     def __init__(self, model: Any, tokenizer: Any, name: str, arithmetic: Arithmetic) -> None:
         self.name = name
-        self.arithmetic = arithmetic
         self.encoder = TextEncoder(tokenizer)
-        self._model = TreeModel(model, name)
+        self._model = TreeModel(model, name, arithmetic.precision)
+        if self._model.why_own and self._model.precision != arithmetic.precision:
+            arithmetic = replace(arithmetic, precision=self._model.precision, reason=self._model.why_own)
+        self.arithmetic = arithmetic
         self._lock = threading.Lock()
         self.probe_difference = probe(self._model)
 
@@ -99,7 +101,9 @@ class Reader:
                 model, tokenizer) pair, which is left as found. A model that is cached touches no network.
             device: "auto" takes CUDA where there is one; a pair stays on its own device.
             dtype: how weights are stored: "auto", "bfloat16", "float16", "float32" or "float64".
-            precision: "exact" computes in float32 (float64 where `dtype` says so); "fast" in the stored type.
+            precision: how they are multiplied. "fast": bfloat16 operands (float32 on a CPU without bfloat16
+                instructions); "high": bfloat16 operands split in two, near float32; "exact": float32, or
+                float64 where the weights are. All else runs in float32.
 
         Raises:
             ModelNotFoundError: no such model.

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from fastreader.errors import UnsupportedModelError
 from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, attention_forward, layer_windows
+from fastreader.models.precision import Precision
 from fastreader.models.rotary import rotary_regimes
+from fastreader.models.wide import why_not_wide, widen
 from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
 from fastreader.ops.tree_attention import AttentionPlan
 from fastreader.tree import PrefixTree
@@ -26,22 +28,36 @@ class TreeModel:
     Args:
         model: a transformers causal LM on one device.
         name: for messages.
+        precision: of the products, "fast", "high" or "exact".
+
+    Attributes:
+        why_own: None when the modules were widened (`models.wide`), else why the model's own modules run as
+            they are, in the stored type; "high" and "exact" then mean weights converted to float32.
+        precision: what runs.
 
     Raises:
         UnsupportedModelError: the architecture cannot run on a packed tree.
     """
 
-    def __init__(self, model: Any, name: str) -> None:
+    def __init__(self, model: Any, name: str, precision: Precision) -> None:
         self.name = name
         _refuse_unsupported(model, name)
+        self.why_own = why_not_wide(model)
+        if self.why_own and precision != "fast" and model.dtype in (torch.bfloat16, torch.float16):
+            model = copy.deepcopy(model).float()
+        self.precision: Precision = precision
+        if self.why_own:
+            self.precision = "exact" if model.dtype in (torch.float32, torch.float64) else "fast"
+        self.plain = _structural_copy(model)
         self.model = _structural_copy(model)
+        if self.why_own is None:
+            widen(self.model, precision, torch.float64 if model.dtype == torch.float64 else torch.float32)
         self.config = self.model.config.get_text_config()
         self.windows = layer_windows(self.config, name)
         self.regimes = rotary_regimes(self.config)
         self.head = _lm_head(self.model, name)
         self.logit_scale = _logit_scale(self.config)
         self.logit_softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
-        self.own_attention = self.model.config._attn_implementation
         _register()
         self.model.config._attn_implementation = ATTENTION_NAME
 
@@ -67,7 +83,7 @@ class TreeModel:
 
     @torch.inference_mode()
     def hidden(self, tree: PrefixTree, impl: str = "auto") -> Tensor:
-        """Final hidden states of the whole tree: [T, E] in the model's dtype, after the final norm.
+        """Final hidden states of the whole tree: [T, E], after the final norm; float32 where widened.
 
         Raises:
             UnsupportedModelError: a layer asks for something the packed pass does not compute.
@@ -76,8 +92,9 @@ class TreeModel:
         state = TreePass(
             until=torch.from_numpy(tree.until).to(device),
             positions=torch.from_numpy(tree.positions).to(device),
-            plan=AttentionPlan(tree.until),
+            plan=AttentionPlan(tree.until, query_positions=tree.positions, key_positions=tree.positions),
             windows=self.windows,
+            precision=None if self.why_own else self.precision,
             impl=impl,
         )
         arguments: dict[str, Any] = {
@@ -96,24 +113,27 @@ class TreeModel:
         states = self.hidden(tree, impl)
         sources = torch.from_numpy(tree.sources).to(self.device)
         targets = torch.from_numpy(tree.targets).to(self.device)
+        weight, bias = self.head.weight, self.head.bias
+        rows = states[sources]
+        if self.why_own is None and self.precision == "fast":
+            rows, weight = rows.bfloat16(), weight.bfloat16()
+        elif not (self.precision == "high" and weight.dtype == torch.bfloat16):
+            weight = weight.to(rows.dtype)
         return linear_logprob_stats(
-            states[sources],
-            self.head.weight,
+            rows,
+            weight,
             targets,
-            bias=self.head.bias,
+            bias=None if bias is None else bias.to(rows.dtype),
             scale=self.logit_scale,
             softcap=self.logit_softcap,
+            split=self.precision == "high",
         )
 
     @torch.inference_mode()
     def own_logprobs(self, tokens: list[int]) -> Tensor:
         """The model's own forward on one sequence: log-probability of each token after the first, [n - 1]."""
-        self.model.config._attn_implementation = self.own_attention
-        try:
-            ids = torch.tensor([tokens], device=self.device)
-            logits: Tensor = self.model(input_ids=ids, use_cache=False).logits[0, :-1]
-        finally:
-            self.model.config._attn_implementation = ATTENTION_NAME
+        ids = torch.tensor([tokens], device=self.device)
+        logits: Tensor = self.plain(input_ids=ids, use_cache=False).logits[0, :-1]
         wide = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
         return wide.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
 

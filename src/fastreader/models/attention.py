@@ -32,6 +32,8 @@ class TreePass:
         positions: int32 [T] on the model's device.
         plan: the tree's attention plan, shared by all layers.
         windows: expected window of each layer in tokens, None for full attention.
+        precision: of the products: "fast" rounds queries, keys and values to bfloat16, "high" splits them,
+            None and "exact" take them as they come.
         impl: implementation of the op, "auto" or by name.
         calls: how often each layer called attention.
     """
@@ -40,6 +42,7 @@ class TreePass:
     positions: Tensor
     plan: AttentionPlan
     windows: list[int | None]
+    precision: str | None = None
     impl: str = "auto"
     calls: dict[int, int] = field(default_factory=dict)
 
@@ -113,6 +116,9 @@ def attention_forward(
             f"its attention call one of {sliding_window}"
         )
     state.calls[layer] = state.calls.get(layer, 0) + 1
+    given = query.dtype
+    if state.precision == "fast":
+        query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
     out = tree_attention(
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
@@ -123,11 +129,12 @@ def attention_forward(
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
         window=sliding_window,
         softcap=softcap,
+        split=state.precision == "high",
         plan=state.plan,
         impl=state.impl,
     )
     assert isinstance(out, Tensor)
-    return out[None], None
+    return out[None].to(given), None
 
 
 def layer_windows(config: Any, model_name: str) -> list[int | None]:

@@ -56,8 +56,6 @@ def borrow(model: Any, device: str | torch.device, dtype: str | torch.dtype, pre
         InputError: `device` names another device than the model's.
     """
     own_dtype, own_device = model.dtype, model.device
-    if dtype == "auto" and (precision != "exact" or own_dtype in (torch.float32, torch.float64)):
-        dtype = own_dtype
     arithmetic = resolve(own_device if device == "auto" else device, dtype, precision, own_dtype)
     if arithmetic.device.type != own_device.type:
         raise InputError(f"device: the model given is on {own_device}, got {device!r}; move it, or leave 'auto'")

@@ -11,8 +11,8 @@ import torch
 
 from fastreader.errors import InputError
 
-Precision = Literal["fast", "exact"]
-PRECISIONS: tuple[Precision, ...] = ("fast", "exact")
+Precision = Literal["fast", "high", "exact"]
+PRECISIONS: tuple[Precision, ...] = ("fast", "high", "exact")
 _DTYPES = {
     "bfloat16": torch.bfloat16,
     "bf16": torch.bfloat16,
@@ -31,9 +31,11 @@ class Arithmetic:
 
     Attributes:
         device: where.
-        dtype: how weights are stored and multiplied.
-        precision: "exact" when that is float32 or wider, else "fast".
-        reason: one line on why, for `fastreader info`.
+        dtype: how weights are stored.
+        precision: how they are multiplied: "fast", operands in bfloat16; "high", operands as sums of two
+            bfloat16 terms; "exact", float32 (float64 where that is how they are stored). Accumulation and
+            everything else is float32 in all three.
+        reason: one line on why.
     """
 
     device: torch.device
@@ -79,37 +81,31 @@ def resolve_device(device: str | torch.device) -> torch.device:
 def resolve(
     device: str | torch.device, dtype: str | torch.dtype, precision: str, checkpoint: torch.dtype
 ) -> Arithmetic:
-    """Choose storage and arithmetic.
+    """Choose device, storage and arithmetic.
 
-    "exact" computes in float32, or in float64 when `dtype` says so. "fast" computes in `dtype`; with
-    dtype="auto" that is the checkpoint's own type where the device multiplies it fast, and float32 on a CPU
-    without bfloat16 instructions, where half types are slower as well as less accurate.
+    Weights are stored as the checkpoint has them unless `dtype` says otherwise. "fast" on a CPU without
+    bfloat16 instructions is float32, since half types are slower there as well as less accurate; float64
+    weights are always multiplied in float64.
 
     Args:
         device: "auto", "cpu", "cuda", ... or a torch.device.
         dtype: "auto", "bfloat16", "float16", "float32", "float64" or a torch.dtype.
-        precision: "fast" or "exact".
+        precision: "fast", "high" or "exact".
         checkpoint: type of the stored weights.
 
     Raises:
-        InputError: an unknown name, or a half type together with precision="exact".
+        InputError: an unknown name, or no such device.
     """
-    if precision not in PRECISIONS:
+    chosen = next((p for p in PRECISIONS if p == precision), None)
+    if chosen is None:
         raise InputError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
     where = resolve_device(device)
     asked = dtype if isinstance(dtype, torch.dtype) else _DTYPES.get(dtype)
     if asked is None and dtype != "auto":
         raise InputError(f"dtype: expected 'auto' or one of {', '.join(_DTYPES)}, got {dtype!r}")
-    if precision == "exact":
-        if asked in (torch.bfloat16, torch.float16):
-            raise InputError(f"dtype: precision='exact' needs float32 or float64, got {dtype}")
-        return Arithmetic(where, asked or torch.float32, "exact", "asked for")
-    if asked is not None:
-        chosen, reason = asked, "dtype asked for"
-    elif where.type == "cpu" and checkpoint != torch.float32 and not cpu_multiplies_bf16():
-        chosen, reason = torch.float32, "this CPU has no bfloat16 instructions, so float32 is faster"
-    elif where.type == "cpu" and checkpoint == torch.float16:
-        chosen, reason = torch.float32, "float16 is slow on CPUs, and bfloat16 would round the weights"
-    else:
-        chosen, reason = checkpoint, "the checkpoint's own type"
-    return Arithmetic(where, chosen, "exact" if chosen in (torch.float32, torch.float64) else "fast", reason)
+    stored = asked or checkpoint
+    if stored == torch.float64:
+        return Arithmetic(where, stored, "exact", "weights are float64")
+    if chosen != "exact" and where.type == "cpu" and not cpu_multiplies_bf16():
+        return Arithmetic(where, stored, "exact", "this CPU has no bfloat16 instructions, so float32 is faster")
+    return Arithmetic(where, stored, chosen, "asked for")

@@ -1,0 +1,120 @@
+"""Turning a model's modules so that only products run in the stored type, and everything else in float32.
+
+Norms, rotary embeddings, residual sums and activations stay transformers' own code, run on float32; what is
+replaced is the linear layer (`ops.linear` in the precision asked for) and the embedding. So one mechanism
+serves every family, and nothing of a family is written twice.
+
+Parts that treat each token alone (norms, the feed-forward) run over blocks of tokens, so that their
+intermediate results stay in cache and never exist for the whole pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fastreader.ops.linear import linear
+
+_BLOCK = 512  # tokens; a feed-forward of 1,536 wide then works on 3 MB at a time
+
+
+class WideLinear(nn.Module):
+    """A linear layer on float32 activations; the weight stays as stored."""
+
+    def __init__(self, layer: nn.Linear, precision: str) -> None:
+        super().__init__()
+        self.weight = layer.weight
+        self.bias = layer.bias
+        self.precision = precision
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., E] to [..., F]."""
+        out = linear(input.reshape(-1, input.shape[-1]), self.weight, self.bias, precision=self.precision)
+        return out.reshape(*input.shape[:-1], -1)
+
+
+class WideEmbedding(nn.Module):
+    """An embedding that gives float32 (or `dtype`) rows; Gemma's factor is applied after widening."""
+
+    def __init__(self, layer: nn.Embedding, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = layer.weight
+        self.factor = float(getattr(layer, "scalar_embed_scale", 1.0))
+        self.dtype = dtype
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Ids [...] to [..., E]."""
+        rows = F.embedding(ids, self.weight).to(self.dtype)
+        return rows if self.factor == 1.0 else rows * self.factor
+
+
+class Blocked(nn.Module):
+    """A module that treats tokens alone, run over blocks of them."""
+
+    def __init__(self, inner: nn.Module, rows: int = _BLOCK) -> None:
+        super().__init__()
+        self.inner = inner
+        self.rows = rows
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[1, T, E] to [1, T, F]."""
+        if input.dim() != 3 or input.shape[1] <= self.rows:
+            result: Tensor = self.inner(input)
+            return result
+        first: Tensor = self.inner(input[:, : self.rows])
+        out = first.new_empty(1, input.shape[1], first.shape[2])
+        out[:, : self.rows] = first
+        for start in range(self.rows, input.shape[1], self.rows):
+            out[:, start : start + self.rows] = self.inner(input[:, start : start + self.rows])
+        return out
+
+
+def why_not_wide(model: Any) -> str | None:
+    """Why a model's own modules must run as they are; None when they can be widened."""
+    known = (nn.Linear, nn.Embedding)
+    for name, module in model.base_model.named_modules():
+        if isinstance(module, known):
+            continue
+        for parameter, tensor in module.named_parameters(recurse=False):
+            if tensor.dim() > 1:
+                return f"{name}.{parameter} is a weight outside a linear layer ({type(module).__name__})"
+    return None
+
+
+def widen(model: Any, precision: str, dtype: torch.dtype) -> None:
+    """Replace the modules of a structural copy in place; the parameters' own tensors are not written to.
+
+    Args:
+        model: a transformers model whose modules may be changed.
+        precision: of the products, see `ops.linear`.
+        dtype: of everything else, float32 or float64.
+    """
+    base = model.base_model
+    for name, module in list(base.named_modules()):
+        if isinstance(module, nn.Linear):
+            _set(base, name, WideLinear(module, precision))
+        elif isinstance(module, nn.Embedding):
+            _set(base, name, WideEmbedding(module, dtype))
+        else:
+            for parameter, tensor in list(module.named_parameters(recurse=False)):
+                setattr(module, parameter, nn.Parameter(tensor.to(dtype), requires_grad=False))
+            for buffer, tensor in list(module.named_buffers(recurse=False)):
+                if tensor.is_floating_point() and tensor.dtype in (torch.bfloat16, torch.float16):
+                    setattr(module, buffer, tensor.to(dtype))
+    if dtype == torch.float32:
+        for name, module in list(base.named_modules()):
+            if _treats_tokens_alone(name, module):
+                _set(base, name, Blocked(module))
+
+
+def _treats_tokens_alone(name: str, module: nn.Module) -> bool:
+    kind = type(module).__name__
+    return (kind.endswith("MLP") and name.endswith("mlp")) or (kind.endswith("RMSNorm") and "self_attn" not in name)
+
+
+def _set(root: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(root.get_submodule(parent) if parent else root, child, module)

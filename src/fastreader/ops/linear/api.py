@@ -1,0 +1,67 @@
+"""linear: float32 activations times stored weights, the operands in the precision asked for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fastreader.errors import InputError, UnsupportedImplementationError
+from fastreader.ops.linear.reference import linear_reference
+from fastreader.ops.linear.torch_impl import linear_torch
+
+IMPLEMENTATIONS = ("auto", "reference", "torch")
+PRECISIONS = ("fast", "high", "exact")
+
+
+def linear(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, *, precision: str = "fast", impl: str = "auto"
+) -> Tensor:
+    """``input @ weight.T + bias`` with float32 accumulation.
+
+    "fast" rounds both operands to bfloat16; "high" splits them into two bfloat16 terms each, with errors near
+    float32's; "exact" multiplies in float32 (float64 for a float64 input).
+
+    Args:
+        input: [T, E], float32, or float64 with precision "exact".
+        weight: [F, E], any floating type, as stored.
+        bias: [F] or None.
+        precision: one of `PRECISIONS`.
+        impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
+
+    Returns:
+        [T, F] in input's dtype.
+
+    Raises:
+        InputError: shapes or dtypes do not fit, or an input requires a gradient.
+        UnsupportedImplementationError: no such implementation.
+    """
+    _check(input, weight, bias, precision)
+    if impl == "reference":
+        return linear_reference(input, weight, bias, precision)
+    if impl in ("auto", "torch"):
+        return linear_torch(input, weight, bias, precision)
+    raise UnsupportedImplementationError(f"linear: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}")
+
+
+def _check(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> None:
+    if precision not in PRECISIONS:
+        raise InputError(f"linear: precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    allowed = (torch.float32, torch.float64) if precision == "exact" else (torch.float32,)
+    if input.dim() != 2 or input.dtype not in allowed:
+        raise InputError(
+            f"linear: input must be [T, E] in {' or '.join(str(d) for d in allowed)}, "
+            f"got {list(input.shape)} in {input.dtype}"
+        )
+    if weight.dim() != 2 or weight.shape[1] != input.shape[1] or not weight.is_floating_point():
+        raise InputError(
+            f"linear: weight must be floating [F, {input.shape[1]}], got {weight.dtype} {list(weight.shape)}"
+        )
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        raise InputError(f"linear: bias must be [{weight.shape[0]}], got {list(bias.shape)}")
+    for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
+        if tensor is None:
+            continue
+        if tensor.device != input.device:
+            raise InputError(f"linear: {name} must be on {input.device} like input, got {tensor.device}")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise InputError(f"linear: {name} requires a gradient, and this op is forward only; use torch.no_grad()")
