@@ -77,4 +77,3 @@ def tree_attention_cpu(
         extension.instruction_set(),
     )
     return out, lse
-
