@@ -76,6 +76,16 @@ struct LogprobArgs {
   float* label_logits; // [R, L]
 };
 
+struct LinearArgs {
+  Source input, weight; // [T, E], [F, E]
+  int64_t rows, width, size, padded_size;
+  const float* bias; // [F] or null
+  // Blocks of rows (a multiple of 32), whose packed inputs stay in cache, times slices of the width (a multiple of
+  // 32). Each output is one product over the whole depth, so results do not depend on how the work is cut.
+  int64_t row_block, slice_size;
+  float* out; // [T, F] contiguous
+};
+
 struct Kernels {
   int64_t operand_bytes; // of one element of a packed operand, all its terms together
   // Pack one group of 32 keys of one head.
@@ -84,9 +94,12 @@ struct Kernels {
   void (*attend)(const AttentionArgs&, int64_t tile, int64_t head, void* workspace);
   // One block of rows against one slice of the vocabulary.
   void (*logprob)(const LogprobArgs&, int64_t block, int64_t slice, void* workspace);
+  // One block of rows times one slice of the width.
+  void (*linear)(const LinearArgs&, int64_t block, int64_t slice, void* workspace);
   // Bytes of workspace, 64-byte aligned, one a thread.
   int64_t (*attend_workspace)(const AttentionArgs&);
   int64_t (*logprob_workspace)(const LogprobArgs&);
+  int64_t (*linear_workspace)(const LinearArgs&);
   // Around the work of a thread: tile registers are configured and released here.
   void (*enter)();
   void (*leave)();

@@ -30,6 +30,7 @@ namespace {
 #include "gemm.inl"
 #include "tree_attention_tile.inl"
 #include "linear_logprob_tile.inl"
+#include "linear_tile.inl"
 #include "table.inl"
 } // namespace
 

@@ -28,8 +28,10 @@ constexpr Kernels kTable = {
     pack_keys<T, TA>,
     attend<T, TA>,
     logprob<T, TA, TB>,
+    linear<T, TA, TB>,
     attend_workspace<T, TA>,
     logprob_workspace<T, TA, TB>,
+    linear_workspace<T, TA, TB>,
     enter,
     leave,
 };

@@ -106,4 +106,4 @@ def tiny_reader():
     """A tiny random reader with a chat template, float32."""
     from fastreader import Reader
 
-    return Reader.load((tiny_llama(), byte_tokenizer(chat=True)), device="cpu")
+    return Reader.load((tiny_llama(), byte_tokenizer(chat=True)), device="cpu", precision="exact")

@@ -1,5 +1,7 @@
 """Every family listed in the README, against its own forward run one sequence at a time in float32."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from conftest import byte_tokenizer, one_by_one, random_sequences
 
 from fastreader import Reader
 from fastreader.errors import ContextOverflowError, UnsupportedModelError
+from fastreader.models.precision import cpu_multiplies_bf16
 
 COMMON = {
     "vocab_size": 261,
@@ -64,18 +67,41 @@ def test_equals_one_sequence_at_a_time(family):
     if family == "GPT2":
         torch.nn.init.normal_(model.transformer.wpe.weight, std=0.5)  # else positions hardly matter
     sequences = random_sequences(np.random.default_rng(1), 261)
-    reader = Reader.load((model, byte_tokenizer()))
+    reader = Reader.load((model, byte_tokenizer()), precision="exact")
     scores = reader.score(sequences)
     assert scores.stats.computed < scores.stats.given
     for got, want in zip(scores.token_logprobs, one_by_one(model, sequences), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5 * max(1, len(want)), rtol=1e-5)
 
 
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "GPT2"])
+def test_precisions(family):
+    """On bfloat16 weights: "high" is near the float32 truth, "fast" nearer to it than the model's own bfloat16."""
+    stored = tiny(family).bfloat16()
+    truth_model = copy.deepcopy(stored).float()
+    sequences = random_sequences(np.random.default_rng(1), 261)
+    truth = np.concatenate(one_by_one(truth_model, sequences))
+
+    def error(precision):
+        reader = Reader.load((stored, byte_tokenizer()), precision=precision)
+        widened = reader._model.why_own is None
+        got = np.concatenate(reader.score(sequences).token_logprobs)
+        return np.abs(got - truth), widened
+
+    exact, _ = error("exact")
+    assert exact.max() < 2e-4
+    high, widened = error("high")
+    assert high.max() < (5e-3 if widened else 2e-4)
+    if widened and cpu_multiplies_bf16():
+        own = np.abs(np.concatenate(one_by_one(stored, sequences)) - truth)
+        assert error("fast")[0].mean() < own.mean()
+
+
 @pytest.mark.parametrize("size", [8, 24, 64, 96, 128, 256])
 def test_head_sizes(size):
     model = tiny("Qwen3", head_dim=size, num_hidden_layers=1)
     sequences = random_sequences(np.random.default_rng(2), 261)
-    scores = Reader.load((model, byte_tokenizer())).score(sequences)
+    scores = Reader.load((model, byte_tokenizer()), precision="exact").score(sequences)
     want = [w.sum() for w in one_by_one(model, sequences)]
     np.testing.assert_allclose(scores.logprob, want, atol=1e-4)
 
@@ -109,7 +135,7 @@ def test_what_cannot_work_is_refused_by_name(name):
     torch.manual_seed(0)
     model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
     with pytest.raises(UnsupportedModelError, match=message):
-        Reader.load((model, byte_tokenizer()))
+        Reader.load((model, byte_tokenizer()), precision="exact")
 
 
 def test_encoder_decoders_are_refused():
@@ -130,7 +156,7 @@ def test_the_probe_catches_what_no_rule_knows():
     torch.manual_seed(0)
     model = Scaled(transformers.LlamaConfig(**COMMON)).eval()
     with pytest.raises(UnsupportedModelError, match="differ by"):
-        Reader.load((model, byte_tokenizer()))
+        Reader.load((model, byte_tokenizer()), precision="exact")
 
 
 LONGROPE = {
@@ -148,7 +174,7 @@ def test_longrope_neighbours_change_nothing():
     rng = np.random.default_rng(3)
     shared = rng.integers(0, 261, 10).tolist()
     sequences = [(shared + rng.integers(0, 261, n).tolist(), rng.integers(0, 261, 3).tolist()) for n in (2, 5, 30, 40)]
-    together = Reader.load((model, byte_tokenizer())).score(sequences)
+    together = Reader.load((model, byte_tokenizer()), precision="exact").score(sequences)
     assert together.passes == 2
     for got, want in zip(together.token_logprobs, one_by_one(model, [(c, k) for c, k in sequences]), strict=True):
         assert got == pytest.approx(want, abs=1e-4)
@@ -157,7 +183,7 @@ def test_longrope_neighbours_change_nothing():
 def test_dynamic_rotary_over_its_threshold_is_refused():
     scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     model = tiny("Llama", rope_parameters=scaling, max_position_embeddings=32)
-    reader = Reader.load((model, byte_tokenizer()))
+    reader = Reader.load((model, byte_tokenizer()), precision="exact")
     short = ([5] * 20, [6])
     assert reader.score([short]).logprob == pytest.approx([one_by_one(model, [short])[0].sum()], abs=1e-5)
     with pytest.raises(ContextOverflowError):

@@ -58,12 +58,12 @@ def test_an_incomplete_hub_cache_goes_online_and_says_what_failed(tmp_path):
     ("flags", "checkpoint", "arguments", "expected"),
     [
         ({"avx512_bf16"}, torch.bfloat16, {}, (torch.bfloat16, "fast")),
-        ({"avx2"}, torch.bfloat16, {}, (torch.float32, "exact")),
-        ({"amx_bf16"}, torch.float16, {}, (torch.float32, "exact")),
-        ({"amx_bf16"}, torch.bfloat16, {"precision": "exact"}, (torch.float32, "exact")),
-        ({"amx_bf16"}, torch.bfloat16, {"precision": "exact", "dtype": "float64"}, (torch.float64, "exact")),
-        ({"avx2"}, torch.float32, {"dtype": "bf16"}, (torch.bfloat16, "fast")),
-        ({"avx2"}, torch.bfloat16, {"dtype": torch.float64}, (torch.float64, "exact")),
+        ({"amx_bf16"}, torch.bfloat16, {"precision": "high"}, (torch.bfloat16, "high")),
+        ({"avx2"}, torch.bfloat16, {}, (torch.bfloat16, "exact")),
+        ({"avx2"}, torch.bfloat16, {"precision": "high"}, (torch.bfloat16, "exact")),
+        ({"amx_bf16"}, torch.bfloat16, {"precision": "exact"}, (torch.bfloat16, "exact")),
+        ({"amx_bf16"}, torch.bfloat16, {"dtype": "fp32"}, (torch.float32, "fast")),
+        ({"amx_bf16"}, torch.bfloat16, {"dtype": torch.float64}, (torch.float64, "exact")),
     ],
 )
 def test_arithmetic(monkeypatch, flags, checkpoint, arguments, expected):

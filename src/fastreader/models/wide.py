@@ -37,18 +37,20 @@ class WideLinear(nn.Module):
 
 
 class WideEmbedding(nn.Module):
-    """An embedding that gives float32 (or `dtype`) rows; Gemma's factor is applied after widening."""
+    """An embedding that gives rows in `dtype`; Gemma's factor is applied after widening."""
 
     def __init__(self, layer: nn.Embedding, dtype: torch.dtype) -> None:
         super().__init__()
-        self.weight = layer.weight
-        self.factor = float(getattr(layer, "scalar_embed_scale", 1.0))
+        self.layer = layer
         self.dtype = dtype
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, *others: Any, **named: Any) -> Tensor:
         """Ids [...] to [..., E]."""
-        rows = F.embedding(ids, self.weight).to(self.dtype)
-        return rows if self.factor == 1.0 else rows * self.factor
+        factor = getattr(self.layer, "scalar_embed_scale", None)
+        if factor is not None:
+            return F.embedding(ids, self.layer.weight).to(self.dtype) * factor
+        rows: Tensor = self.layer(ids, *others, **named)
+        return rows.to(self.dtype)
 
 
 class Blocked(nn.Module):

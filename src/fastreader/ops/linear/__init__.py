@@ -1,5 +1,5 @@
 """Linear layers in three precisions."""
 
-from fastreader.ops.linear.api import IMPLEMENTATIONS, linear
+from fastreader.ops.linear.api import IMPLEMENTATIONS, linear, status
 
-__all__ = ["IMPLEMENTATIONS", "linear"]
+__all__ = ["IMPLEMENTATIONS", "linear", "status"]

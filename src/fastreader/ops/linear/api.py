@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 
 from fastreader.errors import InputError, UnsupportedImplementationError
+from fastreader.ops import extension
+from fastreader.ops.extension import Serving
+from fastreader.ops.linear import cpu
 from fastreader.ops.linear.reference import linear_reference
 from fastreader.ops.linear.torch_impl import linear_torch
 
-IMPLEMENTATIONS = ("auto", "reference", "torch")
+IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu")
 PRECISIONS = ("fast", "high", "exact")
 
 
@@ -33,14 +36,32 @@ def linear(
 
     Raises:
         InputError: shapes or dtypes do not fit, or an input requires a gradient.
-        UnsupportedImplementationError: no such implementation.
+        UnsupportedImplementationError: no such implementation, or the one named cannot run here.
     """
     _check(input, weight, bias, precision)
+    if impl not in IMPLEMENTATIONS:
+        raise UnsupportedImplementationError(f"linear: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}")
     if impl == "reference":
         return linear_reference(input, weight, bias, precision)
-    if impl in ("auto", "torch"):
+    why_not_cpu = cpu.why_not(input, weight, precision) if impl in ("auto", "cpu") else None
+    if impl == "cpu" and why_not_cpu is not None:
+        raise UnsupportedImplementationError(f"linear: impl 'cpu' cannot run: {why_not_cpu}")
+    if impl == "torch" or why_not_cpu is not None:
         return linear_torch(input, weight, bias, precision)
-    raise UnsupportedImplementationError(f"linear: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}")
+    return cpu.linear_cpu(input, weight, bias, precision)
+
+
+def status() -> list[Serving]:
+    """Which implementation `impl="auto"` picks on each kind of device, and why."""
+    missing = extension.why_missing()
+    served = (
+        Serving("cpu (fast, high)", "torch", missing)
+        if missing
+        else Serving(
+            "cpu (fast, high)", "cpu", f"C++ kernels, up to {extension.best_instruction_set()} on this machine"
+        )
+    )
+    return [served, Serving("exact, and other devices", "torch", "PyTorch's own products")]
 
 
 def _check(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> None:
