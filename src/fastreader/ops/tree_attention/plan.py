@@ -7,6 +7,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.errors import InputError
+from fastreader.ops.tree_attention.schedule import Schedule, make_schedule
 from fastreader.ops.tree_attention.tiles import Tiles, cut_tiles
 
 
@@ -16,13 +18,46 @@ class AttentionPlan:
     Args:
         until: int32 [Tk], one past the last descendant of each key.
         anchor: int64 [Tq], the key index in whose place each query stands; query i in place i when None.
+        query_positions: int32 [Tq], depth of each query; needed for schedules with a window.
+        key_positions: int32 [Tk], depth of each key; needed for schedules with a window.
     """
 
-    def __init__(self, until: npt.NDArray[np.int32], anchor: npt.NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self,
+        until: npt.NDArray[np.int32],
+        anchor: npt.NDArray[np.int64] | None = None,
+        query_positions: npt.NDArray[np.int32] | None = None,
+        key_positions: npt.NDArray[np.int32] | None = None,
+    ) -> None:
         self.until = until
         self.anchor = np.arange(len(until), dtype=np.int64) if anchor is None else anchor
+        self.query_positions = query_positions
+        self.key_positions = key_positions
+        self._schedules: dict[tuple[int | None, int, int, int], Schedule] = {}
 
     @cached_property
     def tiles(self) -> Tiles:
         """Stretches of queries and the keys each can see, for the PyTorch path."""
         return cut_tiles(self.until, self.anchor)
+
+    def schedule(self, window: int | None, query_block: int, key_block: int, key_align: int = 1) -> Schedule:
+        """The block schedule of this tree for tiles of one size, made once; arguments as `make_schedule`.
+
+        Raises:
+            InputError: a window, and the plan was made without positions.
+        """
+        if window is not None and (self.query_positions is None or self.key_positions is None):
+            raise InputError("AttentionPlan.schedule: a window needs query_positions and key_positions, got None")
+        key = (window, query_block, key_block, key_align)
+        if key not in self._schedules:
+            self._schedules[key] = make_schedule(
+                self.until,
+                self.anchor,
+                self.query_positions,
+                self.key_positions,
+                window,
+                query_block=query_block,
+                key_block=key_block,
+                key_align=key_align,
+            )
+        return self._schedules[key]
