@@ -11,8 +11,9 @@ from torch import Tensor
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops.linear_logprob.chunked import linear_logprob_chunked
 from fastreader.ops.linear_logprob.reference import linear_logprob_reference
+from fastreader.ops.triton_support import require_triton, why_not
 
-IMPLEMENTATIONS = ("auto", "reference", "torch")
+IMPLEMENTATIONS = ("auto", "reference", "torch", "triton")
 
 
 class LogprobStats(NamedTuple):
@@ -81,6 +82,13 @@ def linear_logprob_stats(
         UnsupportedImplementationError: no such implementation.
     """
     _check(hidden, weight, target, bias, softcap)
+    if impl == "auto" and hidden.is_cuda and why_not(hidden) is None:
+        impl = "triton"
+    if impl == "triton":
+        require_triton("linear_logprob", hidden)
+        from fastreader.ops.linear_logprob.triton import linear_logprob_triton
+
+        return LogprobStats(*linear_logprob_triton(hidden, weight, target, bias, softcap, scale)[:4])
     if impl == "reference":
         return LogprobStats(*linear_logprob_reference(hidden, weight, target, bias, softcap, scale))
     if impl in ("auto", "torch"):

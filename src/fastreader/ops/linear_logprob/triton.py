@@ -92,11 +92,16 @@ def linear_logprob_kernel(
 ):
     """Program (row tile, split of the vocabulary)."""
     split = tl.program_id(1)
-    o_r = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)  # [R]
+    row_first = tl.program_id(0) * BLOCK_R
+    o_r = tl.arange(0, BLOCK_R)  # [R]
+    o_v = tl.arange(0, BLOCK_V)  # [V]
     o_e = tl.arange(0, BLOCK_E)  # [E]
-    m_r = o_r < rows  # [R]
-    b_target = tl.load(target_ptr + o_r, mask=m_r, other=-1)  # [R]
-    p_hidden = hidden_ptr + o_r[:, None] * stride_hidden_row + o_e[None, :] * stride_hidden_width  # [R, E]
+    m_r = o_r < rows - row_first  # [R]
+    b_target = tl.load(target_ptr + row_first + o_r, mask=m_r, other=-1).to(tl.int32)  # [R]
+    # Only a tile's own address has 64 bits; the offsets inside fit 32, which saves registers.
+    hidden_ptr += row_first.to(tl.int64) * stride_hidden_row
+    o_hidden = o_r[:, None] * stride_hidden_row + o_e[None, :] * stride_hidden_width  # [R, E]
+    o_weight = o_v[None, :] * stride_weight_token + o_e[:, None] * stride_weight_width  # [E, V]
 
     b_max = tl.full([BLOCK_R], LOWEST, tl.float32)  # [R]
     b_sum = tl.zeros([BLOCK_R], tl.float32)  # [R]
@@ -108,21 +113,21 @@ def linear_logprob_kernel(
     first = split * tiles_a_split * BLOCK_V
     end = tl.minimum(first + tiles_a_split * BLOCK_V, vocabulary)
     for low in range(first, end, BLOCK_V):
-        o_v = low + tl.arange(0, BLOCK_V)  # [V]
-        m_v = o_v < vocabulary  # [V]
-        o_weight = o_v.to(tl.int64) * stride_weight_token  # [V]
+        m_v = o_v < vocabulary - low  # [V]
+        tile_ptr = weight_ptr + tl.cast(low, tl.int64) * stride_weight_token
         b_z = tl.zeros([BLOCK_R, BLOCK_V], tl.float32)  # [R, V]
         for column in range(0, width, BLOCK_E):
-            m_e = column + o_e < width  # [E]
-            b_h = tl.load(p_hidden + column * stride_hidden_width, mask=m_r[:, None] & m_e[None, :], other=0.0)
-            p_weight = weight_ptr + o_weight[None, :] + (column + o_e)[:, None] * stride_weight_width  # [E, V]
-            b_w = tl.load(p_weight, mask=m_e[:, None] & m_v[None, :], other=0.0)
+            m_e = o_e < width - column  # [E]
+            p_hidden = hidden_ptr + column * stride_hidden_width + o_hidden  # [R, E]
+            p_weight = tile_ptr + column * stride_weight_width + o_weight  # [E, V]
+            b_h = tl.load(p_hidden, mask=m_r[:, None] & m_e[None, :], other=0.0)  # [R, E]
+            b_w = tl.load(p_weight, mask=m_e[:, None] & m_v[None, :], other=0.0)  # [E, V]
             if UPCAST:
                 b_h, b_w = b_h.to(tl.float32), b_w.to(tl.float32)
             b_z = tl.dot(b_h, b_w, b_z, input_precision="ieee")
 
         if bias_ptr is not None:
-            b_z += tl.load(bias_ptr + o_v, mask=m_v, other=0.0).to(tl.float32)[None, :]
+            b_z += tl.load(bias_ptr + low + o_v, mask=m_v, other=0.0).to(tl.float32)[None, :]
         b_z *= scale
         if SOFTCAP:
             # tanh by one exponential of a negative number: no overflow on either side.
@@ -130,15 +135,15 @@ def linear_logprob_kernel(
             b_tanh = (1.0 - b_e) / (1.0 + b_e)
             b_z = softcap * tl.where(b_z < 0, -b_tanh, b_tanh)
 
-        m_target = o_v[None, :] == b_target[:, None]  # [R, V]
+        m_target = o_v[None, :] == (b_target - low)[:, None]  # [R, V]
         b_picked += tl.sum(tl.where(m_target, b_z, 0.0), 1)
         m_here = m_here | ((b_target >= low) & (b_target < low + BLOCK_V))
         if label_ptr is not None:
             for i in range(labels):
                 label = tl.load(label_ptr + i)
                 if (label >= low) & (label < low + BLOCK_V):
-                    b_label = tl.sum(tl.where((o_v == label)[None, :], b_z, 0.0), 1)  # [R]
-                    tl.store(label_logit_ptr + o_r * labels + i, b_label, mask=m_r)
+                    b_label = tl.sum(tl.where((o_v == label - low)[None, :], b_z, 0.0), 1)  # [R]
+                    tl.store(label_logit_ptr + (row_first + o_r).to(tl.int64) * labels + i, b_label, mask=m_r)
 
         b_z = tl.where(m_v[None, :], b_z, float("-inf"))
         if STATS:
@@ -157,13 +162,13 @@ def linear_logprob_kernel(
         b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
         b_max = b_new
 
-    o_out = split * rows.to(tl.int64) + o_r  # [R]
-    tl.store(picked_ptr + o_r, b_picked, mask=m_r & m_here)
-    tl.store(max_ptr + o_out, b_max, mask=m_r)
-    tl.store(sum_ptr + o_out, b_sum, mask=m_r)
+    tl.store(picked_ptr + row_first + o_r, b_picked, mask=m_r & m_here)
+    o_part = split * rows.to(tl.int64) + row_first + o_r  # [R], into the parts laid end to end
+    tl.store(max_ptr + o_part, b_max, mask=m_r)
+    tl.store(sum_ptr + o_part, b_sum, mask=m_r)
     if STATS:
-        tl.store(tilt_ptr + o_out, b_tilt, mask=m_r)
-        tl.store(argmax_ptr + o_out, b_argmax, mask=m_r)
+        tl.store(tilt_ptr + o_part, b_tilt, mask=m_r)
+        tl.store(argmax_ptr + o_part, b_argmax, mask=m_r)
 
 
 def _join(
@@ -258,6 +263,7 @@ def linear_logprob_triton(
             LOWEST=_LOWEST,
             num_warps=config.num_warps,
             num_stages=config.num_stages,
+            enable_fp_fusion=True,
         )
     logsumexp, entropy, best = _join(peak, total, tilt, argmax)
     return TritonStats(

@@ -137,6 +137,7 @@ def merge_stack_triton(part: Tensor, part_lse: Tensor, out: Tensor, lse: Tensor 
         BLOCK_R=_ROWS,
         BLOCK_DV=triton.next_power_of_2(size),
         num_warps=4,
+        enable_fp_fusion=True,
     )
 
 
@@ -166,5 +167,6 @@ def merge_state_triton(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tenso
             BLOCK_R=_ROWS,
             BLOCK_DV=triton.next_power_of_2(size),
             num_warps=4,
+            enable_fp_fusion=True,
         )
     return out.to(out_a.dtype), lse

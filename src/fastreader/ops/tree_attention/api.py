@@ -10,8 +10,9 @@ from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops.tree_attention.plan import AttentionPlan
 from fastreader.ops.tree_attention.reference import tree_attention_reference
 from fastreader.ops.tree_attention.tiled import tree_attention_tiled
+from fastreader.ops.triton_support import require_triton, why_not
 
-IMPLEMENTATIONS = ("auto", "reference", "torch")
+IMPLEMENTATIONS = ("auto", "reference", "torch", "triton")
 
 
 def tree_attention(
@@ -61,6 +62,8 @@ def tree_attention(
         UnsupportedImplementationError: no such implementation.
     """
     _check(query, key, value, until, anchor, query_positions, key_positions, window, softcap)
+    if impl == "auto" and query.is_cuda and why_not(query) is None:
+        impl = "triton"
     rows = query.shape[0]
     places = torch.arange(rows, device=query.device) if anchor is None else anchor.to(torch.int64)
     if impl == "reference":
@@ -89,11 +92,43 @@ def tree_attention(
             return out
         assert maybe_lse is not None
         lse = maybe_lse
+    elif impl == "triton":
+        require_triton("tree_attention", query)
+        from fastreader.ops.tree_attention.triton import tree_attention_triton
+
+        plan = plan or _make_plan(until, anchor, query_positions, key_positions)
+        _check_plan(plan, until, rows)
+        out, maybe_lse = tree_attention_triton(
+            query,
+            key,
+            value,
+            until,
+            places,
+            query_positions,
+            key_positions,
+            scale,
+            window,
+            softcap,
+            plan,
+            return_lse,
+        )
+        if maybe_lse is None:
+            return out
+        lse = maybe_lse
     else:
         raise UnsupportedImplementationError(
             f"tree_attention: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}"
         )
     return (out, lse) if return_lse else out
+
+
+def _make_plan(
+    until: Tensor, anchor: Tensor | None, query_positions: Tensor | None, key_positions: Tensor | None
+) -> AttentionPlan:
+    def on_host(tensor: Tensor | None) -> np.ndarray | None:
+        return None if tensor is None else tensor.cpu().numpy()
+
+    return AttentionPlan(until.cpu().numpy(), on_host(anchor), on_host(query_positions), on_host(key_positions))
 
 
 def _check_plan(plan: AttentionPlan, until: Tensor, rows: int) -> None:

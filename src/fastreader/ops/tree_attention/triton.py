@@ -43,14 +43,17 @@ class Config(NamedTuple):
     num_stages: int
 
 
-# By padded head size (the larger of key and value), for each compute capability. Found without spills and within
-# shared memory by the compile report (docs/kernels.md).
+# The pinned configurations, for each compute capability and largest head size (96: all sizes between 64 and 128,
+# padded to 128; 192 likewise). None spills or exceeds shared memory, with or without a window, a soft cap and lse:
+# the compile report (docs/kernels.md) checks it.
+_WIDE, _FLAT = Config(128, 64, 8, 2), Config(128, 32, 8, 2)
+_DEEP = Config(64, 32, 8, 2)
 _HALF = {
-    80: {64: Config(128, 64, 4, 3), 128: Config(128, 64, 8, 2), 256: Config(64, 32, 8, 2)},
-    89: {64: Config(128, 64, 4, 3), 128: Config(128, 32, 8, 2), 256: Config(64, 32, 8, 2)},
-    90: {64: Config(128, 64, 4, 3), 128: Config(128, 64, 8, 2), 256: Config(128, 32, 8, 2)},
-    100: {64: Config(128, 64, 4, 3), 128: Config(128, 64, 8, 2), 256: Config(64, 64, 8, 2)},
-    120: {64: Config(128, 64, 4, 3), 128: Config(128, 32, 8, 2), 256: Config(64, 32, 8, 2)},
+    80: {64: Config(128, 64, 8, 3), 96: _FLAT, 128: _FLAT, 192: _DEEP, 256: _DEEP},
+    89: {64: Config(128, 64, 8, 3), 96: _FLAT, 128: _FLAT, 192: _DEEP, 256: _DEEP},
+    90: {64: Config(128, 64, 8, 3), 96: _WIDE, 128: _WIDE, 192: _FLAT, 256: _FLAT},
+    100: {64: Config(128, 64, 8, 3), 96: _WIDE, 128: _WIDE, 192: _FLAT, 256: _FLAT},
+    120: {64: Config(128, 64, 8, 3), 96: _FLAT, 128: _FLAT, 192: _DEEP, 256: _DEEP},
 }
 _SINGLE = {64: Config(64, 32, 8, 2), 128: Config(32, 32, 8, 2), 256: Config(32, 16, 8, 2)}
 _DECODE_ROWS = 16  # the fewest rows tl.dot takes
@@ -85,12 +88,15 @@ def _scores(b_q, b_k, scale, softcap, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
-def _load_tile(ptr, o_row, o_column, m_column, stride_column, ALL: tl.constexpr):
-    """Rows at element offsets o_row (already times their stride), columns masked unless ALL are there."""
-    p_tile = ptr + o_row + o_column * stride_column
+def _load_tile(ptr, start, stride_token, o_tile, m_tile, ALL: tl.constexpr):
+    """The tile at offsets o_tile from token `start`, masked unless ALL of it is there.
+
+    Only the tile's own address has 64 bits; the offsets inside fit 32, which saves registers.
+    """
+    p_tile = ptr + start.to(tl.int64) * stride_token + o_tile
     if ALL:
         return tl.load(p_tile)
-    return tl.load(p_tile, mask=m_column, other=0.0)
+    return tl.load(p_tile, mask=m_tile, other=0.0)
 
 
 @triton.jit
@@ -174,74 +180,56 @@ def tree_attention_kernel(
     o_n = tl.arange(0, BLOCK_N)  # [N]
     o_d = tl.arange(0, BLOCK_D)  # [D]
     o_dv = tl.arange(0, BLOCK_DV)  # [Dv]
-    o_token = (token_first + o_m // HEADS_PACKED).to(tl.int64)  # [M]
-    o_group = chunk * HEADS_PACKED + o_m % HEADS_PACKED  # [M]
-    o_head = key_head * heads_a_key + o_group  # [M]
-    m_m = (o_token < token_end) & (o_group < heads_a_key) & (o_m // HEADS_PACKED < BLOCK_M // HEADS_PACKED)  # [M]
+    o_token = o_m // HEADS_PACKED  # [M], from the tile's first
+    o_group = chunk * HEADS_PACKED + o_m % HEADS_PACKED  # [M], from the key head's first
+    m_m = (o_token < token_end - token_first) & (o_group < heads_a_key)  # [M]
     m_d = o_d < D  # [D]
     m_dv = o_dv < DV  # [Dv]
 
-    p_query = query_ptr + (o_token * stride_query_token + o_head * stride_query_head)[:, None]
-    b_q = tl.load(p_query + o_d[None, :] * stride_query_size, mask=m_m[:, None] & m_d[None, :], other=0.0)  # [M, D]
-    b_anchor = tl.load(anchor_ptr + o_token, mask=m_m, other=-1).to(tl.int32)  # [M]
+    query_ptr += token_first.to(tl.int64) * stride_query_token + key_head * heads_a_key * stride_query_head
+    o_query = (o_token * stride_query_token + o_group * stride_query_head)[:, None] + o_d[None, :] * stride_query_size
+    b_q = tl.load(query_ptr + o_query, mask=m_m[:, None] & m_d[None, :], other=0.0)  # [M, D]
+    b_anchor = tl.load(anchor_ptr + token_first + o_token, mask=m_m, other=-1).to(tl.int32)  # [M]
     if WINDOW:
-        b_query_position = tl.load(query_position_ptr + o_token, mask=m_m, other=0)  # [M]
+        b_oldest = tl.load(query_position_ptr + token_first + o_token, mask=m_m, other=0) - window  # [M]
     if UPCAST:
         b_q = b_q.to(tl.float32)
     key_ptr += key_head * stride_key_head
     value_ptr += key_head * stride_value_head
+    o_k = o_n[None, :] * stride_key_token + o_d[:, None] * stride_key_size  # [D, N]
+    o_v = o_n[:, None] * stride_value_token + o_dv[None, :] * stride_value_size  # [N, Dv]
 
     b_max_log2 = tl.full([BLOCK_M], float("-inf"), tl.float32)  # [M]
     b_sum = tl.zeros([BLOCK_M], tl.float32)  # [M]
     b_acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)  # [M, Dv]
 
     # The start of the next block is fetched one iteration ahead of the loads whose addresses need it.
-    start = tl.load(block_start_ptr + block_first)
+    next_start = tl.load(block_start_ptr + block_first)
     for block in range(block_first, block_masked):
-        o_key = (start + o_n).to(tl.int64)  # [N]
-        start = tl.load(block_start_ptr + block + 1)
-        b_k = _load_tile(
-            key_ptr, (o_key * stride_key_token)[None, :], o_d[:, None], m_d[:, None], stride_key_size, D == BLOCK_D
-        )  # [D, N]
-        b_v = _load_tile(
-            value_ptr,
-            (o_key * stride_value_token)[:, None],
-            o_dv[None, :],
-            m_dv[None, :],
-            stride_value_size,
-            DV == BLOCK_DV,
-        )  # [N, Dv]
+        start = next_start
+        next_start = tl.load(block_start_ptr + block + 1)
+        b_k = _load_tile(key_ptr, start, stride_key_token, o_k, m_d[:, None], D == BLOCK_D)  # [D, N]
+        b_v = _load_tile(value_ptr, start, stride_value_token, o_v, m_dv[None, :], DV == BLOCK_DV)  # [N, Dv]
         if UPCAST:
             b_k, b_v = b_k.to(tl.float32), b_v.to(tl.float32)
         b_s = _scores(b_q, b_k, scale, softcap, SOFTCAP)  # [M, N]
         b_acc, b_max_log2, b_sum = _online_softmax(b_s, b_v, b_acc, b_max_log2, b_sum, scale_log2, False)
 
-    start = tl.load(block_start_ptr + block_masked)
+    next_start = tl.load(block_start_ptr + block_masked)
     for block in range(block_masked, block_end):
-        o_key = (start + o_n).to(tl.int64)  # [N]
-        m_n = o_key < tl.load(block_stop_ptr + block)  # [N]
-        start = tl.load(block_start_ptr + block + 1)
-        b_k = _load_tile(
-            key_ptr,
-            (o_key * stride_key_token)[None, :],
-            o_d[:, None],
-            m_n[None, :] & m_d[:, None],
-            stride_key_size,
-            False,
-        )  # [D, N]
-        b_v = _load_tile(
-            value_ptr,
-            (o_key * stride_value_token)[:, None],
-            o_dv[None, :],
-            m_n[:, None] & m_dv[None, :],
-            stride_value_size,
-            False,
-        )  # [N, Dv]
+        start = next_start
+        next_start = tl.load(block_start_ptr + block + 1)
+        m_n = o_n < tl.load(block_stop_ptr + block) - start  # [N]
+        m_k = m_n[None, :] & m_d[:, None]  # [D, N]
+        b_k = _load_tile(key_ptr, start, stride_key_token, o_k, m_k, False)  # [D, N]
+        m_v = m_n[:, None] & m_dv[None, :]  # [N, Dv]
+        b_v = _load_tile(value_ptr, start, stride_value_token, o_v, m_v, False)  # [N, Dv]
+        o_key = start + o_n  # [N]
         b_until = tl.load(until_ptr + o_key, mask=m_n, other=0)  # [N]; a key past the block's end expires at 0
         m_mn = (o_key[None, :] <= b_anchor[:, None]) & (b_anchor[:, None] < b_until[None, :])  # [M, N]
         if WINDOW:
             b_key_position = tl.load(key_position_ptr + o_key, mask=m_n, other=0)  # [N]
-            m_mn = m_mn & (b_query_position[:, None] - b_key_position[None, :] < window)
+            m_mn = m_mn & (b_key_position[None, :] > b_oldest[:, None])
         if UPCAST:
             b_k, b_v = b_k.to(tl.float32), b_v.to(tl.float32)
         b_s = tl.where(m_mn, _scores(b_q, b_k, scale, softcap, SOFTCAP), float("-inf"))  # [M, N]
@@ -249,12 +237,14 @@ def tree_attention_kernel(
 
     m_empty = b_sum == 0.0  # [M]
     b_out = b_acc / tl.where(m_empty, 1.0, b_sum)[:, None]  # [M, Dv]
-    o_row = split * tokens.to(tl.int64) + o_token  # [M]
-    p_out = out_ptr + (o_row * stride_out_token + o_head * stride_out_head)[:, None]
-    tl.store(p_out + o_dv[None, :], b_out.to(out_ptr.dtype.element_ty), mask=m_m[:, None] & m_dv[None, :])
+    row = split * tokens.to(tl.int64) + token_first  # of the parts, laid end to end
+    out_ptr += row * stride_out_token + key_head * heads_a_key * stride_out_head
+    o_out = (o_token * stride_out_token + o_group * stride_out_head)[:, None] + o_dv[None, :]  # [M, Dv]
+    tl.store(out_ptr + o_out, b_out.to(out_ptr.dtype.element_ty), mask=m_m[:, None] & m_dv[None, :])
     if lse_ptr is not None:
         b_lse = (b_max_log2 + tl.log2(b_sum)) * 0.6931471805599453  # [M], nats; -inf where nothing was seen
-        tl.store(lse_ptr + o_row * stride_lse_token + o_head, b_lse, mask=m_m)
+        lse_ptr += row * stride_lse_token + key_head * heads_a_key
+        tl.store(lse_ptr + o_token * stride_lse_token + o_group, b_lse, mask=m_m)
 
 
 class DeviceSchedule(NamedTuple):
@@ -392,6 +382,7 @@ def tree_attention_triton(
         BLOCK_DV=max(triton.next_power_of_2(value_size), 16),
         num_warps=config.num_warps,
         num_stages=config.num_stages,
+        enable_fp_fusion=True,
     )
     if splits > 1:
         merge_stack_triton(part, part_lse, out, lse)

@@ -1,0 +1,251 @@
+"""Compile every Triton kernel ahead of time for every target, without a GPU, and say what came out.
+
+    python tests/ops/compile_report.py            the default cases, as a table
+    python tests/ops/compile_report.py --full     every head size, type and target (docs/kernels.md)
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.knobs import nvidia
+
+from fastreader.ops.linear_logprob import triton as logprob
+from fastreader.ops.merge_state import triton as merge
+from fastreader.ops.tree_attention import triton as attention
+from fastreader.ops.triton_support import TARGETS
+
+SHARED_LIMIT = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes a program
+# The instruction a half type should be multiplied with. sm_120 has no tcgen05: Triton gives it mma.sync.
+MATRIX = {80: "mma.sync", 89: "mma.sync", 90: "wgmma", 100: "tcgen05", 120: "mma.sync"}
+MATRIX_PATTERN = {
+    "mma.sync": re.compile(r"\bmma\.sync\."),
+    "wgmma": re.compile(r"\bwgmma\.mma_async\."),
+    "tcgen05": re.compile(r"\btcgen05\.mma\."),
+}
+NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+DTYPES = tuple(NAMES)
+SIZES = (64, 96, 128, 256)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel as the launcher would compile it."""
+
+    name: str
+    kernel: Any
+    target: int
+    dtype: torch.dtype
+    matrix: bool  # multiplies matrices
+    few_rows: bool  # too few rows for wgmma and tcgen05, which take 64 at least
+    types: dict[str, str]
+    constants: dict[str, Any]
+    options: dict[str, int]
+
+    def __str__(self) -> str:
+        return f"sm_{self.target}-{self.name}-{NAMES[self.dtype]}"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler made of a case."""
+
+    case: Case
+    registers: int
+    spilled: int  # bytes of stack
+    shared: int  # bytes
+    instructions: tuple[str, ...]  # kinds of matrix instruction in it
+
+    def faults(self) -> list[str]:
+        """What is wrong with it; empty when nothing is."""
+        case, faults = self.case, []
+        if self.spilled:
+            faults.append(f"{self.spilled} bytes of stack")
+        if self.shared > SHARED_LIMIT[case.target]:
+            faults.append(f"{self.shared} bytes of shared memory, over {SHARED_LIMIT[case.target]}")
+        if case.dtype == torch.float32 or not case.matrix:
+            if self.instructions:
+                faults.append(f"matrix instructions in {NAMES[case.dtype]}: {self.instructions}")
+        elif (MATRIX[case.target] if not case.few_rows else "mma.sync") not in self.instructions:
+            faults.append(f"no {MATRIX[case.target]}, found {self.instructions}")
+        return faults
+
+
+def attention_case(
+    target: int,
+    size: int,
+    dtype: torch.dtype,
+    *,
+    decode: bool = False,
+    variant: bool = False,
+    config: attention.Config | None = None,
+) -> Case:
+    """tree_attention; `variant` has three heads a key head, a window, a soft cap, lse and another value size."""
+    rows = 1 if decode else 4096
+    config = config or attention.default_config(target, size, dtype, rows)
+    value_size = size - 8 if variant else size
+    element = NAMES[dtype]
+    types = dict.fromkeys(("query_ptr", "key_ptr", "value_ptr"), f"*{element}")
+    types |= {"out_ptr": "*fp32" if decode else f"*{element}", "anchor_ptr": "*i64"}
+    types |= dict.fromkeys(("until_ptr", "tile_ptr", "block_start_ptr", "block_stop_ptr"), "*i32")
+    types |= dict.fromkeys(("scale", "scale_log2", "softcap"), "fp32")
+    constants = dict.fromkeys(("stride_query_size", "stride_key_size", "stride_value_size"), 1)
+    constants |= dict(D=size, DV=value_size, HEADS_PACKED=3 if variant else 1, HEAD_CHUNKS=1)
+    constants |= dict(WINDOW=variant, SOFTCAP=variant, UPCAST=False)
+    constants |= dict(BLOCK_M=config.block_m, BLOCK_N=config.block_n)
+    constants |= dict(BLOCK_D=triton.next_power_of_2(size), BLOCK_DV=triton.next_power_of_2(value_size))
+    if variant or decode:
+        types["lse_ptr"] = "*fp32"
+    else:
+        constants["lse_ptr"] = None
+    if variant:
+        types |= dict.fromkeys(("query_position_ptr", "key_position_ptr"), "*i32")
+    else:
+        constants |= dict(query_position_ptr=None, key_position_ptr=None, heads_a_key=1)
+    name = f"attention-{size}{'-decode' if decode else ''}{'-variant' if variant else ''}"
+    options = dict(num_warps=config.num_warps, num_stages=config.num_stages)
+    return Case(
+        name, attention.tree_attention_kernel, target, dtype, True, config.block_m < 64, types, constants, options
+    )
+
+
+def logprob_case(
+    target: int, dtype: torch.dtype, *, few: bool = False, stats: bool = True, config: logprob.Config | None = None
+) -> Case:
+    """linear_logprob; with `stats` also entropy, arg-max, bias, labels and a soft cap."""
+    config = config or logprob.default_config(target, dtype, 1 if few else 4096)
+    element = NAMES[dtype]
+    types = {"hidden_ptr": f"*{element}", "weight_ptr": f"*{element}", "target_ptr": "*i64", "picked_ptr": "*fp32"}
+    types |= {"max_ptr": "*fp32", "sum_ptr": "*fp32", "scale": "fp32", "softcap": "fp32"}
+    optional = {"tilt_ptr": "*fp32", "argmax_ptr": "*i32", "bias_ptr": f"*{element}", "label_ptr": "*i64"}
+    optional["label_logit_ptr"] = "*fp32"
+    constants: dict[str, Any] = dict(stride_hidden_width=1, stride_weight_width=1, SOFTCAP=stats, STATS=stats)
+    constants |= dict(UPCAST=False, BLOCK_R=config.block_r, BLOCK_V=config.block_v, BLOCK_E=config.block_e)
+    constants["LOWEST"] = -1.0e30
+    if stats:
+        types |= optional
+    else:
+        constants |= dict.fromkeys(optional)
+    name = f"logprob{'-few' if few else ''}{'-stats' if stats else ''}"
+    options = dict(num_warps=config.num_warps, num_stages=config.num_stages)
+    return Case(
+        name, logprob.linear_logprob_kernel, target, dtype, True, config.block_r < 64, types, constants, options
+    )
+
+
+def merge_cases(target: int, dtype: torch.dtype) -> Iterator[Case]:
+    """merge_state, of two states and of a stack."""
+    element = NAMES[dtype]
+    shape = dict(DV=256, BLOCK_R=16, BLOCK_DV=256)
+    types = {name: f"*{element}" for name in ("out_a_ptr", "out_b_ptr", "out_ptr")}
+    types |= dict.fromkeys(("lse_a_ptr", "lse_b_ptr", "lse_ptr"), "*fp32")
+    strides = dict.fromkeys(("stride_out_a_size", "stride_out_b_size"), 1)
+    yield Case(
+        "merge-pair", merge.merge_pair_kernel, target, dtype, False, False, types, shape | strides, dict(num_warps=4)
+    )
+    types = {"part_ptr": "*fp32", "part_lse_ptr": "*fp32", "out_ptr": f"*{element}", "lse_ptr": "*fp32"}
+    yield Case("merge-stack", merge.merge_stack_kernel, target, dtype, False, False, types, shape, dict(num_warps=4))
+
+
+def full_cases() -> list[Case]:
+    """Everything the pinned configurations hold."""
+    cases = []
+    for target in TARGETS:
+        for dtype in DTYPES:
+            for size in SIZES:
+                cases += [attention_case(target, size, dtype, variant=variant) for variant in (False, True)]
+                cases.append(attention_case(target, size, dtype, decode=True))
+            cases += [logprob_case(target, dtype, stats=stats) for stats in (False, True)]
+            cases.append(logprob_case(target, dtype, few=True))
+            cases += merge_cases(target, dtype)
+    return cases
+
+
+def default_cases() -> list[Case]:
+    """A draw of them: each target with each head size, type and kernel, not each combination."""
+    cases = []
+    for i, target in enumerate(TARGETS):
+        for j, size in enumerate(SIZES):
+            half = DTYPES[(i + j) % 2]
+            cases.append(attention_case(target, size, half, variant=(i + j) % 3 == 0))
+        cases.append(attention_case(target, SIZES[i % 4], torch.float32, variant=i % 2 == 0))
+        cases.append(attention_case(target, SIZES[(i + 2) % 4], DTYPES[i % 2], decode=True))
+        cases.append(logprob_case(target, DTYPES[i % 2], stats=True))
+        cases.append(logprob_case(target, torch.float32, stats=i % 2 == 0))
+        cases.append(list(merge_cases(target, DTYPES[i % 3]))[i % 2])
+    return cases
+
+
+def compile_case(case: Case) -> Compiled:
+    """Compile one case and read registers and stack from the binary, matrix instructions from the PTX."""
+    names = case.kernel.arg_names
+    signature = {
+        name: "constexpr" if name in case.constants else case.types.get(name, "i32") for name in names
+    }
+    unaligned = {names[i] if isinstance(i, int) else i for i in case.kernel.do_not_specialize}
+    unaligned |= {names[i] if isinstance(i, int) else i for i in case.kernel.do_not_specialize_on_alignment}
+    aligned = [
+        (i,)
+        for i, name in enumerate(names)
+        if name not in case.constants and name not in unaligned and not signature[name].startswith("fp")
+    ]
+    source = ASTSource(
+        fn=case.kernel,
+        signature=signature,
+        constexprs={(names.index(name),): value for name, value in case.constants.items()},
+        attrs={path: [["tt.divisibility", 16]] for path in aligned},
+    )
+    compiled = triton.compile(source, target=GPUTarget("cuda", case.target, 32), options=case.options | dict(enable_fp_fusion=True))
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(compiled.asm["cubin"])
+        usage = subprocess.run(
+            [nvidia.cuobjdump.path, "-res-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    counts = {key: int(value) for key, value in re.findall(r"(REG|STACK):(\d+)", usage)}
+    ptx = compiled.asm["ptx"]
+    instructions = tuple(name for name, pattern in MATRIX_PATTERN.items() if pattern.search(ptx))
+    return Compiled(case, counts["REG"], counts["STACK"], compiled.metadata.shared, instructions)
+
+
+def table(results: list[Compiled]) -> str:
+    """A Markdown table of the results."""
+    lines = [
+        "| target | kernel | type | block | warps | stages | registers | stack | shared | matrix instructions | faults |",
+        "|-|-|-|-|-|-|-|-|-|-|-|",
+    ]
+    for result in results:
+        case = result.case
+        block = "x".join(str(v) for k, v in case.constants.items() if k.startswith("BLOCK_"))
+        lines.append(
+            f"| sm_{case.target} | {case.name} | {NAMES[case.dtype]} | {block} | {case.options['num_warps']} "
+            f"| {case.options.get('num_stages', '')} | {result.registers} | {result.spilled} | {result.shared} "
+            f"| {', '.join(result.instructions)} | {'; '.join(result.faults())} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="every combination; takes minutes")
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    cases = full_cases() if arguments.full else default_cases()
+    with ThreadPoolExecutor(arguments.threads) as pool:
+        results = list(pool.map(compile_case, cases))
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
