@@ -188,23 +188,26 @@ def default_cases() -> list[Case]:
     return cases
 
 
+def signature_of(case: Case) -> tuple[dict[str, str], dict[tuple[int], Any], list[tuple[int]]]:
+    """Types by argument, constants by position, and the positions of arguments divisible by 16."""
+    kernel = case.kernel
+    names = kernel.arg_names
+    types = {name: "constexpr" if name in case.constants else case.types.get(name, "i32") for name in names}
+    constants = {(names.index(name),): value for name, value in case.constants.items()}
+    unaligned = {*kernel.do_not_specialize, *kernel.do_not_specialize_on_alignment}
+    aligned = [
+        (i,) for i, name in enumerate(names) if name not in unaligned and types[name] not in ("constexpr", "fp32")
+    ]
+    return types, constants, aligned
+
+
 def compile_case(case: Case) -> Compiled:
     """Compile one case and read registers and stack from the binary, matrix instructions from the PTX."""
-    names = case.kernel.arg_names
-    signature = {
-        name: "constexpr" if name in case.constants else case.types.get(name, "i32") for name in names
-    }
-    unaligned = {names[i] if isinstance(i, int) else i for i in case.kernel.do_not_specialize}
-    unaligned |= {names[i] if isinstance(i, int) else i for i in case.kernel.do_not_specialize_on_alignment}
-    aligned = [
-        (i,)
-        for i, name in enumerate(names)
-        if name not in case.constants and name not in unaligned and not signature[name].startswith("fp")
-    ]
+    types, constants, aligned = signature_of(case)
     source = ASTSource(
         fn=case.kernel,
-        signature=signature,
-        constexprs={(names.index(name),): value for name, value in case.constants.items()},
+        signature=types,
+        constexprs=constants,
         attrs={path: [["tt.divisibility", 16]] for path in aligned},
     )
     compiled = triton.compile(source, target=GPUTarget("cuda", case.target, 32), options=case.options | dict(enable_fp_fusion=True))

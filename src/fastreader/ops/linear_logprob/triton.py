@@ -108,7 +108,6 @@ def linear_logprob_kernel(
     b_tilt = tl.zeros([BLOCK_R], tl.float32)  # [R]
     b_argmax = tl.zeros([BLOCK_R], tl.int32)  # [R]
     b_picked = tl.zeros([BLOCK_R], tl.float32)  # [R]
-    m_here = tl.zeros([BLOCK_R], tl.int1)  # [R], the target was in this split
 
     first = split * tiles_a_split * BLOCK_V
     end = tl.minimum(first + tiles_a_split * BLOCK_V, vocabulary)
@@ -137,7 +136,6 @@ def linear_logprob_kernel(
 
         m_target = o_v[None, :] == (b_target - low)[:, None]  # [R, V]
         b_picked += tl.sum(tl.where(m_target, b_z, 0.0), 1)
-        m_here = m_here | ((b_target >= low) & (b_target < low + BLOCK_V))
         if label_ptr is not None:
             for i in range(labels):
                 label = tl.load(label_ptr + i)
@@ -146,11 +144,10 @@ def linear_logprob_kernel(
                     tl.store(label_logit_ptr + (row_first + o_r).to(tl.int64) * labels + i, b_label, mask=m_r)
 
         b_z = tl.where(m_v[None, :], b_z, float("-inf"))
+        b_top = tl.max(b_z, 1)  # [R]
         if STATS:
-            b_top, b_where = tl.max(b_z, 1, return_indices=True, return_indices_tie_break_left=True)  # [R]
-            b_argmax = tl.where(b_top > b_max, low + b_where, b_argmax)
-        else:
-            b_top = tl.max(b_z, 1)  # [R]
+            b_lowest = tl.min(tl.where(b_z == b_top[:, None], o_v[None, :], BLOCK_V), 1)  # [R], of those that tie
+            b_argmax = tl.where(b_top > b_max, low + b_lowest, b_argmax)
         b_new = tl.maximum(b_max, b_top)  # [R]
         b_shrink = tl.exp(b_max - b_new)  # [R]
         b_gap = b_z - b_new[:, None]  # [R, V]
@@ -162,6 +159,7 @@ def linear_logprob_kernel(
         b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
         b_max = b_new
 
+    m_here = (b_target >= first) & (b_target < end)  # [R]; another split has the other targets
     tl.store(picked_ptr + row_first + o_r, b_picked, mask=m_r & m_here)
     o_part = split * rows.to(tl.int64) + row_first + o_r  # [R], into the parts laid end to end
     tl.store(max_ptr + o_part, b_max, mask=m_r)
