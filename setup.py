@@ -1,5 +1,44 @@
-"""Builds the C++ extension (csrc/); everything else about the package is in pyproject.toml."""
+"""Builds the C++ extension (csrc/) where torch and a compiler are at hand; the rest is in pyproject.toml.
 
-from setuptools import setup
+Without them the package installs all the same and runs on PyTorch alone; `fastreader info` says so. To get the
+extension: install torch and a C++20 compiler, then ``pip install --no-build-isolation --force-reinstall --no-deps .``
+"""
 
-setup()
+import platform
+import sys
+from pathlib import Path
+
+from setuptools import Command, Extension, setup
+
+
+def extension() -> tuple[list[Extension], dict[str, type[Command]]]:
+    try:
+        from torch.utils.cpp_extension import BuildExtension, CppExtension
+    except ImportError as error:
+        print(f"fastreader: no C++ extension, torch is not at hand at build time ({error})", file=sys.stderr)
+        return [], {}
+
+    class OptionalBuild(BuildExtension):
+        """A compiler that is missing or fails leaves a package without the extension, not a failed install."""
+
+        def build_extensions(self) -> None:
+            try:
+                super().build_extensions()
+            except Exception as error:
+                print(f"fastreader: no C++ extension, it did not build: {error}", file=sys.stderr)
+
+    # Without -fopenmp at::parallel_for runs on one thread, silently.
+    openmp = [] if platform.system() == "Darwin" else ["-fopenmp"]
+    module = CppExtension(
+        "fastreader._C",
+        sorted(str(path) for path in Path("csrc").glob("*.cpp")),
+        depends=sorted(str(path) for pattern in ("*.h", "*.inl") for path in Path("csrc").glob(pattern)),
+        extra_compile_args={"cxx": ["-O3", "-g0", "-std=c++20", "-ffp-contract=fast", "-fvisibility=hidden", *openmp]},
+        extra_link_args=openmp,
+    )
+    module.optional = True
+    return [module], {"build_ext": OptionalBuild}
+
+
+modules, commands = extension()
+setup(ext_modules=modules, cmdclass=commands)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fastreader.errors import UnsupportedImplementationError
+from fastreader.ops.extension import Serving
 
 TARGETS = (80, 89, 90, 100, 120)  # compute capabilities with a pinned configuration of their own
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -39,6 +40,15 @@ def why_not(tensor: Tensor) -> str | None:
     if capability < (8, 0):
         return f"it needs compute capability 8.0 or later, got {capability[0]}.{capability[1]}"
     return None
+
+
+def cuda_serving() -> Serving:
+    """Which implementation `impl="auto"` picks on a CUDA device, and why."""
+    if importlib.util.find_spec("triton") is None:
+        return Serving("cuda", "torch", "the triton package is not installed")
+    return Serving(
+        "cuda (float32, float16, bfloat16)", "triton", "Triton kernels, from compute capability 8.0; torch below it"
+    )
 
 
 def require_triton(op: str, tensor: Tensor) -> None:

@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 
 from fastreader.errors import InputError, UnsupportedImplementationError
+from fastreader.ops import extension
+from fastreader.ops.extension import Serving
+from fastreader.ops.tree_attention import cpu
 from fastreader.ops.tree_attention.plan import AttentionPlan
 from fastreader.ops.tree_attention.reference import tree_attention_reference
 from fastreader.ops.tree_attention.tiled import tree_attention_tiled
-from fastreader.ops.triton_support import require_triton, why_not
+from fastreader.ops.triton_support import cuda_serving, require_triton, why_not
 
-IMPLEMENTATIONS = ("auto", "reference", "torch", "triton")
+IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu", "triton")
 
 
 def tree_attention(
@@ -27,6 +30,7 @@ def tree_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    split: bool = False,
     return_lse: bool = False,
     plan: AttentionPlan | None = None,
     impl: str = "auto",
@@ -49,9 +53,12 @@ def tree_attention(
         scale: factor on the scores, usually ``D ** -0.5``.
         window: a key is visible only when query_position - key_position < window (tokens).
         softcap: bound on the scores, as in Gemma 2.
+        split: multiply float32 inputs as sums of two bfloat16 terms (three products each) where a kernel has
+            that, with errors near float32's; everywhere else they are multiplied in float32.
         return_lse: also return the log-sum-exp.
-        plan: `AttentionPlan(until, anchor)` of this tree, to share it between layers; made here when None.
-        impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
+        plan: `AttentionPlan(until, anchor, query_positions, key_positions)` of this tree, to share it between
+            layers; made here when None. Positions are needed only with a window.
+        impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises; see `status`.
 
     Returns:
         out [Tq, Hq, Dv] in query's dtype, and with `return_lse` also lse [Tq, Hq], float32 (float64 for
@@ -59,21 +66,48 @@ def tree_attention(
 
     Raises:
         InputError: shapes, dtypes or devices do not fit, or an input requires a gradient.
-        UnsupportedImplementationError: no such implementation.
+        UnsupportedImplementationError: no such implementation, or the one named cannot take these inputs here.
     """
-    _check(query, key, value, until, anchor, query_positions, key_positions, window, softcap)
+    _check(query, key, value, until, anchor, query_positions, key_positions, window, softcap, split)
     if impl == "auto" and query.is_cuda and why_not(query) is None:
         impl = "triton"
+    if impl == "triton":
+        require_triton("tree_attention", query)
     rows = query.shape[0]
     places = torch.arange(rows, device=query.device) if anchor is None else anchor.to(torch.int64)
+    if impl not in IMPLEMENTATIONS:
+        raise UnsupportedImplementationError(
+            f"tree_attention: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}"
+        )
     if impl == "reference":
         out, lse = tree_attention_reference(
             query, key, value, until, places, query_positions, key_positions, scale, window, softcap
         )
-        out = out.to(query.dtype)
-    elif impl in ("auto", "torch"):
-        plan = plan or AttentionPlan(until.cpu().numpy(), None if anchor is None else places.cpu().numpy())
-        _check_plan(plan, until, rows)
+        return (out.to(query.dtype), lse) if return_lse else out.to(query.dtype)
+    plan = plan or _plan(until, None if anchor is None else places, query_positions, key_positions)
+    _check_plan(plan, until, rows)
+    if impl == "triton":
+        from fastreader.ops.tree_attention.triton import tree_attention_triton
+
+        out, maybe_lse = tree_attention_triton(
+            query,
+            key,
+            value,
+            until,
+            places,
+            query_positions,
+            key_positions,
+            scale,
+            window,
+            softcap,
+            plan,
+            return_lse,
+        )
+        return out if maybe_lse is None else (out, maybe_lse)
+    why_not_cpu = cpu.why_not(query, key, value) if impl in ("auto", "cpu") else None
+    if impl == "cpu" and why_not_cpu is not None:
+        raise UnsupportedImplementationError(f"tree_attention: impl 'cpu' cannot run: {why_not_cpu}")
+    if impl == "torch" or why_not_cpu is not None:
         out, maybe_lse = tree_attention_tiled(
             query,
             key,
@@ -91,44 +125,46 @@ def tree_attention(
         if not return_lse:
             return out
         assert maybe_lse is not None
-        lse = maybe_lse
-    elif impl == "triton":
-        require_triton("tree_attention", query)
-        from fastreader.ops.tree_attention.triton import tree_attention_triton
-
-        plan = plan or _make_plan(until, anchor, query_positions, key_positions)
-        _check_plan(plan, until, rows)
-        out, maybe_lse = tree_attention_triton(
-            query,
-            key,
-            value,
-            until,
-            places,
-            query_positions,
-            key_positions,
-            scale,
-            window,
-            softcap,
-            plan,
-            return_lse,
-        )
-        if maybe_lse is None:
-            return out
-        lse = maybe_lse
-    else:
-        raise UnsupportedImplementationError(
-            f"tree_attention: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}"
-        )
+        return out, maybe_lse
+    out, lse = cpu.tree_attention_cpu(
+        query,
+        key,
+        value,
+        until,
+        places,
+        query_positions,
+        key_positions,
+        scale,
+        window,
+        softcap,
+        split,
+        plan,
+        return_lse,
+    )
     return (out, lse) if return_lse else out
 
 
-def _make_plan(
-    until: Tensor, anchor: Tensor | None, query_positions: Tensor | None, key_positions: Tensor | None
-) -> AttentionPlan:
-    def on_host(tensor: Tensor | None) -> np.ndarray | None:
-        return None if tensor is None else tensor.cpu().numpy()
+def status() -> list[Serving]:
+    """Which implementation `impl="auto"` picks on each kind of device, and why."""
+    missing = extension.why_missing()
+    if missing is not None:
+        served = Serving("cpu", "torch", missing)
+    else:
+        served = Serving(
+            "cpu (float32, bfloat16)", "cpu", f"C++ kernels, up to {extension.best_instruction_set()} on this machine"
+        )
+    return [served, cuda_serving(), Serving("other dtypes and devices", "torch", "no kernel takes them")]
 
-    return AttentionPlan(until.cpu().numpy(), on_host(anchor), on_host(query_positions), on_host(key_positions))
+
+def _plan(
+    until: Tensor, places: Tensor | None, query_positions: Tensor | None, key_positions: Tensor | None
+) -> AttentionPlan:
+    return AttentionPlan(
+        until.cpu().numpy(),
+        None if places is None else places.cpu().numpy(),
+        None if query_positions is None else query_positions.cpu().numpy(),
+        None if key_positions is None else key_positions.cpu().numpy(),
+    )
 
 
 def _check_plan(plan: AttentionPlan, until: Tensor, rows: int) -> None:
@@ -149,11 +185,13 @@ def _check(
     key_positions: Tensor | None,
     window: int | None,
     softcap: float | None,
+    split: bool,
 ) -> None:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != 3 or not tensor.is_floating_point():
             raise InputError(
-                f"tree_attention: {name} must be floating [tokens, heads, size], got {tensor.dtype} {list(tensor.shape)}"
+                f"tree_attention: {name} must be floating [tokens, heads, size], "
+                f"got {tensor.dtype} {list(tensor.shape)}"
             )
         if tensor.dtype != query.dtype or tensor.device != query.device:
             raise InputError(
@@ -164,6 +202,8 @@ def _check(
             raise InputError(
                 f"tree_attention: {name} requires a gradient, and this op is forward only; use torch.no_grad()"
             )
+    if split and query.dtype != torch.float32:
+        raise InputError(f"tree_attention: split takes float32 inputs, got {query.dtype}")
     rows, heads, size = query.shape
     columns, key_heads, _ = key.shape
     if size % 8 or not 8 <= size <= 256 or key.shape[2] != size:

@@ -48,6 +48,11 @@ class Schedule:
     skipped: int
 
     @property
+    def arrays(self) -> tuple[Int32, Int32, Int32, Int32, Int32, Bool]:
+        """The schedule as kernels take it: tile_start, tile_stop, block_ptr, block_start, block_stop, block_full."""
+        return self.tile_start, self.tile_stop, self.block_ptr, self.block_start, self.block_stop, self.block_full
+
+    @property
     def visited(self) -> int:
         """Blocks visited."""
         return len(self.block_start)

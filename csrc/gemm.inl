@@ -1,0 +1,144 @@
+// C [rows][32] = (or +=) A [rows][depth] B [depth][32] for rows and depth multiples of 32.
+// A: row r, columns k..k+31 at A + r * lda + (k / 32) * a_step. B: float [depth][32], or bf16 pairs [depth / 2][32][2].
+
+// One operand of a product: TERMS matrices whose sum is the value.
+template <typename T, int TERMS>
+struct Operand {
+  const T* data;
+  int64_t term_stride;
+};
+
+FR_INLINE void gemm_f32(const float* a, int64_t lda, int64_t a_step, const float* b, float* c, int64_t rows,
+                          int64_t depth, bool add) {
+  constexpr int R = FR_ROWS, N = 2;
+  for (int64_t row = 0; row < rows; row += R) {
+    for (int64_t lane = 0; lane < kStrip; lane += N * kWidth) {
+      vf acc[R][N];
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+        for (int n = 0; n < N; ++n) acc[r][n] = add ? load(c + (row + r) * kStrip + lane + n * kWidth) : vf{};
+      }
+      for (int64_t k = 0; k < depth; ++k) {
+        const float* column = a + row * lda + k / 32 * a_step + k % 32;
+        vf right[N];
+#pragma GCC unroll 2
+        for (int n = 0; n < N; ++n) right[n] = load(b + k * kStrip + lane + n * kWidth);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+          for (int n = 0; n < N; ++n) acc[r][n] += fill(column[r * lda]) * right[n];
+        }
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+        for (int n = 0; n < N; ++n) store(c + (row + r) * kStrip + lane + n * kWidth, acc[r][n]);
+      }
+    }
+  }
+}
+
+#if FR_BF16
+// Of two split operands the products are hi*hi, hi*lo and lo*hi; lo*lo is below fp32 rounding.
+template <int TA, int TB>
+constexpr int kProducts = TA + TB - 1;
+template <int TA, int TB>
+constexpr int term_of_a(int product) {
+  return product == TB ? 1 : 0;
+}
+template <int TA, int TB>
+constexpr int term_of_b(int product) {
+  return product < TB ? product : 0;
+}
+
+#if FR_AMX
+// Two by two tiles of 16 x 16 sums; registers 0..3 hold C, 4 and 5 A, 6 and 7 B.
+template <int TA, int TB>
+FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Operand<bf16, TB> b, float* c,
+                         int64_t rows, int64_t depth, bool add) {
+  asm volatile("" ::: "memory"); // tile loads do not tell the compiler that they read what was stored before
+  for (int64_t row = 0; row < rows; row += 32) {
+    float* out = c + row * kStrip;
+    if (add) {
+      _tile_loadd(0, out, kStrip * 4);
+      _tile_loadd(1, out + 16, kStrip * 4);
+      _tile_loadd(2, out + 16 * kStrip, kStrip * 4);
+      _tile_loadd(3, out + 16 * kStrip + 16, kStrip * 4);
+    } else {
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+    for (int product = 0; product < kProducts<TA, TB>; ++product) {
+      const bf16* left = a.data + term_of_a<TA, TB>(product) * a.term_stride + row * lda;
+      const bf16* right = b.data + term_of_b<TA, TB>(product) * b.term_stride;
+      for (int64_t k = 0; k < depth; k += 32, left += a_step, right += 32 * kStrip) {
+        _tile_loadd(6, right, kStrip * 4);
+        _tile_loadd(4, left, lda * 2);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, right + 32, kStrip * 4);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, left + 16 * lda, lda * 2);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+    _tile_stored(0, out, kStrip * 4);
+    _tile_stored(1, out + 16, kStrip * 4);
+    _tile_stored(2, out + 16 * kStrip, kStrip * 4);
+    _tile_stored(3, out + 16 * kStrip + 16, kStrip * 4);
+  }
+}
+#else
+template <int TA, int TB>
+FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Operand<bf16, TB> b, float* c,
+                         int64_t rows, int64_t depth, bool add) {
+  constexpr int R = FR_ROWS;
+  for (int64_t row = 0; row < rows; row += R) {
+    __m512 acc[R][2];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      acc[r][0] = add ? _mm512_loadu_ps(c + (row + r) * kStrip) : _mm512_setzero_ps();
+      acc[r][1] = add ? _mm512_loadu_ps(c + (row + r) * kStrip + 16) : _mm512_setzero_ps();
+    }
+    for (int product = 0; product < kProducts<TA, TB>; ++product) {
+      const bf16* left = a.data + term_of_a<TA, TB>(product) * a.term_stride + row * lda;
+      const bf16* right = b.data + term_of_b<TA, TB>(product) * b.term_stride;
+      for (int64_t k = 0; k < depth; k += 32, left += a_step) {
+        for (int64_t j = 0; j < 32; j += 2, right += 2 * kStrip) {
+          const __m512bh first = (__m512bh)_mm512_loadu_si512(right);
+          const __m512bh second = (__m512bh)_mm512_loadu_si512(right + 32);
+#pragma GCC unroll 16
+          for (int r = 0; r < R; ++r) {
+            int32_t pair;
+            std::memcpy(&pair, left + r * lda + j, 4);
+            const __m512bh spread = (__m512bh)_mm512_set1_epi32(pair);
+            acc[r][0] = _mm512_dpbf16_ps(acc[r][0], spread, first);
+            acc[r][1] = _mm512_dpbf16_ps(acc[r][1], spread, second);
+          }
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      _mm512_storeu_ps(c + (row + r) * kStrip, acc[r][0]);
+      _mm512_storeu_ps(c + (row + r) * kStrip + 16, acc[r][1]);
+    }
+  }
+}
+#endif
+#endif
+
+template <typename T, int TA, int TB>
+FR_INLINE void gemm(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB> b, float* c, int64_t rows,
+                    int64_t depth, bool add) {
+  if constexpr (std::is_same_v<T, float>) {
+    gemm_f32(a.data, lda, a_step, b.data, c, rows, depth, add);
+  } else {
+#if FR_BF16
+    gemm_bf16<TA, TB>(a, lda, a_step, b, c, rows, depth, add);
+#endif
+  }
+}

@@ -1,0 +1,104 @@
+// What every instruction set provides: plain structs of pointers in, so that files compiled with other
+// instruction sets share no templates with the rest (an AVX-512 copy of one would crash older machines).
+//
+// Strips. All matrix products are written transposed: 32 rows of queries (or of hidden states) form a strip, one
+// vector lane each, and the other operand (keys, values, vocabulary) is walked row by row. Softmax statistics are
+// then plain lane-wise vector operations, and the walked operand needs no packing beyond padding.
+#pragma once
+
+#include <cstdint>
+
+#include "isa.h"
+
+namespace fastreader {
+
+constexpr int64_t kStrip = 32; // rows of a strip; also the group of keys that values are packed by
+
+// Operands of the products. A split value is the sum of two bf16: three products, or two (`half_split`, the
+// vocabulary's weight being bf16 already).
+enum class Mode { f32, bf16, split, half_split };
+
+// Rows of a strided matrix of float or bf16.
+struct Source {
+  const void* data;
+  bool bf16;
+  int64_t token_stride; // elements
+  int64_t head_stride;
+};
+
+struct AttentionArgs {
+  Source query, key, value; // [Tq, Hq, D], [Tk, Hk, D], [Tk, Hk, Dv]
+  int64_t queries, keys, heads, key_heads, groups, size, value_size;
+  int64_t padded_keys, padded_size, padded_value_size; // multiples of 32
+  const int32_t* place; // [Tq] anchors
+  const int32_t* until; // [Tk]
+  const int32_t* query_positions; // [Tq], read with a window only
+  const int32_t* key_positions; // [Tk]
+  float scale;
+  int64_t window; // 0: none
+  float softcap; // 0: none
+  // The schedule.
+  int64_t tiles, tile_rows, key_block; // tile_rows: rows of the largest tile, a multiple of 32
+  const int32_t *tile_start, *tile_stop, *block_ptr, *block_start, *block_stop;
+  const bool* block_full;
+  // Packed operands: keys [terms][Hk][padded_keys][padded_size], values [terms][Hk][padded_keys / 32][padded_value_size][32].
+  void* packed_keys;
+  void* packed_values;
+  // [Tq, Hq, Dv] contiguous, float or bf16; lse float [Tq, Hq] or null.
+  void* out;
+  bool out_bf16;
+  float* lse;
+};
+
+// What 32 rows know of the vocabulary read so far; see linear_logprob_tile.inl.
+struct alignas(64) LogprobState {
+  float maximum[kStrip]; // log2 units
+  float total[kStrip];
+  float weighted[kStrip];
+  float best[kStrip]; // greatest logit, nats
+  float picked[kStrip]; // logit of the target
+  int32_t argmax[kStrip];
+  int32_t target[kStrip];
+};
+
+struct LogprobArgs {
+  Source hidden, weight; // [R, E], [V, E]
+  int64_t rows, vocabulary, size, padded_size;
+  const int64_t* target; // [R]
+  const int64_t* labels; // [L]
+  int64_t label_count;
+  const float* bias; // [V] or null
+  float scale, softcap;
+  // Work is cut into blocks of rows (a multiple of 32), whose packed states stay in cache, times slices of the
+  // vocabulary (a multiple of 32), so that few rows still occupy all threads. Neither depends on their number.
+  int64_t row_block, blocks, slice_size;
+  LogprobState* states; // [slices][blocks][row_block / 32]
+  float* label_logits; // [R, L]
+};
+
+struct Kernels {
+  int64_t operand_bytes; // of one element of a packed operand, all its terms together
+  // Pack one group of 32 keys of one head.
+  void (*pack_keys)(const AttentionArgs&, int64_t head, int64_t group);
+  // One tile of queries for one key head.
+  void (*attend)(const AttentionArgs&, int64_t tile, int64_t head, void* workspace);
+  // One block of rows against one slice of the vocabulary.
+  void (*logprob)(const LogprobArgs&, int64_t block, int64_t slice, void* workspace);
+  // Bytes of workspace, 64-byte aligned, one a thread.
+  int64_t (*attend_workspace)(const AttentionArgs&);
+  int64_t (*logprob_workspace)(const LogprobArgs&);
+  // Around the work of a thread: tile registers are configured and released here.
+  void (*enter)();
+  void (*leave)();
+};
+
+// The kernels for operands of `mode` with at most `isa`; null when that instruction set has none for the mode.
+const Kernels* kernels_portable(Mode mode);
+const Kernels* kernels_avx2(Mode mode);
+const Kernels* kernels_avx512(Mode mode);
+const Kernels* kernels_avx512_bf16(Mode mode);
+const Kernels* kernels_amx(Mode mode);
+
+inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+} // namespace fastreader

@@ -1,0 +1,46 @@
+// The kernels compiled for AVX-512.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "kernels.h"
+
+#define FR_INLINE static inline __attribute__((always_inline))
+#define FR_WIDTH 16
+#define FR_ROWS 8
+#define FR_AVX512 1
+#define FR_BF16 0
+#define FR_AMX 0
+
+#if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")
+#endif
+
+namespace fastreader {
+namespace {
+#include "simd.inl"
+#include "gemm.inl"
+#include "tree_attention_tile.inl"
+#include "linear_logprob_tile.inl"
+#include "table.inl"
+} // namespace
+
+const Kernels* kernels_avx512(Mode mode) { return table(mode); }
+} // namespace fastreader
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#else
+namespace fastreader {
+const Kernels* kernels_avx512(Mode) { return nullptr; }
+} // namespace fastreader
+#endif

@@ -1,0 +1,27 @@
+// The kernels compiled for any machine (vectors of 4 floats, as SSE2 and NEON have).
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "kernels.h"
+
+#define FR_INLINE static inline __attribute__((always_inline))
+#define FR_WIDTH 4
+#define FR_ROWS 4
+#define FR_AVX512 0
+#define FR_BF16 0
+#define FR_AMX 0
+
+namespace fastreader {
+namespace {
+#include "simd.inl"
+#include "gemm.inl"
+#include "tree_attention_tile.inl"
+#include "linear_logprob_tile.inl"
+#include "table.inl"
+} // namespace
+
+const Kernels* kernels_portable(Mode mode) { return table(mode); }
+} // namespace fastreader

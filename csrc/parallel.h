@@ -1,0 +1,47 @@
+// Shared by the ops: picking kernels, and handing tasks to threads.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <atomic>
+
+#include "kernels.h"
+
+namespace fastreader {
+
+// The kernels of the best instruction set up to `isa` for operands of `mode`. Where a CPU has no bf16 products
+// (before AVX-512 BF16), bf16 and split operands are widened to fp32, which is faster there and no less exact.
+const Kernels& kernels_for(Isa isa, Mode mode);
+
+// Runs task(i, workspace) for every i; tasks are handed out in order, each to whichever thread is free. Tasks are
+// independent, so results depend neither on the number of threads nor on the order.
+template <typename Task>
+void run_tasks(const Kernels& kernels, int64_t count, int64_t workspace_bytes, const Task& task) {
+  const int64_t threads = std::min<int64_t>(at::get_num_threads(), count);
+  if (threads < 1) return;
+  const int64_t bytes = round_up(workspace_bytes, 4096);
+  const at::Tensor memory = at::empty({threads * bytes + 64}, at::kByte);
+  char* base = reinterpret_cast<char*>(round_up(reinterpret_cast<int64_t>(memory.data_ptr()), 64));
+  std::atomic<int64_t> next{0};
+  at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+    kernels.enter();
+    for (int64_t thread = begin; thread < end; ++thread) {
+      for (int64_t i = next++; i < count; i = next++) task(i, base + thread * bytes);
+    }
+    kernels.leave();
+  });
+}
+
+// A tensor as rows [token, head] of float or bf16; `head_axis` is -1 for a matrix.
+inline Source source_of(const at::Tensor& tensor, int64_t head_axis) {
+  return {tensor.data_ptr(), tensor.scalar_type() == at::kBFloat16, tensor.stride(0),
+          head_axis < 0 ? 0 : tensor.stride(head_axis)};
+}
+
+// Rows must be contiguous; anything else is copied.
+inline at::Tensor with_contiguous_rows(const at::Tensor& tensor) {
+  return tensor.stride(-1) == 1 || tensor.size(-1) <= 1 ? tensor : tensor.contiguous();
+}
+
+} // namespace fastreader

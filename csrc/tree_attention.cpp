@@ -1,0 +1,127 @@
+// fastreader::tree_attention on the CPU: packs keys and values once, then runs (tile, key head) tasks.
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include "parallel.h"
+
+namespace fastreader {
+namespace {
+
+constexpr int64_t kMaxSize = 256;
+
+const int32_t* indices(const at::Tensor& tensor, int64_t length, const char* name) {
+  TORCH_CHECK(tensor.scalar_type() == at::kInt && tensor.dim() == 1 && tensor.is_contiguous() &&
+                  (length < 0 || tensor.size(0) == length),
+              "tree_attention: ", name, " must be contiguous int32 [", length, "], got ", tensor.scalar_type(), " ",
+              tensor.sizes());
+  return tensor.const_data_ptr<int32_t>();
+}
+
+// A schedule that reached past the tensors would read foreign memory.
+void check_schedule(const AttentionArgs& a, int64_t blocks) {
+  TORCH_CHECK(a.block_ptr[0] == 0 && a.block_ptr[a.tiles] == blocks, "tree_attention: block_ptr does not fit blocks");
+  for (int64_t t = 0; t < a.tiles; ++t) {
+    TORCH_CHECK(0 <= a.tile_start[t] && a.tile_start[t] < a.tile_stop[t] && a.tile_stop[t] <= a.queries &&
+                    a.block_ptr[t] <= a.block_ptr[t + 1],
+                "tree_attention: tile ", t, " of the schedule is out of range");
+  }
+  for (int64_t b = 0; b < blocks; ++b) {
+    TORCH_CHECK(0 <= a.block_start[b] && a.block_start[b] < a.block_stop[b] && a.block_stop[b] <= a.keys,
+                "tree_attention: block ", b, " of the schedule is out of range");
+  }
+}
+
+std::tuple<at::Tensor, at::Tensor> tree_attention(
+    const at::Tensor& query_in, const at::Tensor& key_in, const at::Tensor& value_in, const at::Tensor& until,
+    const at::Tensor& anchor, const std::optional<at::Tensor>& query_positions,
+    const std::optional<at::Tensor>& key_positions, const at::Tensor& tile_start, const at::Tensor& tile_stop,
+    const at::Tensor& block_ptr, const at::Tensor& block_start, const at::Tensor& block_stop,
+    const at::Tensor& block_full, double scale, std::optional<int64_t> window, std::optional<double> softcap,
+    bool split, bool return_lse, c10::string_view isa_name) {
+  TORCH_CHECK(query_in.dim() == 3 && key_in.dim() == 3 && value_in.dim() == 3,
+              "tree_attention: query, key and value must be [tokens, heads, size]");
+  const at::ScalarType dtype = query_in.scalar_type();
+  TORCH_CHECK((dtype == at::kFloat || (dtype == at::kBFloat16 && !split)) && key_in.scalar_type() == dtype &&
+                  value_in.scalar_type() == dtype,
+              "tree_attention: the CPU kernel takes float32 or bfloat16, and float32 when split; got ", dtype);
+  const at::Tensor query = with_contiguous_rows(query_in), key = with_contiguous_rows(key_in);
+  const at::Tensor value = with_contiguous_rows(value_in);
+  AttentionArgs a{};
+  a.query = source_of(query, 1);
+  a.key = source_of(key, 1);
+  a.value = source_of(value, 1);
+  a.queries = query.size(0);
+  a.keys = key.size(0);
+  a.heads = query.size(1);
+  a.key_heads = key.size(1);
+  a.size = query.size(2);
+  a.value_size = value.size(2);
+  TORCH_CHECK(key.size(2) == a.size && value.size(0) == a.keys && value.size(1) == a.key_heads &&
+                  (a.key_heads == 0 ? a.heads == 0 : a.heads % a.key_heads == 0),
+              "tree_attention: query, key and value do not fit: ", query.sizes(), key.sizes(), value.sizes());
+  TORCH_CHECK(a.size <= kMaxSize && a.value_size <= kMaxSize, "tree_attention: head sizes above ", kMaxSize);
+  at::Tensor out = at::zeros({a.queries, a.heads, a.value_size}, query.options());
+  at::Tensor lse = at::full({return_lse ? a.queries : 0, a.heads}, -std::numeric_limits<float>::infinity(),
+                            query.options().dtype(at::kFloat));
+  if (out.numel() == 0 || a.keys == 0) return {out, lse};
+
+  a.groups = a.heads / a.key_heads;
+  a.padded_keys = round_up(a.keys, kStrip);
+  a.padded_size = round_up(a.size, kStrip);
+  a.padded_value_size = round_up(a.value_size, kStrip);
+  const at::Tensor place = anchor.to(at::kInt).contiguous();
+  a.place = indices(place, a.queries, "anchor");
+  a.until = indices(until, a.keys, "until");
+  if (window.has_value()) {
+    TORCH_CHECK(query_positions.has_value() && key_positions.has_value(), "tree_attention: a window needs positions");
+    a.window = std::min<int64_t>(*window, std::numeric_limits<int32_t>::max());
+    a.query_positions = indices(*query_positions, a.queries, "query_positions");
+    a.key_positions = indices(*key_positions, a.keys, "key_positions");
+  }
+  a.scale = static_cast<float>(scale);
+  a.softcap = static_cast<float>(softcap.value_or(0));
+  a.tiles = tile_start.size(0);
+  const int64_t blocks = block_start.size(0);
+  a.tile_start = indices(tile_start, a.tiles, "tile_start");
+  a.tile_stop = indices(tile_stop, a.tiles, "tile_stop");
+  a.block_ptr = indices(block_ptr, a.tiles + 1, "block_ptr");
+  a.block_start = indices(block_start, blocks, "block_start");
+  a.block_stop = indices(block_stop, blocks, "block_stop");
+  TORCH_CHECK(block_full.scalar_type() == at::kBool && block_full.is_contiguous() && block_full.numel() == blocks,
+              "tree_attention: block_full must be contiguous bool [", blocks, "]");
+  a.block_full = block_full.const_data_ptr<bool>();
+  check_schedule(a, blocks);
+  for (int64_t t = 0; t < a.tiles; ++t) {
+    a.tile_rows = std::max(a.tile_rows, round_up((a.tile_stop[t] - a.tile_start[t]) * a.groups, kStrip));
+  }
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t base = a.block_start[b] / kStrip * kStrip;
+    a.key_block = std::max(a.key_block, round_up(a.block_stop[b], kStrip) - base);
+  }
+  a.out = out.data_ptr();
+  a.out_bf16 = dtype == at::kBFloat16;
+  a.lse = return_lse ? lse.mutable_data_ptr<float>() : nullptr;
+
+  const Mode mode = split ? Mode::split : dtype == at::kBFloat16 ? Mode::bf16 : Mode::f32;
+  const Kernels& kernels = kernels_for(resolve_isa(std::string(isa_name)), mode);
+  const int64_t row_bytes = a.key_heads * a.padded_keys * kernels.operand_bytes;
+  const at::Tensor packed_keys = at::empty({row_bytes * a.padded_size}, at::kByte);
+  const at::Tensor packed_values = at::empty({row_bytes * a.padded_value_size}, at::kByte);
+  a.packed_keys = packed_keys.data_ptr();
+  a.packed_values = packed_values.data_ptr();
+  const int64_t groups = a.padded_keys / kStrip;
+  at::parallel_for(0, a.key_heads * groups, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) kernels.pack_keys(a, i / groups, i % groups);
+  });
+  run_tasks(kernels, a.tiles * a.key_heads, kernels.attend_workspace(a), [&](int64_t i, void* workspace) {
+    kernels.attend(a, i % a.tiles, i / a.tiles, workspace);
+  });
+  return {out, lse};
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(fastreader, CPU, m) { m.impl("tree_attention", &tree_attention); }
+
+} // namespace fastreader
