@@ -1,7 +1,7 @@
 """Compile every Triton kernel ahead of time for every target, without a GPU, and say what came out.
 
-    python tests/ops/compile_report.py            the default cases, as a table
-    python tests/ops/compile_report.py --full     every head size, type and target (docs/kernels.md)
+python tests/ops/compile_report.py            the default cases, as a table
+python tests/ops/compile_report.py --full     every head size, type and target (docs/kernels.md)
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ def attention_case(
     types |= dict.fromkeys(("until_ptr", "tile_ptr", "block_start_ptr", "block_stop_ptr"), "*i32")
     types |= dict.fromkeys(("scale", "scale_log2", "softcap"), "fp32")
     constants = dict.fromkeys(("stride_query_size", "stride_key_size", "stride_value_size"), 1)
-    constants |= dict(D=size, DV=value_size, HEADS_PACKED=3 if variant else 1, HEAD_CHUNKS=1)
-    constants |= dict(WINDOW=variant, SOFTCAP=variant, UPCAST=False)
-    constants |= dict(BLOCK_M=config.block_m, BLOCK_N=config.block_n)
-    constants |= dict(BLOCK_D=triton.next_power_of_2(size), BLOCK_DV=triton.next_power_of_2(value_size))
+    constants |= {"D": size, "DV": value_size, "HEADS_PACKED": 3 if variant else 1, "HEAD_CHUNKS": 1}
+    constants |= {"WINDOW": variant, "SOFTCAP": variant, "UPCAST": False}
+    constants |= {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
+    constants |= {"BLOCK_D": triton.next_power_of_2(size), "BLOCK_DV": triton.next_power_of_2(value_size)}
     if variant or decode:
         types["lse_ptr"] = "*fp32"
     else:
@@ -113,9 +113,9 @@ def attention_case(
     if variant:
         types |= dict.fromkeys(("query_position_ptr", "key_position_ptr"), "*i32")
     else:
-        constants |= dict(query_position_ptr=None, key_position_ptr=None, heads_a_key=1)
+        constants |= {"query_position_ptr": None, "key_position_ptr": None, "heads_a_key": 1}
     name = f"attention-{size}{'-decode' if decode else ''}{'-variant' if variant else ''}"
-    options = dict(num_warps=config.num_warps, num_stages=config.num_stages)
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     return Case(
         name, attention.tree_attention_kernel, target, dtype, True, config.block_m < 64, types, constants, options
     )
@@ -131,15 +131,15 @@ def logprob_case(
     types |= {"max_ptr": "*fp32", "sum_ptr": "*fp32", "scale": "fp32", "softcap": "fp32"}
     optional = {"tilt_ptr": "*fp32", "argmax_ptr": "*i32", "bias_ptr": f"*{element}", "label_ptr": "*i64"}
     optional["label_logit_ptr"] = "*fp32"
-    constants: dict[str, Any] = dict(stride_hidden_width=1, stride_weight_width=1, SOFTCAP=stats, STATS=stats)
-    constants |= dict(UPCAST=False, BLOCK_R=config.block_r, BLOCK_V=config.block_v, BLOCK_E=config.block_e)
+    constants: dict[str, Any] = {"stride_hidden_width": 1, "stride_weight_width": 1, "SOFTCAP": stats, "STATS": stats}
+    constants |= {"UPCAST": False, "BLOCK_R": config.block_r, "BLOCK_V": config.block_v, "BLOCK_E": config.block_e}
     constants["LOWEST"] = -1.0e30
     if stats:
         types |= optional
     else:
         constants |= dict.fromkeys(optional)
     name = f"logprob{'-few' if few else ''}{'-stats' if stats else ''}"
-    options = dict(num_warps=config.num_warps, num_stages=config.num_stages)
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     return Case(
         name, logprob.linear_logprob_kernel, target, dtype, True, config.block_r < 64, types, constants, options
     )
@@ -148,15 +148,15 @@ def logprob_case(
 def merge_cases(target: int, dtype: torch.dtype) -> Iterator[Case]:
     """merge_state, of two states and of a stack."""
     element = NAMES[dtype]
-    shape = dict(DV=256, BLOCK_R=16, BLOCK_DV=256)
-    types = {name: f"*{element}" for name in ("out_a_ptr", "out_b_ptr", "out_ptr")}
+    shape = {"DV": 256, "BLOCK_R": 16, "BLOCK_DV": 256}
+    types = dict.fromkeys(("out_a_ptr", "out_b_ptr", "out_ptr"), f"*{element}")
     types |= dict.fromkeys(("lse_a_ptr", "lse_b_ptr", "lse_ptr"), "*fp32")
     strides = dict.fromkeys(("stride_out_a_size", "stride_out_b_size"), 1)
     yield Case(
-        "merge-pair", merge.merge_pair_kernel, target, dtype, False, False, types, shape | strides, dict(num_warps=4)
+        "merge-pair", merge.merge_pair_kernel, target, dtype, False, False, types, shape | strides, {"num_warps": 4}
     )
     types = {"part_ptr": "*fp32", "part_lse_ptr": "*fp32", "out_ptr": f"*{element}", "lse_ptr": "*fp32"}
-    yield Case("merge-stack", merge.merge_stack_kernel, target, dtype, False, False, types, shape, dict(num_warps=4))
+    yield Case("merge-stack", merge.merge_stack_kernel, target, dtype, False, False, types, shape, {"num_warps": 4})
 
 
 def full_cases() -> list[Case]:
@@ -203,6 +203,7 @@ def signature_of(case: Case) -> tuple[dict[str, str], dict[tuple[int], Any], lis
 
 def compile_case(case: Case) -> Compiled:
     """Compile one case and read registers and stack from the binary, matrix instructions from the PTX."""
+    options = case.options | {"enable_fp_fusion": True}
     types, constants, aligned = signature_of(case)
     source = ASTSource(
         fn=case.kernel,
@@ -210,7 +211,7 @@ def compile_case(case: Case) -> Compiled:
         constexprs=constants,
         attrs={path: [["tt.divisibility", 16]] for path in aligned},
     )
-    compiled = triton.compile(source, target=GPUTarget("cuda", case.target, 32), options=case.options | dict(enable_fp_fusion=True))
+    compiled = triton.compile(source, target=GPUTarget("cuda", case.target, 32), options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(compiled.asm["cubin"])
         usage = subprocess.run(
@@ -225,7 +226,7 @@ def compile_case(case: Case) -> Compiled:
 def table(results: list[Compiled]) -> str:
     """A Markdown table of the results."""
     lines = [
-        "| target | kernel | type | block | warps | stages | registers | stack | shared | matrix instructions | faults |",
+        "| target | kernel | type | block | warps | stages | registers | stack | shared | matrix | faults |",
         "|-|-|-|-|-|-|-|-|-|-|-|",
     ]
     for result in results:

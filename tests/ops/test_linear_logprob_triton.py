@@ -42,9 +42,7 @@ def check(
     offset = (torch.randn(vocabulary, generator=generator) + shift).to(dtype) if bias else None
     labels = torch.tensor([vocabulary - 1, 0, vocabulary // 2, 0])
     config = None if block is None else Config(*block)
-    got = linear_logprob_triton(
-        hidden, weight, target, offset, softcap, scale, labels, config=config, splits=splits
-    )
+    got = linear_logprob_triton(hidden, weight, target, offset, softcap, scale, labels, config=config, splits=splits)
     assert got.entropy is not None and got.argmax is not None and got.labels is not None
     wide = [t if t is None else t.double() for t in (hidden, weight, offset)]
     golden = linear_logprob_reference(wide[0], wide[1], target, wide[2], softcap, scale)
@@ -56,9 +54,7 @@ def check(
     assert torch.equal(got.argmax, golden[3])
     for column, label in enumerate(labels.tolist()):
         everywhere = torch.full_like(target, label)
-        near, exact = (
-            linear_logprob_reference(h, w, everywhere, b, softcap, scale)[0] for h, w, b in (single, wide)
-        )
+        near, exact = (linear_logprob_reference(h, w, everywhere, b, softcap, scale)[0] for h, w, b in (single, wide))
         assert_as_exact_as_eager(f"label {label}", got.labels[:, column], near, exact)
     lean = linear_logprob_triton(
         hidden, weight, target, offset, softcap, scale, stats=False, config=config, splits=splits
@@ -68,7 +64,9 @@ def check(
 
 
 @pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
-@pytest.mark.parametrize(("rows", "width", "vocabulary"), [(0, 8, 5), (1, 1, 1), (1, 63, 127), (17, 33, 129), (5, 16, 64)])
+@pytest.mark.parametrize(
+    ("rows", "width", "vocabulary"), [(0, 8, 5), (1, 1, 1), (1, 63, 127), (17, 33, 129), (5, 16, 64)]
+)
 def test_awkward_sizes(rows: int, width: int, vocabulary: int, dtype: torch.dtype) -> None:
     check(rows, width, vocabulary, dtype)
 
@@ -107,7 +105,7 @@ def test_large_logits_leave_entropy_exact(shift: float) -> None:
 def test_random_shapes(
     rows: int, width: int, vocabulary: int, bias: bool, softcap: float | None, scale: float, splits: int | None
 ) -> None:
-    options: dict[str, Any] = dict(bias=bias, softcap=softcap, scale=scale, splits=splits)
+    options: dict[str, Any] = {"bias": bias, "softcap": softcap, "scale": scale, "splits": splits}
     check(rows, width, vocabulary, torch.float32, **options)
 
 

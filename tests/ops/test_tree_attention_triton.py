@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forests import Inputs, attention_inputs, forest, random_forest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tolerance import assert_as_exact_as_eager
 
 from fastreader.errors import UnsupportedImplementationError
 from fastreader.ops import tree_attention
-from forests import Inputs, attention_inputs, forest, random_forest
-from tolerance import assert_as_exact_as_eager
 
 pytestmark = pytest.mark.interpreter
 SINGLE_AND_HALF = (torch.float32, torch.float16)
@@ -151,7 +151,14 @@ def test_random_forests(
 ) -> None:
     until, positions = forest(climbs)
     anchor = None if anchors is None else np.array(anchors, dtype=np.int64) % len(until)
-    options: dict[str, Any] = dict(window=window, softcap=softcap, anchor=anchor, heads=heads, dtype=dtype, size=16)
+    options: dict[str, Any] = {
+        "window": window,
+        "softcap": softcap,
+        "anchor": anchor,
+        "heads": heads,
+        "dtype": dtype,
+        "size": 16,
+    }
     check(attention_inputs(until, positions, **options), block=(16, 16, 4, 2), splits=splits)
 
 

@@ -65,7 +65,7 @@ def launch_attention(length: int, size: int, *, decode: bool = False, window: in
     until, positions = random_forest(length, length)
     anchor = random_forest(length, 2)[0] % length if decode else None
     inputs = attention_inputs(
-        until, positions, dtype=torch.bfloat16, heads=(4, 4), size=size, anchor=anchor, window=window
+        until, positions, dtype=torch.bfloat16, heads=(16, 16), size=size, anchor=anchor, window=window
     )
     rows = 1 if decode else 4096
     config = default_config(90, size, torch.bfloat16, rows)

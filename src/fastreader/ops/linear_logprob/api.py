@@ -88,7 +88,9 @@ def linear_logprob_stats(
         require_triton("linear_logprob", hidden)
         from fastreader.ops.linear_logprob.triton import linear_logprob_triton
 
-        return LogprobStats(*linear_logprob_triton(hidden, weight, target, bias, softcap, scale)[:4])
+        stats = linear_logprob_triton(hidden, weight, target, bias, softcap, scale)
+        assert stats.entropy is not None and stats.argmax is not None
+        return LogprobStats(stats.logprob, stats.logsumexp, stats.entropy, stats.argmax)
     if impl == "reference":
         return LogprobStats(*linear_logprob_reference(hidden, weight, target, bias, softcap, scale))
     if impl in ("auto", "torch"):

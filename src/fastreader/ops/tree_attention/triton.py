@@ -1,4 +1,4 @@
-# mypy: allow-untyped-decorators, allow-untyped-defs, allow-untyped-calls
+# mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """tree_attention in Triton: online softmax over the key blocks that the schedule gives a tile of queries.
 
     out_i = sum_j exp(s_ij - lse_i) v_j,    lse_i = log sum_j exp(s_ij),    j <= anchor[i] < until[j]
@@ -286,7 +286,8 @@ def _upload(schedule: Schedule, device: torch.device) -> DeviceSchedule:
     tiles = tiles[np.argsort(-counts, kind="stable")].astype(np.int32)
     padded = [np.append(a[order], 0).astype(np.int32) for a in (schedule.block_start, schedule.block_stop)]
     longest = int(counts.max(initial=0))
-    return DeviceSchedule(*(torch.from_numpy(a).to(device) for a in (tiles, *padded)), longest)
+    on_device = [torch.from_numpy(a).to(device) for a in (tiles, *padded)]
+    return DeviceSchedule(on_device[0], on_device[1], on_device[2], longest)
 
 
 def pack_heads(groups: int, block_m: int) -> tuple[int, int]:
@@ -384,6 +385,6 @@ def tree_attention_triton(
         num_stages=config.num_stages,
         enable_fp_fusion=True,
     )
-    if splits > 1:
+    if splits > 1 and part_lse is not None:
         merge_stack_triton(part, part_lse, out, lse)
     return out.to(query.dtype), lse
