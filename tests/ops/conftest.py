@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import torch
+from forests import poisoned
 
 SUITES = ("interpreter", "compile")
 
@@ -31,15 +30,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def poisoned_memory() -> Iterator[None]:
-    """`torch.empty` gives NaN (integers: a huge negative number), so that reading what nobody wrote shows."""
-    empty = torch.empty
-
-    def poisoned(*args: Any, **kwargs: Any) -> torch.Tensor:
-        tensor = empty(*args, **kwargs)
-        if tensor.is_floating_point():
-            return tensor.fill_(float("nan"))
-        return tensor.fill_(torch.iinfo(tensor.dtype).min) if tensor.dtype in (torch.int32, torch.int64) else tensor
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "empty", poisoned)
+    with poisoned():
         yield

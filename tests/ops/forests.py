@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -60,8 +62,14 @@ class Inputs:
             *(self.query_positions, self.key_positions, self.scale, self.window, self.softcap),
         )
 
+    def to(self, device: str) -> Inputs:
+        moved = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
+
     def plan(self) -> AttentionPlan:
-        return AttentionPlan(*(t.numpy() for t in (self.until, self.anchor, self.query_positions, self.key_positions)))
+        return AttentionPlan(
+            *(t.cpu().numpy() for t in (self.until, self.anchor, self.query_positions, self.key_positions))
+        )
 
     def golden(self) -> tuple[Tensor, Tensor]:
         """(output, lse) in float64 from the quantised inputs."""
@@ -115,3 +123,19 @@ def attention_inputs(
         window,
         softcap,
     )
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """`torch.empty` gives NaN (int32 and int64: the lowest), so that reading what nobody wrote shows."""
+    empty = torch.empty
+
+    def filled(*args: Any, **kwargs: Any) -> Tensor:
+        tensor = empty(*args, **kwargs)
+        if tensor.is_floating_point():
+            return tensor.fill_(float("nan"))
+        return tensor.fill_(torch.iinfo(tensor.dtype).min) if tensor.dtype in (torch.int32, torch.int64) else tensor
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty", filled)
+        yield
