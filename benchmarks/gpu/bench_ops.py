@@ -211,9 +211,7 @@ def main() -> None:
             f"{share:5.2f} of matmul  {line.what}"
         )
     if arguments.results:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-        ).stdout.strip()
+        head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
         record = {
             "device": torch.cuda.get_device_name(),
             "torch": torch.__version__,

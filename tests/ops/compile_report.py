@@ -1,12 +1,13 @@
 """Compile every Triton kernel ahead of time for every target, without a GPU, and say what came out.
 
-python tests/ops/compile_report.py            the default cases, as a table
-python tests/ops/compile_report.py --full     every head size, type and target (docs/kernels.md)
+`python tests/ops/compile_report.py` prints a draw of the cases as a table, with `--full` all of them, and with
+`--write docs/kernels.md` puts them there.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import subprocess
 import tempfile
@@ -37,7 +38,7 @@ MATRIX_PATTERN = {
 }
 NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 DTYPES = tuple(NAMES)
-SIZES = (64, 96, 128, 256)
+SIZES = (64, 96, 128, 192, 256)  # of each bucket of configurations, the largest or one that is padded
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,12 @@ class Compiled:
         return faults
 
 
+def options_of(config: attention.Config | logprob.Config) -> dict[str, int]:
+    """Compiler options, as the launchers pass them."""
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    return options if config.max_registers is None else options | {"maxnreg": config.max_registers}
+
+
 def attention_case(
     target: int,
     size: int,
@@ -115,40 +122,60 @@ def attention_case(
     else:
         constants |= {"query_position_ptr": None, "key_position_ptr": None, "heads_a_key": 1}
     name = f"attention-{size}{'-decode' if decode else ''}{'-variant' if variant else ''}"
-    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     return Case(
-        name, attention.tree_attention_kernel, target, dtype, True, config.block_m < 64, types, constants, options
+        name,
+        attention.tree_attention_kernel,
+        target,
+        dtype,
+        True,
+        config.block_m < 64,
+        types,
+        constants,
+        options_of(config),
     )
 
 
 def logprob_case(
-    target: int, dtype: torch.dtype, *, few: bool = False, stats: bool = True, config: logprob.Config | None = None
+    target: int,
+    dtype: torch.dtype,
+    *,
+    few: bool = False,
+    stats: bool = True,
+    capped: bool = False,
+    config: logprob.Config | None = None,
 ) -> Case:
-    """linear_logprob; with `stats` also entropy, arg-max, bias, labels and a soft cap."""
-    config = config or logprob.default_config(target, dtype, 1 if few else 4096)
+    """linear_logprob; with `stats` also entropy, arg-max, bias and labels."""
+    config = config or logprob.default_config(target, dtype, 1 if few else 4096, capped)
     element = NAMES[dtype]
     types = {"hidden_ptr": f"*{element}", "weight_ptr": f"*{element}", "target_ptr": "*i64", "picked_ptr": "*fp32"}
     types |= {"max_ptr": "*fp32", "sum_ptr": "*fp32", "scale": "fp32", "softcap": "fp32"}
     optional = {"tilt_ptr": "*fp32", "argmax_ptr": "*i32", "bias_ptr": f"*{element}", "label_ptr": "*i64"}
     optional["label_logit_ptr"] = "*fp32"
-    constants: dict[str, Any] = {"stride_hidden_width": 1, "stride_weight_width": 1, "SOFTCAP": stats, "STATS": stats}
+    constants: dict[str, Any] = {"stride_hidden_width": 1, "stride_weight_width": 1, "SOFTCAP": capped}
     constants |= {"UPCAST": False, "BLOCK_R": config.block_r, "BLOCK_V": config.block_v, "BLOCK_E": config.block_e}
-    constants["LOWEST"] = -1.0e30
+    constants |= {"STATS": stats, "LOWEST": -1.0e30}
     if stats:
         types |= optional
     else:
         constants |= dict.fromkeys(optional)
-    name = f"logprob{'-few' if few else ''}{'-stats' if stats else ''}"
-    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    name = f"logprob{'-few' if few else ''}{'-stats' if stats else ''}{'-capped' if capped else ''}"
     return Case(
-        name, logprob.linear_logprob_kernel, target, dtype, True, config.block_r < 64, types, constants, options
+        name,
+        logprob.linear_logprob_kernel,
+        target,
+        dtype,
+        True,
+        config.block_r < 64,
+        types,
+        constants,
+        options_of(config),
     )
 
 
 def merge_cases(target: int, dtype: torch.dtype) -> Iterator[Case]:
     """merge_state, of two states and of a stack."""
     element = NAMES[dtype]
-    shape = {"DV": 256, "BLOCK_R": 16, "BLOCK_DV": 256}
+    shape = {"DV": 256, "BLOCK_R": 8, "BLOCK_DV": 256}
     types = dict.fromkeys(("out_a_ptr", "out_b_ptr", "out_ptr"), f"*{element}")
     types |= dict.fromkeys(("lse_a_ptr", "lse_b_ptr", "lse_ptr"), "*fp32")
     strides = dict.fromkeys(("stride_out_a_size", "stride_out_b_size"), 1)
@@ -167,24 +194,26 @@ def full_cases() -> list[Case]:
             for size in SIZES:
                 cases += [attention_case(target, size, dtype, variant=variant) for variant in (False, True)]
                 cases.append(attention_case(target, size, dtype, decode=True))
-            cases += [logprob_case(target, dtype, stats=stats) for stats in (False, True)]
-            cases.append(logprob_case(target, dtype, few=True))
+            for stats, capped in itertools.product((False, True), repeat=2):
+                cases.append(logprob_case(target, dtype, stats=stats, capped=capped))
+            cases.append(logprob_case(target, dtype, few=True, capped=True))
             cases += merge_cases(target, dtype)
     return cases
 
 
 def default_cases() -> list[Case]:
-    """A draw of them: each target with each head size, type and kernel, not each combination."""
+    """A draw of them that meets each target, head size, type, kernel and feature, not their every combination."""
     cases = []
     for i, target in enumerate(TARGETS):
-        for j, size in enumerate(SIZES):
-            half = DTYPES[(i + j) % 2]
-            cases.append(attention_case(target, size, half, variant=(i + j) % 3 == 0))
-        cases.append(attention_case(target, SIZES[i % 4], torch.float32, variant=i % 2 == 0))
-        cases.append(attention_case(target, SIZES[(i + 2) % 4], DTYPES[i % 2], decode=True))
-        cases.append(logprob_case(target, DTYPES[i % 2], stats=True))
-        cases.append(logprob_case(target, torch.float32, stats=i % 2 == 0))
-        cases.append(list(merge_cases(target, DTYPES[i % 3]))[i % 2])
+        half = DTYPES[i % 2]
+        cases += [attention_case(target, SIZES[(2 * i + j) % 5], half, variant=j == 0) for j in range(2)]
+        cases.append(attention_case(target, SIZES[(i + 2) % 5], torch.float32, variant=i % 2 == 0))
+        cases.append(logprob_case(target, half, capped=i % 2 == 0))
+    for i, target in enumerate(TARGETS[:4]):
+        cases.append(attention_case(target, SIZES[i], DTYPES[i % 2], decode=True))
+    cases.append(logprob_case(90, torch.float32, capped=True))
+    cases.append(logprob_case(80, torch.bfloat16, few=True, stats=False))
+    cases += [*merge_cases(90, torch.bfloat16), *merge_cases(120, torch.float32)]
     return cases
 
 
@@ -244,11 +273,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="every combination; takes minutes")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--write", type=Path, help="replace what follows the last heading of this file")
     arguments = parser.parse_args()
     cases = full_cases() if arguments.full else default_cases()
     with ThreadPoolExecutor(arguments.threads) as pool:
         results = list(pool.map(compile_case, cases))
-    print(table(results))
+    if arguments.write is None:
+        print(table(results))
+    else:
+        kept, _, last = arguments.write.read_text().rpartition("\n## ")
+        title = last.partition("\n")[0]
+        arguments.write.write_text(f"{kept}\n## {title}\n\n{table(results)}\n")
 
 
 if __name__ == "__main__":

@@ -85,3 +85,13 @@ def processors(device: torch.device) -> int:
     if device.type != "cuda":
         return 4
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def with_near_tiles(tensor: Tensor, extents: tuple[int, ...]) -> Tensor:
+    """The tensor, or a contiguous copy where offsets inside a tile of these extents would not fit 32 bits.
+
+    Kernels address a tile with 64 bits and its elements with 32 from there; only layouts such as a head size
+    outermost in a very long tensor come near the limit.
+    """
+    span = sum((extent - 1) * stride for extent, stride in zip(extents, tensor.stride(), strict=True))
+    return tensor if span < 2**31 else tensor.contiguous()

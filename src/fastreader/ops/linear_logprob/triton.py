@@ -19,40 +19,54 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fastreader.ops.triton_support import interpreting, processors, target_of
+from fastreader.ops.triton_support import interpreting, processors, target_of, with_near_tiles
 
 _LOWEST = -1.0e30  # stands for -inf in the running maximum, so that differences of two of them are numbers
 _MAX_SPLITS = 64
 
 
 class Config(NamedTuple):
-    """Rows, vocabulary and hidden columns of a block, warps, and stages of the load pipeline."""
+    """Rows, vocabulary and hidden columns of a block, warps, stages of the load pipeline, registers at most.
+
+    `max_registers` is for the compiler, which for float32 aims at more warps than fit and spills a few bytes.
+    """
 
     block_r: int
     block_v: int
     block_e: int
     num_warps: int
     num_stages: int
+    max_registers: int | None = None
 
 
-# For each compute capability; found without spills and within shared memory by the compile report (docs/kernels.md).
+# The pinned configurations, for each compute capability: without and with a soft cap, whose tanh needs registers.
+# None spills or exceeds shared memory, with or without the other features: the compile report (docs/kernels.md)
+# checks it.
+_SQUARE, _LOW = Config(128, 128, 64, 8, 3), Config(64, 128, 64, 8, 3)
 _HALF = {
-    80: Config(128, 128, 64, 8, 3),
-    89: Config(128, 128, 32, 8, 3),
-    90: Config(128, 256, 64, 8, 3),
-    100: Config(128, 256, 64, 8, 3),
-    120: Config(128, 128, 32, 8, 3),
+    80: (_SQUARE, _LOW),
+    89: (_SQUARE, _LOW),
+    90: (_SQUARE, _SQUARE),
+    100: (_SQUARE, _LOW),
+    120: (Config(128, 128, 32, 8, 3), _LOW),
 }
-_SINGLE = Config(64, 64, 32, 8, 2)
 _FEW_ROWS = 16
 _HALF_FEW = Config(16, 128, 64, 4, 3)
+_SINGLE = Config(64, 64, 16, 8, 2, 255)
 
 
-def default_config(target: int, dtype: torch.dtype, rows: int) -> Config:
-    """The pinned configuration for an entry of `triton_support.TARGETS`; few rows take one of their own."""
+def default_config(target: int, dtype: torch.dtype, rows: int, capped: bool) -> Config:
+    """The pinned configuration.
+
+    Args:
+        target: an entry of `triton_support.TARGETS`.
+        dtype: of the inputs.
+        rows: of hidden; few of a half type take a configuration of their own.
+        capped: whether there is a soft cap.
+    """
     if dtype == torch.float32:
         return _SINGLE
-    return _HALF_FEW if rows <= _FEW_ROWS else _HALF[target]
+    return _HALF_FEW if rows <= _FEW_ROWS else _HALF[target][capped]
 
 
 @triton.jit(
@@ -117,8 +131,8 @@ def linear_logprob_kernel(
         b_z = tl.zeros([BLOCK_R, BLOCK_V], tl.float32)  # [R, V]
         for column in range(0, width, BLOCK_E):
             m_e = o_e < width - column  # [E]
-            p_hidden = hidden_ptr + column * stride_hidden_width + o_hidden  # [R, E]
-            p_weight = tile_ptr + column * stride_weight_width + o_weight  # [E, V]
+            p_hidden = hidden_ptr + tl.cast(column, tl.int64) * stride_hidden_width + o_hidden  # [R, E]
+            p_weight = tile_ptr + tl.cast(column, tl.int64) * stride_weight_width + o_weight  # [E, V]
             b_h = tl.load(p_hidden, mask=m_r[:, None] & m_e[None, :], other=0.0)  # [R, E]
             b_w = tl.load(p_weight, mask=m_e[:, None] & m_v[None, :], other=0.0)  # [E, V]
             if UPCAST:
@@ -214,7 +228,9 @@ def linear_logprob_triton(
     """
     rows, width = hidden.shape
     vocabulary, device = weight.shape[0], hidden.device
-    config = config or default_config(target_of(device), hidden.dtype, rows)
+    config = config or default_config(target_of(device), hidden.dtype, rows, softcap is not None)
+    hidden = with_near_tiles(hidden, (config.block_r, config.block_e))
+    weight = with_near_tiles(weight, (config.block_v, config.block_e))
     row_tiles = triton.cdiv(rows, config.block_r)
     tiles = triton.cdiv(vocabulary, config.block_v)
     if splits is None:
@@ -261,6 +277,7 @@ def linear_logprob_triton(
             LOWEST=_LOWEST,
             num_warps=config.num_warps,
             num_stages=config.num_stages,
+            maxnreg=config.max_registers,
             enable_fp_fusion=True,
         )
     logsumexp, entropy, best = _join(peak, total, tilt, argmax)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fastreader.ops.triton_support import interpreting
 
-_ROWS = 16  # rows of a program; 16 x 256 values in 4 warps is 32 registers a thread
+_ROWS = 8  # rows of a program; 8 x 256 values in 4 warps is 16 registers a thread
 
 
 @triton.jit

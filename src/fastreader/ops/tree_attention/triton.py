@@ -27,7 +27,7 @@ from torch import Tensor
 from fastreader.ops.merge_state.triton import merge_stack_triton
 from fastreader.ops.tree_attention.plan import AttentionPlan
 from fastreader.ops.tree_attention.schedule import Schedule
-from fastreader.ops.triton_support import interpreting, processors, target_of
+from fastreader.ops.triton_support import interpreting, processors, target_of, with_near_tiles
 
 _LOG2_E = 1.0 / math.log(2.0)
 _MAX_SPLITS = 64
@@ -35,12 +35,16 @@ _BLOCKS_A_SPLIT = 4  # key blocks that are worth a program of their own
 
 
 class Config(NamedTuple):
-    """Rows of queries (tokens x heads packed) and keys of a block, warps, and stages of the load pipeline."""
+    """Rows of queries (tokens x heads packed) and keys of a block, warps, pipeline stages, registers at most.
+
+    `max_registers` is for the compiler, which for float32 aims at more warps than fit and spills a few bytes.
+    """
 
     block_m: int
     block_n: int
     num_warps: int
     num_stages: int
+    max_registers: int | None = None
 
 
 # The pinned configurations, for each compute capability and largest head size (96: all sizes between 64 and 128,
@@ -55,9 +59,11 @@ _HALF = {
     100: {64: Config(128, 64, 8, 3), 96: _WIDE, 128: _WIDE, 192: _FLAT, 256: _FLAT},
     120: {64: Config(128, 64, 8, 3), 96: _FLAT, 128: _FLAT, 192: _DEEP, 256: _DEEP},
 }
-_SINGLE = {64: Config(64, 32, 8, 2), 128: Config(32, 32, 8, 2), 256: Config(32, 16, 8, 2)}
-_DECODE_ROWS = 16  # the fewest rows tl.dot takes
-_DECODE = {64: Config(16, 64, 4, 3), 128: Config(16, 64, 4, 2), 256: Config(16, 32, 4, 2)}
+_THIN, _THIN_DEEP = Config(32, 16, 8, 1), Config(16, 32, 8, 1, 168)
+_SINGLE = {64: Config(64, 32, 8, 1), 96: _THIN, 128: _THIN, 192: _THIN_DEEP, 256: _THIN_DEEP}
+_FEW_ROWS = 16  # the fewest tl.dot takes
+_HALF_FEW = {64: Config(16, 64, 4, 3), 96: Config(16, 64, 4, 2), 128: Config(16, 64, 4, 2)}
+_HALF_FEW |= {192: Config(16, 64, 4, 2), 256: Config(16, 64, 4, 2)}
 
 
 def default_config(target: int, size: int, dtype: torch.dtype, rows: int) -> Config:
@@ -67,12 +73,12 @@ def default_config(target: int, size: int, dtype: torch.dtype, rows: int) -> Con
         target: an entry of `triton_support.TARGETS`.
         size: the larger of key and value head size.
         dtype: of the inputs.
-        rows: query tokens times query heads a key head; few take the decoding configuration.
+        rows: query tokens times query heads a key head; few of a half type take a configuration of their own.
     """
-    bucket = next(b for b in (64, 128, 256) if size <= b)
-    if rows <= _DECODE_ROWS:
-        return _DECODE[bucket]
-    return _SINGLE[bucket] if dtype == torch.float32 else _HALF[target][bucket]
+    bucket = 64 if size <= 64 else 96 if size < 128 else 128 if size == 128 else 192 if size < 256 else 256
+    if dtype == torch.float32:
+        return _SINGLE[bucket]
+    return _HALF_FEW[bucket] if rows <= _FEW_ROWS else _HALF[target][bucket]
 
 
 @triton.jit
@@ -326,6 +332,9 @@ def tree_attention_triton(
     if config is None:
         config = default_config(target_of(device), max(size, value_size), query.dtype, tokens * groups)
     packed, chunks = pack_heads(max(groups, 1), config.block_m)
+    query = with_near_tiles(query, (config.block_m // packed, packed, size))
+    key = with_near_tiles(key, (config.block_n, 1, size))
+    value = with_near_tiles(value, (config.block_n, 1, value_size))
     schedule = plan.schedule(window, config.block_m // packed, config.block_n)
     tables = device_schedule(schedule, device)
     programs = len(tables.tiles) * key_heads * chunks
@@ -383,6 +392,7 @@ def tree_attention_triton(
         BLOCK_DV=max(triton.next_power_of_2(value_size), 16),
         num_warps=config.num_warps,
         num_stages=config.num_stages,
+        maxnreg=config.max_registers,
         enable_fp_fusion=True,
     )
     if splits > 1 and part_lse is not None:
