@@ -10,7 +10,6 @@ import torch
 
 from fastreader.errors import UnsupportedImplementationError
 from fastreader.ops import linear_logprob, merge_state, tree_attention
-from fastreader.ops.triton_support import TARGETS, nearest_target
 
 
 def test_on_the_cpu_each_op_says_why_not() -> None:
@@ -31,9 +30,3 @@ def test_importing_the_ops_leaves_triton_alone() -> None:
     program = "import sys, torch; before = 'triton' in sys.modules; import fastreader, fastreader.ops; "
     program += "sys.exit(not before and 'triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-def test_every_capability_has_a_target() -> None:
-    known = {80: 80, 86: 89, 87: 89, 89: 89, 90: 90, 100: 100, 103: 100, 110: 100, 120: 120, 121: 120}
-    assert {capability: nearest_target(capability) for capability in known} == known
-    assert set(known.values()) == set(TARGETS)
