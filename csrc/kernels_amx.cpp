@@ -10,7 +10,7 @@
 
 #include "kernels.h"
 
-#define FR_INLINE static inline __attribute__((always_inline))
+#include "inline.h"
 #define FR_WIDTH 16
 #define FR_ROWS 8
 #define FR_AVX512 1

@@ -136,6 +136,12 @@ FR_INLINE bf16 narrow(float x) {
   return static_cast<bf16>((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+FR_INLINE void copy_row(const bf16* from, bf16* to, int64_t n) {
+  int64_t i = 0; // a call to memcpy costs more than such a row
+  for (; i + 8 <= n; i += 8) __builtin_memcpy(to + i, from + i, 16);
+  for (; i < n; ++i) to[i] = from[i];
+}
+
 // Copy n values of a row of `source` (float or bf16) into TERMS operand rows `term_stride` apart, zeros up to padded.
 template <typename T, int TERMS>
 FR_INLINE void load_row(const void* source, bool is_bf16, int64_t n, int64_t padded, T* out, int64_t term_stride) {
@@ -147,7 +153,7 @@ FR_INLINE void load_row(const void* source, bool is_bf16, int64_t n, int64_t pad
       std::memcpy(out, source, n * sizeof(float));
     }
   } else if (is_bf16) {
-    std::memcpy(out, source, n * sizeof(bf16));
+    copy_row(static_cast<const bf16*>(source), out, n);
     if constexpr (TERMS == 2) std::memset(out + term_stride, 0, n * sizeof(bf16));
   } else {
     const float* row = static_cast<const float*>(source);
@@ -156,6 +162,7 @@ FR_INLINE void load_row(const void* source, bool is_bf16, int64_t n, int64_t pad
       for (int64_t i = 0; i < n; ++i) out[term_stride + i] = narrow(row[i] - widen(out[i]));
     }
   }
+  if (n == padded) return;
   for (int term = 0; term < TERMS; ++term) std::memset(out + term * term_stride + n, 0, (padded - n) * sizeof(T));
 }
 

@@ -18,13 +18,15 @@ const int32_t* indices(const at::Tensor& tensor, int64_t length, const char* nam
   return tensor.const_data_ptr<int32_t>();
 }
 
-// A schedule that reached past the tensors would read foreign memory.
+// A schedule that reached past the tensors would read foreign memory, one that left out queries leave them unset.
 void check_schedule(const AttentionArgs& a, int64_t blocks) {
   TORCH_CHECK(a.block_ptr[0] == 0 && a.block_ptr[a.tiles] == blocks, "tree_attention: block_ptr does not fit blocks");
+  TORCH_CHECK(a.tiles > 0 && a.tile_start[0] == 0 && a.tile_stop[a.tiles - 1] == a.queries,
+              "tree_attention: the tiles of the schedule do not cover the queries");
   for (int64_t t = 0; t < a.tiles; ++t) {
-    TORCH_CHECK(0 <= a.tile_start[t] && a.tile_start[t] < a.tile_stop[t] && a.tile_stop[t] <= a.queries &&
+    TORCH_CHECK(a.tile_start[t] < a.tile_stop[t] && (t == 0 || a.tile_start[t] == a.tile_stop[t - 1]) &&
                     a.block_ptr[t] <= a.block_ptr[t + 1],
-                "tree_attention: tile ", t, " of the schedule is out of range");
+                "tree_attention: tile ", t, " of the schedule is out of order");
   }
   for (int64_t b = 0; b < blocks; ++b) {
     TORCH_CHECK(0 <= a.block_start[b] && a.block_start[b] < a.block_stop[b] && a.block_stop[b] <= a.keys,
@@ -61,10 +63,10 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(
                   (a.key_heads == 0 ? a.heads == 0 : a.heads % a.key_heads == 0),
               "tree_attention: query, key and value do not fit: ", query.sizes(), key.sizes(), value.sizes());
   TORCH_CHECK(a.size <= kMaxSize && a.value_size <= kMaxSize, "tree_attention: head sizes above ", kMaxSize);
-  at::Tensor out = at::zeros({a.queries, a.heads, a.value_size}, query.options());
+  at::Tensor out = at::empty({a.queries, a.heads, a.value_size}, query.options());
   at::Tensor lse = at::full({return_lse ? a.queries : 0, a.heads}, -std::numeric_limits<float>::infinity(),
                             query.options().dtype(at::kFloat));
-  if (out.numel() == 0 || a.keys == 0) return {out, lse};
+  if (out.numel() == 0 || a.keys == 0) return {out.zero_(), lse};
 
   a.groups = a.heads / a.key_heads;
   a.padded_keys = round_up(a.keys, kStrip);
