@@ -176,7 +176,10 @@ def test_dispatch_by_name() -> None:
     assert_as_exact_as_eager("output", out, inputs.eager(torch.float16)[0], inputs.golden()[0])
 
 
-def test_double_is_refused() -> None:
+def test_what_it_cannot_take_is_refused() -> None:
+    inputs = attention_inputs(*random_forest(12, 10), dtype=torch.float32, size=16, value_size=264)
+    with pytest.raises(UnsupportedImplementationError, match="up to 256, got 264"):
+        tree_attention(inputs.query, inputs.key, inputs.value, inputs.until, scale=1.0, impl="triton")
     inputs = attention_inputs(*random_forest(12, 10), dtype=torch.float64, size=16)
     with pytest.raises(UnsupportedImplementationError, match="float16, bfloat16 or float32, got float64"):
         tree_attention(inputs.query, inputs.key, inputs.value, inputs.until, scale=1.0, impl="triton")

@@ -15,6 +15,7 @@ from fastreader.errors import UnsupportedImplementationError
 from fastreader.ops.extension import Serving
 
 TARGETS = (80, 89, 90, 100, 120)  # compute capabilities with a pinned configuration of their own
+_MAX_SIZE = 256
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -26,12 +27,14 @@ def interpreting() -> bool:
     return bool(knobs.runtime.interpret)
 
 
-def why_not(tensor: Tensor) -> str | None:
-    """Why the Triton kernels cannot run on this tensor; None where they can."""
+def why_not(tensor: Tensor, size: int = 1) -> str | None:
+    """Why the Triton kernels cannot run on this tensor, with heads of this size; None where they can."""
     if importlib.util.find_spec("triton") is None:
         return "the triton package is not installed"
     if tensor.dtype not in _DTYPES:
         return f"it takes float16, bfloat16 or float32, got {str(tensor.dtype).removeprefix('torch.')}"
+    if size > _MAX_SIZE:
+        return f"it takes head sizes up to {_MAX_SIZE}, got {size}"
     if interpreting():
         return None
     if not tensor.is_cuda:
@@ -51,13 +54,13 @@ def cuda_serving() -> Serving:
     )
 
 
-def require_triton(op: str, tensor: Tensor) -> None:
-    """Raise unless the Triton kernels can run on this tensor.
+def require_triton(op: str, tensor: Tensor, size: int = 1) -> None:
+    """Raise unless the Triton kernels can run on this tensor, with heads of this size.
 
     Raises:
         UnsupportedImplementationError: names the op and the reason.
     """
-    reason = why_not(tensor)
+    reason = why_not(tensor, size)
     if reason is not None:
         raise UnsupportedImplementationError(f"{op}: impl='triton' cannot run here: {reason}")
 

@@ -34,9 +34,9 @@ def merge_state(
             f"got {list(out_a.shape)}, {list(lse_a.shape)}, {list(out_b.shape)}, {list(lse_b.shape)}"
         )
     if impl == "auto":
-        impl = "triton" if out_a.is_cuda and why_not(out_a) is None else "torch"
+        impl = "triton" if out_a.is_cuda and why_not(out_a, out_a.shape[-1]) is None else "torch"
     if impl == "triton":
-        require_triton("merge_state", out_a)
+        require_triton("merge_state", out_a, out_a.shape[-1])
         from fastreader.ops.merge_state.triton import merge_state_triton
 
         return merge_state_triton(out_a, lse_a, out_b, lse_b)

@@ -69,10 +69,10 @@ def tree_attention(
         UnsupportedImplementationError: no such implementation, or the one named cannot take these inputs here.
     """
     _check(query, key, value, until, anchor, query_positions, key_positions, window, softcap, split)
-    if impl == "auto" and query.is_cuda and why_not(query) is None:
+    if impl == "auto" and query.is_cuda and why_not(query, value.shape[2]) is None:
         impl = "triton"
     if impl == "triton":
-        require_triton("tree_attention", query)
+        require_triton("tree_attention", query, value.shape[2])
     rows = query.shape[0]
     places = torch.arange(rows, device=query.device) if anchor is None else anchor.to(torch.int64)
     if impl not in IMPLEMENTATIONS:
