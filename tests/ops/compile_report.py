@@ -273,9 +273,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="every combination; takes minutes")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--types", nargs="+", choices=NAMES.values(), default=list(NAMES.values()))
     parser.add_argument("--write", type=Path, help="replace what follows the last heading of this file")
     arguments = parser.parse_args()
     cases = full_cases() if arguments.full else default_cases()
+    cases = [case for case in cases if NAMES[case.dtype] in arguments.types]
     with ThreadPoolExecutor(arguments.threads) as pool:
         results = list(pool.map(compile_case, cases))
     if arguments.write is None:
