@@ -1,14 +1,5 @@
 // C [rows][32] = (or +=) A [rows][depth] B [depth][32] for rows and depth multiples of 32.
-//
-// Tile products run beside vector instructions, so a product takes along unrelated vector `Work` (softmax of other
-// scores), a slice of it after each of the steps that work.begin announces, what is left in work.rest.
 // A: row r, columns k..k+31 at A + r * lda + (k / 32) * a_step. B: float [depth][32], or bf16 pairs [depth / 2][32][2].
-
-struct NoWork {
-  FR_INLINE_MEMBER void begin(int64_t) {}
-  FR_INLINE_MEMBER void slice() {}
-  FR_INLINE_MEMBER void rest() {}
-};
 
 // One operand of a product: TERMS matrices whose sum is the value.
 template <typename T, int TERMS>
@@ -63,10 +54,9 @@ constexpr int term_of_b(int product) {
 
 #if FR_AMX
 // Two by two tiles of 16 x 16 sums; registers 0..3 hold C, 4 and 5 A, 6 and 7 B.
-template <int TA, int TB, typename Work>
+template <int TA, int TB>
 FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Operand<bf16, TB> b, float* c,
-                         int64_t rows, int64_t depth, bool add, Work& work) {
-  work.begin(rows / 32 * (depth / 32) * kProducts<TA, TB>);
+                         int64_t rows, int64_t depth, bool add) {
   asm volatile("" ::: "memory"); // tile loads do not tell the compiler that they read what was stored before
   for (int64_t row = 0; row < rows; row += 32) {
     float* out = c + row * kStrip;
@@ -93,7 +83,6 @@ FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Opera
         _tile_loadd(5, left + 16 * lda, lda * 2);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
-        work.slice();
       }
     }
     _tile_stored(0, out, kStrip * 4);
@@ -101,13 +90,11 @@ FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Opera
     _tile_stored(2, out + 16 * kStrip, kStrip * 4);
     _tile_stored(3, out + 16 * kStrip + 16, kStrip * 4);
   }
-  work.rest();
 }
 #else
-template <int TA, int TB, typename Work>
+template <int TA, int TB>
 FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Operand<bf16, TB> b, float* c,
-                         int64_t rows, int64_t depth, bool add, Work& work) {
-  work.rest();
+                         int64_t rows, int64_t depth, bool add) {
   constexpr int R = FR_ROWS;
   for (int64_t row = 0; row < rows; row += R) {
     __m512 acc[R][2];
@@ -144,15 +131,14 @@ FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Opera
 #endif
 #endif
 
-template <typename T, int TA, int TB, typename Work>
+template <typename T, int TA, int TB>
 FR_INLINE void gemm(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB> b, float* c, int64_t rows,
-                    int64_t depth, bool add, Work&& work) {
+                    int64_t depth, bool add) {
   if constexpr (std::is_same_v<T, float>) {
-    work.rest();
     gemm_f32(a.data, lda, a_step, b.data, c, rows, depth, add);
   } else {
 #if FR_BF16
-    gemm_bf16<TA, TB>(a, lda, a_step, b, c, rows, depth, add, work);
+    gemm_bf16<TA, TB>(a, lda, a_step, b, c, rows, depth, add);
 #endif
   }
 }

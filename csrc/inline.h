@@ -3,5 +3,4 @@
 #pragma once
 
 #define FR_INLINE static inline __attribute__((always_inline))
-#define FR_INLINE_MEMBER inline __attribute__((always_inline))
-#define FR_LAMBDA __attribute__((always_inline))
+#define FR_MEMBER inline __attribute__((always_inline))

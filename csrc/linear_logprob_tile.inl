@@ -143,7 +143,7 @@ void logprob(const LogprobArgs& a, int64_t block, int64_t slice, void* workspace
     const Operand<T, TW> weight = weight_rows<T, TW, TH>(a, t, first, nullptr, count, &stride);
     for (int64_t strip = 0; strip < strips; ++strip) {
       gemm<T, TW, TH>(weight, stride, kStrip, {t.hidden + strip * a.padded_size * kStrip, term}, t.tile, kStrip,
-                      a.padded_size, false, NoWork{});
+                      a.padded_size, false);
       transform_logits(a, t.tile, first, nullptr, count);
       absorb(t.tile, first, count, t.state[strip]);
     }
@@ -155,7 +155,7 @@ void logprob(const LogprobArgs& a, int64_t block, int64_t slice, void* workspace
     const Operand<T, TW> weight = weight_rows<T, TW, TH>(a, t, 0, a.labels + first, count, &stride);
     for (int64_t strip = 0; strip < strips; ++strip) {
       gemm<T, TW, TH>(weight, stride, kStrip, {t.hidden + strip * a.padded_size * kStrip, term}, t.tile, kStrip,
-                      a.padded_size, false, NoWork{});
+                      a.padded_size, false);
       transform_logits(a, t.tile, 0, a.labels + first, count);
       for (int64_t lane = 0; lane < kStrip && strip * kStrip + lane < rows; ++lane) {
         float* out = a.label_logits + (begin + strip * kStrip + lane) * a.label_count + first;

@@ -14,13 +14,19 @@ struct Tile {
   T* queries; // [TERMS][strips] packed [padded_size][32]
   T* staging; // [TERMS][32][padded_size]
   float* scores; // two of [key_block][32]
-  T* weights; // [TERMS] packed [key_block][32]; the scores themselves in float
+  T* weights; // two of [TERMS] packed [key_block][32], of split operands only
   float* sums; // [strips][padded_value_size][32]
   float* rows; // [32][padded_value_size]
   float* maximum; // [strips][32]
   float* total; // [strips][32]
   int32_t* place; // [strips][32], -1 in lanes without a row
   int32_t* position; // [strips][32]
+
+  // Weights take the place of the scores they come from, unless they are twice as many.
+  FR_MEMBER T* weights_of(const AttentionArgs& a, int64_t turn) const {
+    if constexpr (TERMS == 1) return reinterpret_cast<T*>(scores + turn % 2 * a.key_block * kStrip);
+    return weights + turn % 2 * TERMS * a.key_block * kStrip;
+  }
 
   static int64_t layout(const AttentionArgs& a, char* base, Tile* tile) {
     const int64_t strips = a.tile_rows / kStrip;
@@ -36,7 +42,7 @@ struct Tile {
     take(t.queries, TERMS * strips * a.padded_size * kStrip);
     take(t.staging, TERMS * kStrip * a.padded_size);
     take(t.scores, 2 * a.key_block * kStrip);
-    take(t.weights, std::is_same_v<T, float> ? 0 : TERMS * a.key_block * kStrip);
+    take(t.weights, TERMS == 1 ? 0 : 2 * TERMS * a.key_block * kStrip);
     take(t.sums, strips * a.padded_value_size * kStrip);
     take(t.rows, kStrip * a.padded_value_size);
     take(t.maximum, strips * kStrip);
@@ -99,109 +105,69 @@ FR_INLINE void transform_scores(float* scores, int64_t count, float scale, float
   }
 }
 
-// Work: weights <- 2^(factor * s - m) as operands, their sums added to `total`. `rows` is a multiple of 32.
+// weights <- 2^(factor * s - m) as operands; adds their sums to `total`. `rows` is a multiple of 32.
 template <typename T, int TERMS>
-struct Exponentiate {
-  float* scores;
-  T* weights; // the scores' own place in float
-  int64_t term_stride, rows;
-  float factor;
-  const float* maximum;
-  float* total;
-  int64_t at = 0, quota = 0;
-  vf base[kVectors], sum[kVectors];
-
-  FR_INLINE_MEMBER Exponentiate(float* scores_, T* weights_, int64_t term_stride_, int64_t rows_, float factor_,
-                                const float* maximum_, float* total_)
-      : scores(scores_), weights(weights_), term_stride(term_stride_), rows(rows_), factor(factor_),
-        maximum(maximum_), total(total_) {
-#pragma GCC unroll 8
+FR_INLINE void exponentiate(float* scores, T* weights, int64_t term_stride, int64_t rows, float factor,
+                            const float* maximum, float* total) {
+  if constexpr (std::is_same_v<T, float>) {
     for (int v = 0; v < kVectors; ++v) {
       const vf m = load(maximum + v * kWidth);
-      base[v] = m == fill(kMinusInfinity) ? vf{} : m; // a lane that has seen nothing: 2^(-inf - 0) is 0
-      sum[v] = vf{};
+      vf sum{};
+      for (int64_t r = 0; r < rows; ++r) {
+        float* at = scores + r * kStrip + v * kWidth;
+        const vf p = exp2v<6>(load(at) * fill(factor) - m);
+        sum += p;
+        store(at, p);
+      }
+      store(total + v * kWidth, load(total + v * kWidth) + sum);
     }
-  }
-
-  FR_INLINE_MEMBER void begin(int64_t steps) { quota = round_up((rows + steps - 1) / steps, 2); }
-  FR_INLINE_MEMBER void slice() { run(at + quota < rows ? at + quota : rows); }
-  FR_INLINE_MEMBER void rest() {
-    run(rows);
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) store(total + v * kWidth, load(total + v * kWidth) + sum[v]);
-  }
-
+  } else {
 #if FR_BF16
-  static FR_INLINE_MEMBER __m512i pair(vf even, vf odd) {
+    constexpr int DEGREE = TERMS == 2 ? 5 : 4;
     const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
                                                 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    return _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even));
-  }
-  static FR_INLINE_MEMBER vf rounded(vf x) { // to bf16, kept as float
-    const vi u = (vi)x;
-    return (vf)((u + fill(0x7fff) + ((u >> 16) & fill(1))) & fill(static_cast<int32_t>(0xffff0000)));
-  }
-#endif
-
-  FR_INLINE_MEMBER void run(int64_t stop) {
-    if constexpr (std::is_same_v<T, float>) {
-      for (; at < stop; ++at) {
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) {
-          float* here = scores + at * kStrip + v * kWidth;
-          const vf p = exp2v<6>(load(here) * fill(factor) - base[v]);
-          sum[v] += p;
-          store(here, p);
-        }
-      }
-    } else {
-#if FR_BF16
-      constexpr int DEGREE = TERMS == 2 ? 5 : 4;
-      for (; at < stop; at += 2) {
-        const float* here = scores + at * kStrip;
-        T* out = weights + at * kStrip;
-#pragma GCC unroll 2
-        for (int v = 0; v < 2; ++v) {
-          const vf even = exp2v<DEGREE>(load(here + v * 16) * fill(factor) - base[v]);
-          const vf odd = exp2v<DEGREE>(load(here + kStrip + v * 16) * fill(factor) - base[v]);
-          sum[v] += even + odd;
-          _mm512_storeu_si512(out + v * 32, pair(even, odd));
-          if constexpr (TERMS == 2) {
-            _mm512_storeu_si512(out + term_stride + v * 32, pair(even - rounded(even), odd - rounded(odd)));
-          }
-        }
-      }
-#endif
-    }
-  }
-};
-
-// Work: the greatest score of each lane. `rows` is a multiple of 32.
-struct Maximum {
-  const float* scores;
-  int64_t rows;
-  int64_t at = 0, quota = 0;
-  vf best[kVectors];
-
-  FR_INLINE_MEMBER Maximum(const float* scores_, int64_t rows_) : scores(scores_), rows(rows_) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) best[v] = fill(kMinusInfinity);
-  }
-  FR_INLINE_MEMBER void begin(int64_t steps) { quota = round_up((rows + steps - 1) / steps, 4); }
-  FR_INLINE_MEMBER void slice() { run(at + quota < rows ? at + quota : rows); }
-  FR_INLINE_MEMBER void rest() { run(rows); }
-  FR_INLINE_MEMBER void run(int64_t stop) {
-    for (; at < stop; at += 4) {
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        const float* here = scores + at * kStrip + v * kWidth;
-        const vf first = larger(load(here), load(here + kStrip));
-        const vf second = larger(load(here + 2 * kStrip), load(here + 3 * kStrip));
-        best[v] = larger(best[v], larger(first, second));
+    const auto pair = [&](vf even, vf odd) {
+      return _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even));
+    };
+    const auto rounded = [](vf x) { // to bf16, kept as float
+      const vi u = (vi)x;
+      return (vf)((u + fill(0x7fff) + ((u >> 16) & fill(1))) & fill(static_cast<int32_t>(0xffff0000)));
+    };
+    const vf m0 = load(maximum), m1 = load(maximum + 16), spread = fill(factor);
+    vf sum0{}, sum1{};
+    for (int64_t r = 0; r < rows; r += 2) {
+      const float* at = scores + r * kStrip;
+      const vf even0 = exp2v<DEGREE>(load(at) * spread - m0), even1 = exp2v<DEGREE>(load(at + 16) * spread - m1);
+      const vf odd0 = exp2v<DEGREE>(load(at + 32) * spread - m0), odd1 = exp2v<DEGREE>(load(at + 48) * spread - m1);
+      sum0 += even0 + odd0;
+      sum1 += even1 + odd1;
+      T* out = weights + r * kStrip;
+      _mm512_storeu_si512(out, pair(even0, odd0));
+      _mm512_storeu_si512(out + 32, pair(even1, odd1));
+      if constexpr (TERMS == 2) {
+        _mm512_storeu_si512(out + term_stride, pair(even0 - rounded(even0), odd0 - rounded(odd0)));
+        _mm512_storeu_si512(out + term_stride + 32, pair(even1 - rounded(even1), odd1 - rounded(odd1)));
       }
     }
+    store(total, load(total) + sum0);
+    store(total + 16, load(total + 16) + sum1);
+#endif
   }
-};
+}
+
+// The greatest score of each lane; `rows` is a multiple of 32.
+FR_INLINE void greatest_scores(const float* scores, int64_t rows, vf* best) {
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) best[v] = fill(kMinusInfinity);
+  for (int64_t r = 0; r < rows; r += 4) { // four at a time: one chain of maxima would wait for itself
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      const float* at = scores + r * kStrip + v * kWidth;
+      const vf low = larger(load(at), load(at + kStrip)), high = larger(load(at + 2 * kStrip), load(at + 3 * kStrip));
+      best[v] = larger(best[v], larger(low, high));
+    }
+  }
+}
 
 // Raises the running maximum of the lanes where it must be; `total` and `sums` (null: still empty) follow it.
 FR_INLINE void raise_maximum(const vf* best, float factor, float* maximum, float* total, float* sums, int64_t columns) {
@@ -237,8 +203,8 @@ struct Unit {
   int64_t strip, start, stop; // keys
   bool full; // no mask needed
   bool first; // of its strip
-  FR_INLINE_MEMBER int64_t base() const { return start / kStrip * kStrip; }
-  FR_INLINE_MEMBER int64_t rows() const { return round_up(stop, kStrip) - base(); }
+  FR_MEMBER int64_t base() const { return start / kStrip * kStrip; }
+  FR_MEMBER int64_t rows() const { return round_up(stop, kStrip) - base(); }
 };
 
 // The units of a tile in order. A strip leaves out masked keys that none of its rows sees, and needs no mask where
@@ -251,7 +217,7 @@ struct Units {
   int32_t lowest[kMaxStrips], highest[kMaxStrips]; // places
   bool started[kMaxStrips] = {};
 
-  FR_INLINE_MEMBER bool next(Unit& unit) {
+  FR_MEMBER bool next(Unit& unit) {
     for (; block < last_block; ++block, strip = 0) {
       const int64_t start = a.block_start[block], stop = a.block_stop[block];
       if (strip == 0 && !a.block_full[block]) expiry = minimum_of(a.until + start, stop - start);
@@ -271,16 +237,14 @@ struct Units {
   }
 };
 
-// Scores of a unit; `work` runs beside the product.
-template <typename T, int TERMS, typename Work>
-FR_INLINE void score_unit(const AttentionArgs& a, Tile<T, TERMS>& t, const Unit& u, int64_t head, float* scores,
-                          Work&& work) {
+template <typename T, int TERMS>
+FR_INLINE void score_unit(const AttentionArgs& a, Tile<T, TERMS>& t, const Unit& u, int64_t head, float* scores) {
   const int64_t base = u.base(), rows = u.rows();
   const int64_t key_term = a.key_heads * a.padded_keys * a.padded_size;
   const T* keys = static_cast<const T*>(a.packed_keys) + (head * a.padded_keys + base) * a.padded_size;
   const T* queries = t.queries + u.strip * a.padded_size * kStrip;
   gemm<T, TERMS, TERMS>({keys, key_term}, a.padded_size, kStrip, {queries, t.strips * a.padded_size * kStrip}, scores,
-                        rows, a.padded_size, false, work);
+                        rows, a.padded_size, false);
   if (a.softcap > 0 || !(a.scale > 0)) transform_scores(scores, rows * kStrip, a.scale, a.softcap);
   if (!u.full) {
     mask_scores(a, scores + (u.start - base) * kStrip, u.start, u.stop, t.place + u.strip * kStrip,
@@ -290,14 +254,22 @@ FR_INLINE void score_unit(const AttentionArgs& a, Tile<T, TERMS>& t, const Unit&
   for (int64_t i = (u.stop - base) * kStrip; i < rows * kStrip; ++i) scores[i] = kMinusInfinity;
 }
 
-// Adds the unit's weights times its values to the sums; `work` runs beside the product.
-template <typename T, int TERMS, typename Work>
-FR_INLINE void sum_unit(const AttentionArgs& a, Tile<T, TERMS>& t, const Unit& u, int64_t head, const T* weights,
-                        Work&& work) {
+template <typename T, int TERMS>
+FR_INLINE void exponentiate_unit(const AttentionArgs& a, Tile<T, TERMS>& t, const Unit& u, float factor, float* scores,
+                                 T* weights) {
+  alignas(64) float base[kStrip]; // a lane that has seen nothing: 2^(-inf - 0) is 0
+  const float* maximum = t.maximum + u.strip * kStrip;
+  for (int lane = 0; lane < kStrip; ++lane) base[lane] = maximum[lane] == kMinusInfinity ? 0.0f : maximum[lane];
+  exponentiate<T, TERMS>(scores, weights, a.key_block * kStrip, u.rows(), factor, base, t.total + u.strip * kStrip);
+}
+
+// Adds the unit's weights times its values to the sums.
+template <typename T, int TERMS>
+FR_INLINE void sum_unit(const AttentionArgs& a, Tile<T, TERMS>& t, const Unit& u, int64_t head, const T* weights) {
   const int64_t value_term = a.key_heads * a.padded_keys * a.padded_value_size;
   const T* values = static_cast<const T*>(a.packed_values) + (head * a.padded_keys + u.base()) * a.padded_value_size;
   gemm<T, TERMS, TERMS>({values, value_term}, kStrip, a.padded_value_size * kStrip, {weights, a.key_block * kStrip},
-                        t.sums + u.strip * a.padded_value_size * kStrip, a.padded_value_size, u.rows(), !u.first, work);
+                        t.sums + u.strip * a.padded_value_size * kStrip, a.padded_value_size, u.rows(), !u.first);
 }
 
 template <typename T, int TERMS>
@@ -354,43 +326,24 @@ void attend(const AttentionArgs& a, int64_t tile, int64_t head, void* workspace)
     units.highest[strip] = maximum_of(t.place + strip * kStrip, lanes);
   }
 
-  // Two units are under way: while the weights of one are worked out, the products of the next run, and while its
-  // values are summed, the next one's maximum is found.
+  // The scores of a unit are worked out before the values of the unit before it are summed. Tile units fall asleep
+  // after some 250 ns without a product and take 300 ns to wake, so softmax is done in two parts with products between.
   const float factor = a.softcap > 0 || !(a.scale > 0) ? kLog2E : a.scale * kLog2E;
-  const auto raise = [&](const Unit& u, const Maximum& greatest) FR_LAMBDA {
-    float* sums = u.first ? nullptr : t.sums + u.strip * a.padded_value_size * kStrip;
-    raise_maximum(greatest.best, factor, t.maximum + u.strip * kStrip, t.total + u.strip * kStrip, sums,
-                  a.padded_value_size);
-  };
-  Unit now, next;
-  float *scores = t.scores, *next_scores = t.scores + a.key_block * kStrip;
-  bool more = units.next(now);
-  if (more) {
-    score_unit(a, t, now, head, scores, NoWork{});
-    Maximum greatest(scores, now.rows());
-    greatest.rest();
-    raise(now, greatest);
+  Unit unit, before;
+  int64_t turn = 0;
+  for (; units.next(unit); ++turn) {
+    float* scores = t.scores + turn % 2 * a.key_block * kStrip;
+    T* weights = t.weights_of(a, turn);
+    vf best[kVectors];
+    score_unit(a, t, unit, head, scores);
+    greatest_scores(scores, unit.rows(), best);
+    if (turn > 0) sum_unit(a, t, before, head, t.weights_of(a, turn + 1));
+    raise_maximum(best, factor, t.maximum + unit.strip * kStrip, t.total + unit.strip * kStrip,
+                  unit.first ? nullptr : t.sums + unit.strip * a.padded_value_size * kStrip, a.padded_value_size);
+    exponentiate_unit(a, t, unit, factor, scores, weights);
+    before = unit;
   }
-  while (more) {
-    T* weights = t.weights;
-    if constexpr (std::is_same_v<T, float>) weights = scores;
-    Exponentiate<T, TERMS> exponentiate(scores, weights, a.key_block * kStrip, now.rows(), factor,
-                                        t.maximum + now.strip * kStrip, t.total + now.strip * kStrip);
-    more = units.next(next);
-    if (more) {
-      score_unit(a, t, next, head, next_scores, exponentiate);
-      Maximum greatest(next_scores, next.rows());
-      sum_unit(a, t, now, head, weights, greatest);
-      raise(next, greatest);
-    } else {
-      exponentiate.rest();
-      sum_unit(a, t, now, head, weights, NoWork{});
-    }
-    now = next;
-    float* const done = scores;
-    scores = next_scores;
-    next_scores = done;
-  }
+  if (turn > 0) sum_unit(a, t, before, head, t.weights_of(a, turn + 1));
   for (int64_t strip = 0; strip < strips; ++strip) {
     write_strip<T, TERMS>(a, t, strip, first, count, head, !units.started[strip]);
   }

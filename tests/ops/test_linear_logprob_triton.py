@@ -43,7 +43,7 @@ def check(
     labels = torch.tensor([vocabulary - 1, 0, vocabulary // 2, 0])
     config = None if block is None else Config(*block)
     got = linear_logprob_triton(hidden, weight, target, offset, softcap, scale, labels, config=config, splits=splits)
-    assert got.entropy is not None and got.argmax is not None and got.labels is not None
+    assert got.entropy is not None and got.argmax is not None and got.label_logprob is not None
     wide = [t if t is None else t.double() for t in (hidden, weight, offset)]
     golden = linear_logprob_reference(wide[0], wide[1], target, wide[2], softcap, scale)
     # Logits accumulate in float32, so float32 is what eager means here, whatever the inputs are stored in.
@@ -55,12 +55,12 @@ def check(
     for column, label in enumerate(labels.tolist()):
         everywhere = torch.full_like(target, label)
         near, exact = (linear_logprob_reference(h, w, everywhere, b, softcap, scale)[0] for h, w, b in (single, wide))
-        assert_as_exact_as_eager(f"label {label}", got.labels[:, column], near, exact)
+        assert_as_exact_as_eager(f"label {label}", got.label_logprob[:, column], near, exact)
     lean = linear_logprob_triton(
         hidden, weight, target, offset, softcap, scale, stats=False, config=config, splits=splits
     )
     assert torch.equal(lean.logprob, got.logprob)
-    assert lean.entropy is lean.argmax is lean.labels is None
+    assert lean.entropy is lean.argmax is lean.label_logprob is None
 
 
 @pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
@@ -114,6 +114,20 @@ def test_ties_go_to_the_lowest_token() -> None:
     weight[[30, 70]] = 1.0
     stats = linear_logprob_stats(hidden, weight, torch.zeros(2, dtype=torch.int64), impl="triton")
     assert stats.argmax.tolist() == [30, 30]
+
+
+def test_bfloat16_weight_under_float32_states() -> None:
+    generator = torch.Generator().manual_seed(1)
+    hidden, weight = torch.randn(5, 32, generator=generator), torch.randn(60, 32, generator=generator).bfloat16()
+    target, labels = torch.arange(5), torch.tensor([7, 59])
+    mine = linear_logprob_stats(hidden, weight, target, labels=labels, split=True, impl="triton")
+    golden, eager = (
+        linear_logprob_stats(h, weight.to(h.dtype), target, labels=labels, impl="reference")
+        for h in (hidden.double(), hidden)
+    )
+    assert_as_exact_as_eager("logprob", mine.logprob, eager.logprob, golden.logprob)
+    assert mine.label_logprob is not None and eager.label_logprob is not None and golden.label_logprob is not None
+    assert_as_exact_as_eager("labels", mine.label_logprob, eager.label_logprob, golden.label_logprob)
 
 
 def test_dispatch_by_name() -> None:

@@ -5,6 +5,7 @@ from fastreader.ops.linear_logprob.api import (
     LogprobStats,
     linear_logprob,
     linear_logprob_stats,
+    status,
 )
 
-__all__ = ["IMPLEMENTATIONS", "LogprobStats", "linear_logprob", "linear_logprob_stats"]
+__all__ = ["IMPLEMENTATIONS", "LogprobStats", "linear_logprob", "linear_logprob_stats", "status"]

@@ -10,9 +10,15 @@ _VOCABULARY = 8192
 
 
 def linear_logprob_chunked(
-    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, softcap: float | None, scale: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Arguments as `linear_logprob_stats`; returns (logprob, logsumexp, entropy, argmax), each [R].
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None,
+    softcap: float | None,
+    scale: float,
+    labels: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Arguments as `linear_logprob_stats`; returns the fields of `LogprobStats`.
 
     Products accumulate in float32 (float64 for float64 inputs): bfloat16 logits near 20 would be off by 0.06.
     """
@@ -29,13 +35,7 @@ def linear_logprob_chunked(
         block_bias = None if bias is None else bias[low : low + _VOCABULARY].to(dtype)
         for first in range(0, count, _ROWS):
             rows = slice(first, first + _ROWS)
-            logits = hidden[rows].to(dtype) @ block_weight.T
-            if block_bias is not None:
-                logits += block_bias
-            if scale != 1.0:
-                logits *= scale
-            if softcap is not None:
-                logits = softcap * torch.tanh(logits / softcap)
+            logits = _logits(hidden[rows].to(dtype), block_weight, block_bias, softcap, scale)
             block_best, block_argmax = logits.max(dim=-1)
             better = block_best > best[rows]
             argmax[rows] = torch.where(better, block_argmax + low, argmax[rows])
@@ -48,4 +48,19 @@ def linear_logprob_chunked(
             here = (target[rows] >= low) & (target[rows] < low + logits.shape[1])
             index = (target[rows] - low).clamp(0, logits.shape[1] - 1)
             picked[rows] = torch.where(here, logits.gather(1, index[:, None])[:, 0], picked[rows])
-    return picked - lse, lse, lse - mean, argmax
+    labelled: Tensor | None = None
+    if labels is not None:
+        label_bias = None if bias is None else bias[labels].to(dtype)
+        labelled = _logits(hidden.to(dtype), weight[labels].to(dtype), label_bias, softcap, scale) - lse[:, None]
+    return picked - lse, lse, lse - mean, argmax, labelled
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None, scale: float) -> Tensor:
+    logits = hidden @ weight.T
+    if bias is not None:
+        logits += bias
+    if scale != 1.0:
+        logits *= scale
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    return logits

@@ -7,9 +7,15 @@ from torch import Tensor
 
 
 def linear_logprob_reference(
-    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, softcap: float | None, scale: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Arguments as `linear_logprob_stats`; returns (logprob, logsumexp, entropy, argmax), each [R]."""
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None,
+    softcap: float | None,
+    scale: float,
+    labels: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Arguments as `linear_logprob_stats`; returns the fields of `LogprobStats`."""
     dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     logits = hidden.to(dtype) @ weight.to(dtype).T
     if bias is not None:
@@ -20,4 +26,5 @@ def linear_logprob_reference(
     lse = torch.logsumexp(logits, dim=-1)
     logprob = logits - lse[:, None]
     entropy = -(logprob.exp() * logprob).sum(-1)
-    return logprob.gather(1, target[:, None])[:, 0], lse, entropy, logits.argmax(-1)
+    labelled = None if labels is None else logprob[:, labels]
+    return logprob.gather(1, target[:, None])[:, 0], lse, entropy, logits.argmax(-1), labelled

@@ -206,7 +206,7 @@ class TritonStats(NamedTuple):
     logsumexp: Tensor
     entropy: Tensor | None
     argmax: Tensor | None
-    labels: Tensor | None
+    label_logprob: Tensor | None
 
 
 def linear_logprob_triton(
@@ -237,6 +237,9 @@ def linear_logprob_triton(
         splits = min(triton.cdiv(4 * processors(device), max(row_tiles, 1)), _MAX_SPLITS)
     tiles_a_split = triton.cdiv(tiles, min(splits, tiles))
     splits = triton.cdiv(tiles, tiles_a_split)  # none of them empty
+
+    # A bfloat16 weight under float32 states is exact in float32. The interpreter mistakes bfloat16 altogether.
+    upcast = weight.dtype != hidden.dtype or (interpreting() and hidden.dtype == torch.bfloat16)
 
     def parts(dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty((splits, rows), dtype=dtype, device=device)
@@ -270,7 +273,7 @@ def linear_logprob_triton(
             *weight.stride(),
             SOFTCAP=softcap is not None,
             STATS=stats,
-            UPCAST=interpreting() and hidden.dtype == torch.bfloat16,
+            UPCAST=upcast,
             BLOCK_R=config.block_r,
             BLOCK_V=config.block_v,
             BLOCK_E=config.block_e,

@@ -142,7 +142,7 @@ def merge_stack_triton(part: Tensor, part_lse: Tensor, out: Tensor, lse: Tensor 
 
 
 def merge_state_triton(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    """Arguments as `merge_state`; returns (out [T, H, Dv] in out_a's dtype, lse [T, H] float32)."""
+    """Arguments as `merge_state`; returns (out [T, H, Dv] in out_a's dtype, lse [T, H] in lse_a's)."""
     tokens, heads, size = out_a.shape
     # The interpreter truncates a cast to bfloat16, so there PyTorch does it.
     wide = torch.float32 if interpreting() else out_a.dtype
@@ -169,4 +169,4 @@ def merge_state_triton(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tenso
             num_warps=4,
             enable_fp_fusion=True,
         )
-    return out.to(out_a.dtype), lse
+    return out.to(out_a.dtype), lse.to(lse_a.dtype)

@@ -11,7 +11,7 @@ from fastreader.ops.tree_attention.plan import AttentionPlan
 
 _STRIP = 32  # query rows a strip, and keys a packed group (kStrip in csrc/kernels.h)
 _ROWS = 128  # rows a tile at most, where one token's heads are not more
-_KEY_BLOCK = 256  # 32 rows x 256 keys of fp32 scores are 32 KB: with its keys' products they stay in L1
+_KEY_BLOCK = 64  # softmax over more would let the tile unit fall asleep, see csrc/tree_attention_tile.inl
 _MAX_SIZE = 256
 _MAX_GROUPS = 2048
 
@@ -77,4 +77,3 @@ def tree_attention_cpu(
         extension.instruction_set(),
     )
     return out, lse
-
