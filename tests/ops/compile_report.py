@@ -38,7 +38,7 @@ MATRIX_PATTERN = {
 }
 NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 DTYPES = tuple(NAMES)
-SIZES = (64, 96, 128, 192, 256)  # of each bucket of configurations, the largest or one that is padded
+SIZES = (40, 64, 96, 128, 192, 256)  # of each bucket of configurations, the largest or one that is padded
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def attention_case(
     """tree_attention; `variant` has three heads a key head, a window, a soft cap, lse and another value size."""
     rows = 1 if decode else 4096
     config = config or attention.default_config(target, size, dtype, rows)
-    value_size = size - 8 if variant else size
+    value_size = max(size - 8, 8) if variant else size
     element = NAMES[dtype]
     types = dict.fromkeys(("query_ptr", "key_ptr", "value_ptr"), f"*{element}")
     types |= {"out_ptr": "*fp32" if decode else f"*{element}", "anchor_ptr": "*i64"}
@@ -112,7 +112,10 @@ def attention_case(
     constants |= {"D": size, "DV": value_size, "HEADS_PACKED": 3 if variant else 1, "HEAD_CHUNKS": 1}
     constants |= {"WINDOW": variant, "SOFTCAP": variant, "UPCAST": False}
     constants |= {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
-    constants |= {"BLOCK_D": triton.next_power_of_2(size), "BLOCK_DV": triton.next_power_of_2(value_size)}
+    constants |= {
+        "BLOCK_D": max(triton.next_power_of_2(size), 16),
+        "BLOCK_DV": max(triton.next_power_of_2(value_size), 16),
+    }
     if variant or decode:
         types["lse_ptr"] = "*fp32"
     else:
@@ -206,11 +209,10 @@ def default_cases() -> list[Case]:
     cases = []
     for i, target in enumerate(TARGETS):
         half = DTYPES[i % 2]
-        cases += [attention_case(target, SIZES[(2 * i + j) % 5], half, variant=j == 0) for j in range(2)]
-        cases.append(attention_case(target, SIZES[(i + 2) % 5], torch.float32, variant=i % 2 == 0))
+        cases.append(attention_case(target, SIZES[(i + 1) % 6], half, variant=i % 3 != 2))
+        cases.append(attention_case(target, SIZES[(i + 3) % 6], torch.float32, variant=i % 2 == 0))
         cases.append(logprob_case(target, half, capped=i % 2 == 0))
-    for i, target in enumerate(TARGETS[:4]):
-        cases.append(attention_case(target, SIZES[i], DTYPES[i % 2], decode=True))
+    cases += [attention_case(target, size, torch.bfloat16, decode=True) for target, size in ((80, 256), (100, 40))]
     cases.append(logprob_case(90, torch.float32, capped=True))
     cases.append(logprob_case(80, torch.bfloat16, few=True, stats=False))
     cases += [*merge_cases(90, torch.bfloat16), *merge_cases(120, torch.float32)]

@@ -60,7 +60,7 @@ _HALF = {
     120: {64: Config(128, 64, 8, 3), 96: _FLAT, 128: _FLAT, 192: _DEEP, 256: _DEEP},
 }
 _THIN, _THIN_DEEP = Config(32, 16, 8, 1), Config(16, 32, 8, 1, 168)
-_SINGLE = {64: Config(64, 32, 8, 1), 96: _THIN, 128: _THIN, 192: _THIN_DEEP, 256: _THIN_DEEP}
+_SINGLE = {64: Config(64, 32, 8, 1, 168), 96: _THIN, 128: _THIN, 192: _THIN_DEEP, 256: _THIN_DEEP}
 _FEW_ROWS = 16  # the fewest tl.dot takes
 _HALF_FEW = {64: Config(16, 64, 4, 3), 96: Config(16, 64, 4, 2), 128: Config(16, 64, 4, 2)}
 _HALF_FEW |= {192: Config(16, 64, 4, 2), 256: Config(16, 64, 4, 2)}
