@@ -14,7 +14,8 @@ constexpr int64_t kPackedBytes = 512 << 10; // packed states of a block: they an
 constexpr int64_t kMostRows = 256;
 constexpr int64_t kEnoughTasks = 32; // below this the vocabulary is sliced
 constexpr int64_t kLeastSlice = 1024;
-constexpr float kLn2 = 0.69314718055994530942f;
+// As the kernels have it, in float: dividing by the very factor that logits were multiplied with undoes its rounding.
+constexpr double kLog2E = 1.44269504088896340736f;
 
 using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
@@ -105,7 +106,7 @@ Result linear_logprob(const at::Tensor& hidden_in, const at::Tensor& weight_in, 
         }
         if (a.target[row] / a.slice_size == slice) picked = s.picked[lane];
       }
-      const double lse = top * static_cast<double>(kLn2) + std::log(total);
+      const double lse = (top + std::log2(total)) / kLog2E;
       out_logsumexp[row] = static_cast<float>(lse);
       out_logprob[row] = static_cast<float>(picked - lse);
       out_entropy[row] = static_cast<float>(lse - weighted / total);

@@ -14,8 +14,9 @@ from fastreader.ops.extension import Serving
 from fastreader.ops.linear_logprob import cpu
 from fastreader.ops.linear_logprob.chunked import linear_logprob_chunked
 from fastreader.ops.linear_logprob.reference import linear_logprob_reference
+from fastreader.ops.triton_support import cuda_serving, require_triton, why_not
 
-IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu")
+IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu", "triton")
 
 
 class LogprobStats(NamedTuple):
@@ -101,6 +102,15 @@ def linear_logprob_stats(
         raise UnsupportedImplementationError(
             f"linear_logprob: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}"
         )
+    if impl == "auto" and hidden.is_cuda and why_not(hidden) is None:
+        impl = "triton"
+    if impl == "triton":
+        require_triton("linear_logprob", hidden)
+        from fastreader.ops.linear_logprob.triton import linear_logprob_triton
+
+        stats = linear_logprob_triton(hidden, weight, target, bias, softcap, scale, labels)
+        assert stats.entropy is not None and stats.argmax is not None
+        return LogprobStats(stats.logprob, stats.logsumexp, stats.entropy, stats.argmax, stats.label_logprob)
     if impl == "reference":
         return LogprobStats(*linear_logprob_reference(hidden, weight, target, bias, softcap, scale, labels))
     why_not_cpu = cpu.why_not(hidden) if impl in ("auto", "cpu") else None
@@ -120,7 +130,7 @@ def status() -> list[Serving]:
         served = Serving(
             "cpu (float32, bfloat16)", "cpu", f"C++ kernels, up to {extension.best_instruction_set()} on this machine"
         )
-    return [served, Serving("other dtypes and devices", "torch", "no kernel takes them")]
+    return [served, cuda_serving(), Serving("other dtypes and devices", "torch", "no kernel takes them")]
 
 
 def _check(

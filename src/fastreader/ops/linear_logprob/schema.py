@@ -8,14 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LIBRARY = torch.library.Library("fastreader", "FRAGMENT")
-LIBRARY.define(
+LIBRARY = torch.library.Library("fastreader", "FRAGMENT")  # type: ignore[no-untyped-call]
+LIBRARY.define(  # type: ignore[no-untyped-call]
     "linear_logprob(Tensor hidden, Tensor weight, Tensor target, Tensor? bias, Tensor? labels, float scale, "
     "float? softcap, bool split, str isa) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
-@torch.library.register_fake("fastreader::linear_logprob", lib=LIBRARY)
+@torch.library.register_fake("fastreader::linear_logprob", lib=LIBRARY)  # type: ignore[untyped-decorator]
 def _fake(
     hidden: Tensor,
     weight: Tensor,

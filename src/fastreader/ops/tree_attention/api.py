@@ -13,8 +13,9 @@ from fastreader.ops.tree_attention import cpu
 from fastreader.ops.tree_attention.plan import AttentionPlan
 from fastreader.ops.tree_attention.reference import tree_attention_reference
 from fastreader.ops.tree_attention.tiled import tree_attention_tiled
+from fastreader.ops.triton_support import cuda_serving, require_triton, why_not
 
-IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu")
+IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu", "triton")
 
 
 def tree_attention(
@@ -68,6 +69,10 @@ def tree_attention(
         UnsupportedImplementationError: no such implementation, or the one named cannot take these inputs here.
     """
     _check(query, key, value, until, anchor, query_positions, key_positions, window, softcap, split)
+    if impl == "auto" and query.is_cuda and why_not(query, value.shape[2]) is None:
+        impl = "triton"
+    if impl == "triton":
+        require_triton("tree_attention", query, value.shape[2])
     rows = query.shape[0]
     places = torch.arange(rows, device=query.device) if anchor is None else anchor.to(torch.int64)
     if impl not in IMPLEMENTATIONS:
@@ -81,6 +86,24 @@ def tree_attention(
         return (out.to(query.dtype), lse) if return_lse else out.to(query.dtype)
     plan = plan or _plan(until, None if anchor is None else places, query_positions, key_positions)
     _check_plan(plan, until, rows)
+    if impl == "triton":
+        from fastreader.ops.tree_attention.triton import tree_attention_triton
+
+        out, maybe_lse = tree_attention_triton(
+            query,
+            key,
+            value,
+            until,
+            places,
+            query_positions,
+            key_positions,
+            scale,
+            window,
+            softcap,
+            plan,
+            return_lse,
+        )
+        return out if maybe_lse is None else (out, maybe_lse)
     why_not_cpu = cpu.why_not(query, key, value) if impl in ("auto", "cpu") else None
     if impl == "cpu" and why_not_cpu is not None:
         raise UnsupportedImplementationError(f"tree_attention: impl 'cpu' cannot run: {why_not_cpu}")
@@ -130,7 +153,7 @@ def status() -> list[Serving]:
         served = Serving(
             "cpu (float32, bfloat16)", "cpu", f"C++ kernels, up to {extension.best_instruction_set()} on this machine"
         )
-    return [served, Serving("other dtypes and devices", "torch", "no kernel takes them")]
+    return [served, cuda_serving(), Serving("other dtypes and devices", "torch", "no kernel takes them")]
 
 
 def _plan(

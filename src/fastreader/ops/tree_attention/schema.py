@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LIBRARY = torch.library.Library("fastreader", "FRAGMENT")
-LIBRARY.define(
+LIBRARY = torch.library.Library("fastreader", "FRAGMENT")  # type: ignore[no-untyped-call]
+LIBRARY.define(  # type: ignore[no-untyped-call]
     "tree_attention(Tensor query, Tensor key, Tensor value, Tensor until, Tensor anchor, Tensor? query_positions, "
     "Tensor? key_positions, Tensor tile_start, Tensor tile_stop, Tensor block_ptr, Tensor block_start, "
     "Tensor block_stop, Tensor block_full, float scale, int? window, float? softcap, bool split, bool return_lse, "
@@ -18,7 +18,7 @@ LIBRARY.define(
 )
 
 
-@torch.library.register_fake("fastreader::tree_attention", lib=LIBRARY)
+@torch.library.register_fake("fastreader::tree_attention", lib=LIBRARY)  # type: ignore[untyped-decorator]
 def _fake(
     query: Tensor,
     key: Tensor,

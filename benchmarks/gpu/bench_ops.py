@@ -1,0 +1,231 @@
+"""Ops on a CUDA device against what else there is, on the shapes of real requests.
+
+    python benchmarks/gpu/bench_ops.py [--workload W1] [--model smollm2-135m] [--tune] [--results FILE]
+
+Times are medians with the 10th and 90th percentile in milliseconds, cold caches (triton.testing.do_bench clears L2
+between runs). The device's bf16 matmul rate is measured before and after; TFLOP/s count useful multiply-adds only.
+An op whose result is wrong is not timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import itertools
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import triton
+from torch import Tensor
+from workloads import SHAPES, WORKLOADS, Shape
+
+from fastreader.ops import linear_logprob, tree_attention
+from fastreader.ops.tree_attention.plan import AttentionPlan
+from fastreader.ops.tree_attention.triton import Config, default_config, tree_attention_triton
+from fastreader.ops.triton_support import target_of
+from fastreader.tree import PrefixTree
+
+DTYPE = torch.bfloat16
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One measured line."""
+
+    what: str
+    milliseconds: float
+    low: float
+    high: float
+    tflops: float  # useful, per second
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Inputs of one layer over a workload's tree."""
+
+    tree: PrefixTree
+    shape: Shape
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    until: Tensor
+    plan: AttentionPlan
+    flops: float
+
+    @classmethod
+    def make(cls, tree: PrefixTree, shape: Shape) -> Attention:
+        torch.manual_seed(SEED)
+        tokens = len(tree)
+        query = torch.randn(tokens, shape.heads, shape.size, device="cuda", dtype=DTYPE)
+        key, value = (torch.randn(tokens, shape.key_heads, shape.size, device="cuda", dtype=DTYPE) for _ in range(2))
+        plan = AttentionPlan(tree.until)
+        useful = plan.schedule(None, 128, 64).useful
+        until = torch.from_numpy(tree.until).cuda()
+        return cls(tree, shape, query, key, value, until, plan, 4.0 * useful * shape.heads * shape.size)
+
+    @property
+    def scale(self) -> float:
+        return self.shape.size**-0.5
+
+    def ours(self, impl: str = "triton") -> Tensor:
+        out = tree_attention(self.query, self.key, self.value, self.until, scale=self.scale, plan=self.plan, impl=impl)
+        assert isinstance(out, Tensor)
+        return out
+
+    def configured(self, config: Config) -> Tensor:
+        places = torch.arange(len(self.tree), device="cuda")
+        arguments = (self.query, self.key, self.value, self.until, places, None, None, self.scale, None, None)
+        return tree_attention_triton(*arguments, self.plan, False, config=config)[0]
+
+    def flex(self) -> Callable[[], Tensor]:
+        """FlexAttention compiled, with the same mask."""
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        until = self.until
+
+        def visible(batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return (j <= i) & (i < until[j])
+
+        tokens = len(self.tree)
+        mask = torch.compile(create_block_mask)(visible, None, None, tokens, tokens, device="cuda")
+        compiled = torch.compile(flex_attention, dynamic=False)
+        query, key, value = (t.transpose(0, 1)[None].contiguous() for t in (self.query, self.key, self.value))
+
+        def call() -> Tensor:
+            out = compiled(query, key, value, block_mask=mask, scale=self.scale, enable_gqa=True)
+            return out[0].transpose(0, 1)
+
+        return call
+
+    def unshared(self) -> Callable[[], Tensor]:
+        """flash-attn varlen over every sequence on its own: what packing without sharing would cost."""
+        from flash_attn import flash_attn_varlen_func
+
+        paths = [self.tree.path(int(leaf)) for leaf in self.tree.leaves]
+        index = torch.tensor(list(itertools.chain.from_iterable(paths)), device="cuda")
+        lengths = torch.tensor([0, *map(len, paths)], device="cuda", dtype=torch.int32)
+        offsets = lengths.cumsum(0, dtype=torch.int32)
+        longest = int(lengths.max())
+        query, key, value = (t[index] for t in (self.query, self.key, self.value))
+
+        def call() -> Tensor:
+            return flash_attn_varlen_func(
+                query, key, value, offsets, offsets, longest, longest, softmax_scale=self.scale, causal=True
+            )
+
+        return call
+
+
+def measure(what: str, call: Callable[[], object], flops: float) -> Timing:
+    median, low, high = triton.testing.do_bench(call, warmup=50, rep=300, quantiles=[0.5, 0.1, 0.9])
+    return Timing(what, median, low, high, flops / median / 1e9)
+
+
+def matmul_rate() -> float:
+    """bf16 TFLOP/s of a large torch matmul."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=DTYPE) for _ in range(2))
+    return measure("matmul", lambda: a @ b, 2 * 8192**3).tflops
+
+
+def assert_right(what: str, got: Tensor, golden: Tensor, limit: float) -> None:
+    error = (got.float() - golden.float()).abs().max().item()
+    if not error <= limit:
+        raise SystemExit(f"{what} is wrong by {error:.3g} (allowed {limit}); not timed")
+
+
+def bench_attention(name: str, shape: Shape, tune: bool) -> list[Timing]:
+    attention = Attention.make(WORKLOADS[name](), shape)
+    golden = attention.ours("torch")
+    assert_right("tree_attention", attention.ours(), golden, 0.05)
+    lines = [measure(f"{name} tree_attention triton", attention.ours, attention.flops)]
+    flex = attention.flex()
+    assert_right("FlexAttention", flex(), golden, 0.05)
+    lines.append(measure(f"{name} FlexAttention compiled", flex, attention.flops))
+    if importlib.util.find_spec("flash_attn") is not None:
+        lines.append(measure(f"{name} flash-attn varlen, nothing shared", attention.unshared(), attention.flops))
+    if tune:
+        lines += tune_attention(name, attention)
+    return lines
+
+
+def tune_attention(name: str, attention: Attention) -> list[Timing]:
+    """Every configuration around the pinned one; what should be pinned is the first printed."""
+    lines = []
+    for m, n, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4)):
+        config = Config(m, n, warps, stages)
+        try:
+            lines.append(measure(f"{name} {config}", lambda c=config: attention.configured(c), attention.flops))
+        except triton.runtime.errors.OutOfResources as error:
+            print(f"{config}: {error}")
+    pinned = default_config(target_of(attention.query.device), attention.shape.size, DTYPE, 4096)
+    print(f"pinned: {pinned}")
+    return sorted(lines, key=lambda line: line.milliseconds)
+
+
+def bench_logprob(rows: int, shape: Shape) -> list[Timing]:
+    torch.manual_seed(SEED)
+    hidden = torch.randn(rows, shape.width, device="cuda", dtype=DTYPE)
+    weight = torch.randn(shape.vocabulary, shape.width, device="cuda", dtype=DTYPE) * 0.05
+    target = torch.randint(0, shape.vocabulary, (rows,), device="cuda")
+    flops = 2.0 * rows * shape.width * shape.vocabulary
+
+    def full() -> Tensor:
+        return torch.log_softmax((hidden @ weight.T).float(), -1).gather(1, target[:, None])[:, 0]
+
+    def ours(impl: str) -> Tensor:
+        return linear_logprob(hidden, weight, target, impl=impl)
+
+    assert_right("linear_logprob", ours("triton"), ours("torch"), 1e-3)
+    ways = {"triton": lambda: ours("triton"), "torch, chunked": lambda: ours("torch"), "full logits": full}
+    return [measure(f"linear_logprob {rows} rows, {way}", call, flops) for way, call in ways.items()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", choices=WORKLOADS, action="append")
+    parser.add_argument("--model", choices=SHAPES, default="smollm2-135m")
+    parser.add_argument("--tune", action="store_true", help="time other configurations too")
+    parser.add_argument("--results", type=Path, help="append a JSON line there")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("bench_ops: needs a CUDA device, found none")
+    shape = SHAPES[arguments.model]
+    before = matmul_rate()
+    lines: list[Timing] = []
+    for name in arguments.workload or WORKLOADS:
+        lines += bench_attention(name, shape, arguments.tune)
+    for rows in (64, 2048, 12_701):
+        lines += bench_logprob(rows, shape)
+    after = matmul_rate()
+    print(f"{torch.cuda.get_device_name()}, bf16 matmul {before:.0f} TFLOP/s before, {after:.0f} after")
+    for line in lines:
+        share = line.tflops / min(before, after)
+        print(
+            f"{line.milliseconds:9.3f} ms ({line.low:.3f}..{line.high:.3f}) {line.tflops:7.1f} TFLOP/s "
+            f"{share:5.2f} of matmul  {line.what}"
+        )
+    if arguments.results:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        record = {
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "commit": head.stdout.strip(),
+            "model": arguments.model,
+            "seed": SEED,
+            "time": time.time(),
+            "matmul_tflops": [before, after],
+            "lines": [asdict(line) for line in lines],
+        }
+        with arguments.results.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Prefix trees with the shape of real requests, over random tokens; and the model shapes to run them with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fastreader.tree import PrefixTree
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Attention heads, head size, hidden size and vocabulary of a model."""
+
+    heads: int
+    key_heads: int
+    size: int
+    width: int
+    vocabulary: int
+
+
+SHAPES = {
+    "smollm2-135m": Shape(9, 3, 64, 576, 49_152),
+    "llama-3.2-1b": Shape(32, 8, 64, 2048, 128_256),
+    "llama-3.1-8b": Shape(32, 8, 128, 4096, 128_256),
+    "gemma-2-2b": Shape(8, 4, 256, 2304, 256_000),
+}
+
+
+def _orderings(
+    rng: np.random.Generator, passages: int, length: int, candidates: int, orderings: int
+) -> list[tuple[list[int], list[int]]]:
+    """(context, continuation) pairs of one question: header, passages in cyclic order, question, candidates."""
+
+    def text(count: int) -> list[int]:
+        return rng.integers(0, 49_152, count).tolist()
+
+    header, question = text(11), text(24)
+    bodies = [text(length + int(rng.integers(-length // 8, length // 8 + 1))) for _ in range(passages)]
+    answers = [text(int(rng.integers(5, 8))) for _ in range(candidates)]
+    pairs = []
+    for shift in range(orderings):
+        body = [token for i in range(passages) for token in bodies[(i + shift) % passages]]
+        pairs += [(header + body + question, answer) for answer in answers]
+    return pairs
+
+
+def w1() -> PrefixTree:
+    """One question, 10 passages, 10 cyclic orderings, 4 candidates: about 12,700 tokens."""
+    return PrefixTree.build(_orderings(np.random.default_rng(1), 10, 121, 4, 10))
+
+
+def w2() -> PrefixTree:
+    """One body of 1,000 tokens, 512 continuations of 2 to 12."""
+    rng = np.random.default_rng(2)
+    body = rng.integers(0, 49_152, 1000).tolist()
+    return PrefixTree.build([(body, rng.integers(0, 49_152, rng.integers(2, 13)).tolist()) for _ in range(512)])
+
+
+def w3() -> PrefixTree:
+    """64 questions, 5 passages, 5 orderings, 2 candidates each, in one pass."""
+    rng = np.random.default_rng(3)
+    return PrefixTree.build([pair for _ in range(64) for pair in _orderings(rng, 5, 121, 2, 5)])
+
+
+def w4() -> PrefixTree:
+    """One question, 20 passages of 400 tokens, 20 cyclic orderings, 2 candidates."""
+    return PrefixTree.build(_orderings(np.random.default_rng(4), 20, 400, 2, 20))
+
+
+WORKLOADS = {"W1": w1, "W2": w2, "W3": w3, "W4": w4}

@@ -1,0 +1,32 @@
+"""pytest-benchmark suite of the ops: python -m pytest benchmarks/ops --benchmark-only"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from workloads import attention_case, head_case
+
+from fastreader.ops import extension, linear_logprob, tree_attention
+
+IMPLEMENTATIONS = ["torch"] if extension.why_missing() else ["torch", "cpu"]
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("workload", ["w1", "w2"])
+def test_tree_attention(benchmark, workload, dtype, impl):
+    case = attention_case(workload, dtype)
+    benchmark.extra_info["flops"] = case.flops
+    benchmark.pedantic(
+        lambda: tree_attention(case.query, case.key, case.value, case.until, scale=0.125, plan=case.plan, impl=impl),
+        rounds=7,
+        warmup_rounds=1,
+    )
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_linear_logprob(benchmark, dtype, impl):
+    hidden, weight, target, flops = head_case(dtype, 1024)
+    benchmark.extra_info["flops"] = flops
+    benchmark.pedantic(lambda: linear_logprob(hidden, weight, target, impl=impl), rounds=3, warmup_rounds=1)

@@ -1,0 +1,74 @@
+"""Workloads of the op benchmarks: the trees, their random tensors, and the seed they come from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastreader.ops.tree_attention import AttentionPlan
+from fastreader.tree import PrefixTree
+
+SEED = 0
+HEADS, KEY_HEADS, SIZE = 9, 3, 64  # SmolLM2-135M's attention
+ROWS, WIDTH, VOCABULARY = 12_701, 576, 49_152  # its LM head at every position of W1
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """One layer of attention over a packed tree."""
+
+    name: str
+    tree: PrefixTree
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    until: Tensor
+    plan: AttentionPlan
+    flops: float  # useful multiply-adds, two operations each
+
+
+def w1_tree(path: Path | None) -> PrefixTree:
+    """W1 from its token file, or random tokens of the same shape: 10 orderings x 4 candidates under one header."""
+    if path is not None:
+        data = json.loads(path.read_text())
+        header, bodies, continuations = data["header"], data["bodies"], data["continuations"]
+    else:
+        rng = np.random.default_rng(SEED)
+        header = rng.integers(0, VOCABULARY, 11).tolist()
+        bodies = rng.integers(0, VOCABULARY, (10, 1245)).tolist()
+        continuations = [rng.integers(0, VOCABULARY, n).tolist() for n in (6, 5, 5, 7)]
+    return PrefixTree.build([(header + body, tail) for body in bodies for tail in continuations])
+
+
+def w2_tree() -> PrefixTree:
+    """One body of 1,000 tokens, 512 continuations of 2 to 12."""
+    rng = np.random.default_rng(SEED)
+    body = rng.integers(0, VOCABULARY, 1000).tolist()
+    tails = [rng.integers(0, VOCABULARY, int(rng.integers(2, 13))).tolist() for _ in range(512)]
+    return PrefixTree.build([(body, tail) for tail in tails])
+
+
+def attention_case(name: str, dtype: torch.dtype, w1_path: Path | None = None) -> AttentionCase:
+    tree = w1_tree(w1_path) if name == "w1" else w2_tree()
+    generator = torch.Generator().manual_seed(SEED)
+    count = len(tree)
+    query, key, value = (
+        torch.randn(count, heads, SIZE, generator=generator).to(dtype) for heads in (HEADS, KEY_HEADS, KEY_HEADS)
+    )
+    plan = AttentionPlan(tree.until)
+    useful = plan.schedule(None, 32, 64, 32).useful
+    return AttentionCase(name, tree, query, key, value, torch.from_numpy(tree.until), plan, 4.0 * useful * HEADS * SIZE)
+
+
+def head_case(dtype: torch.dtype, rows: int = ROWS) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Hidden states, LM head, targets, and the operations of the product."""
+    generator = torch.Generator().manual_seed(SEED)
+    hidden = torch.randn(rows, WIDTH, generator=generator).to(dtype)
+    weight = (torch.randn(VOCABULARY, WIDTH, generator=generator) * 0.05).to(dtype)
+    target = torch.randint(0, VOCABULARY, (rows,), generator=generator)
+    return hidden, weight, target, 2.0 * rows * WIDTH * VOCABULARY

@@ -1,0 +1,34 @@
+"""The suite for machines with a CUDA device: `pytest -m gpu`. Skipped with the reason elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent / "ops"), str(HERE.parents[1] / "benchmarks" / "gpu")]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        reason = "no CUDA device"
+    elif importlib.util.find_spec("triton") is None:
+        reason = "the triton package is not installed"
+    else:
+        return
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def poisoned_memory() -> Iterator[None]:
+    from forests import poisoned
+
+    with poisoned():
+        yield

@@ -1,0 +1,167 @@
+"""The Triton kernels on the device, against float64, at the shapes of real models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from forests import Inputs, attention_inputs, forest, random_forest
+from tolerance import assert_as_exact_as_eager
+from workloads import SHAPES, w1
+
+from fastreader.ops import linear_logprob, linear_logprob_stats, merge_state, tree_attention
+from fastreader.ops.linear_logprob.reference import linear_logprob_reference
+from fastreader.ops.tree_attention.plan import AttentionPlan
+
+pytestmark = pytest.mark.gpu
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DEVICE = "cuda"
+
+
+def run(inputs: Inputs, impl: str = "triton", plan: AttentionPlan | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    out, lse = tree_attention(
+        *(inputs.query, inputs.key, inputs.value, inputs.until),
+        anchor=inputs.anchor,
+        query_positions=inputs.query_positions,
+        key_positions=inputs.key_positions,
+        scale=inputs.scale,
+        window=inputs.window,
+        softcap=inputs.softcap,
+        return_lse=True,
+        plan=plan or inputs.plan(),
+        impl=impl,
+    )
+    return out, lse
+
+
+def check(inputs: Inputs) -> None:
+    inputs = inputs.to(DEVICE)
+    out, lse = run(inputs)
+    golden, golden_lse = inputs.golden()
+    assert_as_exact_as_eager("output", out, inputs.eager(inputs.query.dtype)[0], golden)
+    assert_as_exact_as_eager("lse", lse, inputs.eager(torch.float32)[1], golden_lse)
+
+
+@pytest.fixture(autouse=True)
+def exact_matmul() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [0, 1, 63, 127, 129, 1000])
+def test_lengths(length: int, dtype: torch.dtype) -> None:
+    check(attention_inputs(*forest([0] * length), dtype=dtype, heads=(3, 1)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [8, 24, 64, 80, 96, 128, 192, 256])
+@pytest.mark.parametrize("features", ["plain", "window", "softcap"])
+def test_head_sizes(size: int, features: str, dtype: torch.dtype) -> None:
+    options = {"plain": {}, "window": {"window": 100}, "softcap": {"softcap": 20.0}}[features]
+    check(attention_inputs(*random_forest(size, 700), dtype=dtype, size=size, value_size=max(size - 8, 8), **options))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SHAPES)
+def test_model_shapes(name: str, dtype: torch.dtype) -> None:
+    shape = SHAPES[name]
+    heads = (shape.heads, shape.key_heads)
+    check(attention_inputs(*random_forest(5, 1500, 0.02), dtype=dtype, heads=heads, size=shape.size))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_forests(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tree = random_forest(seed, int(rng.integers(1, 800)), float(rng.choice([0.01, 0.1, 0.6])))
+    dtype = DTYPES[seed % 3]
+    window = int(rng.integers(1, 300)) if seed % 4 == 0 else None
+    check(attention_inputs(*tree, dtype=dtype, heads=((4, 4), (6, 2), (9, 3))[seed % 3], window=window, seed=seed))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("queries", [1, 4, 33])
+def test_decoding(queries: int, dtype: torch.dtype) -> None:
+    until, positions = random_forest(1, 3000, 0.01)
+    anchor = np.random.default_rng(queries).integers(0, 3000, queries)
+    check(attention_inputs(until, positions, dtype=dtype, heads=(9, 3), anchor=anchor))
+
+
+def test_rows_that_see_nothing() -> None:
+    until, positions = forest([0] * 200 + [999] + [0] * 99)
+    until[:200] = np.arange(200)
+    check(attention_inputs(until, positions, dtype=torch.bfloat16))
+
+
+def test_w1_in_bfloat16_and_again_bit_for_bit() -> None:
+    tree = w1()
+    inputs = attention_inputs(tree.until, tree.positions, dtype=torch.bfloat16, heads=(9, 3)).to(DEVICE)
+    plan = inputs.plan()
+    first, again = run(inputs, plan=plan), run(inputs, plan=plan)
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+    automatic = run(inputs, impl="auto", plan=plan)
+    assert torch.equal(first[0], automatic[0])
+    wide = replace(inputs, query=inputs.query.float(), key=inputs.key.float(), value=inputs.value.float())
+    golden, golden_lse = run(wide, impl="torch", plan=plan)
+    assert (first[0].float() - golden).abs().max() < 0.01
+    assert (first[1] - golden_lse).abs().max() < 1e-4
+
+
+def test_another_tree_compiles_nothing() -> None:
+    from fastreader.ops.tree_attention.triton import tree_attention_kernel
+
+    def compiled() -> int:
+        return sum(len(caches[0]) for caches in tree_attention_kernel.device_caches.values())
+
+    lengths = (300, 1, 17, 256, 777)
+    run(attention_inputs(*random_forest(0, lengths[0]), dtype=torch.bfloat16, heads=(9, 3)).to(DEVICE))
+    run(attention_inputs(*random_forest(0, 1), dtype=torch.bfloat16, heads=(9, 3)).to(DEVICE))  # the decoding tile
+    before = compiled()
+    for length in lengths:
+        run(attention_inputs(*random_forest(length, length), dtype=torch.bfloat16, heads=(9, 3)).to(DEVICE))
+    assert compiled() == before
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "name"), [(1, "smollm2-135m"), (777, "smollm2-135m"), (130, "gemma-2-2b")])
+@pytest.mark.parametrize("softcap", [None, 30.0])
+def test_logprob(rows: int, name: str, softcap: float | None, dtype: torch.dtype) -> None:
+    shape = SHAPES[name]
+    generator = torch.Generator(DEVICE).manual_seed(rows)
+    hidden = torch.randn((rows, shape.width), generator=generator, device=DEVICE).to(dtype)
+    weight = (torch.randn((shape.vocabulary, shape.width), generator=generator, device=DEVICE) * 0.1).to(dtype)
+    target = torch.randint(0, shape.vocabulary, (rows,), generator=generator, device=DEVICE)
+    got = linear_logprob_stats(hidden, weight, target, softcap=softcap, impl="triton")
+    golden = linear_logprob_reference(hidden.double(), weight.double(), target, None, softcap, 1.0)
+    eager = linear_logprob_reference(hidden.float(), weight.float(), target, None, softcap, 1.0)
+    for field, mine, near, exact in zip(("logprob", "logsumexp", "entropy"), got[:3], eager, golden, strict=False):
+        assert_as_exact_as_eager(field, mine, near, exact)
+    logits = hidden.double() @ weight.double().T
+    assert (logits.gather(1, got.argmax[:, None])[:, 0] >= logits.amax(1) - 1e-4).all()
+
+
+def test_logprob_makes_no_logits() -> None:
+    rows, shape = 8192, SHAPES["smollm2-135m"]
+    hidden = torch.randn(rows, shape.width, device=DEVICE, dtype=torch.bfloat16)
+    weight = torch.randn(shape.vocabulary, shape.width, device=DEVICE, dtype=torch.bfloat16)
+    target = torch.zeros(rows, device=DEVICE, dtype=torch.int64)
+    linear_logprob(hidden, weight, target)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    linear_logprob(hidden, weight, target)
+    assert torch.cuda.max_memory_allocated() - before < 64 * 2**20  # the logits alone would be 1.6 GB
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_merge_state(dtype: torch.dtype) -> None:
+    out = torch.randn(2, 500, 9, 64, device=DEVICE).to(dtype)
+    lse = torch.randn(2, 500, 9, device=DEVICE) * 20
+    lse[0, :100] = lse[1, 50:150] = float("-inf")
+    out[lse.isneginf()] = 0
+    got, got_lse = merge_state(out[0], lse[0], out[1], lse[1], impl="triton")
+    golden, golden_lse = merge_state(*(t.double() for t in (out[0], lse[0], out[1], lse[1])), impl="torch")
+    eager, eager_lse = merge_state(out[0], lse[0], out[1], lse[1], impl="torch")
+    assert_as_exact_as_eager("output", got, eager, golden)
+    assert_as_exact_as_eager("lse", got_lse, eager_lse, golden_lse)

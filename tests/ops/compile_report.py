@@ -1,0 +1,294 @@
+"""Compile every Triton kernel ahead of time for every target, without a GPU, and say what came out.
+
+`python tests/ops/compile_report.py` prints a draw of the cases as a table, with `--full` all of them, and with
+`--write docs/kernels.md` puts them there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.knobs import nvidia
+
+from fastreader.ops.linear_logprob import triton as logprob
+from fastreader.ops.merge_state import triton as merge
+from fastreader.ops.tree_attention import triton as attention
+from fastreader.ops.triton_support import TARGETS
+
+SHARED_LIMIT = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes a program
+# The instruction a half type should be multiplied with. sm_120 has no tcgen05: Triton gives it mma.sync.
+MATRIX = {80: "mma.sync", 89: "mma.sync", 90: "wgmma", 100: "tcgen05", 120: "mma.sync"}
+MATRIX_PATTERN = {
+    "mma.sync": re.compile(r"\bmma\.sync\."),
+    "wgmma": re.compile(r"\bwgmma\.mma_async\."),
+    "tcgen05": re.compile(r"\btcgen05\.mma\."),
+}
+NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+DTYPES = tuple(NAMES)
+SIZES = (40, 64, 96, 128, 192, 256)  # of each bucket of configurations, the largest or one that is padded
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel as the launcher would compile it."""
+
+    name: str
+    kernel: Any
+    target: int
+    dtype: torch.dtype
+    matrix: bool  # multiplies matrices
+    few_rows: bool  # too few rows for wgmma and tcgen05, which take 64 at least
+    types: dict[str, str]
+    constants: dict[str, Any]
+    options: dict[str, int]
+
+    def __str__(self) -> str:
+        return f"sm_{self.target}-{self.name}-{NAMES[self.dtype]}"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler made of a case."""
+
+    case: Case
+    registers: int
+    spilled: int  # bytes of stack
+    shared: int  # bytes
+    instructions: tuple[str, ...]  # kinds of matrix instruction in it
+
+    def faults(self) -> list[str]:
+        """What is wrong with it; empty when nothing is."""
+        case, faults = self.case, []
+        if self.spilled:
+            faults.append(f"{self.spilled} bytes of stack")
+        if self.shared > SHARED_LIMIT[case.target]:
+            faults.append(f"{self.shared} bytes of shared memory, over {SHARED_LIMIT[case.target]}")
+        if case.dtype == torch.float32 or not case.matrix:
+            if self.instructions:
+                faults.append(f"matrix instructions in {NAMES[case.dtype]}: {self.instructions}")
+        elif (MATRIX[case.target] if not case.few_rows else "mma.sync") not in self.instructions:
+            faults.append(f"no {MATRIX[case.target]}, found {self.instructions}")
+        return faults
+
+
+def options_of(config: attention.Config | logprob.Config) -> dict[str, int]:
+    """Compiler options, as the launchers pass them."""
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    return options if config.max_registers is None else options | {"maxnreg": config.max_registers}
+
+
+def attention_case(
+    target: int,
+    size: int,
+    dtype: torch.dtype,
+    *,
+    decode: bool = False,
+    variant: bool = False,
+    config: attention.Config | None = None,
+) -> Case:
+    """tree_attention; `variant` has three heads a key head, a window, a soft cap, lse and another value size."""
+    rows = 1 if decode else 4096
+    config = config or attention.default_config(target, size, dtype, rows)
+    value_size = max(size - 8, 8) if variant else size
+    element = NAMES[dtype]
+    types = dict.fromkeys(("query_ptr", "key_ptr", "value_ptr"), f"*{element}")
+    types |= {"out_ptr": "*fp32" if decode else f"*{element}", "anchor_ptr": "*i64"}
+    types |= dict.fromkeys(("until_ptr", "tile_ptr", "block_start_ptr", "block_stop_ptr"), "*i32")
+    types |= dict.fromkeys(("scale", "scale_log2", "softcap"), "fp32")
+    constants = dict.fromkeys(("stride_query_size", "stride_key_size", "stride_value_size"), 1)
+    constants |= {"D": size, "DV": value_size, "HEADS_PACKED": 3 if variant else 1, "HEAD_CHUNKS": 1}
+    constants |= {"WINDOW": variant, "SOFTCAP": variant, "UPCAST": False}
+    constants |= {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
+    constants |= {
+        "BLOCK_D": max(triton.next_power_of_2(size), 16),
+        "BLOCK_DV": max(triton.next_power_of_2(value_size), 16),
+    }
+    if variant or decode:
+        types["lse_ptr"] = "*fp32"
+    else:
+        constants["lse_ptr"] = None
+    if variant:
+        types |= dict.fromkeys(("query_position_ptr", "key_position_ptr"), "*i32")
+    else:
+        constants |= {"query_position_ptr": None, "key_position_ptr": None, "heads_a_key": 1}
+    name = f"attention-{size}{'-decode' if decode else ''}{'-variant' if variant else ''}"
+    return Case(
+        name,
+        attention.tree_attention_kernel,
+        target,
+        dtype,
+        True,
+        config.block_m < 64,
+        types,
+        constants,
+        options_of(config),
+    )
+
+
+def logprob_case(
+    target: int,
+    dtype: torch.dtype,
+    *,
+    few: bool = False,
+    stats: bool = True,
+    capped: bool = False,
+    config: logprob.Config | None = None,
+) -> Case:
+    """linear_logprob; with `stats` also entropy, arg-max, bias and labels."""
+    config = config or logprob.default_config(target, dtype, 1 if few else 4096, capped)
+    element = NAMES[dtype]
+    types = {"hidden_ptr": f"*{element}", "weight_ptr": f"*{element}", "target_ptr": "*i64", "picked_ptr": "*fp32"}
+    types |= {"max_ptr": "*fp32", "sum_ptr": "*fp32", "scale": "fp32", "softcap": "fp32"}
+    optional = {"tilt_ptr": "*fp32", "argmax_ptr": "*i32", "bias_ptr": f"*{element}", "label_ptr": "*i64"}
+    optional["label_logit_ptr"] = "*fp32"
+    constants: dict[str, Any] = {"stride_hidden_width": 1, "stride_weight_width": 1, "SOFTCAP": capped}
+    constants |= {"UPCAST": False, "BLOCK_R": config.block_r, "BLOCK_V": config.block_v, "BLOCK_E": config.block_e}
+    constants |= {"STATS": stats, "LOWEST": -1.0e30}
+    if stats:
+        types |= optional
+    else:
+        constants |= dict.fromkeys(optional)
+    name = f"logprob{'-few' if few else ''}{'-stats' if stats else ''}{'-capped' if capped else ''}"
+    return Case(
+        name,
+        logprob.linear_logprob_kernel,
+        target,
+        dtype,
+        True,
+        config.block_r < 64,
+        types,
+        constants,
+        options_of(config),
+    )
+
+
+def merge_cases(target: int, dtype: torch.dtype) -> Iterator[Case]:
+    """merge_state, of two states and of a stack."""
+    element = NAMES[dtype]
+    shape = {"DV": 256, "BLOCK_R": 8, "BLOCK_DV": 256}
+    types = dict.fromkeys(("out_a_ptr", "out_b_ptr", "out_ptr"), f"*{element}")
+    types |= dict.fromkeys(("lse_a_ptr", "lse_b_ptr", "lse_ptr"), "*fp32")
+    strides = dict.fromkeys(("stride_out_a_size", "stride_out_b_size"), 1)
+    yield Case(
+        "merge-pair", merge.merge_pair_kernel, target, dtype, False, False, types, shape | strides, {"num_warps": 4}
+    )
+    types = {"part_ptr": "*fp32", "part_lse_ptr": "*fp32", "out_ptr": f"*{element}", "lse_ptr": "*fp32"}
+    yield Case("merge-stack", merge.merge_stack_kernel, target, dtype, False, False, types, shape, {"num_warps": 4})
+
+
+def full_cases() -> list[Case]:
+    """Everything the pinned configurations hold."""
+    cases = []
+    for target in TARGETS:
+        for dtype in DTYPES:
+            for size in SIZES:
+                cases += [attention_case(target, size, dtype, variant=variant) for variant in (False, True)]
+                cases.append(attention_case(target, size, dtype, decode=True))
+            for stats, capped in itertools.product((False, True), repeat=2):
+                cases.append(logprob_case(target, dtype, stats=stats, capped=capped))
+            cases.append(logprob_case(target, dtype, few=True, capped=True))
+            cases += merge_cases(target, dtype)
+    return cases
+
+
+def default_cases() -> list[Case]:
+    """A draw of them that meets each target, head size, type, kernel and feature, not their every combination."""
+    cases = []
+    for i, target in enumerate(TARGETS):
+        half = DTYPES[i % 2]
+        cases.append(attention_case(target, SIZES[(i + 1) % 6], half, variant=i % 3 != 2))
+        cases.append(attention_case(target, SIZES[(i + 3) % 6], torch.float32, variant=i % 2 == 0))
+        cases.append(logprob_case(target, half, capped=i % 2 == 0))
+    cases += [attention_case(target, size, torch.bfloat16, decode=True) for target, size in ((80, 256), (100, 40))]
+    cases.append(logprob_case(90, torch.float32, capped=True))
+    cases.append(logprob_case(80, torch.bfloat16, few=True, stats=False))
+    cases += [*merge_cases(90, torch.bfloat16), *merge_cases(120, torch.float32)]
+    return cases
+
+
+def signature_of(case: Case) -> tuple[dict[str, str], dict[tuple[int], Any], list[tuple[int]]]:
+    """Types by argument, constants by position, and the positions of arguments divisible by 16."""
+    kernel = case.kernel
+    names = kernel.arg_names
+    types = {name: "constexpr" if name in case.constants else case.types.get(name, "i32") for name in names}
+    constants = {(names.index(name),): value for name, value in case.constants.items()}
+    unaligned = {*kernel.do_not_specialize, *kernel.do_not_specialize_on_alignment}
+    aligned = [
+        (i,) for i, name in enumerate(names) if name not in unaligned and types[name] not in ("constexpr", "fp32")
+    ]
+    return types, constants, aligned
+
+
+def compile_case(case: Case) -> Compiled:
+    """Compile one case and read registers and stack from the binary, matrix instructions from the PTX."""
+    options = case.options | {"enable_fp_fusion": True}
+    types, constants, aligned = signature_of(case)
+    source = ASTSource(
+        fn=case.kernel,
+        signature=types,
+        constexprs=constants,
+        attrs={path: [["tt.divisibility", 16]] for path in aligned},
+    )
+    compiled = triton.compile(source, target=GPUTarget("cuda", case.target, 32), options=options)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(compiled.asm["cubin"])
+        usage = subprocess.run(
+            [nvidia.cuobjdump.path, "-res-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    counts = {key: int(value) for key, value in re.findall(r"(REG|STACK):(\d+)", usage)}
+    ptx = compiled.asm["ptx"]
+    instructions = tuple(name for name, pattern in MATRIX_PATTERN.items() if pattern.search(ptx))
+    return Compiled(case, counts["REG"], counts["STACK"], compiled.metadata.shared, instructions)
+
+
+def table(results: list[Compiled]) -> str:
+    """A Markdown table of the results."""
+    lines = [
+        "| target | kernel | type | block | warps | stages | registers | stack | shared | matrix | faults |",
+        "|-|-|-|-|-|-|-|-|-|-|-|",
+    ]
+    for result in results:
+        case = result.case
+        block = "x".join(str(v) for k, v in case.constants.items() if k.startswith("BLOCK_"))
+        lines.append(
+            f"| sm_{case.target} | {case.name} | {NAMES[case.dtype]} | {block} | {case.options['num_warps']} "
+            f"| {case.options.get('num_stages', '')} | {result.registers} | {result.spilled} | {result.shared} "
+            f"| {', '.join(result.instructions)} | {'; '.join(result.faults())} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="every combination; takes minutes")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--types", nargs="+", choices=NAMES.values(), default=list(NAMES.values()))
+    parser.add_argument("--write", type=Path, help="replace what follows the last heading of this file")
+    arguments = parser.parse_args()
+    cases = full_cases() if arguments.full else default_cases()
+    cases = [case for case in cases if NAMES[case.dtype] in arguments.types]
+    with ThreadPoolExecutor(arguments.threads) as pool:
+        results = list(pool.map(compile_case, cases))
+    if arguments.write is None:
+        print(table(results))
+    else:
+        kept, _, last = arguments.write.read_text().rpartition("\n## ")
+        title = last.partition("\n")[0]
+        arguments.write.write_text(f"{kept}\n## {title}\n\n{table(results)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Keeps the suites that need a process of their own out of every other process.
+
+Tests marked `interpreter` or `compile` run where FASTREADER_SUITE names their marker; `test_suites.py` starts such a
+process for each and is itself left out there. So plain `pytest` runs everything once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from forests import poisoned
+
+SUITES = ("interpreter", "compile")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    suite = os.environ.get("FASTREADER_SUITE")
+    kept, dropped = [], []
+    for item in items:
+        marked = next((name for name in SUITES if item.get_closest_marker(name)), None)
+        starts_suite = item.path.name == "test_suites.py"
+        wanted = (not starts_suite and marked == suite) if suite else (starts_suite or marked is None)
+        (kept if wanted else dropped).append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+
+
+@pytest.fixture(scope="session", autouse=True)
+def poisoned_memory() -> Iterator[None]:
+    with poisoned():
+        yield

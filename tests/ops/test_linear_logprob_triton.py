@@ -1,0 +1,144 @@
+"""The Triton kernel of linear_logprob in the interpreter, against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tolerance import assert_as_exact_as_eager
+
+from fastreader.errors import UnsupportedImplementationError
+from fastreader.ops import linear_logprob, linear_logprob_stats
+from fastreader.ops.linear_logprob.reference import linear_logprob_reference
+
+pytestmark = pytest.mark.interpreter
+SINGLE_AND_HALF = (torch.float32, torch.float16)
+SMALL = (16, 32, 16, 4, 2)
+
+
+def check(
+    rows: int,
+    width: int,
+    vocabulary: int,
+    dtype: torch.dtype,
+    *,
+    bias: bool = False,
+    softcap: float | None = None,
+    scale: float = 1.0,
+    block: tuple[int, int, int, int, int] | None = SMALL,
+    splits: int | None = None,
+    shift: float = 0.0,
+) -> None:
+    from fastreader.ops.linear_logprob.triton import Config, linear_logprob_triton
+
+    generator = torch.Generator().manual_seed(rows + width)
+    # Every second element of a wider tensor: strides other than 1.
+    hidden = torch.randn((rows, 2 * width), generator=generator).to(dtype)[:, ::2]
+    weight = (torch.randn((vocabulary, width), generator=generator) * width**-0.5 * 3).to(dtype)
+    target = torch.randint(0, vocabulary, (rows,), generator=generator)
+    offset = (torch.randn(vocabulary, generator=generator) + shift).to(dtype) if bias else None
+    labels = torch.tensor([vocabulary - 1, 0, vocabulary // 2, 0])
+    config = None if block is None else Config(*block)
+    got = linear_logprob_triton(hidden, weight, target, offset, softcap, scale, labels, config=config, splits=splits)
+    assert got.entropy is not None and got.argmax is not None and got.label_logprob is not None
+    wide = [t if t is None else t.double() for t in (hidden, weight, offset)]
+    golden = linear_logprob_reference(wide[0], wide[1], target, wide[2], softcap, scale)
+    # Logits accumulate in float32, so float32 is what eager means here, whatever the inputs are stored in.
+    single = [t if t is None else t.float() for t in (hidden, weight, offset)]
+    eager = linear_logprob_reference(single[0], single[1], target, single[2], softcap, scale)
+    for name, mine, near, exact in zip(("logprob", "logsumexp", "entropy"), got, eager, golden, strict=False):
+        assert_as_exact_as_eager(name, mine, near, exact)
+    assert torch.equal(got.argmax, golden[3])
+    for column, label in enumerate(labels.tolist()):
+        everywhere = torch.full_like(target, label)
+        near, exact = (linear_logprob_reference(h, w, everywhere, b, softcap, scale)[0] for h, w, b in (single, wide))
+        assert_as_exact_as_eager(f"label {label}", got.label_logprob[:, column], near, exact)
+    lean = linear_logprob_triton(
+        hidden, weight, target, offset, softcap, scale, stats=False, config=config, splits=splits
+    )
+    assert torch.equal(lean.logprob, got.logprob)
+    assert lean.entropy is lean.argmax is lean.label_logprob is None
+
+
+@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
+@pytest.mark.parametrize(
+    ("rows", "width", "vocabulary"), [(0, 8, 5), (1, 1, 1), (1, 63, 127), (17, 33, 129), (5, 16, 64)]
+)
+def test_awkward_sizes(rows: int, width: int, vocabulary: int, dtype: torch.dtype) -> None:
+    check(rows, width, vocabulary, dtype)
+
+
+@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
+@pytest.mark.parametrize("splits", [1, 2, 7, 1000])
+def test_splits_of_the_vocabulary(splits: int, dtype: torch.dtype) -> None:
+    check(20, 24, 250, dtype, splits=splits, bias=True)
+
+
+@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
+@pytest.mark.parametrize("rows", [3, 40])
+def test_pinned_configurations(rows: int, dtype: torch.dtype) -> None:
+    check(rows, 70, 300, dtype, block=None)
+
+
+def test_bfloat16_by_way_of_float32() -> None:
+    check(9, 40, 100, torch.bfloat16, bias=True)
+
+
+@pytest.mark.parametrize("shift", [-200.0, 200.0])
+def test_large_logits_leave_entropy_exact(shift: float) -> None:
+    check(6, 16, 90, torch.float32, bias=True, shift=shift)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    rows=st.integers(1, 40),
+    width=st.integers(1, 40),
+    vocabulary=st.integers(1, 150),
+    bias=st.booleans(),
+    softcap=st.sampled_from([None, 5.0]),
+    scale=st.sampled_from([1.0, 0.25, -1.5]),
+    splits=st.sampled_from([1, 2, None]),
+)
+def test_random_shapes(
+    rows: int, width: int, vocabulary: int, bias: bool, softcap: float | None, scale: float, splits: int | None
+) -> None:
+    options: dict[str, Any] = {"bias": bias, "softcap": softcap, "scale": scale, "splits": splits}
+    check(rows, width, vocabulary, torch.float32, **options)
+
+
+def test_ties_go_to_the_lowest_token() -> None:
+    hidden, weight = torch.ones(2, 8), torch.zeros(100, 8)
+    weight[[30, 70]] = 1.0
+    stats = linear_logprob_stats(hidden, weight, torch.zeros(2, dtype=torch.int64), impl="triton")
+    assert stats.argmax.tolist() == [30, 30]
+
+
+def test_bfloat16_weight_under_float32_states() -> None:
+    generator = torch.Generator().manual_seed(1)
+    hidden, weight = torch.randn(5, 32, generator=generator), torch.randn(60, 32, generator=generator).bfloat16()
+    target, labels = torch.arange(5), torch.tensor([7, 59])
+    mine = linear_logprob_stats(hidden, weight, target, labels=labels, split=True, impl="triton")
+    golden, eager = (
+        linear_logprob_stats(h, weight.to(h.dtype), target, labels=labels, impl="reference")
+        for h in (hidden.double(), hidden)
+    )
+    assert_as_exact_as_eager("logprob", mine.logprob, eager.logprob, golden.logprob)
+    assert mine.label_logprob is not None and eager.label_logprob is not None and golden.label_logprob is not None
+    assert_as_exact_as_eager("labels", mine.label_logprob, eager.label_logprob, golden.label_logprob)
+
+
+def test_dispatch_by_name() -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = torch.randn(5, 32, generator=generator), torch.randn(60, 32, generator=generator)
+    target = torch.arange(5)
+    mine = linear_logprob(hidden, weight, target, impl="triton")
+    golden, eager = (
+        linear_logprob_reference(h, w, target, None, None, 1.0)[0]
+        for h, w in ((hidden.double(), weight.double()), (hidden, weight))
+    )
+    assert_as_exact_as_eager("logprob", mine, eager, golden)
+    with pytest.raises(UnsupportedImplementationError, match="float64"):
+        linear_logprob(hidden.double(), weight.double(), target, impl="triton")

@@ -1,0 +1,256 @@
+"""tree_attention's C++ kernels against float64, on every instruction set of this machine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from cpu_cases import FLOOR, LSE_FLOOR, TIMES_EAGER, available, eager_attention, forest, quantised, worst
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastreader.errors import InputError, UnsupportedImplementationError
+from fastreader.ops import extension
+from fastreader.ops.tree_attention import AttentionPlan, status, tree_attention
+from fastreader.tree import PrefixTree
+
+pytestmark = pytest.mark.skipif(not available(), reason=f"no C++ extension: {extension.why_missing()}")
+MODES = ("float32", "bfloat16", "split")
+
+
+@pytest.fixture(params=available())
+def isa(request, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", request.param)
+    return request.param
+
+
+def inputs(seed, queries, keys, heads=2, key_heads=1, size=64, value_size=64):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (queries, heads, size), (keys, key_heads, size), (keys, key_heads, value_size)
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+def check(mode, query, key, value, until, anchor=None, **options):
+    query, key, value = quantised(mode, query, key, value)
+    options.setdefault("scale", query.shape[-1] ** -0.5)
+    places = torch.arange(len(until)) if anchor is None else anchor
+    wanted, wanted_lse = tree_attention(
+        query.double(), key.double(), value.double(), until, anchor=anchor, impl="reference", return_lse=True, **options
+    )
+    eager, eager_lse = eager_attention(mode, query, key, value, until, places, **options)
+    got, lse = tree_attention(
+        query, key, value, until, anchor=anchor, impl="cpu", split=mode == "split", return_lse=True, **options
+    )
+    assert got.dtype == query.dtype and lse.dtype == torch.float32
+    assert worst(got, wanted) <= TIMES_EAGER * worst(eager, wanted) + FLOOR[mode]
+    assert worst(lse, wanted_lse) <= TIMES_EAGER * worst(eager_lse, wanted_lse) + LSE_FLOOR[mode]
+    again = tree_attention(query, key, value, until, anchor=anchor, impl="cpu", split=mode == "split", **options)
+    assert torch.equal(got, again)
+    return got, lse
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("length", [0, 1, 63, 127, 129])
+def test_lengths(isa, mode, length):
+    until = torch.full((length,), length, dtype=torch.int32)
+    check(mode, *inputs(length, length, length), until)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("size", "value_size"), [(8, 8), (24, 40), (64, 7), (96, 96), (128, 64), (200, 256), (256, 8)])
+def test_head_sizes(isa, mode, size, value_size):
+    tree = forest(np.random.default_rng(size), 6, 60)
+    check(
+        mode,
+        *inputs(size, len(tree), len(tree), 3, 1, size, value_size),
+        torch.from_numpy(tree.until),
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("heads", "key_heads"), [(1, 1), (4, 4), (9, 3), (14, 2), (40, 1)])
+def test_grouped_heads(isa, mode, heads, key_heads):
+    tree = forest(np.random.default_rng(heads), 8, 80)
+    check(mode, *inputs(heads, len(tree), len(tree), heads, key_heads), torch.from_numpy(tree.until))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_strided_inputs(isa, mode):
+    tree = forest(np.random.default_rng(0), 8, 80)
+    count = len(tree)
+    query, key, value = quantised(mode, *inputs(0, count, count, 4, 2))
+    until = torch.from_numpy(tree.until)
+    plain = tree_attention(query, key, value, until, scale=0.125, impl="cpu")
+    fused = torch.cat([query, key, value], dim=1)
+    parts = fused[:, :4], fused[:, 4:6], fused[:, 6:]
+    assert torch.equal(tree_attention(*parts, until, scale=0.125, impl="cpu"), plain)
+    by_head = [t.transpose(0, 1).contiguous().transpose(0, 1) for t in (query, key, value)]
+    assert torch.equal(tree_attention(*by_head, until, scale=0.125, impl="cpu"), plain)
+    columns = [t.transpose(0, 2).contiguous().transpose(0, 2) for t in (query, key, value)]
+    assert torch.equal(tree_attention(*columns, until, scale=0.125, impl="cpu"), plain)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_that_see_nothing(isa, mode):
+    until = torch.tensor([1, 1, 4, 3, 0, 6, 6], dtype=torch.int32)
+    got, lse = check(mode, *inputs(3, 7, 7), until)
+    for row in (1, 4, 6):
+        assert bool((got[row] == 0).all()) and bool(lse[row].isneginf().all())
+    nothing = torch.zeros(150, dtype=torch.int32)
+    got, lse = check(mode, *inputs(3, 150, 150), nothing)
+    assert bool((got == 0).all()) and bool(lse.isneginf().all())
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(MODES), st.sampled_from(available() or ["none"]))
+def test_random_forests(seed, mode, isa):
+    random_forest(seed, mode, isa)
+
+
+def random_forest(seed, mode, isa):
+    """One random forest with random heads, window, soft cap and anchors."""
+    rng = np.random.default_rng(seed)
+    tree = forest(rng, int(rng.integers(1, 12)), int(rng.choice([5, 40, 200])), int(rng.integers(2, 4)))
+    until, positions = torch.from_numpy(tree.until), torch.from_numpy(tree.positions)
+    count = len(tree)
+    anchor = None
+    if rng.random() < 0.3:
+        anchor = torch.from_numpy(rng.integers(0, count, int(rng.integers(0, 50))))
+    queries = count if anchor is None else len(anchor)
+    key_heads = int(rng.integers(1, 3))
+    size, value_size = (int(rng.choice([8, 32, 64, 80])) for _ in range(2))
+    drawn = inputs(
+        int(rng.integers(2**31)), queries, count, key_heads * int(rng.integers(1, 5)), key_heads, size, value_size
+    )
+    options = {}
+    if rng.random() < 0.4:
+        query_positions = positions if anchor is None else positions[anchor]
+        options |= {"window": int(rng.integers(1, 60)), "query_positions": query_positions, "key_positions": positions}
+    if rng.random() < 0.3:
+        options["softcap"] = float(rng.choice([1.0, 30.0]))
+    if rng.random() < 0.2:
+        options["scale"] = float(rng.choice([-0.2, 0.0, 2.0]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FASTREADER_CPU_ISA", isa)
+        check(mode, *drawn, until, anchor, **options)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_scores_that_rise_along_the_keys(isa, mode):
+    """The running maximum is raised over and over, by less and by more than the slack that is left."""
+    count = 700
+    query, key, value = inputs(5, count, count, 1, 1)
+    query[:] = 1.0
+    key = key * 0.01 + torch.linspace(-4, 4, count)[:, None, None]
+    until = torch.full((count,), count, dtype=torch.int32)
+    for scale in (0.05, 0.5):
+        check(mode, query, key, value, until, scale=scale)
+
+
+def test_results_do_not_depend_on_threads_or_company(isa):
+    rng = np.random.default_rng(1)
+    sequences = [(rng.integers(0, 50, 200).tolist(), rng.integers(0, 50, 6).tolist()) for _ in range(6)]
+    tree = PrefixTree.build(sequences)
+    query, key, value = (t.bfloat16() for t in inputs(1, len(tree), len(tree), 6, 2))
+    until = torch.from_numpy(tree.until)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = tree_attention(query, key, value, until, scale=0.125, impl="cpu")
+        torch.set_num_threads(max(before, 2))
+        together = tree_attention(query, key, value, until, scale=0.125, impl="cpu")
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(alone, together)
+    # What another root holds changes nothing here.
+    first = int(tree.until[0])
+    key[first:] = 7.0
+    value[first:] = -3.0
+    assert torch.equal(tree_attention(query, key, value, until, scale=0.125, impl="cpu")[:first], alone[:first])
+
+
+def test_plan_is_shared(isa):
+    tree = forest(np.random.default_rng(2), 8, 80)
+    query, key, value = inputs(2, len(tree), len(tree))
+    until = torch.from_numpy(tree.until)
+    plan = AttentionPlan(tree.until)
+    with_plan = tree_attention(query, key, value, until, scale=0.125, plan=plan, impl="cpu")
+    assert torch.equal(with_plan, tree_attention(query, key, value, until, scale=0.125, impl="cpu"))
+
+
+def test_auto_takes_the_kernel_and_says_so():
+    until = torch.tensor([2, 2], dtype=torch.int32)
+    query, key, value = inputs(0, 2, 2)
+    by_kernel = tree_attention(query, key, value, until, scale=1.0, impl="cpu")
+    assert torch.equal(tree_attention(query, key, value, until, scale=1.0), by_kernel)
+    assert status()[0].implementation == "cpu"
+
+
+def test_refusals(monkeypatch):
+    until = torch.tensor([2, 2], dtype=torch.int32)
+    query, key, value = inputs(0, 2, 2)
+    doubles = [t.double() for t in (query, key, value)]
+    with pytest.raises(UnsupportedImplementationError, match=r"take float32 and bfloat16, got torch\.float64"):
+        tree_attention(*doubles, until, scale=1.0, impl="cpu")
+    assert tree_attention(*doubles, until, scale=1.0).dtype == torch.float64
+    with pytest.raises(UnsupportedImplementationError, match="impl must be one of"):
+        tree_attention(query, key, value, until, scale=1.0, impl="fastest")
+    with pytest.raises(InputError, match="requires a gradient"):
+        tree_attention(query.requires_grad_(), key, value, until, scale=1.0, impl="cpu")
+    with pytest.raises(InputError, match="split takes float32"):
+        tree_attention(*doubles, until, scale=1.0, split=True)
+    monkeypatch.setenv("FASTREADER_CPU_ISA", "sse9")
+    with pytest.raises(RuntimeError, match="instruction set must be"):
+        tree_attention(query.detach(), key, value, until, scale=1.0, impl="cpu")
+
+
+def test_without_the_extension(monkeypatch):
+    monkeypatch.setattr(extension, "why_missing", lambda: "the C++ extension is not there; to get it, build it")
+    until = torch.tensor([2, 2], dtype=torch.int32)
+    query, key, value = inputs(0, 2, 2)
+    with pytest.raises(UnsupportedImplementationError, match="to get it, build it"):
+        tree_attention(query, key, value, until, scale=1.0, impl="cpu")
+    by_torch = tree_attention(query, key, value, until, scale=1.0, impl="torch")
+    assert torch.equal(tree_attention(query, key, value, until, scale=1.0), by_torch)
+    assert status()[0].implementation == "torch"
+
+
+def arguments(tree, mode="float32", window=None):
+    count = len(tree)
+    positions = torch.from_numpy(tree.positions)
+    plan = AttentionPlan(tree.until, None, tree.positions, tree.positions)
+    schedule = [torch.from_numpy(a) for a in plan.schedule(window, 42, 64, 32).arrays]
+    drawn = quantised(mode, *inputs(0, count, count, 3, 1))
+    until = torch.from_numpy(tree.until)
+    return (
+        *drawn,
+        until,
+        torch.arange(count),
+        positions,
+        positions,
+        *schedule,
+        0.125,
+        window,
+        None,
+        False,
+        True,
+        "auto",
+    )
+
+
+@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
+@pytest.mark.parametrize("window", [None, 5])
+def test_opcheck(mode, window):
+    tree = forest(np.random.default_rng(0), 4, 30)
+    torch.library.opcheck(torch.ops.fastreader.tree_attention.default, arguments(tree, mode, window))
+
+
+def test_a_schedule_out_of_range_is_refused():
+    tree = forest(np.random.default_rng(0), 4, 30)
+    good = list(arguments(tree))
+    for index, change in ((8, 1), (11, len(tree)), (7, 1)):  # tile_stop, block_stop, tile_start
+        bad = list(good)
+        bad[index] = good[index].clone()
+        bad[index][-1 if index != 7 else 0] += change
+        with pytest.raises(RuntimeError, match="schedule"):
+            torch.ops.fastreader.tree_attention(*bad)

@@ -1,0 +1,131 @@
+"""The block schedule against a dense mask, and its efficiency on the workloads it is made for."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cpu_cases import forest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastreader.errors import InputError
+from fastreader.ops.tree_attention import AttentionPlan, Schedule, make_schedule
+from fastreader.ops.tree_attention.cpu import query_block
+from fastreader.tree import PrefixTree
+
+W1 = Path("/work/shared/data/w1-tokens.json")
+
+
+def dense(until, anchor, query_positions, key_positions, window):
+    keys = np.arange(len(until))
+    mask = (keys[None] <= anchor[:, None]) & (anchor[:, None] < until[None])
+    if window is not None:
+        mask &= query_positions[:, None] - key_positions[None] < window
+    return mask
+
+
+def check(schedule: Schedule, mask: np.ndarray, windowed: bool) -> None:
+    covered = np.zeros_like(mask)
+    assert np.array_equal(schedule.tile_start[1:], schedule.tile_stop[:-1])
+    assert list(schedule.tile_start[:1]) == [0] * min(len(mask), 1)
+    assert list(schedule.tile_stop[-1:]) == [len(mask)] * min(len(mask), 1)
+    assert (schedule.tile_stop - schedule.tile_start <= schedule.query_block).all()
+    assert (schedule.block_stop - schedule.block_start <= schedule.key_block).all()
+    for tile, (first, last) in enumerate(itertools.pairwise(schedule.block_ptr)):
+        rows = slice(schedule.tile_start[tile], schedule.tile_stop[tile])
+        end = 0
+        for block in range(first, last):
+            start, stop = int(schedule.block_start[block]), int(schedule.block_stop[block])
+            assert end <= start < stop
+            end = stop
+            covered[rows, start:stop] = True
+            seen = mask[rows, start:stop]
+            if windowed:
+                assert not schedule.block_full[block] or seen.all()
+            else:
+                assert seen.any(axis=0).all()
+                assert bool(schedule.block_full[block]) == bool(seen.all())
+    assert not (mask & ~covered).any()
+    assert schedule.useful == mask.sum()
+    assert schedule.visited == schedule.masked + int(schedule.block_full.sum())
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["self", "ascending", "any"]), st.booleans(), st.booleans())
+def test_covers_what_is_visible_and_no_more(seed, anchors, windowed, arbitrary):
+    rng = np.random.default_rng(seed)
+    tree = forest(rng, int(rng.integers(1, 8)), 30, int(rng.integers(1, 4)))
+    until, positions, count = tree.until, tree.positions, len(tree)
+    if arbitrary:
+        until = rng.integers(-1, count + 2, count).astype(np.int32)
+        positions = rng.integers(0, 30, count).astype(np.int32)
+    anchor = np.arange(count) if anchors == "self" else rng.integers(0, count, int(rng.integers(0, 40)))
+    if anchors == "ascending":
+        anchor = np.sort(anchor)
+    window = int(rng.integers(1, 12)) if windowed else None
+    align = int(rng.choice([1, 2, 4]))
+    schedule = make_schedule(
+        until,
+        anchor,
+        positions[anchor],
+        positions,
+        window,
+        query_block=int(rng.integers(1, 12)),
+        key_block=align * int(rng.integers(1, 6)),
+        key_align=align,
+    )
+    check(schedule, dense(until, anchor, positions[anchor], positions, window), windowed)
+
+
+def test_by_hand():
+    # A root of 4 keys with two children of 2 keys each: 0 1 2 3 | 4 5 | 6 7.
+    until = np.array([8, 8, 8, 8, 6, 6, 8, 8], dtype=np.int32)
+    schedule = make_schedule(until, np.arange(8), query_block=4, key_block=4)
+    assert schedule.tile_start.tolist() == [0, 4]
+    assert schedule.block_ptr.tolist() == [0, 1, 3]
+    assert schedule.block_start.tolist() == [0, 0, 4]
+    assert schedule.block_stop.tolist() == [4, 4, 8]
+    assert schedule.block_full.tolist() == [False, True, False]
+    assert schedule.useful == 1 + 2 + 3 + 4 + 5 + 6 + 5 + 6
+    assert (schedule.visited, schedule.masked, schedule.skipped, schedule.executed) == (3, 2, 1, 48)
+
+
+def test_empty():
+    nothing = np.zeros(0, dtype=np.int32)
+    schedule = make_schedule(nothing, np.zeros(0, dtype=np.int64), query_block=4, key_block=4)
+    assert schedule.visited == schedule.useful == 0
+    assert schedule.efficiency == 1.0
+
+
+def test_plan_keeps_schedules_and_wants_positions_for_a_window():
+    plan = AttentionPlan(np.array([2, 2], dtype=np.int32))
+    assert plan.schedule(None, 4, 4) is plan.schedule(None, 4, 4)
+    with pytest.raises(InputError, match="a window needs query_positions"):
+        plan.schedule(3, 4, 4)
+
+
+def test_efficiency_on_short_leaves():
+    rng = np.random.default_rng(0)
+    body = rng.integers(0, 1000, 1000).tolist()
+    tree = PrefixTree.build([(body, rng.integers(0, 1000, int(rng.integers(2, 13))).tolist()) for _ in range(512)])
+    efficiencies(tree, cpu=0.85, gpu=0.85)
+
+
+@pytest.mark.skipif(not W1.exists(), reason=f"workload W1 is not at {W1}")
+def test_efficiency_on_w1():
+    data = json.loads(W1.read_text())
+    tree = PrefixTree.build([(data["header"] + b, c) for b in data["bodies"] for c in data["continuations"]])
+    efficiencies(tree, cpu=0.85, gpu=0.80)
+
+
+def efficiencies(tree: PrefixTree, cpu: float, gpu: float) -> None:
+    places = np.arange(len(tree))
+    schedule = make_schedule(tree.until, places, query_block=query_block(3), key_block=64, key_align=32)
+    assert schedule.trimmed_efficiency(3, 32, 32) >= cpu
+    # 128 rows hold 42 tokens of 3 heads, and 2 rows idle.
+    schedule = make_schedule(tree.until, places, query_block=42, key_block=64)
+    assert schedule.efficiency * 126 / 128 >= gpu

@@ -1,0 +1,185 @@
+"""The Triton kernel of tree_attention in the interpreter, against float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from forests import Inputs, attention_inputs, forest, random_forest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tolerance import assert_as_exact_as_eager
+
+from fastreader.errors import UnsupportedImplementationError
+from fastreader.ops import tree_attention
+
+pytestmark = pytest.mark.interpreter
+SINGLE_AND_HALF = (torch.float32, torch.float16)
+SMALL = (32, 16, 4, 2)  # blocks small enough that a hundred tokens take many
+
+
+def check(inputs: Inputs, block: tuple[int, int, int, int] | None = SMALL, splits: int | None = None) -> None:
+    from fastreader.ops.tree_attention.triton import Config, tree_attention_triton
+
+    config = None if block is None else Config(*block)
+    out, lse = tree_attention_triton(*inputs.arguments(), inputs.plan(), True, config=config, splits=splits)
+    assert lse is not None
+    golden, golden_lse = inputs.golden()
+    eager, _ = inputs.eager(inputs.query.dtype)
+    _, eager_lse = inputs.eager(torch.float32)
+    assert out.dtype == inputs.query.dtype
+    assert lse.dtype == torch.float32
+    assert_as_exact_as_eager("output", out, eager, golden)
+    assert_as_exact_as_eager("lse", lse, eager_lse, golden_lse)
+
+
+@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
+@pytest.mark.parametrize("length", [0, 1, 63, 127, 129])
+def test_lengths(length: int, dtype: torch.dtype) -> None:
+    check(attention_inputs(*forest([0] * length), dtype=dtype, heads=(3, 1), size=16))
+
+
+@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
+@pytest.mark.parametrize(
+    ("size", "value_size", "heads"),
+    [(8, 8, (2, 2)), (24, 40, (3, 1)), (64, 64, (9, 3)), (80, 80, (4, 2)), (96, 32, (2, 1)), (256, 256, (2, 1))],
+)
+def test_head_sizes(size: int, value_size: int, heads: tuple[int, int], dtype: torch.dtype) -> None:
+    tree = random_forest(size, 90)
+    check(attention_inputs(*tree, dtype=dtype, heads=heads, size=size, value_size=value_size))
+
+
+@pytest.mark.parametrize("size", [64, 128, 192])
+@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
+def test_pinned_configurations(size: int, dtype: torch.dtype) -> None:
+    check(attention_inputs(*random_forest(size, 150), dtype=dtype, heads=(3, 1), size=size), block=None)
+
+
+def test_bfloat16_by_way_of_float32() -> None:
+    check(attention_inputs(*random_forest(3, 100), dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
+@pytest.mark.parametrize("window", [1, 7, 40])
+def test_window(window: int, dtype: torch.dtype) -> None:
+    check(attention_inputs(*random_forest(window, 130), dtype=dtype, size=32, window=window))
+
+
+@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
+def test_softcap(dtype: torch.dtype) -> None:
+    inputs = attention_inputs(*random_forest(5, 100), dtype=dtype, size=32, softcap=2.0)
+    check(inputs)
+    check(replace(inputs, softcap=50.0, scale=3.0, window=20))
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.3])
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_scale_that_is_not_positive(scale: float, softcap: float | None) -> None:
+    inputs = attention_inputs(*random_forest(6, 60), dtype=torch.float32, size=16, softcap=softcap)
+    check(replace(inputs, scale=scale))
+
+
+@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
+@pytest.mark.parametrize("splits", [1, 3, None])
+def test_decoding_splits_the_keys(splits: int | None, dtype: torch.dtype) -> None:
+    until, positions = random_forest(8, 300, branching=0.02)
+    leaves = np.array([17, 299, 120, 121, 250])
+    inputs = attention_inputs(until, positions, dtype=dtype, heads=(3, 1), size=32, anchor=leaves)
+    check(inputs, block=None, splits=splits)
+    check(replace(inputs, window=50), block=SMALL, splits=splits)
+
+
+def test_more_grouped_heads_than_rows() -> None:
+    check(attention_inputs(*random_forest(9, 12), dtype=torch.float32, heads=(41, 1), size=16))
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_rows_that_see_nothing(splits: int) -> None:
+    until, positions = forest([0] * 40 + [99] + [0] * 39)
+    until[:40] = np.arange(40)  # the first tree is expired from the start
+    inputs = attention_inputs(until, positions, dtype=torch.float32, heads=(2, 1), size=16)
+    check(inputs, splits=splits)
+    _, lse = inputs.golden()
+    assert lse[:40].isneginf().all()
+    assert lse[40:].isfinite().all()
+
+
+def test_strided_inputs() -> None:
+    until, positions = random_forest(10, 70)
+    inputs = attention_inputs(until, positions, dtype=torch.float16, heads=(4, 2), size=32)
+    packed = torch.cat([inputs.query, inputs.key, inputs.value], dim=1)  # [T, 4 + 2 + 2, D]
+    columns = inputs.key.permute(2, 1, 0).contiguous().permute(2, 1, 0)  # head size outermost
+    check(replace(inputs, query=packed[:, :4], key=packed[:, 4:6], value=packed[:, 6:]))
+    check(replace(inputs, key=columns, query=inputs.query.transpose(0, 1).contiguous().transpose(0, 1)))
+
+
+def test_another_tree_changes_nothing() -> None:
+    """A query's result is bit for bit the same whatever the keys it cannot see hold."""
+    from fastreader.ops.tree_attention.triton import Config, tree_attention_triton
+
+    inputs = attention_inputs(*forest([0] * 50 + [99] + [0] * 49), dtype=torch.float32, size=32)
+    other = replace(inputs, key=inputs.key.clone(), value=inputs.value.clone())
+    other.key[50:] *= -3
+    other.value[50:] += 7
+    results = [
+        tree_attention_triton(*i.arguments(), i.plan(), False, config=Config(*SMALL))[0] for i in (inputs, other)
+    ]
+    assert torch.equal(results[0][:50], results[1][:50])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    climbs=st.lists(st.one_of(st.just(0), st.integers(0, 12)), min_size=1, max_size=60),
+    window=st.one_of(st.none(), st.integers(1, 20)),
+    softcap=st.sampled_from([None, 4.0]),
+    heads=st.sampled_from([(1, 1), (3, 1), (4, 2)]),
+    anchors=st.one_of(st.none(), st.lists(st.integers(0, 1000), max_size=20)),
+    splits=st.sampled_from([1, 2, 5]),
+    dtype=st.sampled_from(SINGLE_AND_HALF),
+)
+def test_random_forests(
+    climbs: list[int],
+    window: int | None,
+    softcap: float | None,
+    heads: tuple[int, int],
+    anchors: list[int] | None,
+    splits: int,
+    dtype: torch.dtype,
+) -> None:
+    until, positions = forest(climbs)
+    anchor = None if anchors is None else np.array(anchors, dtype=np.int64) % len(until)
+    options: dict[str, Any] = {
+        "window": window,
+        "softcap": softcap,
+        "anchor": anchor,
+        "heads": heads,
+        "dtype": dtype,
+        "size": 16,
+    }
+    check(attention_inputs(until, positions, **options), block=(16, 16, 4, 2), splits=splits)
+
+
+def test_dispatch_by_name() -> None:
+    inputs = attention_inputs(*random_forest(11, 80), dtype=torch.float16, size=32, window=30)
+    out = tree_attention(
+        *(inputs.query, inputs.key, inputs.value, inputs.until),
+        query_positions=inputs.query_positions,
+        key_positions=inputs.key_positions,
+        scale=inputs.scale,
+        window=30,
+        impl="triton",
+    )
+    assert isinstance(out, torch.Tensor)
+    assert_as_exact_as_eager("output", out, inputs.eager(torch.float16)[0], inputs.golden()[0])
+
+
+def test_what_it_cannot_take_is_refused() -> None:
+    inputs = attention_inputs(*random_forest(12, 10), dtype=torch.float32, size=16, value_size=264)
+    with pytest.raises(UnsupportedImplementationError, match="up to 256, got 264"):
+        tree_attention(inputs.query, inputs.key, inputs.value, inputs.until, scale=1.0, impl="triton")
+    inputs = attention_inputs(*random_forest(12, 10), dtype=torch.float64, size=16)
+    with pytest.raises(UnsupportedImplementationError, match="float16, bfloat16 or float32, got float64"):
+        tree_attention(inputs.query, inputs.key, inputs.value, inputs.until, scale=1.0, impl="triton")

@@ -1,0 +1,116 @@
+"""Triton kernels compiled ahead of time: no spills, shared memory in bounds, the right matrix instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from compile_report import Case, attention_case, compile_case, default_cases, full_cases, logprob_case, signature_of
+from forests import attention_inputs, random_forest
+
+pytestmark = pytest.mark.compile
+
+
+@pytest.mark.parametrize("case", default_cases(), ids=str)
+def test_kernel(case: Case) -> None:
+    assert compile_case(case).faults() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", full_cases(), ids=str)
+def test_every_kernel(case: Case) -> None:
+    assert compile_case(case).faults() == []
+
+
+class PretendDriver:
+    """A CUDA device of compute capability 9.0 as far as Triton asks before it compiles."""
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """What launches ask Triton to compile, by key; nothing is compiled or run."""
+    from triton import knobs
+    from triton.runtime import driver
+
+    requests: dict[str, Any] = {}
+
+    def record(*, key: str, compile: dict[str, Any], **_: Any) -> bool:
+        requests[str(key)] = compile
+        return True  # as if it were compiled already
+
+    monkeypatch.setattr(driver, "_active", PretendDriver())
+    monkeypatch.setattr(knobs.runtime, "jit_cache_hook", record)
+    return requests
+
+
+def launch_attention(length: int, size: int, *, decode: bool = False, window: int | None = None) -> None:
+    from fastreader.ops.tree_attention.triton import default_config, tree_attention_triton
+
+    until, positions = random_forest(length, length)
+    anchor = random_forest(length, 2)[0] % length if decode else None
+    inputs = attention_inputs(
+        until, positions, dtype=torch.bfloat16, heads=(16, 16), size=size, anchor=anchor, window=window
+    )
+    rows = 1 if decode else 4096
+    config = default_config(90, size, torch.bfloat16, rows)
+    tree_attention_triton(*inputs.arguments(), inputs.plan(), decode, config=config, splits=3 if decode else 1)
+
+
+@pytest.mark.parametrize("decode", [False, True])
+@pytest.mark.parametrize("window", [None, 16])
+def test_another_tree_compiles_nothing(asked: dict[str, Any], decode: bool, window: int | None) -> None:
+    launch_attention(64, 64, decode=decode, window=window)
+    kernels = len(asked)
+    assert kernels == (2 if decode else 1)  # with a split, the merge too
+    for length in (1, 16, 17, 100, 256, 333):
+        launch_attention(length, 64, decode=decode, window=None if window is None else length)
+    assert len(asked) == kernels
+
+
+def launch_logprob(rows: int, vocabulary: int, labels: int, splits: int) -> None:
+    from fastreader.ops.linear_logprob.triton import default_config, linear_logprob_triton
+
+    config = default_config(90, torch.bfloat16, 4096, False)
+    hidden, weight = torch.zeros(rows, 64, dtype=torch.bfloat16), torch.zeros(vocabulary, 64, dtype=torch.bfloat16)
+    target = torch.zeros(rows + 1, dtype=torch.int64)[1:]  # 8 bytes off any wider alignment
+    wanted = torch.zeros(labels, dtype=torch.int64)
+    linear_logprob_triton(hidden, weight, target, None, None, 1.0, wanted, config=config, splits=splits)
+
+
+def test_another_batch_compiles_nothing(asked: dict[str, Any]) -> None:
+    launch_logprob(64, 1024, 4, 4)
+    for rows, vocabulary, labels, splits in ((1, 1000, 1, 1), (16, 33, 16, 2), (300, 4096, 5, 64)):
+        launch_logprob(rows, vocabulary, labels, splits)
+    assert len(asked) == 1
+
+
+def test_the_report_compiles_what_the_launcher_does(asked: dict[str, Any]) -> None:
+    launch_attention(100, 64)
+    (request,) = asked.values()
+    case = attention_case(90, 64, torch.bfloat16)
+    types, constants, aligned = signature_of(case)
+    assert request["signature"] == types
+    assert request["constants"] == constants
+    assert {path for path, attributes in request["configs"][0].items() if attributes} == set(aligned)
+    assert request["num_warps"] == case.options["num_warps"]
+    asked.clear()
+    launch_logprob(100, 1024, 4, 4)
+    (request,) = asked.values()
+    types, constants, _ = signature_of(logprob_case(90, torch.bfloat16, stats=True))
+    assert request["signature"].keys() == types.keys()
