@@ -12,6 +12,9 @@ from fastreader import __version__
 from fastreader.models.cache import cache_dir
 from fastreader.models.packaged import PACKAGED, is_cached
 from fastreader.models.precision import cpu_flags, resolve
+from fastreader.ops.linear import status as linear_status
+from fastreader.ops.linear_logprob import status as linear_logprob_status
+from fastreader.ops.tree_attention import status as tree_attention_status
 
 _PACKAGES = ("torch", "transformers", "triton", "numpy", "scipy", "flash-attn", "gguf", "lm-eval")
 
@@ -30,7 +33,7 @@ def collect() -> dict[str, dict[str, str]]:
             "instructions": ", ".join(
                 sorted(cpu_flags() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16"})
             ),
-            "bfloat16 model": f"{str(arithmetic.dtype).removeprefix('torch.')}: {arithmetic.reason}",
+            "precision fast": f"{arithmetic.precision}: {arithmetic.reason}",
         },
         "operators": _operators(),
         "models": {
@@ -51,8 +54,13 @@ def _versions() -> dict[str, str]:
 
 
 def _operators() -> dict[str, str]:
+    served = {
+        "tree_attention": tree_attention_status,
+        "linear": linear_status,
+        "linear_logprob": linear_logprob_status,
+    }
     return {
-        "tree_attention": "torch: tiles of PyTorch attention over the visible keys",
-        "linear_logprob": "torch: online log-sum-exp over blocks of rows and vocabulary, in float32",
-        "merge_state": "torch",
+        f"{name}, {serving.device}": f"{serving.implementation}: {serving.why}"
+        for name, status in served.items()
+        for serving in status()
     }

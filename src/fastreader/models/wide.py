@@ -48,7 +48,7 @@ class WideEmbedding(nn.Module):
         """Ids [...] to [..., E]."""
         factor = getattr(self.layer, "scalar_embed_scale", None)
         if factor is not None:
-            return F.embedding(ids, self.layer.weight).to(self.dtype) * factor
+            return F.embedding(ids, self.layer.weight).to(self.dtype) * float(factor)
         rows: Tensor = self.layer(ids, *others, **named)
         return rows.to(self.dtype)
 

@@ -1,0 +1,121 @@
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastreader.errors import InputError, UnsupportedImplementationError
+from fastreader.ops import extension
+from fastreader.ops.linear import linear
+
+ISAS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
+ORDER = list(ISAS)
+no_extension = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
+
+
+def available():
+    if extension.why_missing() is not None:
+        return []
+    return ORDER[: ORDER.index(extension.best_instruction_set()) + 1]
+
+
+def inputs(rows, depth, width, weight_dtype, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, depth, generator=generator)
+    return x, torch.randn(width, depth, generator=generator).to(weight_dtype), torch.randn(width, generator=generator)
+
+
+def exactly(x, weight, bias):
+    return x.double() @ weight.double().T + bias.double()
+
+
+SIZES = [(0, 8, 5), (1, 8, 1), (63, 40, 33), (127, 64, 129), (129, 576, 192), (257, 100, 70), (600, 96, 1500)]
+
+
+@no_extension
+@pytest.mark.parametrize("isa", available())
+@pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("size", SIZES)
+def test_every_cpu_path(monkeypatch, isa, weight_dtype, size):
+    """Fast: only the operands' rounding, or none where the CPU widens. High: about 2^-16 of the terms summed."""
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    x, weight, bias = inputs(*size, weight_dtype)
+    terms = x.abs().double() @ weight.abs().double().T + bias.abs().double()
+    fast = linear(x, weight, bias, impl="cpu")
+    rounded = linear(x, weight, bias, impl="reference").double()
+    near = torch.minimum((fast - rounded).abs(), (fast - exactly(x, weight, bias)).abs())
+    assert (near <= 2.0**-20 * terms).all()
+    high = linear(x, weight, bias, precision="high", impl="cpu")
+    assert ((high - exactly(x, weight, bias)).abs() <= 2.0**-15 * terms).all()
+    assert fast.dtype == high.dtype == torch.float32 and fast.shape == (size[0], size[2])
+
+
+@no_extension
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 70), st.integers(1, 70), st.integers(1, 70), st.integers(0, 100))
+def test_any_size(rows, depth, width, seed):
+    x, weight, _ = inputs(rows, depth, width, torch.bfloat16, seed)
+    got, want = linear(x, weight, impl="cpu"), linear(x, weight, impl="reference")
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-4)
+
+
+@no_extension
+def test_strided_inputs_and_runs_are_bit_identical():
+    x, weight, bias = inputs(300, 128, 96, torch.bfloat16)
+    wide = torch.randn(300, 256)
+    wide[:, ::2] = x
+    want = linear(x, weight, bias, impl="cpu")
+    assert torch.equal(linear(wide[:, ::2], weight, bias, impl="cpu"), want)
+    assert torch.equal(linear(x, weight.T.contiguous().T, bias, impl="cpu"), want)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert torch.equal(linear(x, weight, bias, impl="cpu"), want)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(linear(x[70:90], weight, bias, impl="cpu"), want[70:90])
+
+
+@pytest.mark.parametrize("precision", ["fast", "high", "exact"])
+def test_the_pytorch_path(precision):
+    x, weight, bias = inputs(33, 40, 20, torch.bfloat16)
+    want = linear(x, weight, bias, precision=precision, impl="reference")
+    got = linear(x, weight, bias, precision=precision, impl="torch")
+    # PyTorch's bfloat16 product rounds its result as well: half a unit in the last of 8 bits.
+    tolerance = {"rtol": 2.0**-8, "atol": 2.0**-7} if precision == "fast" else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(got, want, **tolerance)
+
+
+def test_float64_is_exact():
+    x, weight, bias = inputs(9, 16, 7, torch.bfloat16)
+    assert torch.equal(linear(x.double(), weight, bias, precision="exact"), exactly(x, weight, bias))
+
+
+@no_extension
+def test_registration():
+    x, weight, bias = inputs(5, 16, 7, torch.bfloat16)
+    for split in (False, True):
+        torch.library.opcheck(torch.ops.fastreader.linear, (x, weight, bias, split, "auto"))
+
+
+GOOD = dict(zip(("input", "weight", "bias"), inputs(4, 8, 6, torch.bfloat16), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"precision": "best"}, InputError, "precision must be one of"),
+        ({"input": torch.randn(4, 8).bfloat16()}, InputError, "input must be"),
+        ({"input": torch.randn(8)}, InputError, "input must be"),
+        ({"weight": torch.randn(6, 9)}, InputError, "weight must be"),
+        ({"weight": torch.ones(6, 8, dtype=torch.int32)}, InputError, "weight must be"),
+        ({"bias": torch.randn(5)}, InputError, "bias must be"),
+        ({"weight": torch.randn(6, 8, requires_grad=True)}, InputError, "gradient"),
+        ({"impl": "abacus"}, UnsupportedImplementationError, "impl must be one of"),
+        ({"impl": "cpu", "precision": "exact"}, UnsupportedImplementationError, "PyTorch's own"),
+    ],
+)
+def test_bad_input_is_named(change, error, message):
+    with pytest.raises(error, match=message):
+        linear(**{**copy.copy(GOOD), **change})
