@@ -136,6 +136,16 @@ FR_INLINE bf16 narrow(float x) {
   return static_cast<bf16>((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+FR_INLINE void narrow_row(const float* from, bf16* to, int64_t n) {
+  int64_t i = 0;
+#if FR_BF16
+  for (; i + 16 <= n; i += 16) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(from + i)));
+  }
+#endif
+  for (; i < n; ++i) to[i] = narrow(from[i]);
+}
+
 FR_INLINE void copy_row(const bf16* from, bf16* to, int64_t n) {
   int64_t i = 0; // a call to memcpy costs more than such a row
   for (; i + 8 <= n; i += 8) __builtin_memcpy(to + i, from + i, 16);
@@ -157,7 +167,7 @@ FR_INLINE void load_row(const void* source, bool is_bf16, int64_t n, int64_t pad
     if constexpr (TERMS == 2) std::memset(out + term_stride, 0, n * sizeof(bf16));
   } else {
     const float* row = static_cast<const float*>(source);
-    for (int64_t i = 0; i < n; ++i) out[i] = narrow(row[i]);
+    narrow_row(row, out, n);
     if constexpr (TERMS == 2) {
       for (int64_t i = 0; i < n; ++i) out[term_stride + i] = narrow(row[i] - widen(out[i]));
     }

@@ -56,16 +56,20 @@ struct Tile {
 template <typename T, int TERMS>
 FR_INLINE void load_queries(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t first, int64_t count, int64_t head) {
   const int64_t term = t.strips * a.padded_size * kStrip;
+  int64_t token = first, group = 0;
   for (int64_t strip = 0; strip * kStrip < count * a.groups; ++strip) {
     for (int64_t lane = 0; lane < kStrip; ++lane) {
       const int64_t row = strip * kStrip + lane;
-      const int64_t token = first + row / a.groups;
       T* staged = t.staging + lane * a.padded_size;
       if (row < count * a.groups) {
-        load_row<T, TERMS>(row_of(a.query, token, head * a.groups + row % a.groups), a.query.bf16, a.size,
+        load_row<T, TERMS>(row_of(a.query, token, head * a.groups + group), a.query.bf16, a.size,
                            a.padded_size, staged, kStrip * a.padded_size);
         t.place[row] = a.place[token];
         t.position[row] = a.window > 0 ? a.query_positions[token] : 0;
+        if (++group == a.groups) {
+          group = 0;
+          ++token;
+        }
       } else {
         for (int i = 0; i < TERMS; ++i) {
           std::memset(staged + i * kStrip * a.padded_size, 0, a.padded_size * sizeof(T));
@@ -293,14 +297,19 @@ FR_INLINE void write_strip(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t st
     transpose16(sums + c * kStrip, kStrip, t.rows + c, a.padded_value_size);
     transpose16(sums + c * kStrip + 16, kStrip, t.rows + 16 * a.padded_value_size + c, a.padded_value_size);
   }
+  int64_t token = first + strip * kStrip / a.groups, group = strip * kStrip % a.groups;
   for (int64_t lane = 0; lane < kStrip; ++lane) {
     const int64_t row = strip * kStrip + lane;
     if (row >= count * a.groups) break;
-    const int64_t index = (first + row / a.groups) * a.heads + head * a.groups + row % a.groups;
+    const int64_t index = token * a.heads + head * a.groups + group;
+    if (++group == a.groups) {
+      group = 0;
+      ++token;
+    }
     const float* from = t.rows + lane * a.padded_value_size;
     if (a.out_bf16) {
       bf16* to = static_cast<bf16*>(a.out) + index * a.value_size;
-      for (int64_t c = 0; c < a.value_size; ++c) to[c] = narrow(from[c]);
+      narrow_row(from, to, a.value_size);
     } else {
       std::memcpy(static_cast<float*>(a.out) + index * a.value_size, from, a.value_size * sizeof(float));
     }
