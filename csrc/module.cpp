@@ -17,4 +17,11 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "fastreader._C", nullptr, -1, metho
 
 } // namespace
 
-PyMODINIT_FUNC PyInit__C() { return PyModule_Create(&module); }
+// Raised with every change of an op's signature: an extension left over from older sources is then told apart.
+constexpr long kAbi = 1;
+
+PyMODINIT_FUNC PyInit__C() {
+  PyObject* created = PyModule_Create(&module);
+  if (created != nullptr) PyModule_AddIntConstant(created, "ABI", kAbi);
+  return created;
+}

@@ -102,6 +102,14 @@ def packaged_reader(packaged_folder):
 
 
 @pytest.fixture(scope="session")
+def packaged_model(packaged_folder):
+    """The packaged model in float32 as transformers loads and runs it."""
+    import transformers
+
+    return transformers.AutoModelForCausalLM.from_pretrained(packaged_folder, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="session")
 def tiny_reader():
     """A tiny random reader with a chat template, float32."""
     from fastreader import Reader

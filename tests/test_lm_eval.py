@@ -21,23 +21,21 @@ def text_pairs(path):
     return pairs[:200]
 
 
-def test_same_numbers_and_greedy_flags_as_the_harness(packaged_folder):
-    import torch
+def test_same_numbers_and_greedy_flags_as_the_harness(packaged_folder, packaged_model):
     import transformers
     from conftest import QUESTIONS
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(packaged_folder, dtype=torch.float32)
     tokenizer = transformers.AutoTokenizer.from_pretrained(packaged_folder)
     pairs = text_pairs(QUESTIONS)
     assert len(pairs) == 200
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        harness = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=4, device="cpu")
+        harness = HFLM(pretrained=packaged_model, tokenizer=tokenizer, batch_size=4, device="cpu")
         requests = [Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(pairs)]
         want = harness.loglikelihood(requests, disable_tqdm=True)
-    got = Reader.load((model, tokenizer), precision="exact").loglikelihood(pairs)
+    got = Reader.load((packaged_model, tokenizer), precision="exact").loglikelihood(pairs)
     np.testing.assert_allclose([r.logprob for r in got], [w[0] for w in want], atol=1e-3, rtol=1e-5)
     assert [r.greedy for r in got] == [w[1] for w in want]
     assert any(r.greedy for r in got) and not all(r.greedy for r in got)

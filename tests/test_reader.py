@@ -7,7 +7,14 @@ import torch
 from conftest import byte_tokenizer, one_by_one, random_sequences, tiny_llama
 
 from fastreader import Reader
-from fastreader.errors import ContextOverflowError, InputError, ModelFileError, ModelNotFoundError, OutOfBudgetError
+from fastreader.errors import (
+    ContextOverflowError,
+    InputError,
+    ModelFileError,
+    ModelNotFoundError,
+    NumericsError,
+    OutOfBudgetError,
+)
 from fastreader.models import memory
 
 RNG = np.random.default_rng(0)
@@ -107,6 +114,9 @@ def test_too_long_is_an_error_or_truncated_by_name(tiny_reader):
     cut = tiny_reader.loglikelihood([long], on_overflow="truncate")[0]
     same = tiny_reader.loglikelihood([([5] * 2047, [6, 7])])[0]
     assert cut.logprob == same.logprob
+    assert (cut.truncated, same.truncated) == (53, 0)
+    with pytest.raises(InputError, match="max_tokens"):
+        tiny_reader.loglikelihood([([5], [6])], max_tokens=0)
     with pytest.raises(ContextOverflowError, match="by itself"):
         tiny_reader.loglikelihood([([5], [6] * 2100)], on_overflow="truncate")
     with pytest.raises(InputError, match="on_overflow"):
@@ -118,13 +128,20 @@ def test_exactly_the_context_length_fits(tiny_reader):
 
 
 def test_a_path_that_does_not_fit_in_memory_is_refused_with_its_length(tiny_reader, monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 100 * memory.bytes_per_token(TINY, torch.float32))
-    tiny_reader.score([([5] * 60, [6]), ([7] * 60, [6])])  # split in two
-    with pytest.raises(OutOfBudgetError, match="300 tokens does not fit"):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 100 * tiny_reader._model.bytes_per_token)
+    assert tiny_reader.score([([5] * 60, [6]), ([7] * 60, [6])]).passes == 2
+    assert tiny_reader.score([([5] * 60, [6]), ([7] * 60, [6])], max_tokens=10**6).passes == 2
+    with pytest.raises(OutOfBudgetError, match="one sequence of 300 tokens does not fit"):
         tiny_reader.score([([5] * 300, [6])])
 
 
-TINY = tiny_llama().config
+def test_numbers_that_are_none_are_an_error():
+    model = tiny_llama()
+    reader = Reader.load((model, byte_tokenizer()), precision="exact")
+    with torch.no_grad():
+        model.lm_head.weight[7] = float("nan")
+    with pytest.raises(NumericsError, match="sequence 0"):
+        reader.score(SEQUENCES)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +152,8 @@ TINY = tiny_llama().config
         (("text", [1]), "both be text or both token ids"),
         (([1, 2], [261]), "below the vocabulary's 261"),
         (([999], [1]), "below the vocabulary's 261"),
+        ("ab", "expected a pair"),
+        (([1], [2], [3]), "expected a pair"),
     ],
 )
 def test_bad_requests_are_refused(tiny_reader, request_, message):
@@ -180,5 +199,5 @@ def test_a_folder_loads_and_a_cut_file_is_named(tmp_path):
 
 
 def test_repr_and_describe(tiny_reader):
-    assert "float32" in repr(tiny_reader) and "exact" in repr(tiny_reader)
+    assert "weights float32" in repr(tiny_reader) and "'exact'" in repr(tiny_reader)
     assert tiny_reader.describe()["device"] == "cpu"

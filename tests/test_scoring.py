@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from conftest import QUESTIONS
+from conftest import QUESTIONS, one_by_one
 
 from fastreader import (
     Example,
@@ -12,7 +12,8 @@ from fastreader import (
     score_permutations,
 )
 from fastreader import permutations as designs
-from fastreader.errors import ContextOverflowError, InputError
+from fastreader.errors import ContextOverflowError, InputError, OutOfBudgetError
+from fastreader.models import memory
 from fastreader.prompts import encode
 
 QUESTION = "Which colour is the sky?"
@@ -110,6 +111,37 @@ def test_on_error_leaves_out_and_goes_on(tiny_reader):
     assert [i for i, _ in seen] == [1, 2]
 
 
+def test_an_example_that_does_not_fit_in_memory_is_skipped_like_any_other(tiny_reader, monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1300 * tiny_reader._model.bytes_per_token)
+    big = Example(QUESTION, [Passage("word " * 250)], candidates=["a"], id="big")
+    small = Example(QUESTION, PASSAGES[:1], candidates=["a"], id="small")
+    with pytest.raises(OutOfBudgetError, match=r"example 0 \(id big\): one sequence of"):
+        list(score_permutations(tiny_reader, [big, small]))
+    seen = []
+    results = score_permutations(tiny_reader, [big, small], on_error=lambda i, e, error: seen.append(e.id))
+    assert [r.id for r in results] == ["small"] and seen == ["big"]
+
+
+def test_texts_do_for_the_passages_of_an_example(tiny_reader):
+    by_text = score_permutations(tiny_reader, Example(QUESTION, ["The sky is blue."], candidates=["a"]))
+    by_passage = score_permutations(tiny_reader, Example(QUESTION, [Passage("The sky is blue.")], candidates=["a"]))
+    np.testing.assert_array_equal(by_text.loglik, by_passage.loglik)
+
+
+def test_pruning_by_places_and_by_the_retrievers_scores(tiny_reader):
+    scored = [Passage(p.text, p.title, score=s) for p, s in zip(PASSAGES, (5.0, 4.0, -9.0), strict=True)]
+    two = score_permutations(tiny_reader, QUESTION, scored, ["a"], prune=2)
+    assert two.permutations.tolist() == [[0, 1], [1, 2], [2, 0]]
+    share = score_permutations(tiny_reader, QUESTION, scored, ["a"], prune=0.9)
+    np.testing.assert_array_equal(share.loglik, two.loglik)
+    assert score_permutations(tiny_reader, QUESTION, scored, ["a"], prune=9).permutations.shape == (3, 3)
+    for bad in (0, 1.5, "two", True):
+        with pytest.raises(InputError, match="prune"):
+            score_permutations(tiny_reader, QUESTION, scored, ["a"], prune=bad)
+    with pytest.raises(InputError, match="score of every passage"):
+        score_permutations(tiny_reader, QUESTION, PASSAGES, ["a"], prune=0.5)
+
+
 def test_cost_is_what_the_run_takes(tiny_reader):
     cost = permutation_cost(tiny_reader, QUESTION, PASSAGES, CANDIDATES, prior=True)
     assert cost == score_permutations(tiny_reader, QUESTION, PASSAGES, CANDIDATES, prior=True).stats
@@ -128,9 +160,12 @@ def test_the_question_is_scored_at_no_extra_token(tiny_reader):
     [
         ({"passages": []}, "at least one passage"),
         ({"passages": None}, "at least one passage"),
-        ({"passages": "text"}, "got one text"),
+        ({"passages": "text"}, "got one str"),
         ({"passages": ["a", " "]}, r"passages\[1\] is empty"),
         ({"passages": [3]}, r"passages\[0\] must be"),
+        ({"passages": [Passage(None)]}, r"text and title of passages\[0\]"),
+        ({"passages": Passage("a")}, "got one Passage"),
+        ({"max_tokens": 0}, "max_tokens"),
         ({"candidates": []}, "at least one candidate"),
         ({"candidates": None}, "at least one candidate"),
         ({"candidates": "blue"}, "got one text"),
@@ -168,6 +203,29 @@ def test_drop_passages_reports_what_it_dropped(tiny_reader):
         tiny_reader, QUESTION, LONG, ["blue"], [[3, 0, 1, 2], [0, 1, 2, 3], [2, 1, 3, 0]], on_overflow="drop_passages"
     )
     assert explicit.permutations.tolist() == [[0, 1, 2], [2, 1, 0]]
+
+
+def test_dropping_makes_named_designs_anew(tiny_reader):
+    six = [*LONG, Passage("x"), Passage("y")]
+
+    def dropped(design):
+        return score_permutations(tiny_reader, QUESTION, six, ["blue"], design, on_overflow="drop_passages")
+
+    random = dropped("random:30")
+    assert random.permutations.shape == (6, 3) and random.design == "random"
+    assert dropped("prefix_sharing:12").permutations.shape == (6, 3)
+    pruned = dropped(lambda n: designs.pruned(designs.cyclic(n), min(n, 4)))
+    assert pruned.dropped_passages == [3, 4, 5]
+
+
+def test_the_question_alone_may_use_the_whole_context(tiny_reader):
+    pieces = encode(tiny_reader.encoder, Template(), QUESTION, [Passage("x")], [])
+    fixed = len(pieces.head) + len(pieces.separator) + len(pieces.question_lead) + len(pieces.question) - 1
+    around = len(pieces.passages[0][0]) - 1
+    passage = Passage("x" * (2048 - fixed - around))
+    assert score_permutations(tiny_reader, QUESTION, [passage], question_only=True).question_tokens
+    with pytest.raises(ContextOverflowError):
+        score_permutations(tiny_reader, QUESTION, [Passage(passage.text + "x")], question_only=True)
 
 
 def test_truncate_reports_what_it_cut(tiny_reader):
@@ -212,6 +270,9 @@ def test_files_that_are_no_scores(tmp_path):
         file.write_text(content)
         with pytest.raises(InputError, match=message):
             PermutationScores.load(file)
+    for wrong in ({"prior_loglik": [1.0]}, {"candidates": "xy"}, {"truncated_tokens": None}, {"loglik": [[1.0]]}):
+        with pytest.raises(InputError):
+            hand_scores(**wrong)
 
 
 def hand_scores(**more):
@@ -247,7 +308,7 @@ def test_normalisations_by_hand():
         scores.normalised("average")
 
 
-def test_real_reader_on_a_bundled_question(packaged_reader):
+def test_real_reader_on_a_bundled_question(packaged_reader, packaged_model):
     """End to end, real text and model: the packed numbers are the model's own."""
     example = load_examples(QUESTIONS)[0]
     scores = score_permutations(packaged_reader, example, permutations="cyclic")
@@ -255,8 +316,20 @@ def test_real_reader_on_a_bundled_question(packaged_reader):
     pieces = encode(packaged_reader.encoder, Template(), example.question, example.passages, example.candidates)
     for m in (0, 3):
         context = pieces.head + pieces.body(scores.permutations[m].tolist()) + pieces.tail()
-        own = [w.sum() for w in one_by_own(packaged_reader, [(context, c) for c in pieces.candidates])]
+        own = [w.sum() for w in one_by_one(packaged_model, [(context, c) for c in pieces.candidates])]
         assert own == pytest.approx(scores.loglik[m], abs=1e-4)
+
+
+@pytest.mark.parametrize(("precision", "mean", "most"), [("high", 0.001, 0.005), ("fast", 0.15, 0.5)])
+def test_real_reader_in_lower_precision(packaged_reader, packaged_folder, precision, mean, most):
+    """The promise of each precision, in nats a candidate, on the real weights."""
+    example = load_examples(QUESTIONS)[1]
+    exact = score_permutations(packaged_reader, example, permutations="identity")
+    lower = score_permutations(
+        Reader.load("smollm2-135m", "cpu", precision=precision), example, permutations="identity"
+    )
+    error = np.abs(lower.loglik - exact.loglik)
+    assert error.mean() <= mean and error.max() <= most
 
 
 def test_real_reader_learns_from_a_gold_passage(packaged_reader):

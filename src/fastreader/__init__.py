@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastreader.data import Example, Passage, load_examples, save_examples
+    from fastreader.errors import FastreaderError, InputError
     from fastreader.prompts import Template
     from fastreader.reader import Loglikelihood, Reader
     from fastreader.scores import PermutationScores
@@ -20,6 +21,8 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Example": "data",
+    "FastreaderError": "errors",
+    "InputError": "errors",
     "Loglikelihood": "reader",
     "Passage": "data",
     "PermutationScores": "scores",
@@ -32,10 +35,12 @@ _HOME = {
     "save_examples": "data",
     "score_permutations": "scoring",
 }
-_MODULES = ("permutations",)
+_MODULES = ("errors", "permutations")
 
 __all__ = [
     "Example",
+    "FastreaderError",
+    "InputError",
     "Loglikelihood",
     "Passage",
     "PermutationScores",
@@ -43,6 +48,7 @@ __all__ = [
     "Reader",
     "Template",
     "TreeStats",
+    "errors",
     "load_examples",
     "permutation_cost",
     "permutations",

@@ -17,6 +17,10 @@ class OutOfBudgetError(FastreaderError, MemoryError):
     """One sequence needs more memory than there is, so that no split can help."""
 
 
+class NumericsError(FastreaderError, ArithmeticError):
+    """A log-likelihood came out infinite or not a number."""
+
+
 class UnsupportedModelError(FastreaderError):
     """The model computes something the packed pass does not; running it would give wrong numbers."""
 

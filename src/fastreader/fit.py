@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from fastreader.errors import ContextOverflowError, InputError
-from fastreader.permutations import Design, Spec, explicit, resolve
+from fastreader.permutations import Design, Spec, explicit, pruned, resolve
 from fastreader.prompts import PromptPieces
 
 POLICIES = ("error", "drop_passages", "truncate")
@@ -28,12 +29,21 @@ class Fitted:
     truncated: dict[int, int] = field(default_factory=dict)
 
 
-def fit(pieces: PromptPieces, permutations: Spec, seed: int, limit: int | None, policy: str, where: str) -> Fitted:
+def fit(
+    pieces: PromptPieces,
+    permutations: Spec,
+    seed: int,
+    limit: int | None,
+    policy: str,
+    where: str,
+    length: int | None = None,
+) -> Fitted:
     """Choose the orderings and, where a prompt over them is too long, shorten by `policy`.
 
     "drop_passages" leaves out passages from the end of the given order, the retriever's least likely, until
-    every ordering fits; a design by name is made for the passages that are left, an explicit one loses their
-    entries. "truncate" cuts all passages to the largest common length at which every ordering fits.
+    every ordering fits; a design by name or function is made for the passages that are left (with no more
+    rows than they allow), explicit orderings lose the entries of those dropped. "truncate" cuts all passages
+    to the largest common length at which every ordering fits.
 
     Args:
         pieces: the prompt's pieces.
@@ -42,6 +52,7 @@ def fit(pieces: PromptPieces, permutations: Spec, seed: int, limit: int | None, 
         limit: the model's context in tokens; None for no limit.
         policy: one of `POLICIES`.
         where: the example, for messages.
+        length: read only the first so many places of each ordering; all when None.
 
     Raises:
         ContextOverflowError: too long with policy "error", or even at its shortest.
@@ -50,7 +61,7 @@ def fit(pieces: PromptPieces, permutations: Spec, seed: int, limit: int | None, 
     if policy not in POLICIES:
         raise InputError(f"on_overflow: expected one of {', '.join(POLICIES)}, got {policy!r}")
     count = len(pieces.passages)
-    design = resolve(permutations, count, seed=seed)
+    design = _pruned(resolve(permutations, count, seed=seed), length)
     longest = _longest(pieces, design)
     if limit is None or longest <= limit:
         return Fitted(pieces, design)
@@ -61,21 +72,34 @@ def fit(pieces: PromptPieces, permutations: Spec, seed: int, limit: int | None, 
         )
     if policy == "drop_passages":
         for kept in range(count - 1, 0, -1):
-            shorter = _design_for(permutations, design, kept, seed)
+            shorter = _pruned(_design_for(permutations, design, kept, count, seed), length)
             if _longest(pieces, shorter) <= limit:
                 return Fitted(pieces, shorter, dropped=list(range(kept, count)))
         raise ContextOverflowError(f"{where}: even one passage is too long for the model's context of {limit} tokens")
     return _truncated(pieces, design, limit, where)
 
 
+def _pruned(design: Design, length: int | None) -> Design:
+    return design if length is None or length >= design.length else pruned(design, length)
+
+
 def _longest(pieces: PromptPieces, design: Design) -> int:
-    answer = max((len(c) for c in pieces.candidates), default=1)
+    """Inputs of the longest sequence: up to the last candidate's last token but one, or the question's."""
     body = max(len(pieces.body(order)) for order in design.permutations.tolist())
-    return len(pieces.head) + body + len(pieces.tail()) + answer - 1
+    if pieces.candidates:
+        return len(pieces.head) + body + len(pieces.tail()) + max(map(len, pieces.candidates)) - 1
+    return len(pieces.head) + body + len(pieces.question_lead) + max(len(pieces.question) - 1, 0)
 
 
-def _design_for(permutations: Spec, design: Design, kept: int, seed: int) -> Design:
+def _design_for(permutations: Spec, design: Design, kept: int, count: int, seed: int) -> Design:
     if isinstance(permutations, str):
+        name, colon, number = permutations.partition(":")
+        if colon and name.strip().replace("-", "_") == "random":
+            permutations = f"{name}:{min(int(number), math.factorial(kept))}"
+        elif colon and name.strip().replace("-", "_") == "prefix_sharing":
+            permutations = f"{name}:{int(number) // count * kept}"
+        return resolve(permutations, kept, seed=seed)
+    if callable(permutations):
         return resolve(permutations, kept, seed=seed)
     left = ([p for p in order if p < kept] for order in design.permutations.tolist())
     rows = [list(row) for row in dict.fromkeys(map(tuple, left))]  # orders that only differed in what was dropped
@@ -84,7 +108,7 @@ def _design_for(permutations: Spec, design: Design, kept: int, seed: int) -> Des
             "on_overflow='drop_passages': orderings of part of the passages are left with different lengths when "
             f"passages {kept} and up are dropped; name a design, or give orderings of all passages"
         )
-    return explicit(rows, kept)
+    return replace(explicit(rows, kept), name=design.name)
 
 
 def _truncated(pieces: PromptPieces, design: Design, limit: int, where: str) -> Fitted:

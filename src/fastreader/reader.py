@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastreader.errors import ContextOverflowError, InputError, OutOfBudgetError
+from fastreader.errors import ContextOverflowError, InputError, NumericsError, OutOfBudgetError
 from fastreader.models import load as loading
 from fastreader.models import memory
 from fastreader.models.adapter import TreeModel
@@ -34,12 +34,14 @@ class Loglikelihood:
         tokens: how many tokens it has.
         greedy: whether greedy decoding would have written it.
         token_logprobs: one value a token, nats; None unless asked for.
+        truncated: tokens dropped from the left of its context, by on_overflow="truncate".
     """
 
     logprob: float
     tokens: int
     greedy: bool
     token_logprobs: list[float] | None = None
+    truncated: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +123,8 @@ class Reader:
 
     def __repr__(self) -> str:
         a = self.arithmetic
-        return f"Reader({self.name!r}, {a.device}, {str(a.dtype).removeprefix('torch.')}, precision={a.precision!r})"
+        stored = str(a.dtype).removeprefix("torch.")
+        return f"Reader({self.name!r}, {a.device}, weights {stored}, precision={a.precision!r})"
 
     def describe(self) -> dict[str, str]:
         """Name, device, dtype and precision, as results carry them."""
@@ -140,7 +143,7 @@ class Reader:
 
     def budget(self) -> int:
         """Tokens one pass computes at most by default, from the memory free now."""
-        return memory.default_budget(self._model.config, self._model.dtype, self._model.device)
+        return memory.default_budget(self._model.bytes_per_token, self._model.device)
 
     def loglikelihood(
         self,
@@ -167,14 +170,16 @@ class Reader:
             InputError: a continuation that is empty or vanishes in tokenisation, or token ids out of range.
             ContextOverflowError: a request is longer than the model's context.
             OutOfBudgetError: one sequence alone does not fit in memory.
+            NumericsError: a log-likelihood is not finite.
         """
         sequences = [self._encode_request(i, request) for i, request in enumerate(requests)]
         if not sequences:
             return []
+        if on_overflow not in ("error", "truncate"):
+            raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
+        whole = [len(context) for context, _ in sequences]
         if on_overflow == "truncate":
             sequences = [self._truncated(*s) for s in sequences]
-        elif on_overflow != "error":
-            raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
         scores = self.score(sequences, max_tokens=max_tokens)
         return [
             Loglikelihood(
@@ -182,8 +187,9 @@ class Reader:
                 tokens=int(scores.tokens[i]),
                 greedy=bool(scores.greedy[i]),
                 token_logprobs=scores.token_logprobs[i].tolist() if token_logprobs else None,
+                truncated=whole[i] - len(context),
             )
-            for i in range(len(sequences))
+            for i, (context, _) in enumerate(sequences)
         ]
 
     def score(self, sequences: Sequence[tuple[Tokens, Tokens]], *, max_tokens: int | None = None) -> SequenceScores:
@@ -206,6 +212,12 @@ class Reader:
             with self._lock:
                 result = self._model.score(tree)
             values = result.logprob.double().cpu().numpy()[tree.pairs]
+            if not np.isfinite(values).all():
+                row = int(np.searchsorted(tree.offsets, np.flatnonzero(~np.isfinite(values))[0], side="right")) - 1
+                raise NumericsError(
+                    f"sequence {tree.sequence_ids[row]}: a log-likelihood is not finite; the weights are damaged, or "
+                    f"their products too large for precision {self.arithmetic.precision!r}"
+                )
             hits = result.argmax.cpu().numpy()[tree.pairs] == tree.targets[tree.pairs]
             for row, sequence in enumerate(tree.sequence_ids.tolist()):
                 part = slice(tree.offsets[row], tree.offsets[row + 1])
@@ -224,6 +236,8 @@ class Reader:
         Raises:
             ContextOverflowError, InputError, OutOfBudgetError: as `loglikelihood`.
         """
+        if max_tokens is not None and max_tokens < 1:
+            raise InputError(f"max_tokens: expected at least 1, got {max_tokens}")
         vocabulary = self._model.head.weight.shape[0]
         regimes: dict[int, list[int]] = {}
         for i, (context, continuation) in enumerate(sequences):
@@ -236,12 +250,12 @@ class Reader:
         if not regimes:
             raise InputError("sequences: expected at least one, got none")
         trees = []
-        limit = memory.hard_limit(self._model.config, self._model.dtype, self._model.device)
+        limit = memory.hard_limit(self._model.bytes_per_token, self._model.device)
         for members in regimes.values():
-            for tree in split([sequences[i] for i in members], max_tokens or min(self.budget(), limit)):
+            for tree in split([sequences[i] for i in members], min(max_tokens or self.budget(), limit)):
                 if len(tree) > limit:
                     raise OutOfBudgetError(
-                        f"a pass over {len(tree)} tokens does not fit: memory allows about {limit} here"
+                        f"one sequence of {len(tree)} tokens does not fit: memory allows about {limit} here"
                     )
                 highest = int(max(tree.token_ids.max(), tree.targets.max(initial=0)))
                 if highest >= vocabulary:
@@ -252,12 +266,17 @@ class Reader:
     def _encode_request(
         self, index: int, request: tuple[TextOrTokens, TextOrTokens]
     ) -> tuple[Sequence[int], Sequence[int]]:
+        if isinstance(request, str) or len(request) != 2:
+            raise InputError(f"requests[{index}]: expected a pair (context, continuation), got {request!r}")
         context, continuation = request
         if isinstance(context, str) != isinstance(continuation, str):
             raise InputError(f"requests[{index}]: context and continuation must both be text or both token ids")
         if isinstance(context, str):
             assert isinstance(continuation, str)
-            return self.encoder.pair(context, continuation)
+            try:
+                return self.encoder.pair(context, continuation)
+            except InputError as error:
+                raise InputError(f"requests[{index}]: {error}") from error
         assert not isinstance(continuation, str)
         if len(continuation) == 0:
             raise InputError(f"requests[{index}]: expected a continuation to score, got no token")

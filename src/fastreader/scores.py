@@ -54,7 +54,7 @@ class PermutationScores:
         design: name of the permutations.
         dropped_passages: indices left out because the prompt was too long, by on_overflow="drop_passages".
         truncated_tokens: tokens cut off each passage, by on_overflow="truncate"; passages left whole are absent.
-        stats: tokens given and computed.
+        stats: tokens given and computed; of an example packed with others, as if it had run alone.
         seconds: wall clock of the passes; shared by the examples that were packed together.
         reader: what scored them: name, device, dtype, precision.
         id: the example's identifier.
@@ -151,13 +151,15 @@ class PermutationScores:
                 "stats": TreeStats(**known["stats"]),
                 "truncated_tokens": {int(k): int(v) for k, v in known.get("truncated_tokens", {}).items()},
             }
-            for name in ("passages_loglik", "prior_loglik"):
+            for name, length in (("passages_loglik", count), ("prior_loglik", shape[1])):
                 if known.get(name) is not None:
-                    arrays[name] = np.asarray(known[name], dtype=np.float64)
+                    arrays[name] = np.asarray(known[name], dtype=np.float64).reshape(length)
             if known.get("token_logliks") is not None:
                 arrays["token_logliks"] = TokenLogliks(**known["token_logliks"])
+            if not all(isinstance(c, str) for c in known["candidates"]) or isinstance(known["candidates"], str):
+                raise ValueError("candidates must be a list of texts")
             return cls(**{**known, **arrays})
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"PermutationScores.from_dict: {error!r} in values with keys {sorted(values)}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -165,7 +167,7 @@ class PermutationScores:
         target = Path(path)
         scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            scratch.write_text(json.dumps(self.to_dict(), ensure_ascii=False) + "\n", encoding="utf-8")
+            scratch.write_text(json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
             scratch.replace(target)
         finally:
             scratch.unlink(missing_ok=True)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import overload
+from dataclasses import dataclass, replace
+from typing import Any, overload
 
 import numpy as np
 
 from fastreader.data import Example, Passage
-from fastreader.errors import InputError
+from fastreader.errors import FastreaderError, InputError, OutOfBudgetError
 from fastreader.fit import POLICIES, Fitted, fit
-from fastreader.permutations import Spec
+from fastreader.permutations import Spec, variable_length
 from fastreader.progress import track
 from fastreader.prompts import Template, encode
 from fastreader.reader import Reader, SequenceScores
 from fastreader.scores import PermutationScores, TokenLogliks
-from fastreader.tree import PrefixTree, TreeStats
+from fastreader.tree import TreeStats
 
 PassageLike = Passage | str
-OnError = Callable[[int, Example, InputError], None]
+OnError = Callable[[int, Example, FastreaderError], None]
 _Pairs = list[tuple[list[int], list[int]]]
 
 
@@ -30,6 +30,7 @@ class _Options:
 
     permutations: Spec
     seed: int
+    prune: int | float | None
     template: Template
     question_only: bool
     score_passages: bool
@@ -61,6 +62,7 @@ def score_permutations(
     permutations: Spec = "cyclic",
     *,
     seed: int = 0,
+    prune: int | float | None = None,
     template: Template | None = None,
     question_only: bool = False,
     score_passages: bool = False,
@@ -82,6 +84,7 @@ def score_permutations(
     permutations: Spec = "cyclic",
     *,
     seed: int = 0,
+    prune: int | float | None = None,
     template: Template | None = None,
     question_only: bool = False,
     score_passages: bool = False,
@@ -102,6 +105,7 @@ def score_permutations(
     permutations: Spec = "cyclic",
     *,
     seed: int = 0,
+    prune: int | float | None = None,
     template: Template | None = None,
     question_only: bool = False,
     score_passages: bool = False,
@@ -123,6 +127,9 @@ def score_permutations(
         permutations: a design by name ("cyclic", "random", "random:12", "latin", "prefix_sharing", ...), a
             `permutations.Design`, a function of the number of passages, or an int array [M, L].
         seed: for designs that draw.
+        prune: read only the first places of each ordering: so many as an int says; or, as a float below 1,
+            the shortest beginning of the retriever's order that holds this share of its softmaxed scores
+            (`permutations.variable_length`).
         template: the prompt's texts; the default `Template()`.
         question_only: score the question without any candidate.
         score_passages: also log P(passages | header); costs the LM head at every position.
@@ -145,12 +152,20 @@ def score_permutations(
     """
     opened = reader if isinstance(reader, Reader) else Reader.load(reader)
     options = _Options(
-        permutations, seed, template or Template(), question_only, score_passages, prior, token_logliks, on_overflow
+        permutations,
+        seed,
+        prune,
+        template or Template(),
+        question_only,
+        score_passages,
+        prior,
+        token_logliks,
+        on_overflow,
     )
     if on_overflow not in POLICIES:
         raise InputError(f"on_overflow: expected one of {', '.join(POLICIES)}, got {on_overflow!r}")
     if isinstance(question, (str, Example)):
-        job = _prepare(opened, _as_example(question, passages, candidates), options, "the question")
+        job = _prepare(opened, _as_example(question, passages, candidates), options, max_tokens, "the question")
         return _results(opened, [job], options, opened.score(job.sequences, max_tokens=max_tokens))[0]
     if passages is not None:
         raise InputError("passages: expected None with many examples, which bring their own")
@@ -165,11 +180,13 @@ def permutation_cost(
     permutations: Spec = "cyclic",
     *,
     seed: int = 0,
+    prune: int | float | None = None,
     template: Template | None = None,
     question_only: bool = False,
     score_passages: bool = False,
     prior: bool = False,
     on_overflow: str = "error",
+    max_tokens: int | None = None,
 ) -> TreeStats:
     """What `score_permutations` with these arguments would read and compute, in tokens, without running it.
 
@@ -177,9 +194,9 @@ def permutation_cost(
     """
     opened = reader if isinstance(reader, Reader) else Reader.load(reader)
     options = _Options(
-        permutations, seed, template or Template(), question_only, score_passages, prior, False, on_overflow
+        permutations, seed, prune, template or Template(), question_only, score_passages, prior, False, on_overflow
     )
-    return _prepare(opened, _as_example(question, passages, candidates), options, "the question").stats
+    return _prepare(opened, _as_example(question, passages, candidates), options, max_tokens, "the question").stats
 
 
 def _as_example(
@@ -189,18 +206,24 @@ def _as_example(
         if passages is not None:
             raise InputError("passages: expected None with an Example, which brings its own")
         return _with_candidates(question, candidates)
-    if isinstance(passages, (str, bytes)):
-        raise InputError("passages: expected a list of passages, got one text")
-    own = [Passage(p) if isinstance(p, str) else p for p in passages or []]
-    return _with_candidates(Example(question, own), candidates)
+    if isinstance(passages, (str, bytes, Passage)):
+        raise InputError(f"passages: expected a list of passages, got one {type(passages).__name__}")
+    return _with_candidates(Example(question, list(passages) if passages is not None else []), candidates)  # type: ignore[arg-type]
 
 
 def _with_candidates(example: Example, candidates: Sequence[str] | None) -> Example:
-    if candidates is None:
-        return example
+    """The example with `candidates` in place of its own, and texts among its passages made passages."""
     if isinstance(candidates, (str, bytes)):
         raise InputError("candidates: expected a list of texts, got one text")
-    return Example(example.question, example.passages, example.answers, list(candidates), example.id, example.metadata)
+    return replace(
+        example,
+        passages=[_as_passage(p) for p in example.passages],
+        candidates=example.candidates if candidates is None else list(candidates),
+    )
+
+
+def _as_passage(passage: Any) -> Any:
+    return Passage(passage) if isinstance(passage, str) else passage  # anything else is refused by _check
 
 
 def _check(example: Example, options: _Options, where: str) -> None:
@@ -211,6 +234,8 @@ def _check(example: Example, options: _Options, where: str) -> None:
     for p, passage in enumerate(example.passages):
         if not isinstance(passage, Passage):
             raise InputError(f"{where}: passages[{p}] must be a Passage or a text, got {type(passage).__name__}")
+        if not isinstance(passage.text, str) or not isinstance(passage.title, str):
+            raise InputError(f"{where}: text and title of passages[{p}] must be texts, got {passage!r}")
         if not passage.text.strip():
             raise InputError(f"{where}: passages[{p}] is empty")
     if not example.candidates and not options.question_only:
@@ -222,13 +247,34 @@ def _check(example: Example, options: _Options, where: str) -> None:
             raise InputError(f"{where}: candidates[{k}] must be a text with more than white space, got {candidate!r}")
 
 
-def _prepare(reader: Reader, example: Example, options: _Options, where: str) -> _Job:
+def _length(example: Example, prune: int | float | None, where: str) -> int | None:
+    """How many places of each ordering to read; None for all."""
+    if prune is None:
+        return None
+    if isinstance(prune, int) and not isinstance(prune, bool) and prune >= 1:
+        return prune
+    if isinstance(prune, float) and 0 < prune < 1:
+        scores = [p.score for p in example.passages]
+        known = [s for s in scores if s is not None]
+        if len(known) < len(scores):
+            raise InputError(f"{where}: prune={prune} needs the retriever's score of every passage")
+        return variable_length(known, prune)
+    raise InputError(f"prune: expected a number of places, or a share in (0, 1), got {prune!r}")
+
+
+def _prepare(reader: Reader, example: Example, options: _Options, max_tokens: int | None, where: str) -> _Job:
     _check(example, options, where)
     candidates = [] if options.question_only else example.candidates
+    length = _length(example, options.prune, where)
     pieces = encode(reader.encoder, options.template, example.question, example.passages, candidates)
-    fitted = fit(pieces, options.permutations, options.seed, reader.max_length, options.on_overflow, where)
+    limit = reader.max_length
+    fitted = fit(pieces, options.permutations, options.seed, limit, options.on_overflow, where, length)
     sequences = _sequences(fitted, options)
-    return _Job(example, fitted, sequences, PrefixTree.build(sequences).stats)
+    try:
+        trees = reader.plan(sequences, max_tokens)
+    except (InputError, OutOfBudgetError) as error:
+        raise type(error)(f"{where}: {error}") from error
+    return _Job(example, fitted, sequences, sum((t.stats for t in trees[1:]), trees[0].stats))
 
 
 def _sequences(fitted: Fitted, options: _Options) -> _Pairs:
@@ -318,8 +364,8 @@ def _score_many(
                 if not isinstance(example, Example):
                     raise InputError(f"examples[{i}]: expected an Example, got {type(example).__name__}")
                 name = f"example {i}" if example.id is None else f"example {i} (id {example.id})"
-                job = _prepare(reader, _with_candidates(example, candidates), options, name)
-            except InputError as error:
+                job = _prepare(reader, _with_candidates(example, candidates), options, max_tokens, name)
+            except (InputError, OutOfBudgetError) as error:
                 if on_error is None:
                     raise
                 on_error(i, example, error)

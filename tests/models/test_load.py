@@ -6,7 +6,7 @@ import torch
 from conftest import byte_tokenizer, tiny_llama
 
 from fastreader.errors import InputError
-from fastreader.models import memory, precision
+from fastreader.models import precision
 from fastreader.models.quiet import no_bars
 
 
@@ -77,21 +77,6 @@ def test_arithmetic(monkeypatch, flags, checkpoint, arguments, expected):
 def test_a_missing_device_is_said():
     with pytest.raises(InputError, match="no CUDA device"):
         precision.resolve_device("cuda")
-
-
-def test_budget_follows_free_memory(monkeypatch):
-    config = tiny_llama().config
-    per_token = memory.bytes_per_token(config, torch.float32)
-    for tokens in (100, 1000):
-        monkeypatch.setattr(memory, "free_bytes", lambda device, n=tokens: n * per_token)
-        assert memory.default_budget(config, torch.float32, torch.device("cpu")) == 0.6 * tokens
-        assert memory.hard_limit(config, torch.float32, torch.device("cpu")) == 0.95 * tokens
-    assert memory.bytes_per_token(config, torch.bfloat16) < per_token
-
-
-def test_containers_are_seen(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_container_free", lambda: 12345)
-    assert memory.free_bytes(torch.device("cpu")) == 12345
 
 
 def test_only_bars_are_kept_off(capsys):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fastreader.errors import UnsupportedModelError
+from fastreader.models import memory
 from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, attention_forward, layer_windows
 from fastreader.models.precision import Precision
 from fastreader.models.rotary import rotary_regimes
@@ -70,6 +71,11 @@ class TreeModel:
     def dtype(self) -> torch.dtype:
         """Type of the weights."""
         return self.head.weight.dtype
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Estimated peak activation memory of a pass, in bytes a packed token."""
+        return memory.bytes_per_token(self.config, self.dtype, widened=self.why_own is None)
 
     @property
     def max_length(self) -> int | None:

@@ -10,7 +10,7 @@ import torch
 
 _MOST = 65_536  # beyond this a larger pass multiplies no faster
 _SHARE = 0.6  # of the free memory, for the default budget
-_HARD_SHARE = 0.95  # of the free memory, for one sequence that cannot be split
+_HARD_SHARE = 0.95  # of the free memory, for any one pass
 
 
 def free_bytes(device: torch.device) -> int:
@@ -22,35 +22,44 @@ def free_bytes(device: torch.device) -> int:
     return min(_machine_free(), _container_free())
 
 
-def bytes_per_token(config: Any, dtype: torch.dtype) -> int:
-    """Peak activation memory of a pass through transformers' modules, in bytes a packed token.
+def bytes_per_token(config: Any, dtype: torch.dtype, widened: bool) -> int:
+    """Peak activation memory of a pass, in bytes a packed token.
 
-    The residual stream with its float32 norm, and the larger of attention (projections, rotary copies,
-    output) and the gated MLP (gate, up, activation, product; for a mixture of experts, those a token visits).
+    In both paths the residual stream and its sums, and attention: queries, keys and values as projected,
+    rotated, and in the type of the products. The feed-forward is counted where it runs over all tokens at
+    once (gate, up, activation, product; for a mixture of experts, those a token visits); in widened models
+    it runs over blocks.
+
+    Args:
+        config: the text model's config.
+        dtype: how weights are stored.
+        widened: whether activations are float32 and the feed-forward blocked (`models.wide`).
     """
-    size = torch.empty((), dtype=dtype).element_size()
-    wide = max(size, 4)
+    stored = torch.empty((), dtype=dtype).element_size()
+    size = max(stored, 4) if widened else stored
     hidden = int(config.hidden_size)
     heads = int(config.num_attention_heads)
     head_size = int(getattr(config, "head_dim", None) or hidden // heads)
     key_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    projected = head_size * (heads + 2 * key_heads)
+    attention = projected * (2 * size + min(stored, 4)) + head_size * heads * 2 * size
+    if widened:
+        return 3 * hidden * size + attention
     inner = int(getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * hidden)
     experts = getattr(config, "num_experts_per_tok", None)
     if experts:
         inner = int(getattr(config, "moe_intermediate_size", None) or inner) * int(experts)
-    attention = head_size * (5 * heads + 6 * key_heads) * size
-    feed_forward = 4 * inner * size
-    return 3 * hidden * size + 2 * hidden * wide + max(attention, feed_forward)
+    return 3 * hidden * size + 2 * hidden * max(size, 4) + max(attention, 4 * inner * size)
 
 
-def default_budget(config: Any, dtype: torch.dtype, device: torch.device) -> int:
+def default_budget(bytes_a_token: int, device: torch.device) -> int:
     """Tokens a pass may hold by default: what fits in a share of the free memory, within reason."""
-    return max(1, min(_MOST, int(_SHARE * free_bytes(device) / bytes_per_token(config, dtype))))
+    return max(1, min(_MOST, int(_SHARE * free_bytes(device) / bytes_a_token)))
 
 
-def hard_limit(config: Any, dtype: torch.dtype, device: torch.device) -> int:
+def hard_limit(bytes_a_token: int, device: torch.device) -> int:
     """Tokens above which a pass would not fit in the free memory at all."""
-    return max(1, int(_HARD_SHARE * free_bytes(device) / bytes_per_token(config, dtype)))
+    return max(1, int(_HARD_SHARE * free_bytes(device) / bytes_a_token))
 
 
 def _machine_free() -> int:
@@ -62,10 +71,30 @@ def _machine_free() -> int:
     return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES")) // 2
 
 
-def _container_free() -> int:
-    """What the control group (version 2) leaves; without one, no bound."""
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if not (limit.exists() and used.exists()):
-        return 2**62
-    text = limit.read_text().strip()
-    return 2**62 if text == "max" else max(0, int(text) - int(used.read_text()))
+# Limit, use and statistics of a control group, version 2 and 1.
+_GROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "/sys/fs/cgroup/memory/memory.stat",
+    ),
+)
+
+
+def _container_free(groups: tuple[tuple[str, str, str], ...] = _GROUPS) -> int:
+    """What the container's memory limit leaves, file cache that can be given back not counted as used."""
+    for limit, used, statistics in groups:
+        paths = [Path(p) for p in (limit, used, statistics)]
+        if not all(p.exists() for p in paths):
+            continue
+        text = paths[0].read_text().strip()
+        if text == "max":
+            continue
+        cached = 0
+        for line in paths[2].read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name in ("inactive_file", "total_inactive_file"):
+                cached = int(value)
+        return max(0, int(text) - max(0, int(paths[1].read_text()) - cached))
+    return 2**62

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from functools import cache
 
+ABI = 1  # of the operators' signatures; csrc/module.cpp has the same number
+
 HOW_TO_GET = (
     "install torch and a C++20 compiler (g++ 11 or clang 14, or later), then reinstall fastreader with "
     "pip install --no-build-isolation --force-reinstall --no-deps fastreader"
@@ -32,9 +34,11 @@ class Serving:
 def why_missing() -> str | None:
     """None when `fastreader._C` is loaded (which registers its kernels), else the reason it is not."""
     try:
-        importlib.import_module("fastreader._C")
+        module = importlib.import_module("fastreader._C")
     except ImportError as error:
         return f"the C++ extension is not there ({error}); to get it, {HOW_TO_GET}"
+    if getattr(module, "ABI", 0) != ABI:
+        return f"the C++ extension was built from other sources than these; {HOW_TO_GET}"
     return None
 
 

@@ -1,0 +1,44 @@
+import pytest
+import torch
+from conftest import tiny_llama
+
+from fastreader.models import memory
+
+CPU = torch.device("cpu")
+
+
+def test_budget_follows_free_memory(monkeypatch):
+    for tokens in (100, 1000):
+        monkeypatch.setattr(memory, "free_bytes", lambda device, n=tokens: n * 50)
+        assert memory.default_budget(50, CPU) == 0.6 * tokens
+        assert memory.hard_limit(50, CPU) == 0.95 * tokens
+
+
+def test_bytes_grow_with_the_model_and_fall_with_blocking():
+    small, large = tiny_llama().config, tiny_llama(hidden_size=128, intermediate_size=4096).config
+    for widened in (False, True):
+        assert memory.bytes_per_token(large, torch.float32, widened) > memory.bytes_per_token(
+            small, torch.float32, widened
+        )
+    assert memory.bytes_per_token(large, torch.float32, True) < memory.bytes_per_token(large, torch.float32, False)
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "statistics", "free"),
+    [
+        ("max", "5", "inactive_file 0", 2**62),
+        ("1000", "900", "anon 100\ninactive_file 700", 800),
+        ("1000", "1200", "inactive_file 0", 0),
+        ("1000", "900", "total_inactive_file 600", 700),
+    ],
+)
+def test_containers_are_seen(tmp_path, limit, used, statistics, free):
+    files = [tmp_path / name for name in ("limit", "used", "statistics")]
+    for file, text in zip(files, (limit, used, statistics), strict=True):
+        file.write_text(text + "\n")
+    assert memory._container_free((tuple(map(str, files)),)) == free
+
+
+def test_the_smaller_of_machine_and_container_counts(monkeypatch):
+    monkeypatch.setattr(memory, "_container_free", lambda: 12345)
+    assert memory.free_bytes(CPU) == 12345
