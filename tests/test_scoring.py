@@ -6,6 +6,7 @@ from fastreader import (
     Example,
     Passage,
     PermutationScores,
+    Reader,
     Template,
     load_examples,
     permutation_cost,
