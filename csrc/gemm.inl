@@ -1,4 +1,4 @@
-// C [rows][32] = (or +=) A [rows][depth] B [depth][32] for rows and depth multiples of 32.
+// C [rows][32], its rows ldc apart, = (or +=) A [rows][depth] B [depth][32] for rows and depth multiples of 32.
 // A: row r, columns k..k+31 at A + r * lda + (k / 32) * a_step. B: float [depth][32], or bf16 pairs [depth / 2][32][2].
 
 // One operand of a product: TERMS matrices whose sum is the value.
@@ -9,7 +9,7 @@ struct Operand {
 };
 
 FR_INLINE void gemm_f32(const float* a, int64_t lda, int64_t a_step, const float* b, float* c, int64_t rows,
-                          int64_t depth, bool add) {
+                          int64_t depth, bool add, int64_t ldc = kStrip) {
   constexpr int R = FR_ROWS, N = 2;
   for (int64_t row = 0; row < rows; row += R) {
     for (int64_t lane = 0; lane < kStrip; lane += N * kWidth) {
@@ -17,7 +17,7 @@ FR_INLINE void gemm_f32(const float* a, int64_t lda, int64_t a_step, const float
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-        for (int n = 0; n < N; ++n) acc[r][n] = add ? load(c + (row + r) * kStrip + lane + n * kWidth) : vf{};
+        for (int n = 0; n < N; ++n) acc[r][n] = add ? load(c + (row + r) * ldc + lane + n * kWidth) : vf{};
       }
       for (int64_t k = 0; k < depth; ++k) {
         const float* column = a + row * lda + k / 32 * a_step + k % 32;
@@ -33,7 +33,7 @@ FR_INLINE void gemm_f32(const float* a, int64_t lda, int64_t a_step, const float
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-        for (int n = 0; n < N; ++n) store(c + (row + r) * kStrip + lane + n * kWidth, acc[r][n]);
+        for (int n = 0; n < N; ++n) store(c + (row + r) * ldc + lane + n * kWidth, acc[r][n]);
       }
     }
   }
@@ -56,15 +56,15 @@ constexpr int term_of_b(int product) {
 // Two by two tiles of 16 x 16 sums; registers 0..3 hold C, 4 and 5 A, 6 and 7 B.
 template <int TA, int TB>
 FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Operand<bf16, TB> b, float* c,
-                         int64_t rows, int64_t depth, bool add) {
+                         int64_t rows, int64_t depth, bool add, int64_t ldc = kStrip) {
   asm volatile("" ::: "memory"); // tile loads do not tell the compiler that they read what was stored before
   for (int64_t row = 0; row < rows; row += 32) {
-    float* out = c + row * kStrip;
+    float* out = c + row * ldc;
     if (add) {
-      _tile_loadd(0, out, kStrip * 4);
-      _tile_loadd(1, out + 16, kStrip * 4);
-      _tile_loadd(2, out + 16 * kStrip, kStrip * 4);
-      _tile_loadd(3, out + 16 * kStrip + 16, kStrip * 4);
+      _tile_loadd(0, out, ldc * 4);
+      _tile_loadd(1, out + 16, ldc * 4);
+      _tile_loadd(2, out + 16 * ldc, ldc * 4);
+      _tile_loadd(3, out + 16 * ldc + 16, ldc * 4);
     } else {
       _tile_zero(0);
       _tile_zero(1);
@@ -85,23 +85,23 @@ FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Opera
         _tile_dpbf16ps(3, 5, 7);
       }
     }
-    _tile_stored(0, out, kStrip * 4);
-    _tile_stored(1, out + 16, kStrip * 4);
-    _tile_stored(2, out + 16 * kStrip, kStrip * 4);
-    _tile_stored(3, out + 16 * kStrip + 16, kStrip * 4);
+    _tile_stored(0, out, ldc * 4);
+    _tile_stored(1, out + 16, ldc * 4);
+    _tile_stored(2, out + 16 * ldc, ldc * 4);
+    _tile_stored(3, out + 16 * ldc + 16, ldc * 4);
   }
 }
 #else
 template <int TA, int TB>
 FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Operand<bf16, TB> b, float* c,
-                         int64_t rows, int64_t depth, bool add) {
+                         int64_t rows, int64_t depth, bool add, int64_t ldc = kStrip) {
   constexpr int R = FR_ROWS;
   for (int64_t row = 0; row < rows; row += R) {
     __m512 acc[R][2];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      acc[r][0] = add ? _mm512_loadu_ps(c + (row + r) * kStrip) : _mm512_setzero_ps();
-      acc[r][1] = add ? _mm512_loadu_ps(c + (row + r) * kStrip + 16) : _mm512_setzero_ps();
+      acc[r][0] = add ? _mm512_loadu_ps(c + (row + r) * ldc) : _mm512_setzero_ps();
+      acc[r][1] = add ? _mm512_loadu_ps(c + (row + r) * ldc + 16) : _mm512_setzero_ps();
     }
     for (int product = 0; product < kProducts<TA, TB>; ++product) {
       const bf16* left = a.data + term_of_a<TA, TB>(product) * a.term_stride + row * lda;
@@ -123,8 +123,8 @@ FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Opera
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      _mm512_storeu_ps(c + (row + r) * kStrip, acc[r][0]);
-      _mm512_storeu_ps(c + (row + r) * kStrip + 16, acc[r][1]);
+      _mm512_storeu_ps(c + (row + r) * ldc, acc[r][0]);
+      _mm512_storeu_ps(c + (row + r) * ldc + 16, acc[r][1]);
     }
   }
 }
@@ -133,12 +133,12 @@ FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Opera
 
 template <typename T, int TA, int TB>
 FR_INLINE void gemm(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB> b, float* c, int64_t rows,
-                    int64_t depth, bool add) {
+                    int64_t depth, bool add, int64_t ldc = kStrip) {
   if constexpr (std::is_same_v<T, float>) {
-    gemm_f32(a.data, lda, a_step, b.data, c, rows, depth, add);
+    gemm_f32(a.data, lda, a_step, b.data, c, rows, depth, add, ldc);
   } else {
 #if FR_BF16
-    gemm_bf16<TA, TB>(a, lda, a_step, b, c, rows, depth, add);
+    gemm_bf16<TA, TB>(a, lda, a_step, b, c, rows, depth, add, ldc);
 #endif
   }
 }

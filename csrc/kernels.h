@@ -77,29 +77,41 @@ struct LogprobArgs {
 };
 
 struct LinearArgs {
-  Source input, weight; // [T, E], [F, E]
+  Source input; // [T, E]
   int64_t rows, width, size, padded_size;
+  const void* packed; // the weight, [terms][F / 32] strips, as pack_weight leaves it
+  int64_t strips; // F / 32, rounded up
   const float* bias; // [F] or null
-  // Blocks of rows (a multiple of 32), whose packed inputs stay in cache, times slices of the width (a multiple of
-  // 32). Each output is one product over the whole depth, so results do not depend on how the work is cut.
-  int64_t row_block, slice_size;
+  // Blocks of rows (a multiple of 32), whose operands stay in cache, times slices of the strips. Each output is one
+  // product over the whole depth, so results do not depend on how the work is cut.
+  int64_t row_block, slice_strips;
   float* out; // [T, F] contiguous
+};
+
+struct PackArgs {
+  Source weight; // [F, E]
+  int64_t width, size, padded_size, strips;
+  void* packed;
 };
 
 struct Kernels {
   int64_t operand_bytes; // of one element of a packed operand, all its terms together
+  int64_t weight_bytes; // of one element of a packed weight, all its terms together
   // Pack one group of 32 keys of one head.
   void (*pack_keys)(const AttentionArgs&, int64_t head, int64_t group);
   // One tile of queries for one key head.
   void (*attend)(const AttentionArgs&, int64_t tile, int64_t head, void* workspace);
   // One block of rows against one slice of the vocabulary.
   void (*logprob)(const LogprobArgs&, int64_t block, int64_t slice, void* workspace);
-  // One block of rows times one slice of the width.
+  // Pack one strip of 32 weight rows.
+  void (*pack_weight)(const PackArgs&, int64_t strip, void* workspace);
+  // One block of rows times one slice of the weight.
   void (*linear)(const LinearArgs&, int64_t block, int64_t slice, void* workspace);
   // Bytes of workspace, 64-byte aligned, one a thread.
   int64_t (*attend_workspace)(const AttentionArgs&);
   int64_t (*logprob_workspace)(const LogprobArgs&);
   int64_t (*linear_workspace)(const LinearArgs&);
+  int64_t (*pack_weight_workspace)(const PackArgs&);
   // Around the work of a thread: tile registers are configured and released here.
   void (*enter)();
   void (*leave)();

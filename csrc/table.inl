@@ -25,13 +25,16 @@ void leave() {
 template <typename T, int TA, int TB>
 constexpr Kernels kTable = {
     TB * static_cast<int64_t>(sizeof(T)),
+    TA * static_cast<int64_t>(sizeof(T)),
     pack_keys<T, TA>,
     attend<T, TA>,
     logprob<T, TA, TB>,
+    pack_weight<T, TA>,
     linear<T, TA, TB>,
     attend_workspace<T, TA>,
     logprob_workspace<T, TA, TB>,
     linear_workspace<T, TA, TB>,
+    pack_weight_workspace<T, TA>,
     enter,
     leave,
 };

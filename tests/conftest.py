@@ -1,86 +1,15 @@
-"""Shared fixtures: tiny random models, a byte-level tokenizer, and the packaged reader."""
+"""Shared fixtures: a tiny random reader, and the packaged one."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from support import PACKAGED, byte_tokenizer, tiny_llama
 
 from fastreader.models.packaged import folder_of, is_cached
-
-PACKAGED = "smollm2-135m"
-QUESTIONS = Path(__file__).parent.parent / "examples" / "questions.jsonl"
-CHAT_TEMPLATE = (
-    "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] + '<|end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
-)
-
-
-def byte_tokenizer(chat: bool = False, bos: bool = False):
-    """A byte-level tokenizer of 256 + 5 tokens, made here: no file, no network."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    specials = ["<|bos|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
-    vocabulary = {token: i for i, token in enumerate(specials + alphabet)}
-    inner = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    if bos:
-        inner.post_processor = processors.TemplateProcessing(single="<|bos|> $A", special_tokens=[("<|bos|>", 0)])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=inner, bos_token="<|bos|>", eos_token="<|end|>", additional_special_tokens=specials[2:]
-    )
-    if chat:
-        tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
-
-
-def tiny_llama(seed: int = 0, **overrides):
-    """A two-layer Llama with random weights over the byte tokenizer's vocabulary, float32."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    values = {
-        "vocab_size": 261,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-        "initializer_range": 0.2,
-    }
-    torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(**{**values, **overrides})).eval()
-
-
-def one_by_one(model, sequences) -> list[np.ndarray]:
-    """Log-probabilities of each continuation's tokens by the model's own forward, one sequence at a time."""
-    out = []
-    for context, continuation in sequences:
-        ids = torch.tensor([list(context) + list(continuation)], device=model.device)
-        with torch.inference_mode():
-            logits = model(input_ids=ids, use_cache=False).logits[0].double()
-        picked = logits.log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[:, 0]
-        out.append(picked[len(context) - 1 :].cpu().numpy())
-    return out
-
-
-def random_sequences(rng: np.random.Generator, vocabulary: int, count: int = 12, longest: int = 40):
-    """(context, continuation) pairs that share prefixes: branches off earlier ones, duplicates included."""
-    sequences = [(rng.integers(0, vocabulary, longest // 2).tolist(), rng.integers(0, vocabulary, 3).tolist())]
-    for _ in range(count - 1):
-        context, continuation = sequences[rng.integers(len(sequences))]
-        kept = (context + continuation)[: rng.integers(1, len(context) + len(continuation) + 1)]
-        more = rng.integers(0, vocabulary, rng.integers(0, longest - longest // 2)).tolist()
-        sequences.append((kept + more, rng.integers(0, vocabulary, rng.integers(1, 5)).tolist()))
-    return [*sequences, sequences[0]]
 
 
 @pytest.fixture(scope="session")

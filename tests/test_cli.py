@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from conftest import byte_tokenizer, tiny_llama
+from support import byte_tokenizer, tiny_llama
 
 from fastreader import PermutationScores
 from fastreader.jsonl import iter_results

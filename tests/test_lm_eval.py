@@ -23,9 +23,9 @@ def text_pairs(path):
 
 def test_same_numbers_and_greedy_flags_as_the_harness(packaged_folder, packaged_model):
     import transformers
-    from conftest import QUESTIONS
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
+    from support import QUESTIONS
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(packaged_folder)
     pairs = text_pairs(QUESTIONS)

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from conftest import byte_tokenizer
+from support import byte_tokenizer
 
 from fastreader import Passage, Template
 from fastreader.errors import InputError

@@ -4,7 +4,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from conftest import byte_tokenizer, one_by_one, random_sequences, tiny_llama
+from support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
 
 from fastreader import Reader
 from fastreader.errors import (
@@ -16,6 +16,7 @@ from fastreader.errors import (
     OutOfBudgetError,
 )
 from fastreader.models import memory
+from fastreader.models.wide import WideLinear
 
 RNG = np.random.default_rng(0)
 SEQUENCES = random_sequences(RNG, 261, count=30)
@@ -37,11 +38,14 @@ def test_a_borrowed_model_is_left_as_found():
     assert torch.equal(model(ids).logits, before(ids).logits)
 
 
-def test_a_borrowed_model_is_not_copied():
+def test_weights_of_a_borrowed_model_are_not_copied():
+    """In "exact", where no kernel wants another layout, the matrices in use are the caller's own memory."""
     model = tiny_llama()
-    reader = Reader.load((model, byte_tokenizer()))
-    ours = {p.data_ptr() for p in reader._model.model.parameters()}
-    assert ours == {p.data_ptr() for p in model.parameters()}
+    reader = Reader.load((model, byte_tokenizer()), precision="exact")
+    layers = [m for m in reader._model.model.modules() if isinstance(m, WideLinear)]
+    assert len(layers) == 14
+    theirs = {p.data_ptr() for p in model.parameters()}
+    assert {layer._weight.data_ptr() for layer in layers} <= theirs
 
 
 @pytest.mark.parametrize("max_tokens", [1, 20, 60, 200])

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from conftest import QUESTIONS, one_by_one
+from support import QUESTIONS, one_by_one
 
 from fastreader import (
     Example,

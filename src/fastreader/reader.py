@@ -119,7 +119,9 @@ class Reader:
             own, arithmetic = loading.borrow(own, device, dtype, precision)
             return cls(own, tokenizer, getattr(own, "name_or_path", "") or type(own).__name__, arithmetic)
         loaded, tokenizer, arithmetic = loading.load(model, device, dtype, precision)
-        return cls(loaded, tokenizer, os.fspath(model), arithmetic)
+        reader = cls(loaded, tokenizer, os.fspath(model), arithmetic)
+        reader._model.forget_plain()  # nobody else has it, so that weights are not held twice
+        return reader
 
     def __repr__(self) -> str:
         a = self.arithmetic

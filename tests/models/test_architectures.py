@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from conftest import byte_tokenizer, one_by_one, random_sequences
+from support import byte_tokenizer, one_by_one, random_sequences
 
 from fastreader import Reader
 from fastreader.errors import ContextOverflowError, UnsupportedModelError

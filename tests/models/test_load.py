@@ -3,7 +3,7 @@ import sys
 
 import pytest
 import torch
-from conftest import byte_tokenizer, tiny_llama
+from support import byte_tokenizer, tiny_llama
 
 from fastreader.errors import InputError
 from fastreader.models import precision

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import tiny_llama
+from support import tiny_llama
 
 from fastreader.models import memory
 

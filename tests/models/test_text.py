@@ -1,5 +1,5 @@
 import pytest
-from conftest import byte_tokenizer
+from support import byte_tokenizer
 
 from fastreader.errors import InputError, UnsupportedModelError
 from fastreader.models.text import TextEncoder

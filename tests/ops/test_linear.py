@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
-from fastreader.ops.linear import linear
+from fastreader.ops.linear import PackedWeight, linear, prepare
 
 ISAS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 ORDER = list(ISAS)
@@ -93,10 +93,32 @@ def test_float64_is_exact():
 
 
 @no_extension
+@pytest.mark.parametrize("precision", ["fast", "high"])
+def test_a_prepared_weight_serves_many_products(precision):
+    x, weight, bias = inputs(70, 48, 40, torch.bfloat16)
+    prepared = prepare(weight, precision)
+    assert isinstance(prepared, PackedWeight)
+    want = linear(x, weight, bias, precision=precision, impl="cpu")
+    assert torch.equal(linear(x, prepared, bias, precision=precision), want)
+    other = {"fast": "high", "high": "fast"}[precision]
+    with pytest.raises(InputError, match="prepared for precision"):
+        linear(x, prepared, bias, precision=other)
+    with pytest.raises(InputError, match="weight must be"):
+        linear(x[:, :40], prepared, precision=precision)
+    with pytest.raises(UnsupportedImplementationError, match="prepared for impl"):
+        linear(x, prepared, bias, precision=precision, impl="torch")
+    assert prepare(weight, "exact") is weight
+
+
+@no_extension
 def test_registration():
     x, weight, bias = inputs(5, 16, 7, torch.bfloat16)
-    for split in (False, True):
-        torch.library.opcheck(torch.ops.fastreader.linear, (x, weight, bias, split, "auto"))
+    for precision in ("fast", "high"):
+        packed = prepare(weight, precision)
+        arguments = (x, packed.data, 7, bias, precision == "high", True, "auto")
+        torch.library.opcheck(torch.ops.fastreader.linear, arguments)
+    with pytest.raises(RuntimeError, match="packed for another size"):
+        torch.ops.fastreader.linear(x, packed.data[:-1], 7, bias, True, True, "auto")
 
 
 GOOD = dict(zip(("input", "weight", "bias"), inputs(4, 8, 6, torch.bfloat16), strict=True))

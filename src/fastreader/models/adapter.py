@@ -49,7 +49,7 @@ class TreeModel:
         self.precision: Precision = precision
         if self.why_own:
             self.precision = "exact" if model.dtype in (torch.float32, torch.float64) else "fast"
-        self.plain = _structural_copy(model)
+        self.plain: Any = _structural_copy(model)
         self.model = _structural_copy(model)
         if self.why_own is None:
             widen(self.model, precision, torch.float64 if model.dtype == torch.float64 else torch.float32)
@@ -86,6 +86,10 @@ class TreeModel:
             if (value := getattr(self.config, name, None)) is not None:
                 return int(value)
         return None
+
+    def forget_plain(self) -> None:
+        """Let go of the model's own modules, whose weights the widened ones may hold in another layout."""
+        self.plain = None
 
     @torch.inference_mode()
     def hidden(self, tree: PrefixTree, impl: str = "auto") -> Tensor:
@@ -137,7 +141,10 @@ class TreeModel:
 
     @torch.inference_mode()
     def own_logprobs(self, tokens: list[int]) -> Tensor:
-        """The model's own forward on one sequence: log-probability of each token after the first, [n - 1]."""
+        """The model's own forward on one sequence: log-probability of each token after the first, [n - 1].
+
+        Not after `forget_plain`.
+        """
         ids = torch.tensor([tokens], device=self.device)
         logits: Tensor = self.plain(input_ids=ids, use_cache=False).logits[0, :-1]
         wide = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)

@@ -16,24 +16,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fastreader.ops.linear import linear
+from fastreader.ops.linear import PackedWeight, linear, prepare
 
 _BLOCK = 512  # tokens; a feed-forward of 1,536 wide then works on 3 MB at a time
 
 
 class WideLinear(nn.Module):
-    """A linear layer on float32 activations; the weight stays as stored."""
+    """A linear layer on float32 activations; the weight stays as stored, or as the kernels want it laid out."""
 
     def __init__(self, layer: nn.Linear, precision: str) -> None:
         super().__init__()
-        self.weight = layer.weight
         self.bias = layer.bias
         self.precision = precision
+        self._weight: Tensor | PackedWeight = prepare(layer.weight.detach(), precision)
 
     def forward(self, input: Tensor) -> Tensor:
         """[..., E] to [..., F]."""
-        out = linear(input.reshape(-1, input.shape[-1]), self.weight, self.bias, precision=self.precision)
-        return out.reshape(*input.shape[:-1], -1)
+        rows = input.reshape(-1, input.shape[-1])
+        return linear(rows, self._weight, self.bias, precision=self.precision).reshape(*input.shape[:-1], -1)
 
 
 class WideEmbedding(nn.Module):

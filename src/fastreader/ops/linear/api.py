@@ -9,6 +9,7 @@ from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
 from fastreader.ops.extension import Serving
 from fastreader.ops.linear import cpu
+from fastreader.ops.linear.cpu import PackedWeight
 from fastreader.ops.linear.reference import linear_reference
 from fastreader.ops.linear.torch_impl import linear_torch
 
@@ -16,8 +17,26 @@ IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu")
 PRECISIONS = ("fast", "high", "exact")
 
 
+def prepare(weight: Tensor, precision: str) -> Tensor | PackedWeight:
+    """Lay a weight out for many products, where the kernels that serve it want another layout than [F, E].
+
+    Args:
+        weight: [F, E], floating.
+        precision: one of `PRECISIONS`; the result serves that one alone.
+
+    Returns:
+        What `linear` takes in place of `weight`: a packed copy, or the weight itself.
+    """
+    return weight if cpu.why_not(weight, precision) else cpu.pack(weight, precision)
+
+
 def linear(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, *, precision: str = "fast", impl: str = "auto"
+    input: Tensor,
+    weight: Tensor | PackedWeight,
+    bias: Tensor | None = None,
+    *,
+    precision: str = "fast",
+    impl: str = "auto",
 ) -> Tensor:
     """``input @ weight.T + bias`` with float32 accumulation.
 
@@ -26,9 +45,9 @@ def linear(
 
     Args:
         input: [T, E], float32, or float64 with precision "exact".
-        weight: [F, E], any floating type, as stored.
+        weight: [F, E], any floating type, as stored; or what `prepare` made of it.
         bias: [F] or None.
-        precision: one of `PRECISIONS`.
+        precision: one of `PRECISIONS`; a prepared weight must have been prepared for it.
         impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
 
     Returns:
@@ -41,14 +60,18 @@ def linear(
     _check(input, weight, bias, precision)
     if impl not in IMPLEMENTATIONS:
         raise UnsupportedImplementationError(f"linear: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}")
+    if isinstance(weight, PackedWeight):
+        if impl not in ("auto", "cpu"):
+            raise UnsupportedImplementationError(f"linear: this weight was prepared for impl 'cpu', got {impl!r}")
+        return cpu.linear_packed(input, weight, bias)
     if impl == "reference":
         return linear_reference(input, weight, bias, precision)
-    why_not_cpu = cpu.why_not(input, weight, precision) if impl in ("auto", "cpu") else None
+    why_not_cpu = cpu.why_not(weight, precision) if impl in ("auto", "cpu") else None
     if impl == "cpu" and why_not_cpu is not None:
         raise UnsupportedImplementationError(f"linear: impl 'cpu' cannot run: {why_not_cpu}")
     if impl == "torch" or why_not_cpu is not None:
         return linear_torch(input, weight, bias, precision)
-    return cpu.linear_cpu(input, weight, bias, precision)
+    return cpu.linear_packed(input, cpu.pack(weight, precision), bias)
 
 
 def status() -> list[Serving]:
@@ -64,7 +87,7 @@ def status() -> list[Serving]:
     return [served, Serving("exact, and other devices", "torch", "PyTorch's own products")]
 
 
-def _check(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> None:
+def _check(input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None, precision: str) -> None:
     if precision not in PRECISIONS:
         raise InputError(f"linear: precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     allowed = (torch.float32, torch.float64) if precision == "exact" else (torch.float32,)
@@ -73,13 +96,21 @@ def _check(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -
             f"linear: input must be [T, E] in {' or '.join(str(d) for d in allowed)}, "
             f"got {list(input.shape)} in {input.dtype}"
         )
-    if weight.dim() != 2 or weight.shape[1] != input.shape[1] or not weight.is_floating_point():
-        raise InputError(
-            f"linear: weight must be floating [F, {input.shape[1]}], got {weight.dtype} {list(weight.shape)}"
-        )
-    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        raise InputError(f"linear: bias must be [{weight.shape[0]}], got {list(bias.shape)}")
-    for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
+    if isinstance(weight, PackedWeight):
+        shape: tuple[int, ...] = (weight.width, weight.depth)
+        stored = weight.data
+        if weight.precision != precision:
+            raise InputError(f"linear: weight was prepared for precision {weight.precision!r}, got {precision!r}")
+    else:
+        shape = tuple(weight.shape)
+        stored = weight
+        if not weight.is_floating_point():
+            raise InputError(f"linear: weight must be floating [F, {input.shape[1]}], got {weight.dtype}")
+    if len(shape) != 2 or shape[1] != input.shape[1]:
+        raise InputError(f"linear: weight must be [F, {input.shape[1]}], got {list(shape)}")
+    if bias is not None and tuple(bias.shape) != (shape[0],):
+        raise InputError(f"linear: bias must be [{shape[0]}], got {list(bias.shape)}")
+    for name, tensor in (("input", input), ("weight", stored), ("bias", bias)):
         if tensor is None:
             continue
         if tensor.device != input.device:

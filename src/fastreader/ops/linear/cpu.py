@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -9,13 +11,13 @@ from fastreader.ops import extension
 from fastreader.ops.linear import schema as _schema  # noqa: F401  (defines the op)
 
 
-def why_not(input: Tensor, weight: Tensor, precision: str) -> str | None:
-    """Why the kernels cannot take these inputs here, or None when they can."""
+def why_not(weight: Tensor, precision: str) -> str | None:
+    """Why the kernels cannot take this weight here, or None when they can."""
     missing = extension.why_missing()
     if missing is not None:
         return missing
-    if input.device.type != "cpu":
-        return f"the C++ kernels run on the CPU, the inputs are on {input.device}"
+    if weight.device.type != "cpu":
+        return f"the C++ kernels run on the CPU, the weight is on {weight.device}"
     if precision == "exact":
         return "float32 products are PyTorch's own"
     if weight.dtype not in (torch.float32, torch.bfloat16):
@@ -23,7 +25,37 @@ def why_not(input: Tensor, weight: Tensor, precision: str) -> str | None:
     return None
 
 
-def linear_cpu(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
-    """Arguments as `linear`."""
-    out: Tensor = torch.ops.fastreader.linear(input, weight, bias, precision == "high", extension.instruction_set())
+@dataclass(frozen=True)
+class PackedWeight:
+    """A weight laid out for the CPU kernels.
+
+    Attributes:
+        data: uint8, the operand in strips of 32 rows; its layout depends on the instruction set.
+        width: F, rows of the weight.
+        depth: E, columns of the weight.
+        precision: "fast" or "high", which it was packed for.
+        bf16: whether the weight was stored in bfloat16.
+        isa: the instruction set it was packed for.
+    """
+
+    data: Tensor
+    width: int
+    depth: int
+    precision: str
+    bf16: bool
+    isa: str
+
+
+def pack(weight: Tensor, precision: str) -> PackedWeight:
+    """Lay out a weight [F, E] (float32 or bfloat16) once, for many products."""
+    isa = extension.instruction_set()
+    data = torch.ops.fastreader.linear_pack(weight, precision == "high", isa)
+    return PackedWeight(data, weight.shape[0], weight.shape[1], precision, weight.dtype == torch.bfloat16, isa)
+
+
+def linear_packed(input: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
+    """[T, E] float32 to [T, F] float32."""
+    out: Tensor = torch.ops.fastreader.linear(
+        input, weight.data, weight.width, bias, weight.precision == "high", weight.bf16, weight.isa
+    )
     return out
