@@ -244,15 +244,16 @@ def test_broken_lines_are_named_or_skipped(model, questions):
 
 def test_examples_that_cannot_be_scored_are_skipped(model, questions):
     row = json.loads(questions.read_text().splitlines()[0])
-    rows = [row, {**row, "candidates": []}, *({**row, "id": name} for name in ("a", "a", "a#2", "a"))]
+    rows = [row, {**row, "candidates": []}, *({**row, "id": name} for name in ("a", "a", "a#2", "a", "b#2", "b", "b"))]
     questions.write_text("".join(json.dumps(r) + "\n" for r in rows))
     stopped = run("score", questions, "-m", model, "-f", "jsonl", expect=2)
     assert [json.loads(line)["id"] for line in stopped.stdout.splitlines()] == ["0"]
     done = run("score", questions, "-m", model, "-f", "jsonl", "--skip-errors", expect=3)
-    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["0", "a", "a#2", "a#2#2", "a#3"]
+    found = [json.loads(line)["id"] for line in done.stdout.splitlines()]
+    assert found == ["0", "a", "a#2", "a#2#2", "a#3", "b#2", "b", "b#3"]
     assert "at least one candidate" in done.stderr and "1 skipped" in done.stderr
     done = run("score", questions, "-m", model, "--cost", "--skip-errors", expect=3)
-    assert done.stdout.startswith("5 questions") and "1 skipped" in done.stderr
+    assert done.stdout.startswith("8 questions") and "1 skipped" in done.stderr
     assert "id 1: " in run("score", questions, "-m", model, "--cost", expect=2).stderr
 
 
