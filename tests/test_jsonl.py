@@ -106,6 +106,43 @@ def test_files_that_cannot_be_continued_stay_as_they_are(tmp_path, line, expecte
     assert path.read_text() == before
 
 
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "notes",
+        '{"question": "Which?"}',
+        '{"id": 3, "x"',
+        '{"id": "q", "question": "Which?"}',
+        '{"id": "q", "settings": {"m": 2}}',
+        "\0\0\0",
+    ],
+)
+@pytest.mark.parametrize("before", ["", '{"id": "a", "settings": {"m": 1}}\n'])
+def test_only_what_is_ours_is_cut_off(tmp_path, before, tail):
+    path = tmp_path / "log.jsonl"
+    path.write_text(before + tail)
+    with pytest.raises(InputError, match=r"log\.jsonl, line [12]"):
+        ResultLog(path, resume=True, settings={"m": 1})
+    assert path.read_text() == before + tail
+    for ours in ("{", '{"id', '{"id": "b', '{"id": "b", "settings": {"m"', '{"id": "b", "settings": {"m": 1}}'):
+        path.write_text(before + ours)
+        ResultLog(path, resume=True, settings={"m": 1}).close()
+        assert path.read_text() == before
+
+
+def test_what_a_result_was_made_from(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with ResultLog(path) as log:
+        log.append("a", {}, example="1234")
+        log.append("b", {})
+    assert [row.get("example") for row in rows(path)] == ["1234", None]
+    with ResultLog(path, resume=True) as log:
+        assert log.holds("a", "1234") and not log.holds("c", "1234")
+        for key, example in (("a", "4321"), ("b", "1234")):
+            with pytest.raises(InputError, match=f"'{key}' has a result already, made from another question"):
+                log.holds(key, example)
+
+
 def test_wrong_results_are_refused(tmp_path):
     path = tmp_path / "log.jsonl"
     with ResultLog(path) as log:

@@ -7,9 +7,12 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,8 +24,8 @@ from fastreader.errors import FastreaderError, InputError
 from fastreader.jsonl import ResultLog
 
 if TYPE_CHECKING:
-    from fastreader.reader import Reader
     from fastreader.scores import PermutationScores
+    from fastreader.tree import TreeStats
 
 app = typer.Typer(
     name="fastreader",
@@ -47,7 +50,9 @@ ModelOption = Annotated[
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 DtypeOption = Annotated[str, typer.Option(help="How weights are stored: auto, bfloat16, float16, float32, float64.")]
-PrecisionOption = Annotated[str, typer.Option(help="fast (the stored type) or exact (float32).")]
+PrecisionOption = Annotated[
+    str, typer.Option(help="fast (bfloat16 operands), high (split in two, near float32) or exact (float32).")
+]
 CacheOption = Annotated[
     Path | None,
     typer.Option("--cache-dir", help="Where models are kept.", envvar="FASTREADER_CACHE", show_default=False),
@@ -76,7 +81,8 @@ def score(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Questions with passages and candidates: .json or .jsonl, also gzipped.", show_default=False
+            help="Questions with passages and candidates: .json or .jsonl, also gzipped; - for standard input.",
+            show_default=False,
         ),
     ] = None,
     question: Annotated[str | None, typer.Option("--question", "-q", help="One question, in place of a file.")] = None,
@@ -91,6 +97,13 @@ def score(
         str, typer.Option(help="identity, cyclic, cyclic_reversed, random[:M], latin[:SQUARES], prefix_sharing[:M].")
     ] = "cyclic",
     seed: Annotated[int, typer.Option(help="For designs that draw.")] = 0,
+    prune: Annotated[
+        float | None,
+        typer.Option(
+            help="Read so many places of each ordering; below 1: enough for this share of the retriever's scores.",
+            show_default=False,
+        ),
+    ] = None,
     template: Annotated[
         Path | None, typer.Option(help="Prompt texts, a TOML or JSON file.", show_default=False)
     ] = None,
@@ -106,7 +119,9 @@ def score(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Append results to this .jsonl file as they come.", show_default=False),
+        typer.Option(
+            "--output", "-o", help="Append results to this .jsonl file, not standard output.", show_default=False
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue --output where it stopped.")] = False,
     limit: Annotated[
@@ -116,7 +131,9 @@ def score(
         bool, typer.Option(help="Report questions that cannot be read or scored, and go on.")
     ] = False,
     cost: Annotated[bool, typer.Option("--cost", help="Print the tokens it would take, and do not run.")] = False,
-    format: Annotated[Format, typer.Option("--format", "-f", help="Of standard output.")] = Format.table,
+    format: Annotated[
+        Format | None, typer.Option("--format", "-f", help="Of standard output; table by default.", show_default=False)
+    ] = None,
     progress: Annotated[
         bool | None, typer.Option("--progress/--no-progress", help="Default: on a terminal.", show_default=False)
     ] = None,
@@ -146,53 +163,64 @@ def score(
         skipped.append(message)
         typer.echo(f"skipped: {message}", err=True)
 
-    if resume and output is None:
-        raise InputError("--resume: needs --output, the file to continue")
+    file = Path("/dev/stdin") if file == Path("-") else file
+    _check_output(output, file, resume, format)
     examples = _examples(file, question, passage, candidate, limit, skip if skip_errors else None)
     prompts = Template.load(template) if template else Template()
     what: dict[str, Any] = {
         "permutations": permutations,
         "seed": seed,
+        "prune": int(prune) if prune is not None and prune == int(prune) else prune,
         "template": prompts,
         "question_only": question_only,
         "score_passages": score_passages,
         "prior": prior,
         "on_overflow": on_overflow,
     }
-    log = None
-    if output is not None and not cost:
-        settings = {**what, "template": prompts.to_dict(), "model": model, "dtype": dtype, "precision": precision}
-        settings |= {"candidates": candidate, "data": _digest(file), "token_logliks": token_logliks}
-        log = ResultLog(output, settings=settings, resume=resume)
-    keys: list[str] = []
-    done = 0
-    with log if log is not None else _Nothing():
+    with ExitStack() as stack:
+
+        def open_log(path: Path) -> ResultLog:
+            settings = {**what, "template": prompts.to_dict(), "token_logliks": token_logliks}
+            settings |= {"model": _model_name(model), "dtype": dtype, "precision": precision}
+            return stack.enter_context(ResultLog(path, settings=settings, resume=resume))
+
+        # A file that is there is checked before the model is loaded; a new one is made after, when it will be used.
+        wanted = None if cost else output
+        log = open_log(wanted) if wanted is not None and wanted.exists() else None
         reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
-        todo = _remaining(examples, log, keys)
+        if wanted is not None and log is None:
+            log = open_log(wanted)
+        digests: dict[str, str] = {}
+        todo = _remaining(examples, candidate, question_only, log, digests)
         if cost:
-            _print_costs(reader, todo, candidate, what, permutation_cost)
-            return
-        writer = _Writer(format if output is None else None)
-        results = score_permutations(
-            reader,
-            todo,
-            candidates=candidate,
-            token_logliks=token_logliks,
-            max_tokens=max_tokens,
-            progress=progress,
-            on_error=(lambda i, example, error: skip(str(error))) if skip_errors else None,
-            **what,
-        )
-        for result in results:
+            _print_costs(
+                todo,
+                lambda example: permutation_cost(reader, example, candidates=candidate, **what),
+                skip if skip_errors else None,
+            )
+        else:
+            results = score_permutations(
+                reader,
+                todo,
+                candidates=candidate,
+                token_logliks=token_logliks,
+                max_tokens=max_tokens,
+                progress=progress,
+                on_error=(lambda i, example, error: skip(str(error))) if skip_errors else None,
+                **what,
+            )
+            done = 0
+            with _Writer(None if output is not None else format or Format.table) as writer:
+                for result in results:
+                    if log is not None:
+                        key = result.id
+                        assert key is not None
+                        values = {k: v for k, v in result.to_dict().items() if k != "id"}
+                        log.append(key, values, example=digests.pop(key))
+                    writer.write(result)
+                    done += 1
             if log is not None:
-                key = result.id
-                assert key is not None
-                log.append(key, {k: v for k, v in result.to_dict().items() if k != "id"})
-            writer.write(result)
-            done += 1
-        writer.close()
-    if log is not None:
-        typer.echo(f"{done} scored now, {len(log)} in {output}", err=True)
+                typer.echo(f"{done} scored now, {len(log)} in {output}", err=True)
     if skipped:
         typer.echo(f"{len(skipped)} skipped", err=True)
         raise typer.Exit(3)
@@ -207,16 +235,19 @@ def info(
 
     facts = collect()
     if format is not Format.table:
-        typer.echo(json.dumps(facts, indent=2))
+        typer.echo(json.dumps(facts, indent=2, allow_nan=False))
         return
     from rich.table import Table
+
+    from fastreader.report.tables import UNLIMITED
 
     table = Table(show_header=False)
     for section, values in facts.items():
         for name, value in values.items():
             table.add_row(section, name, str(value))
         table.add_section()
-    Console().print(table)
+    console = Console()
+    (console if console.is_terminal else Console(width=UNLIMITED)).print(table)
 
 
 @models_app.command("list")
@@ -258,28 +289,56 @@ def models_path(name: Annotated[str, typer.Argument()], cache_dir: CacheOption =
 
 
 class _Writer:
-    """Results to standard output as they come."""
+    """Results to standard output as they come; a context manager."""
 
     def __init__(self, format: Format | None) -> None:
         self.format = format
-        self.console = Console()
         self.first = True
 
     def write(self, result: PermutationScores) -> None:
         if self.format is Format.table:
-            from fastreader.report.tables import scores_table
+            from fastreader.report.tables import UNLIMITED, scores_table
 
-            self.console.print(scores_table(result), end="\n\n")
+            screen = Console()
+            table = scores_table(result, screen.width if screen.is_terminal else None)
+            Console(width=UNLIMITED).print(table, end="\n\n")
         elif self.format is not None:
+            try:
+                text = json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False)
+            except ValueError as error:
+                raise InputError(f"result {result.id!r} cannot be written as JSON: {error}") from error
             lead = "" if self.format is Format.jsonl else ("[\n" if self.first else ",\n")
-            end = "\n" if self.format is Format.jsonl else ""
-            sys.stdout.write(lead + json.dumps(result.to_dict(), ensure_ascii=False) + end)
+            sys.stdout.write(lead + text + ("\n" if self.format is Format.jsonl else ""))
             sys.stdout.flush()
         self.first = False
 
-    def close(self) -> None:
-        if self.format is Format.json:
-            sys.stdout.write("[]\n" if self.first else "\n]\n")
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A list that was begun is closed whatever happened, except that its reader has gone.
+        if self.format is Format.json and not isinstance(error, BrokenPipeError):
+            if not self.first:
+                sys.stdout.write("\n]\n")
+            elif kind is None:
+                sys.stdout.write("[]\n")
+
+
+def _check_output(output: Path | None, file: Path | None, resume: bool, format: Format | None) -> None:
+    if output is None:
+        if resume:
+            raise InputError("--resume: needs --output, the file to continue")
+        return
+    if output.suffix == ".gz":
+        raise InputError(
+            f"--output: {output} would be gzipped; results are plain JSON lines, so that a killed run can be resumed"
+        )
+    if format is not None:
+        raise InputError("--format: is that of standard output, and with --output nothing goes there")
+    if file is not None and file.exists() and output.exists() and output.samefile(file):
+        raise InputError(f"--output: {output} is the file of the questions")
 
 
 def _examples(
@@ -292,57 +351,85 @@ def _examples(
 ) -> Iterator[Example]:
     if (file is None) == (question is None):
         raise InputError("expected a file or --question, one of the two")
+    _check_unicode("candidate", candidates or [])
     if file is None:
         assert question is not None
+        for name, texts in (("question", [question]), ("passage", passages or [])):
+            _check_unicode(name, texts)
         return iter([Example(question, [Passage(p) for p in passages or []], candidates=candidates or [])])
     if passages:
         raise InputError("--passage: goes with --question; a file brings its own passages")
+    if not file.exists():
+        raise InputError(f"{file}: no such file")
     return iter_examples(file, limit=limit, on_error=None if skip is None else lambda error: skip(str(error)))
 
 
-def _remaining(examples: Iterator[Example], log: ResultLog | None, keys: list[str]) -> Iterator[Example]:
-    """Examples not in the log yet, each with an id; a repeated id gets a number so that keys are unique."""
-    from dataclasses import replace
+def _check_unicode(name: str, texts: list[str]) -> None:
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"--{name}: expected text that is valid Unicode, got {text!r}") from None
 
-    seen: dict[str, int] = {}
+
+def _remaining(
+    examples: Iterator[Example],
+    candidates: list[str] | None,
+    question_only: bool,
+    log: ResultLog | None,
+    digests: dict[str, str],
+) -> Iterator[Example]:
+    """Examples not in the log yet, each with an id; a repeated id gets a number so that keys are unique.
+
+    Puts what each one is made from into `digests`, by its key.
+    """
+    copies: dict[str, int] = {}
     for index, example in enumerate(examples):
-        name = str(index) if example.id is None else example.id
-        seen[name] = seen.get(name, 0) + 1
-        key = name if seen[name] == 1 else f"{name}#{seen[name]}"
-        keys.append(key)
-        if log is None or key not in log:
+        key = name = str(index) if example.id is None else example.id
+        while key in copies:
+            copies[name] += 1
+            key = f"{name}#{copies[name]}"
+        copies[key] = 1
+        digest = _digest(example, [] if question_only else example.candidates if candidates is None else candidates)
+        if log is None or not log.holds(key, digest):
+            if log is not None:
+                digests[key] = digest
             yield replace(example, id=key)
 
 
-def _print_costs(reader: Reader, examples: Iterator[Example], candidates: Any, what: dict[str, Any], cost: Any) -> None:
+def _digest(example: Example, candidates: list[str]) -> str:
+    """Of all texts a result is made from."""
+    texts = [example.question, [[p.title, p.text] for p in example.passages], candidates]
+    return hashlib.sha256(json.dumps(texts, allow_nan=False).encode()).hexdigest()[:16]
+
+
+def _print_costs(
+    examples: Iterator[Example], cost: Callable[[Example], TreeStats], skip: Callable[[str], None] | None
+) -> None:
     given = computed = count = 0
     for example in examples:
-        stats = cost(reader, example, candidates=candidates, **what)
+        try:
+            stats = cost(example)
+        except InputError as error:
+            located = f"id {example.id}: {error}"
+            if skip is None:
+                raise InputError(located) from error
+            skip(located)
+            continue
         given, computed, count = given + stats.given, computed + stats.computed, count + 1
     saved = 1 - computed / given if given else 0.0
     typer.echo(f"{count} questions: {given:,} tokens given, {computed:,} to compute, {saved:.0%} saved")
 
 
-def _digest(file: Path | None) -> str | None:
-    if file is None:
-        return None
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+def _model_name(model: str) -> str:
+    """How settings name the model: one way for a path, however it was written."""
+    path = Path(model)
+    return str(path.resolve()) if path.exists() else model
 
 
 def _use_cache(folder: Path | None) -> None:
     if folder is not None:
         os.environ["FASTREADER_CACHE"] = str(folder)
-
-
-class _Nothing:
-    """A context manager that does nothing."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 def main() -> None:
@@ -352,6 +439,8 @@ def main() -> None:
     except FastreaderError as error:
         Console(stderr=True).print(f"[bold red]error:[/] {_escape(str(error))}", soft_wrap=True)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except BrokenPipeError:
         # The reader of our output has gone; nothing more can be said to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

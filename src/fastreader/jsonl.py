@@ -1,8 +1,9 @@
 """ResultLog: results of a run over many examples, one JSON object a line, safe to kill and to continue.
 
-Every line is a result whole in itself: its key under ``id``, the settings it was made with under ``settings``, and
-the result's own keys. A line counts as soon as its newline is in the file, so a process that is killed loses at
-most the line it was writing, and continuing cuts that torn line off.
+Every line is a result whole in itself: its key under ``id``, the settings it was made with under ``settings``, a
+digest of what it was made from under ``example`` where the writer gives one, and the result's own keys. A line
+counts as soon as its newline is in the file, so a process that is killed loses at most the line it was writing, and
+continuing cuts that torn line off.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, KeysView, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -22,6 +23,8 @@ if sys.platform != "win32":
     import fcntl
 
 _ABSENT = object()
+_START = b'{"id": "'  # of every line written here
+_OURS = {"id", "example", "settings"}
 
 
 class ResultLog:
@@ -32,11 +35,9 @@ class ResultLog:
 
     Attributes:
         path: the file.
-        done: keys of the results in the file.
     """
 
     path: Path
-    done: set[str]
 
     def __init__(
         self,
@@ -52,13 +53,14 @@ class ResultLog:
             path: a regular file.
             settings: what the results depend on (model, precision, design, seed, ...), JSON values; written
                 into every line.
-            resume: continue a file that holds results. A torn last line is cut off.
+            resume: continue a file that holds results. A torn last line is cut off, when it is the beginning of
+                a result; a file that ends in anything else is left as it is.
             fsync: force every line to the disk, so that it also survives a loss of power.
 
         Raises:
             InputError: the file holds results and `resume` is off; a line of it is no result, was made with
-                other settings (they are named), or repeats a key; another process is writing it; it is no
-                regular file; the settings are no JSON.
+                other settings (they are named), or repeats a key; it ends in an incomplete line that is no result
+                cut short; another process is writing it; it is no regular file; the settings are no JSON.
             OSError: the file cannot be opened or written.
         """
         self.path = Path(path)
@@ -71,30 +73,53 @@ class ResultLog:
             self._lock()
             if not resume and self._file.seek(0, os.SEEK_END):
                 raise InputError(f"{self.path}: holds results already; continue it with resume, or remove it")
-            self.done = set()
+            self._examples: dict[str, str | None] = {}
             self._end = self._read()
             self._file.truncate(self._end)
         except BaseException:
             self._file.close()
             raise
 
-    def append(self, key: str, result: Mapping[str, Any]) -> None:
+    @property
+    def done(self) -> KeysView[str]:
+        """Keys of the results in the file."""
+        return self._examples.keys()
+
+    def holds(self, key: str, example: str) -> bool:
+        """Whether the file holds the result `key`.
+
+        Args:
+            key: identifies the example.
+            example: the digest that `append` was given, or would be.
+
+        Raises:
+            InputError: it holds one of this key that was made from something else.
+        """
+        if key not in self._examples:
+            return False
+        if self._examples[key] != example:
+            raise InputError(f"{self.path}: {key!r} has a result already, made from another question or other texts")
+        return True
+
+    def append(self, key: str, result: Mapping[str, Any], *, example: str | None = None) -> None:
         """Write one result; it is in the file when this returns.
 
         Args:
             key: identifies the example; written as ``id``.
-            result: JSON values, without the keys ``id`` and ``settings``.
+            result: JSON values, without the keys ``id``, ``example`` and ``settings``.
+            example: digest of what the result was made from, for `holds`.
 
         Raises:
             InputError: the key has a result already, or the result cannot be written as JSON.
             OSError: the line could not be written, for example on a full disk. It is taken back, all lines
                 before it are intact, and it can be appended again once there is room.
         """
-        if key in self.done:
+        if key in self._examples:
             raise InputError(f"{self.path}: {key!r} has a result already")
-        if taken := result.keys() & {"id", "settings"}:
+        if taken := result.keys() & _OURS:
             raise InputError(f"{self.path}: a result may not use the key {min(taken)!r}, the log does")
-        line = _encode(f"result {key!r}", {"id": key, **result, "settings": self._settings})
+        digest = {} if example is None else {"example": example}
+        line = _encode(f"result {key!r}", {"id": key, **digest, **result, "settings": self._settings})
         try:
             self._write(line + b"\n")
         except OSError as error:
@@ -102,11 +127,11 @@ class ResultLog:
                 self._file.truncate(self._end)
             raise OSError(
                 error.errno,
-                f"result {key!r} could not be written ({error.strerror}); the {len(self.done)} before it are intact",
+                f"result {key!r} could not be written ({error.strerror}); the {len(self)} before it are intact",
                 str(self.path),
             ) from error
         self._end += len(line) + 1
-        self.done.add(key)
+        self._examples[key] = example
 
     def sync(self) -> None:
         """Force what was written to the disk."""
@@ -129,10 +154,10 @@ class ResultLog:
         self.close()
 
     def __contains__(self, key: object) -> bool:
-        return key in self.done
+        return key in self._examples
 
     def __len__(self) -> int:
-        return len(self.done)
+        return len(self._examples)
 
     def _lock(self) -> None:
         if sys.platform != "win32":
@@ -155,16 +180,31 @@ class ResultLog:
         with self.path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.endswith(b"\n"):
+                    self._check_torn(number, line)
                     break
                 end += len(line)
                 if line.strip():
-                    key = self._key(number, line)
-                    if key in self.done:
+                    key, example = self._parse(number, line)
+                    if key in self._examples:
                         raise InputError(f"{self.path}, line {number}: {key!r} has a result on an earlier line already")
-                    self.done.add(key)
+                    self._examples[key] = example
         return end
 
-    def _key(self, number: int, line: bytes) -> str:
+    def _check_torn(self, number: int, line: bytes) -> None:
+        """Raise unless the last line, which has no newline, is the beginning of a result and may be cut off."""
+        if not line.startswith(_START[: len(line)]):
+            raise InputError(
+                f"{self.path}, line {number}: ends without a newline in what is no result cut short, got "
+                f"{line[:40].decode(errors='replace')!r}; nothing was changed"
+            )
+        try:
+            json.loads(line)
+        except ValueError:
+            return
+        self._parse(number, line)  # complete but for its newline: ours, or somebody's who starts with an id too
+
+    def _parse(self, number: int, line: bytes) -> tuple[str, str | None]:
+        """Key and digest of a line."""
         where = f"{self.path}, line {number}"
         row = _decode(where, line)
         if not isinstance(row.get("id"), str) or not isinstance(row.get("settings"), dict):
@@ -178,8 +218,7 @@ class ResultLog:
                 if theirs.get(name, _ABSENT) != self._settings.get(name, _ABSENT)
             ]
             raise InputError(f"{where}: made with other settings: {', '.join(differing)}")
-        key: str = row["id"]
-        return key
+        return row["id"], row.get("example")
 
 
 def iter_results(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:

@@ -359,7 +359,16 @@ def _score_many(
         pending: list[_Job] = []
         waiting = 0
         budget = max_tokens or reader.budget()
-        for i, example in enumerate(examples):
+        source = enumerate(examples)
+        failure: Exception | None = None
+        while True:
+            try:
+                i, example = next(source)
+            except StopIteration:
+                break
+            except Exception as error:  # of the caller's iterator; those read before it are scored first
+                failure = error
+                break
             try:
                 if not isinstance(example, Example):
                     raise InputError(f"examples[{i}]: expected an Example, got {type(example).__name__}")
@@ -367,7 +376,8 @@ def _score_many(
                 job = _prepare(reader, _with_candidates(example, candidates), options, max_tokens, name)
             except (InputError, OutOfBudgetError) as error:
                 if on_error is None:
-                    raise
+                    failure = error
+                    break
                 on_error(i, example, error)
                 advance(1)
                 continue
@@ -378,6 +388,8 @@ def _score_many(
             waiting += job.stats.computed
         if pending:
             yield from _run(reader, pending, options, max_tokens, advance)
+        if failure is not None:
+            raise failure
 
 
 def _run(
