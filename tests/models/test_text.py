@@ -256,6 +256,12 @@ def test_pairs_follow_the_harness():
         encoder.pair("ab", "")
 
 
+@pytest.mark.parametrize("other", [None, "gpt2", {"a": 1}])
+def test_what_is_no_tokenizer_is_refused(other):
+    with pytest.raises(InputError, match="expected a transformers tokenizer"):
+        TextEncoder(other)
+
+
 def test_a_continuation_that_vanishes_is_an_error():
     tokenizer = spaced_tokenizer("first")
     encoder = TextEncoder(tokenizer)

@@ -46,9 +46,15 @@ class TextEncoder:
 
     Args:
         tokenizer: a transformers tokenizer; it is not changed, texts are encoded with a copy.
+
+    Raises:
+        InputError: `tokenizer` is none.
+        UnsupportedModelError: its pieces cannot be told apart.
     """
 
     def __init__(self, tokenizer: Any) -> None:
+        if not callable(tokenizer) or not hasattr(tokenizer, "bos_token_id"):
+            raise InputError(f"tokenizer: expected a transformers tokenizer, got {type(tokenizer).__name__}")
         self.tokenizer = tokenizer
         # Whether special tokens are read is a state of the Rust tokenizer, hence the copy and the lock.
         self._own = _private_copy(tokenizer)
