@@ -23,6 +23,7 @@ _FIELDS = {
     "separator": set[str](),
     "question_lead": set[str](),
     "question": {"question"},
+    "question_end": set[str](),
     "answer_lead": set[str](),
     "candidate": {"candidate"},
     "end": set[str](),
@@ -34,9 +35,15 @@ class Template:
     """The texts around passages, question and answer. Every field can be replaced.
 
     A prompt is ``header, (passage, separator) for each, question_lead, question, answer_lead`` and what is
-    scored after it ``candidate, end``; with `question_first`, question_lead and question stand before the
-    passages. Around the prompt goes the model's chat template where it has one. Each piece is tokenised
-    alone, so a piece owns the spaces and line breaks at its edges.
+    scored after it ``candidate, end``; with `question_first`, question_lead, question and question_end stand
+    before the passages. Around the prompt goes the model's chat template where it has one. Each piece is
+    tokenised alone, so a piece owns the spaces and line breaks at its edges: white space at the edges of a
+    question, a title and a candidate is taken off before it is put in; a passage's text stays as it is.
+
+    Special tokens written out in header, separator, question_lead, question_end, answer_lead, end and system are
+    read as such. The pieces with fields (passage, passage_without_title, question, candidate) hold text from
+    outside and are read as plain text throughout, the template's own part of them included, so that a passage
+    cannot end the user's turn; `TextEncoder` says which tokens that covers.
 
     Attributes:
         header: instruction before everything.
@@ -46,14 +53,18 @@ class Template:
         separator: after each passage; it survives when a passage is truncated.
         question_lead: before the question; not scored as part of it.
         question: field {question}; its tokens are the question's log-likelihood.
+        question_end: between the question and the first passage, with `question_first` only.
         answer_lead: between question and answer; None: nothing in a chat, "\\nAnswer:" without.
-        candidate: field {candidate}; None: the candidate alone in a chat, a space before it without.
+        candidate: field {candidate}; None: in a chat the candidate, behind a space only where the chat template
+            puts one before an answer; without a chat, a space and the candidate.
         end: what ends an answer, scored with it; None: the chat template's end of turn, or "\\n" without;
             "" scores candidates as open beginnings.
         question_first: question before the passages.
         chat: whether to use the chat template; None: where the model has one.
         system: system message of the chat; None: what the chat template does without one.
-        chat_options: further variables for the chat template.
+        chat_options: further variables for the chat template, such as {"enable_thinking": False}. A chat template
+            that leads an answer in otherwise than it writes one, as where it opens the model's thinking, is
+            refused unless answer_lead is given ("" where nothing is missing).
     """
 
     header: str = "Answer the question from the passages below. Give the answer alone, in a few words.\n\n"
@@ -62,6 +73,7 @@ class Template:
     separator: str = "\n"
     question_lead: str = "\nQuestion:"
     question: str = " {question}"
+    question_end: str = "\n\n"
     answer_lead: str | None = None
     candidate: str | None = None
     end: str | None = None
@@ -78,6 +90,16 @@ class Template:
             if not isinstance(text, str):
                 raise InputError(f"Template.{name}: expected text, got {type(text).__name__}")
             _check_fields(name, text, allowed)
+        for name, kinds, expected in (
+            ("question_first", (bool,), "true or false"),
+            ("chat", (bool, type(None)), "true, false or None"),
+            ("system", (str, type(None)), "text or None"),
+            ("chat_options", (dict,), "names with values"),
+        ):
+            if not isinstance(value := getattr(self, name), kinds):
+                raise InputError(f"Template.{name}: expected {expected}, got {type(value).__name__}")
+        if odd := [key for key in self.chat_options if not isinstance(key, str)]:
+            raise InputError(f"Template.chat_options: expected names as keys, got {odd[0]!r}")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Template:
@@ -90,10 +112,12 @@ class Template:
         try:
             text = file.read_text(encoding="utf-8")
             values = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
-        except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # not JSON, not TOML, not UTF-8
             raise InputError(f"{file}: not a readable template ({error})") from error
         except OSError as error:
             raise InputError(f"{file}: cannot be read ({error.strerror})") from error
+        if not isinstance(values, dict):
+            raise InputError(f"{file}: expected an object with a template's fields, got {type(values).__name__}")
         known = [f.name for f in dataclasses.fields(cls)]
         if unknown := sorted(set(values) - set(known)):
             raise InputError(f"{file}: unknown keys {', '.join(unknown)}; a template has {', '.join(known)}")
@@ -108,11 +132,15 @@ def _check_fields(name: str, text: str, allowed: set[str]) -> None:
     if not allowed:
         return  # a literal piece: braces in it are just braces
     try:
-        used = {key for _, key, _, _ in string.Formatter().parse(text) if key is not None}
+        found = [part for part in string.Formatter().parse(text) if part[1] is not None]
     except ValueError as error:
         raise InputError(f"Template.{name}: {text!r} is not a format string ({error})") from error
+    used = {str(key) for _, key, _, _ in found}
     if extra := sorted(used - allowed):
         raise InputError(f"Template.{name}: unknown fields {extra}; it may use {sorted(allowed)}")
+    for _, key, spec, conversion in found:
+        if spec or conversion:
+            raise InputError(f"Template.{name}: fields stand alone, as {{{key}}}, without ':' or '!'; got {text!r}")
     required = allowed - {"number", "title"}
     if missing := sorted(required - used):
         raise InputError(f"Template.{name}: the field {{{missing[0]}}} must appear in it, got {text!r}")
@@ -123,9 +151,10 @@ class PromptPieces:
     """Token ids of one question's pieces.
 
     Attributes:
-        head: everything before the passages, chat opening and beginning of text included.
+        head: everything before the passages, chat opening and beginning of text included; it has a token always.
         question_at: where in `head` the question's tokens start; None when it stands after the passages.
         passages: ``passages[p][place]`` where the template numbers passages, else ``passages[p][0]``.
+        opening: before the first passage: what parts it from a question in `head`, else empty.
         separator: after each passage.
         question_lead, question: as in the template; both are empty here when they are part of `head`.
         answer: from the end of the question (or passages) to where the answer starts.
@@ -142,24 +171,19 @@ class PromptPieces:
     answer: list[int]
     candidates: list[list[int]]
     numbered: bool
+    opening: list[int] = field(default_factory=list)
 
     def passage(self, index: int, place: int) -> list[int]:
         """Tokens of passage `index` standing at `place` (from 0), separator included."""
         return self.passages[index][place if self.numbered else 0] + self.separator
 
     def body(self, order: Sequence[int]) -> list[int]:
-        """Tokens of the passages in `order`."""
-        return [token for place, index in enumerate(order) for token in self.passage(index, place)]
+        """Tokens of the passages in `order`, and of what parts them from a question before them."""
+        return self.opening + [token for place, index in enumerate(order) for token in self.passage(index, place)]
 
     def tail(self) -> list[int]:
         """Tokens from the end of the passages to the start of the answer."""
         return self.question_lead + self.question + self.answer
-
-    def longest_prompt(self, count: int) -> int:
-        """Input tokens of the longest sequence over the first `count` passages, whatever their order."""
-        longest = max((len(c) for c in self.candidates), default=1)
-        lengths = [max(len(place) for place in p) + len(self.separator) for p in self.passages[:count]]
-        return len(self.head) + sum(lengths) + len(self.tail()) + longest - 1
 
 
 def encode(
@@ -177,50 +201,56 @@ def encode(
     Raises:
         InputError: a candidate or the question has no token, or the template asks for a chat the model lacks.
     """
-    frame = None if template.chat is False else encoder.chat_frame(template.system, template.chat_options)
+    frame = None
+    if template.chat is not False:
+        own_lead = template.answer_lead is not None
+        frame = encoder.chat_frame(template.system, template.chat_options, own_lead=own_lead)
     if template.chat and frame is None:
         raise InputError("Template.chat: True, but the model's tokenizer has no chat template")
-    before, between, after = (frame.before, frame.between, frame.after) if frame else ("", "", "\n")
-    answer_lead = ("" if frame else "\nAnswer:") if template.answer_lead is None else template.answer_lead
-    pattern = ("{candidate}" if frame else " {candidate}") if template.candidate is None else template.candidate
+    if frame:
+        before, between, after = frame.before, frame.between, frame.after
+        answer_lead, pattern = "", frame.space + "{candidate}"
+    else:
+        before, between, after, answer_lead, pattern = "", "", "\n", "\nAnswer:", " {candidate}"
+    answer_lead = answer_lead if template.answer_lead is None else template.answer_lead
+    pattern = pattern if template.candidate is None else template.candidate
     end = after if template.end is None else template.end
 
-    head = (
-        encoder.start(before, trusted=True) + encoder.piece(template.header)
-        if before
-        else encoder.start(template.header)
-    )
-    lead = encoder.piece(template.question_lead, first=not head)
-    asked = encoder.piece(template.question.format(question=question), first=not (head or lead))
-    if not asked:
+    if before:
+        head = encoder.start(before, trusted=True) + encoder.piece(template.header, trusted=True)
+    else:
+        head = encoder.start(template.header, trusted=True) or [encoder.prefix_token()]
+    lead = encoder.piece(template.question_lead, trusted=True)
+    asked = encoder.piece(template.question.format(question=question.strip()))
+    if not (asked and question.strip()):
         raise InputError(f"question: {question!r} has no token under the template's {template.question!r}")
-    question_at = None
+    question_at, opening = None, []
     if template.question_first:
         question_at = len(head) + len(lead)
         head, lead, asked = head + lead + asked, [], []
+        opening = encoder.piece(template.question_end, trusted=True)
     numbered = "{number}" in template.passage + template.passage_without_title
     encoded_candidates = []
     for k, candidate in enumerate(candidates):
-        tokens = encoder.piece(pattern.format(candidate=candidate))
-        if not tokens:
+        tokens = encoder.piece(pattern.format(candidate=candidate.strip()))
+        if not (tokens and candidate.strip()):
             raise InputError(f"candidates[{k}]: {candidate!r} has no token")
         encoded_candidates.append(tokens + encoder.piece(end, trusted=True))
     return PromptPieces(
         head=head,
         question_at=question_at,
         passages=[_encode_passage(encoder, template, p, len(passages) if numbered else 1) for p in passages],
-        separator=encoder.piece(template.separator),
+        separator=encoder.piece(template.separator, trusted=True),
         question_lead=lead,
         question=asked,
-        answer=encoder.piece(between, trusted=True) + encoder.piece(answer_lead),
+        answer=encoder.piece(between, trusted=True) + encoder.piece(answer_lead, trusted=True),
         candidates=encoded_candidates,
         numbered=numbered,
+        opening=opening,
     )
 
 
 def _encode_passage(encoder: TextEncoder, template: Template, passage: Passage, places: int) -> list[list[int]]:
-    pattern = template.passage if passage.title else template.passage_without_title
-    return [
-        encoder.piece(pattern.format(title=passage.title, text=passage.text, number=place + 1))
-        for place in range(places)
-    ]
+    title = (passage.title or "").strip()
+    pattern = template.passage if title else template.passage_without_title
+    return [encoder.piece(pattern.format(title=title, text=passage.text, number=place + 1)) for place in range(places)]

@@ -114,8 +114,8 @@ class Reader:
                 other log-likelihoods than from the model's own forward.
             InputError: an unknown device, dtype or precision.
         """
-        if isinstance(model, tuple):
-            own, tokenizer = model
+        if not isinstance(model, (str, os.PathLike)):
+            own, tokenizer = loading.pair(model)
             own, arithmetic = loading.borrow(own, device, dtype, precision)
             return cls(own, tokenizer, getattr(own, "name_or_path", "") or type(own).__name__, arithmetic)
         loaded, tokenizer, arithmetic = loading.load(model, device, dtype, precision)

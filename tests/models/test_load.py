@@ -1,3 +1,5 @@
+import json
+import os
 import subprocess
 import sys
 
@@ -5,7 +7,9 @@ import pytest
 import torch
 from support import byte_tokenizer, tiny_llama
 
-from fastreader.errors import InputError
+from fastreader import Reader
+from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
+from fastreader.models import load as loading
 from fastreader.models import precision
 from fastreader.models.quiet import no_bars
 
@@ -36,7 +40,12 @@ def load_in_a_process(home):
         capture_output=True,
         text=True,
         check=False,
-        env={"HF_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(home)},
+        env={
+            "HF_HOME": str(home),
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(home),
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        },
     )
 
 
@@ -52,6 +61,172 @@ def test_an_incomplete_hub_cache_goes_online_and_says_what_failed(tmp_path):
     done = load_in_a_process(tmp_path)
     assert done.returncode != 0
     assert "ModelNotFoundError" in done.stderr
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_hub_model_of_pickled_weights_touches_no_network(tmp_path, sharded):
+    snapshot = hub_cache(tmp_path)
+    (snapshot / "model.safetensors").unlink()
+    name = "pytorch_model-00001-of-00001.bin" if sharded else "pytorch_model.bin"
+    torch.save(tiny_llama().state_dict(), snapshot / name)
+    if sharded:
+        index = {"metadata": {}, "weight_map": dict.fromkeys(tiny_llama().state_dict(), name)}
+        (snapshot / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    done = load_in_a_process(tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tiny_llama().save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    return tmp_path
+
+
+def load_folder(folder):
+    return loading.load(folder, "cpu", "auto", "fast")
+
+
+def change_weights(folder, change):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_a_checkpoint_without_a_weight_is_refused(folder):
+    change_weights(folder, lambda w: w.pop("model.layers.0.mlp.up_proj.weight"))
+    with pytest.raises(ModelFileError, match=r"1 weights.*model\.layers\.0\.mlp\.up_proj\.weight"):
+        load_folder(folder)
+
+
+def test_a_checkpoint_with_a_weight_of_another_shape_is_refused(folder):
+    change_weights(folder, lambda w: w.update({"model.norm.weight": torch.zeros(2)}))
+    with pytest.raises(ModelFileError, match=r"model\.norm\.weight is \[2\], expected \[64\]"):
+        load_folder(folder)
+
+
+def test_tied_weights_need_not_be_there(tmp_path):
+    from safetensors.torch import load_file
+
+    model = tiny_llama(tie_word_embeddings=True)
+    model.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    assert torch.equal(load_folder(tmp_path)[0].lm_head.weight, model.lm_head.weight)
+
+
+def cut(name, at=60):
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:at])
+
+
+def sharded(index):
+    def change(folder):
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_text(index)
+
+    return change
+
+
+def pickled_and_cut(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save(tiny_llama().state_dict(), folder / "pytorch_model.bin")
+    cut("pytorch_model.bin", 1000)(folder)
+
+
+def without(*names):
+    return lambda folder: [(folder / name).unlink() for name in names]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (cut("config.json"), ModelFileError, r"config\.json: damaged"),
+        (lambda f: (f / "config.json").write_text("[]"), ModelFileError, r"config\.json: damaged"),
+        (cut("model.safetensors", 1000), ModelFileError, "damaged"),
+        (cut("tokenizer.json", 300), ModelFileError, "damaged"),
+        (pickled_and_cut, ModelFileError, "damaged"),
+        (sharded('{"weight_map": {"a'), ModelFileError, r"index\.json: damaged"),
+        (sharded('{"metadata": {}}'), ModelFileError, "no weight_map"),
+        (sharded('{"metadata": {}, "weight_map": {"a": "b.safetensors"}}'), ModelNotFoundError, r"b\.safetensors"),
+        (without("model.safetensors"), ModelNotFoundError, "its weights"),
+        (without("tokenizer.json"), ModelNotFoundError, r"its tokenizer \(tokenizer\.json"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "none"}'), UnsupportedModelError, "none"),
+    ],
+)
+def test_damaged_and_missing_files_are_named(folder, change, error, message):
+    change(folder)
+    with pytest.raises(error, match=message):
+        load_folder(folder)
+
+
+def test_a_damaged_index_in_the_hub_cache_is_named(tmp_path):
+    snapshot = hub_cache(tmp_path)
+    sharded('{"weight_map": {"a')(snapshot)
+    done = load_in_a_process(tmp_path)
+    assert "ModelFileError" in done.stderr and "index.json: damaged" in done.stderr
+
+
+@pytest.mark.parametrize("other", [None, 5, "", [1, 2], torch.nn.Linear(2, 2)])
+def test_what_is_no_model_is_an_input_error(other):
+    with pytest.raises(InputError, match="expected a name, a path or a"):
+        Reader.load(other)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((), "got 0 things"),
+        ((1, 2, 3), r"got 3 things: \(int, int, int\)"),
+        ((None, byte_tokenizer()), "a transformers model first"),
+        ((byte_tokenizer(), tiny_llama()), "a transformers model first"),
+        ((tiny_llama(), None), "a transformers tokenizer second"),
+        ((tiny_llama(), "gpt2"), "a transformers tokenizer second"),
+    ],
+)
+def test_a_pair_is_a_model_and_a_tokenizer(given, message):
+    with pytest.raises(InputError, match=message):
+        loading.pair(given)
+
+
+def test_a_converted_copy_keeps_its_buffers_and_leaves_the_model():
+    model = tiny_llama(tie_word_embeddings=True)
+    frequencies = model.model.rotary_emb.inv_freq.clone()
+    assert not torch.equal(frequencies.bfloat16().float(), frequencies)
+    copied, arithmetic = loading.borrow(model, "auto", "bfloat16", "fast")
+    assert {p.dtype for p in copied.parameters()} == {torch.bfloat16} == {arithmetic.dtype}
+    assert copied.dtype == torch.bfloat16 and copied.lm_head.weight is copied.model.embed_tokens.weight
+    assert torch.equal(copied.model.rotary_emb.inv_freq, frequencies)
+    assert {p.dtype for p in model.parameters()} == {torch.float32} and model.config.dtype != torch.bfloat16
+    assert loading.borrow(model, "auto", "auto", "fast")[0] is model
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"), [("cuda:1", False), ("cpu", False), ("cuda:0", True), ("cuda", True), ("auto", True)]
+)
+def test_a_borrowed_model_stays_on_its_own_device(monkeypatch, asked, fits):
+    def resolve(device, dtype, wanted, checkpoint):
+        return precision.Arithmetic(torch.device(device), checkpoint, "fast", "for this test")
+
+    model = tiny_llama()
+    monkeypatch.setattr(loading, "resolve", resolve)
+    monkeypatch.setattr(type(model), "device", torch.device("cuda:0"))
+    if fits:
+        assert loading.borrow(model, asked, "auto", "fast")[0] is model
+    else:
+        with pytest.raises(InputError, match="on cuda:0, got"):
+            loading.borrow(model, asked, "auto", "fast")
+
+
+@pytest.mark.parametrize("positions", [1, 2, 3, 4, 9, 27])
+def test_a_model_of_few_positions(positions):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=261, n_embd=32, n_layer=1, n_head=2, n_positions=positions)
+    reader = Reader.load((GPT2LMHeadModel(config).eval(), byte_tokenizer()), device="cpu", precision="exact")
+    assert reader.max_length == positions
+    assert reader.probe_difference < 1e-3
 
 
 @pytest.mark.parametrize(

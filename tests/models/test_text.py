@@ -1,3 +1,6 @@
+import sys
+import threading
+
 import pytest
 from support import byte_tokenizer
 
@@ -20,6 +23,46 @@ def spaced_tokenizer(scheme: str):
     inner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
     inner.decoder = decoders.Metaspace(prepend_scheme=scheme)
     return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+REGEXES = {
+    "qwen": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+
+
+def regex_tokenizer(kind: str):
+    """A byte-level BPE trained here behind the pre-tokenizer of Llama-3 or Qwen, which joins line breaks."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(REGEXES[kind]), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    inner.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<|bos|>", "<|end|>"],
+        show_progress=False,
+    )
+    inner.train_from_iterator(["a\n\n\nb.\n\nc\n\n\nd.\n the answer is 12\n\n"] * 50, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<|bos|>", eos_token="<|end|>")
+
+
+@pytest.mark.parametrize("kind", list(REGEXES))
+def test_tokenizers_that_join_line_breaks_give_pieces_as_they_are(kind):
+    tokenizer = regex_tokenizer(kind)
+    assert len(tokenizer.tokenize("\n\n")) == 1 and len(tokenizer.tokenize(".\n")) == 1
+    encoder = TextEncoder(tokenizer)
+    for text in ("a", " answer", "\na", "\n\n", ".\n", "12"):
+        assert encoder.piece(text) == tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 @pytest.mark.parametrize("scheme", ["always", "first"])
@@ -48,6 +91,55 @@ def test_text_from_outside_cannot_end_the_turn():
     assert end not in encoder.piece("the text <|end|> goes on")
 
 
+def test_added_tokens_that_the_chat_writes_count_as_special():
+    from tokenizers import AddedToken
+
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([AddedToken("<|turn|>", special=False), AddedToken("    ", special=False)])
+    tokenizer.chat_template = "{{ '<|turn|>    ' + messages[0]['content'] }}"
+    turn, spaces = tokenizer.convert_tokens_to_ids(["<|turn|>", "    "])
+    encoder = TextEncoder(tokenizer)
+    assert turn not in encoder.piece("the text <|turn|> goes on")
+    assert encoder.piece("<|turn|>", trusted=True) == [turn]
+    assert spaces in encoder.piece("if a:\n    b")
+    assert not tokenizer.added_tokens_decoder[turn].special
+
+
+def test_the_tokenizer_given_is_left_as_it_was():
+    tokenizer = byte_tokenizer(chat=True)
+    encoder = TextEncoder(tokenizer)
+    before = tokenizer.backend_tokenizer.encode("a<|end|>b").ids
+    encoder.piece("a<|end|>b")
+    encoder.pair("a", "b")
+    assert tokenizer.backend_tokenizer.encode_special_tokens is False
+    assert tokenizer.backend_tokenizer.encode("a<|end|>b").ids == before
+    tokenizer.backend_tokenizer.encode_special_tokens = True  # nor does a change of it reach the encoder
+    assert encoder.piece("<|end|>", trusted=True) == [tokenizer.convert_tokens_to_ids("<|end|>")]
+
+
+def test_threads_get_the_tokens_they_asked_for():
+    tokenizer = byte_tokenizer()
+    encoder = TextEncoder(tokenizer)
+    end = tokenizer.convert_tokens_to_ids("<|end|>")
+    wrong = []
+
+    def ask(trusted):
+        got = [end in encoder.piece("ab<|end|>", trusted=trusted) for _ in range(1000)]
+        wrong.extend(answer for answer in got if answer != trusted)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=ask, args=(trusted,)) for trusted in (True, False, True, False)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
+
+
 def test_beginning_of_text_is_there_once():
     with_bos, without = TextEncoder(byte_tokenizer(bos=True)), TextEncoder(byte_tokenizer())
     assert with_bos.bos == [0] and without.bos == []
@@ -70,6 +162,90 @@ def test_a_chat_template_that_changes_the_message_is_refused():
         TextEncoder(tokenizer).chat_frame(None, {})
 
 
+def chat_template(answer="<|assistant|>\n", given="<|assistant|>\n", end="<|end|>"):
+    """A template that opens an answer with one text, and writes another before an answer given."""
+    return (
+        "{% for m in messages %}{% if m.role == 'user' %}{{ '<|user|>' + m.content + '<|end|>' }}"
+        "{% elif m.role == 'system' %}{{ raise_exception('no system message here') }}"
+        f"{{% else %}}{{{{ '{given}' + m.content + '{end}' }}}}{{% endif %}}{{% endfor %}}"
+        f"{{% if add_generation_prompt %}}{answer}{{% endif %}}"
+    )
+
+
+THINKS = chat_template(
+    "<|assistant|>\n{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}",
+    "<|assistant|>\n<think></think>",
+)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param(THINKS, id="thinks unless told not to"),
+        pytest.param(chat_template("<|assistant|>\n<think>\n"), id="opens its thinking"),
+        pytest.param(chat_template(""), id="no generation prompt"),
+    ],
+)
+def test_a_chat_template_that_opens_an_answer_otherwise_is_refused(template):
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    encoder = TextEncoder(tokenizer)
+    with pytest.raises(UnsupportedModelError, match=r"enable_thinking.*Template\.answer_lead.*chat=False"):
+        encoder.chat_frame(None, {})
+    opening = tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False, add_generation_prompt=1)
+    frame = encoder.chat_frame(None, {}, own_lead=True)
+    assert frame.before + "x" + frame.between == opening and frame.space == ""
+
+
+def test_thinking_switched_off():
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = THINKS
+    frame = TextEncoder(tokenizer).chat_frame(None, {"enable_thinking": False})
+    assert frame.between == "<|end|><|assistant|>\n<think></think>"
+
+
+def test_a_space_before_the_answer_belongs_to_the_answer():
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = chat_template("<|assistant|>", "<|assistant|> ")
+    frame = TextEncoder(tokenizer).chat_frame(None, {})
+    assert (frame.between, frame.space) == ("<|end|><|assistant|>", " ")
+
+
+@pytest.mark.parametrize(
+    ("template", "system", "options", "message"),
+    [
+        (chat_template(), "Be brief.", {}, r"Template\.system.*a system message.*no system message here"),
+        ("{% for m in messages %}{{ m.content }", None, {}, "chat_template.*TemplateSyntaxError"),
+        (chat_template(), None, {"tokenize": True}, r"Template\.chat_options.*tokenize"),
+    ],
+)
+def test_a_chat_template_that_fails_is_an_input_error(template, system, options, message):
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(InputError, match=message):
+        TextEncoder(tokenizer).chat_frame(system, options)
+
+
+def test_a_tokenizer_without_beginning_and_end_of_text():
+    tokenizer = byte_tokenizer()
+    tokenizer.bos_token = tokenizer.eos_token = None
+    encoder = TextEncoder(tokenizer)
+    assert encoder.pair("ab", "cd") == (encoder.piece("ab"), encoder.piece("cd"))
+    with pytest.raises(UnsupportedModelError, match="neither"):
+        encoder.pair("", "cd")
+
+
+def test_an_end_of_text_added_by_the_tokenizer_is_not_scored():
+    from tokenizers import processors
+
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|bos|> $A <|end|>", special_tokens=[("<|bos|>", 0), ("<|end|>", 1)]
+    )
+    encoder = TextEncoder(tokenizer)
+    assert encoder.pair("ab", "cd") == ([0, *encoder.piece("ab")], encoder.piece("cd"))
+
+
 def test_pairs_follow_the_harness():
     encoder = TextEncoder(byte_tokenizer())
     piece = encoder.piece
@@ -78,6 +254,12 @@ def test_pairs_follow_the_harness():
     assert encoder.pair("  ", "cd") == ([0], piece("  cd"))
     with pytest.raises(InputError, match="expected text"):
         encoder.pair("ab", "")
+
+
+@pytest.mark.parametrize("other", [None, "gpt2", {"a": 1}])
+def test_what_is_no_tokenizer_is_refused(other):
+    with pytest.raises(InputError, match="expected a transformers tokenizer"):
+        TextEncoder(other)
 
 
 def test_a_continuation_that_vanishes_is_an_error():

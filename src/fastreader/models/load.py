@@ -5,15 +5,20 @@ from __future__ import annotations
 import copy
 import json
 import os
+import pickle
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fastreader.errors import InputError, ModelFileError, ModelNotFoundError
+from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from fastreader.models import gguf, packaged
 from fastreader.models.precision import Arithmetic, resolve
 from fastreader.models.quiet import no_bars
+
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tekken.json", "*.model", "*.model.v*", "*.tiktoken")
 
 
 def load(
@@ -28,40 +33,95 @@ def load(
         (transformers model on its device, tokenizer, how it computes)
 
     Raises:
-        ModelNotFoundError: nothing of that name.
-        ModelFileError: a file is damaged or cut short.
+        InputError: `model` is not a name or a path.
+        ModelNotFoundError: nothing of that name, or a folder without weights or tokenizer.
+        ModelFileError: a file is damaged or cut short, or lacks some of the model's weights.
+        UnsupportedModelError: transformers knows no causal LM or tokenizer of that kind.
     """
     import transformers
 
+    if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
+        raise InputError(f"model: expected a name, a path or a (model, tokenizer) pair, got {_named(model)}")
     folder, local = _locate(model)
+    if local:
+        _check_folder(Path(folder))
     config = _read(lambda: transformers.AutoConfig.from_pretrained(folder, local_files_only=local), folder)
     arithmetic = resolve(device, dtype, precision, _checkpoint_dtype(config))
-    loaded = _read(
+    loaded, told = _read(
         lambda: transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=arithmetic.dtype, local_files_only=local
+            folder,
+            dtype=arithmetic.dtype,
+            local_files_only=local,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are told, and refused below by name
         ),
         folder,
     )
+    gguf.refuse_partial(folder, told)
     tokenizer = _read(lambda: transformers.AutoTokenizer.from_pretrained(folder, local_files_only=local), folder)
     return loaded.to(arithmetic.device), tokenizer, arithmetic
+
+
+def pair(model: Any) -> tuple[Any, Any]:
+    """A (transformers model, tokenizer) pair as the caller gave it, checked.
+
+    Raises:
+        InputError: not two things, or not a model and a tokenizer.
+    """
+    if not isinstance(model, tuple) or len(model) != 2:
+        raise InputError(f"model: expected a name, a path or a (model, tokenizer) pair, got {_named(model)}")
+    own, tokenizer = model
+    _check_model(own)
+    if not callable(tokenizer) or not hasattr(tokenizer, "bos_token_id"):
+        raise InputError(f"model: expected a transformers tokenizer second in the pair, got {_named(tokenizer)}")
+    return own, tokenizer
 
 
 def borrow(model: Any, device: str | torch.device, dtype: str | torch.dtype, precision: str) -> tuple[Any, Arithmetic]:
     """A caller's own model, used where it is and as it is; copied only when another type is asked for.
 
+    A copy has its weights converted, as `load` would store them; its buffers, such as rotary frequencies, stay
+    as they are.
+
     Returns:
         (the model or a converted copy of it, how it computes)
 
     Raises:
-        InputError: `device` names another device than the model's.
+        InputError: `device` names another device than the model's, or `model` is none.
     """
+    _check_model(model)
     own_dtype, own_device = model.dtype, model.device
     arithmetic = resolve(own_device if device == "auto" else device, dtype, precision, own_dtype)
-    if arithmetic.device.type != own_device.type:
+    wanted = arithmetic.device
+    if wanted.type != own_device.type or (wanted.index is not None and wanted.index != (own_device.index or 0)):
         raise InputError(f"device: the model given is on {own_device}, got {device!r}; move it, or leave 'auto'")
     if arithmetic.dtype != own_dtype:
-        model = copy.deepcopy(model).to(arithmetic.dtype)
+        model = _converted(model, arithmetic.dtype)
     return model, arithmetic
+
+
+def _check_model(model: Any) -> None:
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise InputError(f"model: expected a transformers model first in the pair, got {_named(model)}")
+
+
+def _named(thing: Any) -> str:
+    if isinstance(thing, tuple):
+        return f"{len(thing)} things: ({', '.join(type(t).__name__ for t in thing)})"
+    return f"{thing!r}" if thing is None or thing == "" else type(thing).__name__
+
+
+def _converted(model: Any, dtype: torch.dtype) -> Any:
+    made: dict[int, Any] = {
+        id(p): torch.nn.Parameter(p.detach().to(dtype), requires_grad=p.requires_grad)
+        for p in model.parameters()
+        if p.is_floating_point()
+    }
+    copied = copy.deepcopy(model, made)
+    copied.config.dtype = dtype
+    return copied
 
 
 def _locate(model: str | os.PathLike[str]) -> tuple[str, bool]:
@@ -96,24 +156,76 @@ def _from_hub(name: str) -> tuple[str, bool]:
 
 def _complete(snapshot: Path) -> bool:
     """Whether a hub snapshot holds weights and tokenizer, so that nothing need be asked of the network."""
-    index = snapshot / "model.safetensors.index.json"
-    sharded = index.is_file()
-    shards = set(json.loads(index.read_text())["weight_map"].values()) if sharded else {"model.safetensors"}
-    tokenizer = any((snapshot / n).is_file() for n in ("tokenizer.json", "tokenizer.model", "vocab.json"))
-    return tokenizer and all((snapshot / shard).is_file() for shard in shards)
+    return not _missing(snapshot)
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a model folder that lacks files or whose JSON is damaged, before transformers reads it."""
+    _parsed(folder / "config.json")
+    if missing := _missing(folder):
+        raise ModelNotFoundError(f"{folder}: the model folder lacks {', '.join(missing)}")
+
+
+def _missing(folder: Path) -> list[str]:
+    """What a model folder lacks of its weights and its tokenizer, in words."""
+    missing: list[str] = []
+    for name in _WEIGHTS:
+        index = folder / f"{name}.index.json"
+        if (folder / name).is_file():
+            break
+        if index.is_file():
+            shards = _parsed(index).get("weight_map")
+            if not isinstance(shards, dict):
+                raise ModelFileError(f"{index}: damaged; it has no weight_map")
+            missing += [shard for shard in sorted(set(shards.values())) if not (folder / shard).is_file()]
+            break
+    else:
+        missing.append(f"its weights ({' or '.join(_WEIGHTS)})")
+    if not any(next(folder.glob(pattern), None) for pattern in _TOKENIZERS):
+        missing.append(f"its tokenizer ({', '.join(_TOKENIZERS)})")
+    return missing
+
+
+def _parsed(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelFileError(f"{file}: damaged or cut short ({error})") from error
+    if not isinstance(content, dict):
+        raise ModelFileError(f"{file}: damaged; expected an object, got {type(content).__name__}")
+    return content
 
 
 def _read(action: Any, name: str) -> Any:
     """Run a transformers loader and turn what a damaged or missing file raises into our errors."""
     from safetensors import SafetensorError
 
+    damaged = (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, EOFError, pickle.UnpicklingError)
     try:
         with no_bars():
             return action()
-    except (SafetensorError, json.JSONDecodeError, EOFError) as error:
-        raise ModelFileError(f"{name}: a model file is damaged or cut short ({error})") from error
-    except OSError as error:
-        raise ModelNotFoundError(f"{_unknown(name)} transformers said: {error}") from error
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        # transformers wraps what the JSON reader says of a config in an OSError
+        if isinstance(error, (*damaged, KeyError, RuntimeError)) or any(isinstance(e, damaged) for e in _behind(error)):
+            told = f"{type(error).__name__}: {error}"
+            raise ModelFileError(
+                f"{name}: a model file is damaged, cut short or not what it should be ({told})"
+            ) from error
+        if isinstance(error, OSError):
+            where = f"{name}: not all of the model is there." if Path(name).is_dir() else _unknown(name)
+            raise ModelNotFoundError(f"{where} transformers said: {error}") from error
+        if isinstance(error, ValueError):
+            raise UnsupportedModelError(f"{name}: transformers cannot load it: {error}") from error
+        raise
+
+
+def _behind(error: BaseException) -> Iterable[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
 
 
 def _unknown(name: str) -> str:

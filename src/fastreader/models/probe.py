@@ -24,7 +24,8 @@ def probe(model: TreeModel) -> float:
     """Compare a branching tree with one sequence at a time.
 
     Args:
-        model: the model to check.
+        model: the model to check; the texts are shortened to what it takes, and one that takes fewer than three
+            tokens has no branch to check.
 
     Returns:
         The largest difference seen, nats a token.
@@ -34,8 +35,12 @@ def probe(model: TreeModel) -> float:
     """
     rng = np.random.default_rng(0)
     vocabulary = model.head.weight.shape[0]
-    shared = rng.integers(0, vocabulary, _SHARED).tolist()
-    branches = [rng.integers(0, vocabulary, _BRANCH).tolist() for _ in range(2)]
+    room = min(_SHARED + _BRANCH, model.max_length or _SHARED + _BRANCH)
+    if room < 3:
+        return 0.0
+    branch_length = min(_BRANCH, room // 2)
+    shared = rng.integers(0, vocabulary, min(_SHARED, room - branch_length)).tolist()
+    branches = [rng.integers(0, vocabulary, branch_length).tolist() for _ in range(2)]
     tree = PrefixTree.build([(shared[:1], shared[1:] + branch) for branch in branches])
     packed = model.score(tree).logprob.double().cpu().numpy()[tree.pairs]
     own = torch.cat([model.own_logprobs(shared + branch) for branch in branches]).double().cpu().numpy()

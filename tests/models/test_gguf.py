@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+import torch
+from support import byte_tokenizer, tiny_llama
+
+from fastreader.errors import ModelFileError
+from fastreader.models import gguf
+from fastreader.models import load as loading
+
+NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def gguf_name(name):
+    for ours, theirs in (("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("lm_head", "output")):
+        if name == f"{ours}.weight":
+            return f"{theirs}.weight"
+    _, _, layer, rest = name.split(".", 3)
+    return f"blk.{layer}.{NAMES[rest.removesuffix('.weight')]}.weight"
+
+
+def interleaved(weight, heads):
+    """Rows of a query or key projection as llama.cpp orders them for its rotary embedding."""
+    return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def write(file, model, dtype, leave_out=()):
+    """A real GGUF file of a tiny Llama and the byte tokenizer: matrices in `dtype`, the rest in float32."""
+    from gguf import GGMLQuantizationType, GGUFWriter, TokenType, quants
+
+    config, tokenizer = model.config, byte_tokenizer()
+    writer = GGUFWriter(file, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    tokens = [*tokenizer.convert_ids_to_tokens(range(config.vocab_size - 1)), "ab"]  # a vocabulary has a merge
+    writer.add_token_list(tokens)
+    writer.add_token_types([TokenType.CONTROL if t.startswith("<|") else TokenType.NORMAL for t in tokens])
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    kind = GGMLQuantizationType[dtype]
+    for name, weight in model.state_dict().items():
+        if name in leave_out:
+            continue
+        values = weight.float().numpy()
+        for projection, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
+            if projection in name:
+                values = interleaved(values, heads)
+        if values.ndim > 1 and dtype not in ("F32", "F16"):
+            writer.add_tensor(gguf_name(name), quants.quantize(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(
+                gguf_name(name), values.astype(np.float16 if values.ndim > 1 and dtype == "F16" else "f4")
+            )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [("F32", torch.float32), ("F16", torch.float32), ("BF16", torch.bfloat16), ("Q8_0", torch.bfloat16)],
+)
+def test_a_gguf_file_keeps_the_bits_it_has(tmp_path, cache, dtype, stored):
+    model = tiny_llama()
+    if dtype in ("F16", "BF16"):
+        model = model.to(torch.float16 if dtype == "F16" else torch.bfloat16)
+    file = write(tmp_path / "tiny.gguf", model, dtype)
+    assert gguf.storage_type(file) == stored
+    loaded, tokenizer, arithmetic = loading.load(file, "cpu", "auto", "exact")
+    assert arithmetic.dtype == stored and tokenizer.eos_token_id == 1
+    for name, weight in loaded.state_dict().items():
+        if dtype == "Q8_0":
+            assert torch.allclose(weight.float(), model.state_dict()[name].float(), atol=0.02)
+        else:
+            assert torch.equal(weight.float(), model.state_dict()[name].float()), name
+
+
+def test_a_gguf_file_without_a_weight_is_refused(tmp_path, cache):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "F32", ["model.layers.1.mlp.up_proj.weight"])
+    with pytest.raises(ModelFileError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
+        loading.load(file, "cpu", "auto", "exact")
+    assert not [f for f in (cache / "gguf").iterdir() if f.suffix != ".lock" and f.name != "digests"]
+
+
+def test_a_file_is_hashed_once_and_converted_anew_when_it_changes(tmp_path, cache, monkeypatch):
+    made = []
+    monkeypatch.setattr(gguf, "convert", lambda path, folder: made.append(path.read_bytes()))
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF one")
+    first = gguf.converted(file)
+    with monkeypatch.context() as within:
+        within.setattr(gguf.hashlib, "file_digest", None)  # hashing anew would raise
+        assert gguf.converted(file) == first
+    file.write_bytes(b"GGUF two")
+    assert gguf.converted(file) != first
+    file.write_bytes(b"GGUF one")
+    assert gguf.converted(file) == first
+    assert made == [b"GGUF one", b"GGUF two"]
