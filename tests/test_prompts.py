@@ -56,9 +56,6 @@ def test_question_first_by_default_keeps_question_and_passages_apart():
     assert got == (
         "<|bos|>Read.\n\nQuestion: What is blue?\n\nPassage (Title: Sky) It is blue.\nPassage: It is green.\n\nAnswer:"
     )
-    pieces = encode(PLAIN, Template(question_first=True), "What is blue?", PASSAGES, ["a"])
-    longest = max(len(pieces.head + pieces.body(order) + pieces.tail()) for order in ((0, 1), (1, 0)))
-    assert pieces.longest_prompt(2) == longest + len(pieces.candidates[0]) - 1
 
 
 def test_a_prompt_starts_with_a_token_to_score_behind():
