@@ -72,7 +72,12 @@ def check(reader: Reader, model: object, example: Example, generator: random.Ran
         worst["question"] = max(worst["question"], abs(own["question"] - scores.question_loglik[m]))
         assert scores.passages_loglik is not None
         worst["passages"] = max(worst["passages"], abs(own["passages"] - scores.passages_loglik[m]))
-    return {**worst, "sequences": len(rows), "given": scores.stats.given, "computed": scores.stats.computed}
+    return {
+        **{name: float(value) for name, value in worst.items()},
+        "sequences": len(rows),
+        "given": scores.stats.given,
+        "computed": scores.stats.computed,
+    }
 
 
 @torch.inference_mode()
