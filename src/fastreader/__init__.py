@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from fastreader.data import Example, Passage, load_examples, save_examples
     from fastreader.errors import FastreaderError, InputError
     from fastreader.prompts import Template
-    from fastreader.reader import Loglikelihood, Reader
+    from fastreader.protocol import Generation, Loglikelihood, ReaderProtocol, Results
+    from fastreader.reader import Reader
     from fastreader.scores import PermutationScores
     from fastreader.scoring import permutation_cost, score_permutations
     from fastreader.tree import PrefixTree, TreeStats
@@ -23,11 +24,14 @@ _HOME = {
     "Example": "data",
     "FastreaderError": "errors",
     "InputError": "errors",
-    "Loglikelihood": "reader",
+    "Generation": "protocol",
+    "Loglikelihood": "protocol",
     "Passage": "data",
     "PermutationScores": "scores",
     "PrefixTree": "tree",
     "Reader": "reader",
+    "ReaderProtocol": "protocol",
+    "Results": "protocol",
     "Template": "prompts",
     "TreeStats": "tree",
     "load_examples": "data",
@@ -40,12 +44,15 @@ _MODULES = ("errors", "permutations")
 __all__ = [
     "Example",
     "FastreaderError",
+    "Generation",
     "InputError",
     "Loglikelihood",
     "Passage",
     "PermutationScores",
     "PrefixTree",
     "Reader",
+    "ReaderProtocol",
+    "Results",
     "Template",
     "TreeStats",
     "errors",

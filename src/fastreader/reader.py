@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,29 +19,9 @@ from fastreader.models import memory
 from fastreader.models.adapter import TreeModel
 from fastreader.models.precision import Arithmetic
 from fastreader.models.probe import probe
-from fastreader.models.text import TextEncoder
+from fastreader.models.text import ChatFrame, TextEncoder
+from fastreader.protocol import Loglikelihood, Results, TextOrTokens
 from fastreader.tree import PrefixTree, Tokens, TreeStats, split
-
-TextOrTokens = str | Sequence[int]
-
-
-@dataclass(frozen=True)
-class Loglikelihood:
-    """Log-likelihood of one continuation.
-
-    Attributes:
-        logprob: sum over its tokens, nats.
-        tokens: how many tokens it has.
-        greedy: whether greedy decoding would have written it.
-        token_logprobs: one value a token, nats; None unless asked for.
-        truncated: tokens dropped from the left of its context, by on_overflow="truncate".
-    """
-
-    logprob: float
-    tokens: int
-    greedy: bool
-    token_logprobs: list[float] | None = None
-    truncated: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +127,80 @@ class Reader:
         """Tokens one pass computes at most by default, from the memory free now."""
         return memory.default_budget(self._model.bytes_per_token, self._model.device)
 
+    def prompt(
+        self,
+        pieces: Sequence[str],
+        *,
+        lead: str = "",
+        system: str | None = None,
+        chat: bool | None = None,
+        chat_options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of the prompt that asks the model `pieces`, up to where its answer starts.
+
+        Each piece is tokenised alone, so prompts that begin with equal pieces share those tokens. Special tokens
+        written out in a piece stay plain text. Where the model has a chat template the pieces are one user message.
+
+        Args:
+            pieces: the message's parts in order; a piece owns the white space at its edges.
+            lead: what the model's answer is made to start with.
+            system: system message of the chat; None: what the chat template does without one.
+            chat: whether to use the chat template; None: where the model has one.
+            chat_options: further variables for the chat template.
+
+        Raises:
+            InputError: nothing to read, or chat=True and the model has no chat template.
+            UnsupportedModelError: the chat template cannot be used, see `TextEncoder.chat_frame`.
+        """
+        encoder = self.encoder
+        if isinstance(pieces, str) or not any(pieces):
+            raise InputError(f"pieces: expected a list of texts, got {pieces!r}")
+        frame = self._frame(system, chat, chat_options, own_lead=bool(lead))
+        if frame is None:
+            tokens = encoder.start(pieces[0])
+            tokens += [t for piece in pieces[1:] for t in encoder.piece(piece)]
+            return (tokens or [encoder.prefix_token()]) + encoder.piece(lead)
+        tokens = encoder.start(frame.before, trusted=True) if frame.before else encoder.start("")
+        tokens = tokens + [t for piece in pieces for t in encoder.piece(piece)]
+        return tokens + encoder.piece(frame.between, trusted=True) + encoder.piece(lead)
+
+    def continuation(
+        self,
+        text: str,
+        *,
+        end: bool = False,
+        system: str | None = None,
+        chat: bool | None = None,
+        chat_options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of `text` as the model's answer, to be scored after a `prompt` of the same arguments.
+
+        Args:
+            text: the answer; white space at its edges is taken off, and a space put before it where the model
+                writes one (always without a chat template).
+            end: add the chat template's end of turn, or a line break without a chat.
+            system, chat, chat_options: as for `prompt`.
+
+        Raises:
+            As `prompt`; InputError where `text` has no token.
+        """
+        frame = self._frame(system, chat, chat_options, own_lead=True)
+        space, after = (" ", "\n") if frame is None else (frame.space, frame.after)
+        tokens = self.encoder.piece(space + text.strip()) if text.strip() else []
+        if not tokens:
+            raise InputError(f"text: {text!r} has no token")
+        return tokens + (self.encoder.piece(after, trusted=True) if end else [])
+
+    def _frame(
+        self, system: str | None, chat: bool | None, options: Mapping[str, Any] | None, *, own_lead: bool
+    ) -> ChatFrame | None:
+        if chat is False:
+            return None
+        frame = self.encoder.chat_frame(system, dict(options or {}), own_lead=own_lead)
+        if chat and frame is None:
+            raise InputError("chat: True, but the model's tokenizer has no chat template")
+        return frame
+
     def loglikelihood(
         self,
         requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
@@ -154,7 +208,7 @@ class Reader:
         token_logprobs: bool = False,
         on_overflow: str = "error",
         max_tokens: int | None = None,
-    ) -> list[Loglikelihood]:
+    ) -> Results[Loglikelihood]:
         """Log-likelihood of each continuation after its context; shared prefixes are computed once.
 
         Args:
@@ -166,7 +220,7 @@ class Reader:
                 by no more than rounding.
 
         Returns:
-            One result for each request, in order.
+            One result for each request, in order; with `.stats`, `.passes` and `.seconds`.
 
         Raises:
             InputError: a continuation that is empty or vanishes in tokenisation, or token ids out of range.
@@ -176,14 +230,14 @@ class Reader:
         """
         sequences = [self._encode_request(i, request) for i, request in enumerate(requests)]
         if not sequences:
-            return []
+            return Results([], TreeStats(0, 0, 0, 0), passes=0)
         if on_overflow not in ("error", "truncate"):
             raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
         whole = [len(context) for context, _ in sequences]
         if on_overflow == "truncate":
             sequences = [self._truncated(*s) for s in sequences]
         scores = self.score(sequences, max_tokens=max_tokens)
-        return [
+        results = [
             Loglikelihood(
                 logprob=float(scores.logprob[i]),
                 tokens=int(scores.tokens[i]),
@@ -193,6 +247,7 @@ class Reader:
             )
             for i, (context, _) in enumerate(sequences)
         ]
+        return Results(results, scores.stats, scores.passes, scores.seconds)
 
     def score(self, sequences: Sequence[tuple[Tokens, Tokens]], *, max_tokens: int | None = None) -> SequenceScores:
         """Score (context, continuation) pairs of token ids; the layer under `loglikelihood`.

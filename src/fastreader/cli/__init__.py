@@ -1,0 +1,66 @@
+"""The command line: data on standard output, everything else on standard error. One module a command."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fastreader import __version__
+from fastreader.cli import info, models, score
+from fastreader.errors import FastreaderError
+
+app = typer.Typer(
+    name="fastreader",
+    help="Score every ordering of the retrieved passages in one pass, and decide with the scores.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(score.score)
+app.command()(info.info)
+app.add_typer(models.app, name="models")
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"fastreader {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")] = False,
+) -> None:
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+    logging.getLogger("fastreader").setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def main() -> None:
+    """Entry point: our own errors and the operating system's become one line on standard error."""
+    try:
+        app()
+    except FastreaderError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {_escape(str(error))}", soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output has gone; nothing more can be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {_escape(str(error))}", soft_wrap=True)
+        sys.exit(1)
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,5 @@
+"""`python -m fastreader.cli`."""
+
+from fastreader.cli import main
+
+main()

@@ -1,0 +1,111 @@
+"""What commands share: reading questions, naming outputs, and resuming."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fastreader.cli.options import Format
+from fastreader.data import Example, Passage, iter_examples
+from fastreader.errors import InputError
+from fastreader.jsonl import ResultLog
+
+
+def check_output(output: Path | None, file: Path | None, resume: bool, format: Format | None) -> None:
+    """Refuse an output that cannot be resumed, or that is the file of the questions."""
+    if output is None:
+        if resume:
+            raise InputError("--resume: needs --output, the file to continue")
+        return
+    if output.suffix == ".gz":
+        raise InputError(
+            f"--output: {output} would be gzipped; results are plain JSON lines, so that a killed run can be resumed"
+        )
+    if format is not None:
+        raise InputError("--format: is that of standard output, and with --output nothing goes there")
+    if file is not None and file.exists() and output.exists() and output.samefile(file):
+        raise InputError(f"--output: {output} is the file of the questions")
+
+
+def examples(
+    file: Path | None,
+    question: str | None,
+    passages: list[str] | None,
+    candidates: list[str] | None,
+    limit: int | None,
+    skip: Any,
+) -> Iterator[Example]:
+    """Questions from a file, or the one that --question and --passage give.
+
+    Raises:
+        InputError: both or neither, no such file, or text that is not Unicode.
+    """
+    if (file is None) == (question is None):
+        raise InputError("expected a file or --question, one of the two")
+    _check_unicode("candidate", candidates or [])
+    if file is None:
+        assert question is not None
+        for name, texts in (("question", [question]), ("passage", passages or [])):
+            _check_unicode(name, texts)
+        return iter([Example(question, [Passage(p) for p in passages or []], candidates=candidates or [])])
+    if passages:
+        raise InputError("--passage: goes with --question; a file brings its own passages")
+    if not file.exists():
+        raise InputError(f"{file}: no such file")
+    return iter_examples(file, limit=limit, on_error=None if skip is None else lambda error: skip(str(error)))
+
+
+def _check_unicode(name: str, texts: list[str]) -> None:
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"--{name}: expected text that is valid Unicode, got {text!r}") from None
+
+
+def remaining(
+    examples: Iterator[Example],
+    candidates: list[str] | None,
+    question_only: bool,
+    log: ResultLog | None,
+    digests: dict[str, str],
+) -> Iterator[Example]:
+    """Examples not in the log yet, each with an id; a repeated id gets a number so that keys are unique.
+
+    Puts what each one is made from into `digests`, by its key.
+    """
+    copies: dict[str, int] = {}
+    for index, example in enumerate(examples):
+        key = name = str(index) if example.id is None else example.id
+        while key in copies:
+            copies[name] += 1
+            key = f"{name}#{copies[name]}"
+        copies[key] = 1
+        digest = _digest(example, [] if question_only else example.candidates if candidates is None else candidates)
+        if log is None or not log.holds(key, digest):
+            if log is not None:
+                digests[key] = digest
+            yield replace(example, id=key)
+
+
+def _digest(example: Example, candidates: list[str]) -> str:
+    """Of all texts a result is made from."""
+    texts = [example.question, [[p.title, p.text] for p in example.passages], candidates]
+    return hashlib.sha256(json.dumps(texts, allow_nan=False).encode()).hexdigest()[:16]
+
+
+def model_name(model: str) -> str:
+    """How settings name the model: one way for a path, however it was written."""
+    path = Path(model)
+    return str(path.resolve()) if path.exists() else model
+
+
+def use_cache(folder: Path | None) -> None:
+    """Keep models in `folder` from now on; None changes nothing."""
+    if folder is not None:
+        os.environ["FASTREADER_CACHE"] = str(folder)
