@@ -39,7 +39,7 @@ _HOME = {
     "save_examples": "data",
     "score_permutations": "scoring",
 }
-_MODULES = ("errors", "permutations")
+_MODULES = ("eor", "errors", "permutations")
 
 __all__ = [
     "Example",
@@ -55,6 +55,7 @@ __all__ = [
     "Results",
     "Template",
     "TreeStats",
+    "eor",
     "errors",
     "load_examples",
     "permutation_cost",
