@@ -71,9 +71,9 @@ def ballots(rows: Sequence[Any], similarities: Sequence[Similarity], accept: Cal
             raise InputError(f"answers[{i}]: expected the retrievers {retrievers}, got {row.retrievers}")
     texts = [_row(i, row.texts if isinstance(row, Answers) else row) for i, row in enumerate(rows)]
     width = len(texts[0])
-    for i, row in enumerate(texts):
-        if len(row) != width:
-            raise InputError(f"answers[{i}]: expected {width} answers as in the first row, got {len(row)}")
+    for i, found in enumerate(texts):
+        if len(found) != width:
+            raise InputError(f"answers[{i}]: expected {width} answers as in the first row, got {len(found)}")
     if width < 2:
         raise InputError(f"answers: expected at least 2 retrievers to vote, got {width}")
     if not named and (reading := [s.name for s in similarities if s.reads_question]):

@@ -252,7 +252,8 @@ def _ratio(wins: BoolArray, misses: BoolArray, both: BoolArray | None = None) ->
     within = np.ones_like(wins) if both is None else both
     upper = (wins & within).astype(np.float64).T @ (misses & within)
     lower = within.astype(np.float64).T @ (misses & within)
-    return np.divide(upper, lower, out=np.full_like(upper, np.nan), where=lower > 0)
+    ratio: FloatArray = np.divide(upper, lower, out=np.full_like(upper, np.nan), where=lower > 0)
+    return ratio
 
 
 def _mean_beside(table: FloatArray, axis: int) -> FloatArray:
@@ -260,4 +261,5 @@ def _mean_beside(table: FloatArray, axis: int) -> FloatArray:
     defined = ~np.isnan(table) & ~np.eye(len(table), dtype=bool)
     count = defined.sum(axis=axis)
     total = np.where(defined, table, 0.0).sum(axis=axis)
-    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    mean: FloatArray = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    return mean

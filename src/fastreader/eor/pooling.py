@@ -30,7 +30,8 @@ def mean(similarity: FloatArray, voters: BoolArray, threshold: float = 0.8) -> F
     mask = others(voters)
     count = mask.sum(axis=-1)
     total = np.where(mask, similarity, 0.0).sum(axis=-1)
-    return np.divide(total, count, out=np.zeros_like(total), where=count > 0)
+    pooled: FloatArray = np.divide(total, count, out=np.zeros_like(total), where=count > 0)
+    return pooled
 
 
 def maximum(similarity: FloatArray, voters: BoolArray, threshold: float = 0.8) -> FloatArray:
@@ -53,7 +54,8 @@ def majority(similarity: FloatArray, voters: BoolArray, threshold: float = 0.8) 
 
 def majority_of(agree: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> FloatArray:
     """`majority` from c_m and N."""
-    return ((agree >= count / 2) & (count > 0)).astype(np.float64)
+    pooled: FloatArray = ((agree >= count / 2) & (count > 0)).astype(np.float64)
+    return pooled
 
 
 def plurality(
@@ -73,7 +75,8 @@ def plurality_of(agree: npt.NDArray[np.int64], count: npt.NDArray[np.int64], can
     """`plurality` from c_m, N and the k over which the largest is taken."""
     heard = candidates & (count > 0)
     largest = np.where(heard, agree, -1).max(axis=-1, keepdims=True)
-    return (heard & (agree == largest)).astype(np.float64)
+    pooled: FloatArray = (heard & (agree == largest)).astype(np.float64)
+    return pooled
 
 
 POOLINGS: dict[str, Callable[..., FloatArray]] = {

@@ -120,19 +120,24 @@ class Retrievers:
             InputError: an empty question; a scorer that gives no finite number for each passage.
             Exception: what a source raises, with on_error="raise".
         """
-        asked = [q.question if isinstance(q, Example) else q for q in questions]
+        examples = [q if isinstance(q, Example) else Example(q, []) for q in questions]
+        asked = [example.question for example in examples]
         for i, question in enumerate(asked):
             if not isinstance(question, str) or not question.strip():
                 raise InputError(f"questions[{i}]: expected a text that is not empty, got {question!r}")
         values = self._evaluate(asked)
-        out = []
-        for i, question in enumerate(questions):
-            documents = [
-                self._document(name, root, values[root][i]) for name, root in zip(self.names, self._roots, strict=True)
-            ]
-            example = question if isinstance(question, Example) else Example(question, [])
-            out.append(Retrieval(example.question, documents, example.answers, example.id))
-        return out
+        return [
+            Retrieval(
+                question=example.question,
+                documents=[
+                    self._document(name, root, values[root][i])
+                    for name, root in zip(self.names, self._roots, strict=True)
+                ],
+                right=example.answers,
+                id=example.id,
+            )
+            for i, example in enumerate(examples)
+        ]
 
     def _document(self, name: str, root: Node, found: Found) -> Document:
         if isinstance(found, Failure):
@@ -169,16 +174,16 @@ class Retrievers:
                 return [[] for _ in questions]
             return self._ask(node.name, questions)
         if isinstance(node, Top):
-            words = self.limits.single if node.k == 1 else self.limits.page
-            whole = not isinstance(node.inner, Source)  # ranked chunks have their length already
-            top = node.k
-            return [
-                found if isinstance(found, Failure) else [p if whole else cut(p, words) for p in found[:top]]
-                for found in values[node.inner]
-            ]
+            return [self._top(node, found) for found in values[node.inner]]
         assert isinstance(node, Concat)
         rows = zip(*(values[part] for part in node.parts), strict=True)
         return [_join(row) for row in rows]
+
+    def _top(self, node: Top, found: Found) -> Found:
+        if isinstance(found, Failure) or not isinstance(node.inner, Source):
+            return found if isinstance(found, Failure) else found[: node.k]  # ranked chunks have their length
+        words = self.limits.single if node.k == 1 else self.limits.page
+        return [cut(passage, words) for passage in found[: node.k]]
 
     def _ask(self, name: str, questions: list[str]) -> list[Found]:
         """Call a source for each question."""

@@ -100,4 +100,5 @@ def contributions(
         share = np.full(len(share), 1 / len(share))
     total = part.sum(axis=-1, keepdims=True)
     ratio = np.divide(part, total, out=np.broadcast_to(share, part.shape).copy(), where=total > 0)
-    return ratio * np.where(np.isneginf(score), 0.0, score)[..., None]
+    split: FloatArray = ratio * np.where(np.isneginf(score), 0.0, score)[..., None]
+    return split

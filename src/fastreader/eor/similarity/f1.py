@@ -37,4 +37,5 @@ def _table(answers: list[list[str]]) -> FloatArray:
     common = np.minimum(counts[:, None, :], counts[None, :, :]).sum(axis=-1)
     length = counts.sum(axis=1)
     total = length[:, None] + length[None, :]
-    return np.divide(2 * common, total, out=np.zeros_like(total), where=total > 0)
+    table: FloatArray = np.divide(2 * common, total, out=np.zeros_like(total), where=total > 0)
+    return table
