@@ -109,13 +109,14 @@ class Reader:
         return f"Reader({self.name!r}, {a.device}, weights {stored}, precision={a.precision!r})"
 
     def describe(self) -> dict[str, str]:
-        """Name, device, dtype and precision, as results carry them."""
+        """Name, device, dtype, precision and the forward's path, as results carry them."""
         a = self.arithmetic
         return {
             "name": self.name,
             "device": str(a.device),
             "dtype": str(a.dtype).removeprefix("torch."),
             "precision": a.precision,
+            "forward": self._model.path,
         }
 
     @property

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fastreader.errors import UnsupportedModelError
-from fastreader.models import memory
+from fastreader.models import fused, memory
 from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, attention_forward, layer_windows
 from fastreader.models.precision import Precision
 from fastreader.models.rotary import rotary_regimes
@@ -51,16 +51,22 @@ class TreeModel:
             self.precision = "exact" if model.dtype in (torch.float32, torch.float64) else "fast"
         self.plain: Any = _structural_copy(model)
         self.model = _structural_copy(model)
-        if self.why_own is None:
-            widen(self.model, precision, torch.float64 if model.dtype == torch.float64 else torch.float32)
         self.config = self.model.config.get_text_config()
         self.windows = layer_windows(self.config, name)
+        _register()
+        self.model.config._attn_implementation = ATTENTION_NAME
+        if self.why_own is None:
+            wide = torch.float64 if model.dtype == torch.float64 else torch.float32
+            widen(self.model, precision, wide, self.windows)
         self.regimes = rotary_regimes(self.config)
         self.head = _lm_head(self.model, name)
         self.logit_scale = _logit_scale(self.config)
         self.logit_softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
-        _register()
-        self.model.config._attn_implementation = ATTENTION_NAME
+
+    @property
+    def path(self) -> str:
+        """Which code runs the forward pass, in words: fused parts, transformers' own on float32, or as stored."""
+        return f"transformers' own: {self.why_own}" if self.why_own else fused.describe(self.model)
 
     @property
     def device(self) -> torch.device:
