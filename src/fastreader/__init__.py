@@ -39,7 +39,7 @@ _HOME = {
     "save_examples": "data",
     "score_permutations": "scoring",
 }
-_MODULES = ("errors", "permutations")
+_MODULES = ("errors", "permutations", "statistics")
 
 __all__ = [
     "Example",
@@ -61,6 +61,7 @@ __all__ = [
     "permutations",
     "save_examples",
     "score_permutations",
+    "statistics",
 ]
 
 
