@@ -1,5 +1,6 @@
 """Statistics of paired results: intervals, tests, effect sizes. NumPy and SciPy only."""
 
+from fastreader.statistics.compare import Comparison, Condition, Contrast, compare
 from fastreader.statistics.effects import (
     cohens_d,
     discordant_odds_ratio,
@@ -10,9 +11,13 @@ from fastreader.statistics.intervals import Interval, bootstrap, paired_bootstra
 from fastreader.statistics.significance import holm, mcnemar, wilcoxon
 
 __all__ = [
+    "Comparison",
+    "Condition",
+    "Contrast",
     "Interval",
     "bootstrap",
     "cohens_d",
+    "compare",
     "discordant_odds_ratio",
     "holm",
     "mcnemar",
