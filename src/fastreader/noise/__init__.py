@@ -1,0 +1,48 @@
+"""The Power of Noise (Cuconasu et al. 2024): how the kind, number and place of passages change a reader's answers.
+
+`gather` labels a question's passages and draws random ones, `layout` lays them out, `ask` asks a reader all layouts
+at once.
+"""
+
+from fastreader.noise.ask import MAX_NEW_TOKENS, NoiseAnswer, NoiseAnswers, ask, ask_cost
+from fastreader.noise.hard import swap_answer, swapped_passages
+from fastreader.noise.labels import Kind, has_answer, label
+from fastreader.noise.layouts import (
+    Layout,
+    LayoutSpec,
+    MissingPassages,
+    layout,
+    oracle_grid,
+    place,
+    realistic_grid,
+)
+from fastreader.noise.materials import Materials, by_title, gather
+from fastreader.noise.prompt import NoiseTemplate
+from fastreader.noise.sources import Pool, RandomSource, Words
+
+__all__ = [
+    "MAX_NEW_TOKENS",
+    "Kind",
+    "Layout",
+    "LayoutSpec",
+    "Materials",
+    "MissingPassages",
+    "NoiseAnswer",
+    "NoiseAnswers",
+    "NoiseTemplate",
+    "Pool",
+    "RandomSource",
+    "Words",
+    "ask",
+    "ask_cost",
+    "by_title",
+    "gather",
+    "has_answer",
+    "label",
+    "layout",
+    "oracle_grid",
+    "place",
+    "realistic_grid",
+    "swap_answer",
+    "swapped_passages",
+]
