@@ -17,32 +17,42 @@ from fastreader.noise.layouts import (
     realistic_grid,
 )
 from fastreader.noise.materials import Materials, by_title, gather
+from fastreader.noise.plots import plot_accuracy
 from fastreader.noise.prompt import NoiseTemplate
 from fastreader.noise.sources import Pool, RandomSource, Words
+from fastreader.noise.summary import PRIMARY, LayoutCounts, NoiseSummary, baseline_of, summarise
+from fastreader.noise.tables import markdown
 
 __all__ = [
     "MAX_NEW_TOKENS",
+    "PRIMARY",
     "Kind",
     "Layout",
+    "LayoutCounts",
     "LayoutSpec",
     "Materials",
     "MissingPassages",
     "NoiseAnswer",
     "NoiseAnswers",
+    "NoiseSummary",
     "NoiseTemplate",
     "Pool",
     "RandomSource",
     "Words",
     "ask",
     "ask_cost",
+    "baseline_of",
     "by_title",
     "gather",
     "has_answer",
     "label",
     "layout",
+    "markdown",
     "oracle_grid",
     "place",
+    "plot_accuracy",
     "realistic_grid",
+    "summarise",
     "swap_answer",
     "swapped_passages",
 ]

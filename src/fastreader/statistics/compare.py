@@ -13,7 +13,8 @@ from fastreader.statistics.effects import cohens_d, discordant_odds_ratio, minim
 from fastreader.statistics.intervals import Interval, bootstrap, paired_bootstrap, wilson
 from fastreader.statistics.significance import holm, mcnemar, wilcoxon
 
-Outcomes = Mapping[str, Mapping[Hashable, float]]
+Outcomes = Mapping[str, Mapping[Any, float]]  # by condition, then by question
+Clusters = Mapping[Any, Hashable]
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def compare(
     outcomes: Outcomes,
     baselines: str | Mapping[str, str],
     *,
-    clusters: Mapping[Hashable, Hashable] | None = None,
+    clusters: Clusters | None = None,
     primary: str | None = None,
     level: float = 0.95,
     resamples: int = 2000,
@@ -139,7 +140,7 @@ def _contrast(
     outcomes: Outcomes,
     name: str,
     baseline: str,
-    clusters: Mapping[Hashable, Hashable] | None,
+    clusters: Clusters | None,
     primary: bool,
     options: dict[str, Any],
 ) -> Contrast:
@@ -179,7 +180,7 @@ def _corrected(contrasts: list[Contrast]) -> list[Contrast]:
     ]
 
 
-def _labels(questions: list[Hashable], clusters: Mapping[Hashable, Hashable] | None) -> list[Hashable] | None:
+def _labels(questions: list[Hashable], clusters: Clusters | None) -> list[Hashable] | None:
     if clusters is None:
         return None
     return [("cluster", clusters[q]) if clusters.get(q) is not None else ("question", q) for q in questions]
