@@ -5,6 +5,7 @@ at once.
 """
 
 from fastreader.noise.ask import MAX_NEW_TOKENS, NoiseAnswer, NoiseAnswers, ask, ask_cost
+from fastreader.noise.attention import AnswerAttention, answer_attention, mean_entropies, mean_share
 from fastreader.noise.hard import swap_answer, swapped_passages
 from fastreader.noise.labels import Kind, has_answer, label
 from fastreader.noise.layouts import (
@@ -17,7 +18,7 @@ from fastreader.noise.layouts import (
     realistic_grid,
 )
 from fastreader.noise.materials import Materials, by_title, gather
-from fastreader.noise.plots import plot_accuracy
+from fastreader.noise.plots import plot_accuracy, plot_entropy, plot_heat_map
 from fastreader.noise.prompt import NoiseTemplate
 from fastreader.noise.sources import Pool, RandomSource, Words
 from fastreader.noise.summary import PRIMARY, LayoutCounts, NoiseSummary, baseline_of, summarise
@@ -26,6 +27,7 @@ from fastreader.noise.tables import markdown
 __all__ = [
     "MAX_NEW_TOKENS",
     "PRIMARY",
+    "AnswerAttention",
     "Kind",
     "Layout",
     "LayoutCounts",
@@ -39,6 +41,7 @@ __all__ = [
     "Pool",
     "RandomSource",
     "Words",
+    "answer_attention",
     "ask",
     "ask_cost",
     "baseline_of",
@@ -48,9 +51,13 @@ __all__ = [
     "label",
     "layout",
     "markdown",
+    "mean_entropies",
+    "mean_share",
     "oracle_grid",
     "place",
     "plot_accuracy",
+    "plot_entropy",
+    "plot_heat_map",
     "realistic_grid",
     "summarise",
     "swap_answer",
