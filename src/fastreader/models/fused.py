@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from fastreader.errors import InputError
 from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, attention_forward
+from fastreader.models.keys import TreeKeys
 from fastreader.ops.linear import PackedWeight, linear, prepare
 from fastreader.ops.tokens import ACTIVATIONS, gate, rms_norm, rotary
-from fastreader.ops.tree_attention import AttentionPlan
+from fastreader.tree import PrefixTree
 
 _RECORD = "fastreader_record"
 _TOKENS = 6  # of the input both are run on
@@ -277,10 +278,9 @@ def _record(model: Any, windows: Windows, precision: str) -> dict[str, _Call]:
 
     AttentionInterface.register(_RECORD, record)
     device = next(base.parameters()).device
-    until = torch.full((_TOKENS,), _TOKENS, dtype=torch.int32)
-    positions = torch.arange(_TOKENS, dtype=torch.int32)
-    plan = AttentionPlan(until.numpy(), query_positions=positions.numpy(), key_positions=positions.numpy())
-    state = TreePass(until.to(device), positions.to(device), plan, windows, precision=precision)
+    vocabulary = model.config.get_text_config().vocab_size
+    tree = PrefixTree.build([([(7 * i + 3) % vocabulary for i in range(_TOKENS)], [])])
+    state = TreePass(TreeKeys(tree, device), windows, precision)
     calls: dict[str, _Call] = {}
 
     def note(name: str) -> Callable[..., None]:
@@ -297,10 +297,9 @@ def _record(model: Any, windows: Windows, precision: str) -> dict[str, _Call]:
         if hasattr(module, "layer_idx") and hasattr(module, "o_proj")
     ]
     with _attention_named(model, _RECORD), torch.inference_mode():
-        ids = (torch.arange(_TOKENS, device=device) * 7 + 3) % model.config.get_text_config().vocab_size
         base(
-            input_ids=ids[None],
-            position_ids=state.positions.to(torch.int64)[None],
+            input_ids=torch.from_numpy(tree.token_ids).to(device)[None],
+            position_ids=torch.from_numpy(tree.positions).to(device, torch.int64)[None],
             use_cache=False,
             **{KEYWORD: state},
         )
