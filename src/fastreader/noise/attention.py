@@ -105,8 +105,7 @@ def answer_attention(
     Args:
         reader: who reads.
         materials: one question.
-        answers: for each layout the answer, as the reader gave it or any other; layouts without passages and empty
-            answers are refused.
+        answers: for each layout the answer as the reader wrote it, the white space before it included.
         template: of the prompts; the one they were asked with.
         max_tokens: tokens computed in one pass at most.
 
@@ -127,7 +126,10 @@ def answer_attention(
         pieces = template.pieces(materials.question, laid.passages)
         prompt = reader.prompt(pieces, **template.options())
         spans = _spans(reader, template, pieces, len(prompt))[2 : 2 + len(laid.passages)]
-        readings.append(Reading(prompt, reader.continuation(answer, **template.options()), spans))
+        tokens = reader.encoder.piece(answer) if answer.strip() else []
+        if not tokens:
+            raise InputError(f"answer_attention: the answer of {name!r} has no token, got {answer!r}")
+        readings.append(Reading(prompt, tokens, spans))
         kinds.append(tuple(str(kind) for kind in laid.kinds))
     watched: dict[int, Watched] = {}
     for tree in reader.plan([([*r.prompt, *r.answer], []) for r in readings], max_tokens) if readings else []:
@@ -146,10 +148,13 @@ def _spans(reader: Reader, template: NoiseTemplate, pieces: Sequence[str], lengt
     Counted from the end, since what stands before the first piece is the chat template's.
     """
     encoder = reader.encoder
+    options = dict(template.chat_options)
     frame = (
-        None if template.chat is False else encoder.chat_frame(template.system, template.chat_options, own_lead=False)
+        None if template.chat is False else encoder.chat_frame(template.system, options, own_lead=bool(template.lead))
     )
-    end = length - (0 if frame is None else len(encoder.piece(frame.between, trusted=True)))
+    end = length - len(encoder.piece(template.lead))
+    if frame is not None:
+        end -= len(encoder.piece(frame.between, trusted=True))
     spans = [(0, 0)] * len(pieces)
     for i in range(len(pieces) - 1, 0, -1):
         start = end - len(encoder.piece(pieces[i]))
