@@ -15,6 +15,7 @@ With a[h, i, j] the attention of answer token i to token j in head h of one laye
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -125,7 +126,7 @@ def answer_attention(
             raise InputError(f"answer_attention: the layout {name!r} has no passages to look at")
         pieces = template.pieces(materials.question, laid.passages)
         prompt = reader.prompt(pieces, **template.options())
-        spans = _spans(reader, template, pieces, len(prompt))[2 : 2 + len(laid.passages)]
+        spans = _spans(reader, template, pieces, len(laid.passages))
         tokens = reader.encoder.piece(answer) if answer.strip() else []
         if not tokens:
             raise InputError(f"answer_attention: the answer of {name!r} has no token, got {answer!r}")
@@ -142,25 +143,13 @@ def answer_attention(
     }
 
 
-def _spans(reader: Reader, template: NoiseTemplate, pieces: Sequence[str], length: int) -> list[tuple[int, int]]:
-    """Where each piece but the first lies in the prompt of `length` tokens; (0, 0) stands for the first.
-
-    Counted from the end, since what stands before the first piece is the chat template's.
-    """
-    encoder = reader.encoder
-    options = dict(template.chat_options)
-    frame = (
-        None if template.chat is False else encoder.chat_frame(template.system, options, own_lead=bool(template.lead))
-    )
-    end = length - len(encoder.piece(template.lead))
-    if frame is not None:
-        end -= len(encoder.piece(frame.between, trusted=True))
-    spans = [(0, 0)] * len(pieces)
-    for i in range(len(pieces) - 1, 0, -1):
-        start = end - len(encoder.piece(pieces[i]))
-        spans[i] = start, end
-        end = start
-    return spans
+def _spans(reader: Reader, template: NoiseTemplate, pieces: Sequence[str], documents: int) -> list[tuple[int, int]]:
+    """Where each document lies in the prompt of `pieces`, in tokens."""
+    options = {name: value for name, value in template.options().items() if name != "lead"}
+    ends = [len(reader.prefix(pieces[:2], **options))]
+    for piece in pieces[2 : 2 + documents]:
+        ends.append(ends[-1] + len(reader.encoder.piece(piece)))
+    return list(itertools.pairwise(ends))
 
 
 def mean_share(attentions: Iterable[AnswerAttention]) -> FloatArray:
