@@ -84,14 +84,13 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 def requests(reader: Reader, example: Example, orders: list[int]) -> tuple[list[Group], list[str]]:
-    """Each order's candidates and its question, and which of the two each sequence is."""
+    """Each order's candidates and its question (to where the answer starts), and which of the two each sequence is."""
     pieces = encode(reader.encoder, Template(), example.question, example.passages, example.candidates)
     groups, kinds = [], []
     everyone = cyclic(len(example.passages)).permutations.tolist()
     for order in (everyone[o] for o in orders):
         before = pieces.head + pieces.body(order) + pieces.question_lead
-        groups.append(Group(before + pieces.question + pieces.answer, pieces.candidates))
-        groups.append(Group(before, [pieces.question]))
+        groups.append(Group(before + pieces.question + pieces.answer, pieces.candidates, scored_from=len(before)))
         kinds += ["candidate"] * len(pieces.candidates) + ["question"]
     return groups, kinds
 
