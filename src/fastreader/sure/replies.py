@@ -136,19 +136,28 @@ def _pieces(text: str) -> tuple[str, list[str]]:
 
 
 def _lettered(text: str) -> list[str]:
-    """What follows "(a)", "(b)", ...: letters in order, each taken once. A text may begin after its "(a)"."""
+    """What follows "(a)", "(b)", ...: letters in ascending order, up to one that was there already.
+
+    A text may begin after its "(a)".
+    """
     markers: list[tuple[int, int]] = []  # where a piece's marker starts, and where the piece does
+    last, whole = -1, len(text)
     for found in _LETTER.finditer(text):
         index = ord(found.group(1).lower()) - ord("a")
-        if index == 1 and not markers and _clean(text[: found.start()]):
+        if not markers and index == 1 and _clean(text[: found.start()]):
             markers.append((0, 0))
-        if index == len(markers):
-            markers.append(found.span())
-    ends = [start for start, _ in markers[1:]] + [len(text)]
+        elif not markers and index:
+            continue
+        if index <= last:
+            whole = found.start()
+            break
+        markers.append(found.span())
+        last = index
+    ends = [start for start, _ in markers[1:]] + [whole]
     pieces = []
-    for (_, start), end in zip(markers, ends, strict=True):
+    for (_, start), end in zip(markers, ends if markers else [], strict=True):
         lines = text[start:end].strip().splitlines() or [""]
-        pieces.append(_CONJUNCTION.sub("", lines[0].strip()) if end < len(text) else lines[0])
+        pieces.append(_CONJUNCTION.sub("", lines[0].strip()) if end < whole else lines[0])
     return pieces
 
 
