@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import ClassVar
 
 from scripted import ScriptedReader
 
@@ -17,7 +18,8 @@ REPLY = "(a) the Nile, (b) the Seine"
 def stage_of(prompt: str) -> str:
     """Which stage wrote a prompt, told from its texts."""
     for mark, stage in (
-        ("propose two answers", "candidates"),
+        ("then propose", "candidates"),
+        ("them, propose", "candidates"),
         ("The two answers", "candidates"),
         ("Prediction: (", "summaries"),
         ("supports the answer", "generic"),
@@ -83,11 +85,11 @@ class TokenReader(ScriptedReader):
     """A reader whose prompts are token ids, a word each, that shares prefixes and has a context length."""
 
     name = "tokens"
+    words: ClassVar[list[str]] = ["<start>"]  # of all such readers, so that equal texts give equal tokens
 
     def __init__(self, max_length: int | None = None, **rules: Callable[..., object]) -> None:
         super().__init__(**rules)
         self.max_length = max_length
-        self.words: list[str] = ["<start>"]
         self.calls: list[tuple[str, int]] = []
 
     def encode(self, text: str) -> list[int]:
