@@ -231,11 +231,11 @@ def table(record: dict[str, Any]) -> str:
     row = next(iter(record["rows"].values()))
     given, computed = row["stage_2"]
     note = " **The machine was loaded: do not quote these times.**" if record["loaded"] else ""
+    shares = [row["computed"] / row["given"], computed / given]
     return "\n".join(lines) + (
-        f"\n\n{record['questions']} questions, K = {record['k']}, {record['machine']['processor']}. Prompt tokens of stages "
-        f"2 to 4: {row['given']:,} given, {row['computed']:,} ({row['computed'] / row['given']:.1%}) computed by "
-        f"fastreader; of stage 2 {computed / given:.1%}; {row['new']:,} new tokens. Labels: largest difference to the "
-        f"reader in float32, nats.{note}"
+        f"\n\n{record['questions']} questions, K = {record['k']}, {record['machine']['processor']}. Prompt tokens of "
+        f"stages 2 to 4: {row['given']:,} given, {row['computed']:,} ({shares[0]:.1%}) computed by fastreader; of stage "
+        f"2 {shares[1]:.1%}; {row['new']:,} new tokens. Labels: largest difference to the reader in float32, nats.{note}"
     )
 
 
