@@ -231,11 +231,12 @@ def table(record: dict[str, Any]) -> str:
     row = next(iter(record["rows"].values()))
     given, computed = row["stage_2"]
     note = " **The machine was loaded: do not quote these times.**" if record["loaded"] else ""
-    shares = [row["computed"] / row["given"], computed / given]
+    share, second = row["computed"] / row["given"], computed / given
+    k, processor = record["k"], record["machine"]["processor"]
     return "\n".join(lines) + (
-        f"\n\n{record['questions']} questions, K = {record['k']}, {record['machine']['processor']}. Prompt tokens of "
-        f"stages 2 to 4: {row['given']:,} given, {row['computed']:,} ({shares[0]:.1%}) computed by fastreader; of stage "
-        f"2 {shares[1]:.1%}; {row['new']:,} new tokens. Labels: largest difference to the reader in float32, nats.{note}"
+        f"\n\n{record['questions']} questions, K = {k}, {processor}. Prompt tokens of stages 2 to 4: {row['given']:,} "
+        f"given, {row['computed']:,} ({share:.1%}) computed by fastreader; of stage 2 {second:.1%}; {row['new']:,} new "
+        f"tokens. Labels: largest difference to the reader in float32, nats.{note}"
     )
 
 

@@ -164,3 +164,39 @@ def test_a_packed_question_costs_what_it_costs_alone(tiny_reader):
                 result.costs[stage].computed,
                 result.costs[stage].new,
             )
+
+
+def test_passages_that_stand_first_are_read_once(tiny_reader):
+    """A real run with a session between the stages: the texts of a run without it, and fewer tokens computed."""
+    passages = ["Ada was the last of them all, and nobody came after her. " * 4, "Bo was not."]
+    options = {"max_candidate_tokens": 20, "max_summary_tokens": 8, "candidates_prompt": "passages_first"}
+    kept = sure.answer(tiny_reader, "Who was last?", passages, **options)
+    without = next(
+        sure.answer_many(
+            tiny_reader,
+            [Example(q, [Passage(p) for p in passages]) for q in ("Who was last?", "Who was first?")],
+            group=2,
+            **options,
+        )
+    )
+    assert next(iter(kept.costs)) == "passages"
+    assert "passages" not in without.costs
+    assert (kept.candidates, kept.summaries) == (without.candidates, without.summaries)
+    assert kept.scores == without.scores
+    assert kept.readers == without.readers
+    read = kept.costs["passages"].computed
+    assert read > 200
+    for stage in ("candidates", "summaries"):
+        assert kept.costs[stage].given == without.costs[stage].given
+        assert kept.costs[stage].computed == without.costs[stage].computed - read
+
+
+def test_a_kept_prefix_that_does_not_fit_is_noted(tiny_reader, monkeypatch):
+    from fastreader.models import memory
+
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(memory, "hard_limit", lambda *arguments: 10**6)
+    monkeypatch.setattr(memory, "default_budget", lambda *arguments: 10**6)
+    options = {"max_candidate_tokens": 4, "max_summary_tokens": 4, "candidates_prompt": "passages_first"}
+    result = sure.answer(tiny_reader, "Who was last?", ["Ada was."], **options)
+    assert any(note.startswith("the passages were read anew for each stage: session:") for note in result.notes)

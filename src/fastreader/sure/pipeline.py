@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from fastreader.data import Example, Passage
 from fastreader.errors import InputError
 from fastreader.protocol import ReaderProtocol
+from fastreader.sure.keeping import keeping
 from fastreader.sure.lockstep import Journal, Outcome, run
 from fastreader.sure.settings import Settings, make_settings
 from fastreader.sure.task import Readers, Task, make_passages, make_question
@@ -89,16 +91,28 @@ def run_group(
     """Answer examples together, each by a method; results carry their costs and ids."""
     from fastreader.sure.variants import find_method
 
-    programs = []
+    programs, tasks = [], []
     for example, name in items:
         method = find_method(name)
         method.check(settings, example)
         task = Task(example.question.strip(), list(example.passages), settings, readers, list(example.answers))
-        programs.append((method.program(task), readers))
-    outcomes: list[Outcome[Result]] = run(programs, journal)
+        programs.append(method.program(task))
+        tasks.append(task)
+    with ExitStack() as stack:
+        # Of several questions packed together each stage is one call; keeping pays for one.
+        read = stack.enter_context(keeping(tasks[0])) if len(tasks) == 1 and method.rereads else None
+        outcomes: list[Outcome[Result]] = run([(p, t.readers) for p, t in zip(programs, tasks, strict=True)], journal)
     for (example, name), outcome in zip(items, outcomes, strict=True):
+        if read is not None:
+            outcome.costs = {"passages": read, **outcome.costs}
         if outcome.value is not None:
-            outcome.value = dataclasses.replace(outcome.value, costs=outcome.costs, id=example.id, method=name)
+            facts: dict[str, Any] = {
+                "costs": outcome.costs,
+                "id": example.id,
+                "method": name,
+                "readers": readers.describe(),
+            }
+            outcome.value = dataclasses.replace(outcome.value, **facts)
         elif outcome.error is None:
             raise InputError(f"method {name!r} ended without a result")
     return outcomes

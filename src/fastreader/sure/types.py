@@ -97,7 +97,8 @@ class SureResult(_Json):
         scores: K times v + r, of what was used (Eq. 6).
         mode, candidates_prompt, use: as in `Settings`.
         passages: how many were given.
-        costs: by stage: "candidates", "summaries", "validity", "ranking".
+        costs: by stage: "candidates", "summaries", "validity", "ranking"; and "passages" where their keys and values
+            were read once for candidates and summaries.
         notes: what was unusual.
         readers: name, device, dtype and precision of the reader, under "all", and of those of single stages.
         method: "sure", or the name of the variant.

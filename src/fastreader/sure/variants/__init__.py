@@ -13,15 +13,15 @@ _PASSAGES = ("passages",)
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        Method("sure", "candidates, conditional summaries, validity and ranking", ablations.full),
+        Method("sure", "candidates, conditional summaries, validity and ranking", ablations.full, rereads=True),
         Method("base", "the passages as they are", base.base),
         Method("no_retrieval", "the question alone", base.no_retrieval),
-        Method("summaries", "base with all conditional summaries", ablations.with_summaries),
-        Method("ranking", "SuRe without validity", ablations.ranking_only),
-        Method("validity", "SuRe without ranking", ablations.validity_only),
+        Method("summaries", "base with all conditional summaries", ablations.with_summaries, rereads=True),
+        Method("ranking", "SuRe without validity", ablations.ranking_only, rereads=True),
+        Method("validity", "SuRe without ranking", ablations.validity_only, rereads=True),
         Method("multiple_choice", "base with the candidates as choices", ablations.multiple_choice),
         Method("generic_summary", "a summary of no candidate, then base over it", ablations.summary_then_predict),
-        Method("sure_few_shot", "SuRe, candidates after answered questions", ablations.full, ("shots",)),
+        Method("sure_few_shot", "SuRe, candidates after answered questions", ablations.full, ("shots",), rereads=True),
         Method("base_few_shot", "base after answered questions", base.base, ("shots",)),
         Method("oracle", "the best of the candidates", ablations.oracle, ("answers",)),
         Method("rerank", "an answer a passage, then a weighted vote", per_passage.rerank, _PASSAGES),

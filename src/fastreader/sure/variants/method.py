@@ -23,12 +23,14 @@ class Method:
         about: one line.
         program: answers one question.
         needs: some of "passages", "shots" (in the settings) and "answers" (of the example).
+        rereads: whether it asks for candidates and then for summaries of the same passages.
     """
 
     name: str
     about: str
     program: Callable[[Task], Program[Result]]
     needs: tuple[str, ...] = ()
+    rereads: bool = False
 
     def check(self, settings: Settings, example: Example) -> None:
         """Raise InputError where a need is not met."""
@@ -44,7 +46,7 @@ class Method:
             result = yield from self.program(replace(task, passages=task.passages[:count]))
             return result
 
-        return replace(self, name=f"{self.name}@{count}", program=program)
+        return replace(self, name=f"{self.name}@{count}", program=program, rereads=False)
 
 
 def finished(task: Task, answer: str, **details: Any) -> MethodResult:
