@@ -40,7 +40,7 @@ _HOME = {
     "save_examples": "data",
     "score_permutations": "scoring",
 }
-_MODULES = ("errors", "permutations", "sure")
+_MODULES = ("errors", "permutations", "statistics", "sure")
 
 __all__ = [
     "Example",
@@ -62,6 +62,7 @@ __all__ = [
     "permutations",
     "save_examples",
     "score_permutations",
+    "statistics",
     "sure",
 ]
 
