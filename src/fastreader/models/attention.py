@@ -7,6 +7,7 @@ window that lives only in the mask gives numbers that look right and are off by 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,8 @@ class TreePass:
         precision: of the products: "fast" rounds queries, keys and values to bfloat16, "high" splits them,
             None and "exact" take them as they come.
         impl: implementation of the op, "auto" or by name.
+        attend: in place of the op, which is forward only: called as (query [T, Hq, D], key, value, this pass, scale,
+            window, softcap), returns [T, Hq, Dv].
         calls: how often each layer called attention.
     """
 
@@ -44,6 +47,7 @@ class TreePass:
     windows: list[int | None]
     precision: str | None = None
     impl: str = "auto"
+    attend: Callable[[Tensor, Tensor, Tensor, TreePass, float, int | None, float | None], Tensor] | None = None
     calls: dict[int, int] = field(default_factory=dict)
 
     def check_calls(self, model_name: str) -> None:
@@ -119,14 +123,18 @@ def attention_forward(
     given = query.dtype
     if state.precision == "fast":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
+    rows, keys, values = (x[0].transpose(0, 1) for x in (query, key, value))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if state.attend is not None:
+        return state.attend(rows, keys, values, state, scale, sliding_window, softcap)[None].to(given), None
     out = tree_attention(
-        query[0].transpose(0, 1),
-        key[0].transpose(0, 1),
-        value[0].transpose(0, 1),
+        rows,
+        keys,
+        values,
         state.until,
         query_positions=state.positions,
         key_positions=state.positions,
-        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        scale=scale,
         window=sliding_window,
         softcap=softcap,
         split=state.precision == "high",
