@@ -39,7 +39,7 @@ _HOME = {
     "save_examples": "data",
     "score_permutations": "scoring",
 }
-_MODULES = ("errors", "permutations")
+_MODULES = ("errors", "moi", "permutations")
 
 __all__ = [
     "Example",
@@ -57,6 +57,7 @@ __all__ = [
     "TreeStats",
     "errors",
     "load_examples",
+    "moi",
     "permutation_cost",
     "permutations",
     "save_examples",
