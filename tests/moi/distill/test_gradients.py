@@ -8,11 +8,10 @@ import torch
 import transformers
 from support import byte_tokenizer, tiny_llama
 
-from fastreader.models.attention import TreePass
-from fastreader.moi.distill.attention import attend
+from fastreader.models.keys import Scores
+from fastreader.moi.distill.attention import GradientKeys
 from fastreader.moi.distill.head import logprobs
 from fastreader.moi.distill.loss import kl_loss
-from fastreader.ops.tree_attention import AttentionPlan
 from fastreader.ops.tree_attention.reference import tree_attention_reference
 from fastreader.tree import PrefixTree
 
@@ -27,16 +26,11 @@ def a_tree(rng, longest=30, count=6):
     return PrefixTree.build(random_sequences(rng, 20, count, longest))
 
 
-def a_pass(tree):
-    plan = AttentionPlan(tree.until)
-    return TreePass(torch.from_numpy(tree.until), torch.from_numpy(tree.positions), plan, [None], attend=attend)
-
-
 @pytest.mark.parametrize(("window", "softcap"), [(None, None), (5, None), (None, 2.0), (7, 1.5)])
 @pytest.mark.parametrize("heads", [(4, 2), (3, 1)])
 def test_attention_and_its_gradient(window, softcap, heads):
     tree = a_tree(np.random.default_rng(3))
-    state = a_pass(tree)
+    keys = GradientKeys(tree, torch.device("cpu"))
     count = len(tree)
     generator = torch.Generator().manual_seed(0)
     query, key, value = (
@@ -44,9 +38,9 @@ def test_attention_and_its_gradient(window, softcap, heads):
         for h in (heads[0], heads[1], heads[1])
     )
     weight = torch.randn(count, heads[0], 8, dtype=torch.float64, generator=generator)
-    out = attend(query, key, value, state, 0.3, window, softcap)
+    out = keys.attend(0, query, key, value, Scores(0.3, window, softcap, False))
     want, _ = tree_attention_reference(
-        query, key, value, state.until, torch.arange(count), state.positions, state.positions, 0.3, window, softcap
+        query, key, value, keys.until, torch.arange(count), keys.positions, keys.positions, 0.3, window, softcap
     )
     torch.testing.assert_close(out, want, atol=1e-12, rtol=1e-12)
     got = torch.autograd.grad((out * weight).sum(), (query, key, value))
@@ -57,9 +51,9 @@ def test_attention_and_its_gradient(window, softcap, heads):
 
 def test_attention_gradient_by_differences():
     tree = a_tree(np.random.default_rng(1), longest=8, count=3)
-    state = a_pass(tree)
+    keys = GradientKeys(tree, torch.device("cpu"))
     tensors = [torch.randn(len(tree), 2, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    assert torch.autograd.gradcheck(lambda q, k, v: attend(q, k, v, state, 0.5, 4, 3.0), tensors)
+    assert torch.autograd.gradcheck(lambda q, k, v: keys.attend(0, q, k, v, Scores(0.5, 4, 3.0, False)), tensors)
 
 
 @pytest.mark.parametrize(("scale", "softcap", "biased"), [(1.0, None, False), (0.25, 3.0, True)])

@@ -13,7 +13,7 @@ from fastreader.errors import ContextOverflowError, InputError, UnsupportedModel
 peft = pytest.importorskip("peft", reason="the student's adapters come from PEFT: pip install 'fastreader[distill]'")
 
 from fastreader.moi.distill import LoraSettings, Student  # noqa: E402
-from fastreader.moi.distill import student as module  # noqa: E402
+from fastreader.moi.distill.attention import GradientKeys  # noqa: E402
 
 SEQUENCES = [([5, 6, 7, 8, 9], [10, 11]), ([5, 6, 7, 20], [10, 11, 12])]
 
@@ -96,7 +96,8 @@ def test_too_long():
 
 def test_an_architecture_that_differs_is_refused(monkeypatch):
     """The probe at the start sees what no rule names: here attention that is off."""
-    monkeypatch.setattr(module, "attend", lambda q, k, v, *_: v.repeat_interleave(q.shape[1] // v.shape[1], 1))
+    off = lambda self, layer, q, k, v, scores: v.repeat_interleave(q.shape[1] // v.shape[1], 1)  # noqa: E731
+    monkeypatch.setattr(GradientKeys, "attend", off)
     with pytest.raises(UnsupportedModelError, match="differ by"):
         Student.load((tiny_llama(), byte_tokenizer()))
 

@@ -7,45 +7,50 @@ rest. K and V of a stretch are gathered copies, so memory grows with (stretches 
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fastreader.models.attention import TreePass
+from fastreader.models.keys import Scores
 from fastreader.ops.tree_attention.tiled import visible_among
+from fastreader.ops.tree_attention.tiles import cut_tiles
+from fastreader.tree import PrefixTree
 
 
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    state: TreePass,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-) -> Tensor:
-    """Attention of one layer over a packed tree, differentiable in query, key and value.
+class GradientKeys:
+    """The tokens of a tree attending to each other, as `models.keys.TreeKeys`, differentiable.
 
     Args:
-        query: [T, Hq, D]; key: [T, Hk, D]; value: [T, Hk, Dv], any floating type on one device.
-        state: the pass; its plan says which keys each stretch of queries needs.
-        scale: factor on the scores.
-        window: a key is visible only when query position - key position < window; None for all.
-        softcap: scores become ``softcap * tanh(score / softcap)``; None for no bound.
-
-    Returns:
-        [T, Hq, Dv] in value's type.
+        tree: the tree.
+        device: where the model is.
     """
-    places = torch.arange(len(query), device=query.device)
-    tiles = state.plan.tiles
-    blocks = []
-    for start, stop, keys in zip(tiles.starts, tiles.stops, tiles.keys, strict=True):
-        index = torch.from_numpy(keys).to(query.device)
-        mask = visible_among(index, state.until, places[start:stop])
-        if window is not None:
-            mask &= state.positions[start:stop, None] - state.positions[index][None, :] < window
-        blocks.append(_dense(query[start:stop], key[index], value[index], mask, scale, softcap))
-    return torch.cat(blocks)
+
+    def __init__(self, tree: PrefixTree, device: torch.device) -> None:
+        self.until = torch.from_numpy(tree.until).to(device)
+        self.positions = torch.from_numpy(tree.positions).to(device)
+        self.tiles = cut_tiles(tree.until, np.arange(len(tree.until)))
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+        """Attention of one layer.
+
+        Args:
+            layer: which; all are alike here.
+            query: [T, Hq, D]; key: [T, Hk, D]; value: [T, Hk, Dv], any floating type on one device.
+            scores: how scores are made; products are never split.
+
+        Returns:
+            [T, Hq, Dv] in value's type.
+        """
+        places = torch.arange(len(query), device=query.device)
+        blocks = []
+        for start, stop, seen in zip(self.tiles.starts, self.tiles.stops, self.tiles.keys, strict=True):
+            index = torch.from_numpy(seen).to(query.device)
+            mask = visible_among(index, self.until, places[start:stop])
+            if scores.window is not None:
+                mask &= self.positions[start:stop, None] - self.positions[index][None, :] < scores.window
+            blocks.append(_dense(query[start:stop], key[index], value[index], mask, scores.scale, scores.softcap))
+        return torch.cat(blocks)
 
 
 def _dense(

@@ -18,11 +18,10 @@ from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, layer
 from fastreader.models.probe import probe
 from fastreader.models.rotary import rotary_regimes
 from fastreader.models.text import TextEncoder
-from fastreader.moi.distill.attention import attend
+from fastreader.moi.distill.attention import GradientKeys
 from fastreader.moi.distill.head import logprobs
 from fastreader.moi.distill.settings import LoraSettings
 from fastreader.ops.linear_logprob import LogprobStats
-from fastreader.ops.tree_attention import AttentionPlan
 from fastreader.tree import PrefixTree, Tokens, TreeStats
 
 
@@ -174,16 +173,10 @@ class Student:
     def _pair_logprobs(self, tree: PrefixTree) -> Tensor:
         """Log-probability of each (source, target) pair of the tree: [R]."""
         device = self.device
-        state = TreePass(
-            until=torch.from_numpy(tree.until).to(device),
-            positions=torch.from_numpy(tree.positions).to(device),
-            plan=AttentionPlan(tree.until),
-            windows=self._windows,
-            attend=attend,
-        )
+        state = TreePass(GradientKeys(tree, device), self._windows)
         arguments: dict[str, Any] = {
             "input_ids": torch.from_numpy(tree.token_ids).to(device)[None],
-            "position_ids": state.positions.to(torch.int64)[None],
+            "position_ids": torch.from_numpy(tree.positions).to(device, torch.int64)[None],
             "use_cache": False,
             KEYWORD: state,
         }
