@@ -9,7 +9,7 @@ import torch
 from support import byte_tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from test_architectures import FAMILIES, LONGROPE, tiny
+from test_architectures import FAMILIES, tiny
 
 from fastreader import Reader
 
