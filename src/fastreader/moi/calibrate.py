@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize_scalar
-from scipy.stats import t as student
 
 from fastreader.errors import InputError
 from fastreader.moi.debias import debias, tempered
@@ -276,7 +274,9 @@ def _held_out(
         rows += float(out.sum())
     r2 = float(gained.sum() / spread.sum())
     deviation = float(gained.std(ddof=1)) / np.sqrt(len(gained))
-    limit = float(student.ppf(1 - _CHANCE, len(gained) - 1))
+    from scipy.special import stdtrit
+
+    limit = float(stdtrit(len(gained) - 1, 1 - _CHANCE))
     return _HeldOut(r2, bool(r2 > 0 and gained.mean() > limit * deviation), max(1.0, surprise / rows))
 
 
@@ -357,6 +357,8 @@ def _temperature(bias: PositionBias, observed: list[Observations], gold: Sequenc
     def loss(log_temperature: float) -> float:
         t = float(np.exp(log_temperature))
         return -float(np.mean([np.log(tempered(p, t if t != 1.0 else 1.0 + 1e-12)[i]) for p, i in chosen]))
+
+    from scipy.optimize import minimize_scalar
 
     found: Any = minimize_scalar(loss, bounds=(np.log(0.2), np.log(20.0)), method="bounded")
     return float(np.exp(found.x))

@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 
 from fastreader.errors import InputError
 from fastreader.moi.likelihood import places_of
@@ -107,6 +106,8 @@ def jacobian(a: FloatArray, u: FloatArray, permutations: IntArray, place: IntArr
 def _descend(
     a: FloatArray, permutations: IntArray, place: IntArray, s: FloatArray
 ) -> tuple[FloatArray, FloatArray, float]:
+    from scipy.optimize import minimize
+
     length, n = permutations.shape[1], place.shape[1]
     u = np.linalg.lstsq(np.append(a, 0.0)[place], s, rcond=1e-3)[0]
     of_sum = np.concatenate([np.ones(length), np.zeros(n)])
