@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastreader import generation
 from fastreader.errors import ContextOverflowError, InputError, NumericsError, OutOfBudgetError
 from fastreader.models import load as loading
 from fastreader.models import memory
@@ -20,7 +21,8 @@ from fastreader.models.adapter import TreeModel
 from fastreader.models.precision import Arithmetic
 from fastreader.models.probe import probe
 from fastreader.models.text import ChatFrame, TextEncoder
-from fastreader.protocol import Loglikelihood, Results, TextOrTokens
+from fastreader.protocol import Generation, Loglikelihood, Results, TextOrTokens
+from fastreader.sampling import Sampling
 from fastreader.tree import PrefixTree, Tokens, TreeStats, split
 
 
@@ -249,6 +251,90 @@ class Reader:
         ]
         return Results(results, scores.stats, scores.passes, scores.seconds)
 
+    def generate(
+        self,
+        prompts: Iterable[TextOrTokens],
+        *,
+        max_new_tokens: int = 128,
+        n: int = 1,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        stop_tokens: Sequence[int] = (),
+        token_logprobs: bool = False,
+        on_overflow: str = "error",
+        max_tokens: int | None = None,
+        progress: bool | None = None,
+    ) -> Results[list[Generation]]:
+        """Write `n` texts after each prompt; shared prefixes are read once, and all texts are written together.
+
+        A text does not depend on the other prompts, on their order or on how they were split, beyond rounding:
+        what a sample draws follows from the seed, its prompt and how many samples of an equal prompt came before
+        it, so that n copies of a prompt are n samples of it.
+
+        Args:
+            prompts: texts (read with their special tokens, as `TextEncoder.start` trusts them), or token ids as
+                `prompt` gives them; an empty one is a beginning of text.
+            max_new_tokens: tokens written at most.
+            n: texts a prompt.
+            temperature: divides the logits; 0 for greedy decoding.
+            top_k: draw among this many most likely tokens.
+            top_p: draw among the fewest most likely tokens whose probabilities sum to this.
+            seed: of the draws.
+            stop: texts that end a text; they are cut off, with what follows them.
+            stop_tokens: token ids that end a text, besides the model's own end of turn or text.
+            token_logprobs: also give each token's log-probability.
+            on_overflow: "error" refuses a prompt longer than the context; "truncate" drops tokens from the left of
+                a prompt so that `max_new_tokens` fit. A text that reaches the end of the context stops there.
+            max_tokens: prompt tokens read in one pass at most, those of new tokens' keys counted; by default from
+                free memory.
+            progress: show a progress bar; None: where standard error is a terminal.
+
+        Returns:
+            For each prompt its `n` `Generation`s, in order; with `.stats`, `.passes` and `.seconds`.
+
+        Raises:
+            InputError: an argument out of range, or token ids out of range.
+            ContextOverflowError: a prompt leaves no room to write.
+            OutOfBudgetError: one prompt and its text alone do not fit in memory.
+            NumericsError: logits are not finite.
+        """
+        return generation.generate(
+            self,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            n=n,
+            sampling=Sampling(temperature, top_k, top_p),
+            seed=seed,
+            stop=stop,
+            stop_tokens=stop_tokens,
+            token_logprobs=token_logprobs,
+            on_overflow=on_overflow,
+            max_tokens=max_tokens,
+            progress=progress,
+        )
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens by which the model ends a turn or a text: its generation config's and its tokenizer's."""
+        own = self.encoder.tokenizer.eos_token_id
+        return self._model.end_tokens() | (frozenset() if own is None else {int(own)})
+
+    def encode_prompt(self, prompt: TextOrTokens, name: str = "prompt") -> Sequence[int]:
+        """Token ids of a prompt given as text or as token ids.
+
+        Raises:
+            InputError: neither.
+        """
+        if isinstance(prompt, str):
+            return self.encoder.start(prompt, trusted=True) or [self.encoder.prefix_token()]
+        if not isinstance(prompt, (Sequence, np.ndarray)):
+            raise InputError(f"{name}: expected text or token ids, got {type(prompt).__name__}")
+        assert not isinstance(prompt, str)
+        return prompt if len(prompt) else [self.encoder.prefix_token()]
+
     def score(self, sequences: Sequence[tuple[Tokens, Tokens]], *, max_tokens: int | None = None) -> SequenceScores:
         """Score (context, continuation) pairs of token ids; the layer under `loglikelihood`.
 
@@ -287,8 +373,16 @@ class Reader:
             stats = stats + tree.stats
         return SequenceScores(logprob, tokens, greedy, token_logprobs, stats, len(trees), time.perf_counter() - started)
 
-    def plan(self, sequences: Sequence[tuple[Tokens, Tokens]], max_tokens: int | None = None) -> list[PrefixTree]:
+    def plan(
+        self, sequences: Sequence[tuple[Tokens, Tokens]], max_tokens: int | None = None, *, new_tokens: int = 0
+    ) -> list[PrefixTree]:
         """The trees a call of `score` would run, without running them; `sequence_ids` refer to `sequences`.
+
+        Args:
+            sequences: as for `score`.
+            max_tokens: as for `loglikelihood`.
+            new_tokens: how many are written after each sequence; memory is then set aside for their keys and
+                values, and for those of the tree.
 
         Raises:
             ContextOverflowError, InputError, OutOfBudgetError: as `loglikelihood`.
@@ -307,12 +401,15 @@ class Reader:
         if not regimes:
             raise InputError("sequences: expected at least one, got none")
         trees = []
-        limit = memory.hard_limit(self._model.bytes_per_token, self._model.device)
+        size, reserve = memory.while_writing(self._model.bytes_per_token, self._model.key_value_bytes, new_tokens)
+        limit = memory.hard_limit(size, self._model.device)
+        budget = min(max_tokens or memory.default_budget(size, self._model.device), limit)
         for members in regimes.values():
-            for tree in split([sequences[i] for i in members], min(max_tokens or self.budget(), limit)):
-                if len(tree) > limit:
+            for tree in split([sequences[i] for i in members], budget, reserve):
+                if len(tree) + reserve * len(tree.leaves) > limit:
+                    writing = f" and {new_tokens} to write" if new_tokens else ""
                     raise OutOfBudgetError(
-                        f"one sequence of {len(tree)} tokens does not fit: memory allows about {limit} here"
+                        f"one sequence of {len(tree)} tokens{writing} does not fit: memory allows about {limit} here"
                     )
                 highest = int(max(tree.token_ids.max(), tree.targets.max(initial=0)))
                 if highest >= vocabulary:

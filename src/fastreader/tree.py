@@ -138,7 +138,7 @@ class _Sorted:
     shared: IntArray  # [S] longest common prefix with the sequence before
 
 
-def split(sequences: Iterable[tuple[Tokens, Tokens]], max_tokens: int | None) -> list[PrefixTree]:
+def split(sequences: Iterable[tuple[Tokens, Tokens]], max_tokens: int | None, reserve: int = 0) -> list[PrefixTree]:
     """Pack sequences into as few recomputed tokens as trees of at most `max_tokens` tokens allow.
 
     Cutting the sorted sequences before the i-th computes the prefix it shares with the one before a second
@@ -148,6 +148,7 @@ def split(sequences: Iterable[tuple[Tokens, Tokens]], max_tokens: int | None) ->
     Args:
         sequences: (context, continuation) pairs of token ids, as for `PrefixTree.build`.
         max_tokens: tokens computed in one tree at most; None for one tree.
+        reserve: tokens that every sequence takes besides its own, for what is written after it.
 
     Returns:
         Trees whose `sequence_ids` together are 0..S-1.
@@ -163,7 +164,7 @@ def split(sequences: Iterable[tuple[Tokens, Tokens]], max_tokens: int | None) ->
     arrays = [_as_array(i, context, continuation) for i, (context, continuation) in enumerate(pairs)]
     contexts = np.array([len(context) for context, _ in pairs], dtype=np.int64)
     ordered = _sort(arrays, contexts)
-    bounds = _cuts(ordered, max_tokens)
+    bounds = _cuts(ordered, max_tokens, reserve)
     return [_pack(ordered, arrays, contexts, first, last) for first, last in itertools.pairwise(bounds)]
 
 
@@ -211,7 +212,7 @@ def _common_prefixes(flat: IntArray, starts: IntArray, lengths: IntArray) -> Int
     return shared
 
 
-def _cuts(ordered: _Sorted, max_tokens: int | None) -> list[int]:
+def _cuts(ordered: _Sorted, max_tokens: int | None, reserve: int) -> list[int]:
     """Bounds of the groups of sorted sequences: minimal recomputation, then fewest groups.
 
     ``best[b]`` is the least cost of grouping the first b sequences. A group a..b-1 computes
@@ -221,9 +222,9 @@ def _cuts(ordered: _Sorted, max_tokens: int | None) -> list[int]:
     count = len(ordered.order)
     if max_tokens is None:
         return [0, count]
-    new = ordered.lengths - ordered.shared
+    new = ordered.lengths - ordered.shared + reserve
     total = np.concatenate([[0], np.cumsum(new)]).tolist()
-    shared, lengths = ordered.shared.tolist(), ordered.lengths.tolist()
+    shared, lengths = ordered.shared.tolist(), (ordered.lengths + reserve).tolist()
     best: list[tuple[int, int]] = [(0, 0)]
     came_from = [0]
     window: deque[int] = deque()

@@ -6,17 +6,20 @@ import copy
 import inspect
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fastreader.errors import UnsupportedModelError
 from fastreader.models import memory
 from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, attention_forward, layer_windows
+from fastreader.models.head import LogitHead
+from fastreader.models.keys import Keys, KeyValues, TreeKeys
 from fastreader.models.precision import Precision
 from fastreader.models.rotary import rotary_regimes
 from fastreader.models.wide import why_not_wide, widen
 from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
-from fastreader.ops.tree_attention import AttentionPlan
 from fastreader.tree import PrefixTree
 
 
@@ -59,6 +62,7 @@ class TreeModel:
         self.head = _lm_head(self.model, name)
         self.logit_scale = _logit_scale(self.config)
         self.logit_softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
+        self.logits = LogitHead(self.head, self._head_precision(), self.logit_scale, self.logit_softcap)
         _register()
         self.model.config._attn_implementation = ATTENTION_NAME
 
@@ -87,29 +91,61 @@ class TreeModel:
                 return int(value)
         return None
 
+    @property
+    def key_value_bytes(self) -> int:
+        """Memory of one token's keys and values in all layers, in bytes."""
+        return memory.key_value_bytes(self.config, self._key_dtype())
+
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end a text by the model's own account: its generation config's, else its config's."""
+        generation = getattr(self.model, "generation_config", None)
+        for source in (generation, self.config):
+            tokens = getattr(source, "eos_token_id", None)
+            if tokens is not None:
+                return frozenset([tokens] if isinstance(tokens, int) else tokens)
+        return frozenset()
+
+    def _key_dtype(self) -> torch.dtype:
+        if self.why_own:
+            return self.dtype
+        if self.precision == "fast":
+            return torch.bfloat16
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    def _head_precision(self) -> str:
+        if self.why_own:  # states are in the stored type already, so that nothing is lost in bfloat16
+            return "fast" if self.dtype == torch.bfloat16 else "exact"
+        return self.precision
+
     def forget_plain(self) -> None:
         """Let go of the model's own modules, whose weights the widened ones may hold in another layout."""
         self.plain = None
 
-    @torch.inference_mode()
-    def hidden(self, tree: PrefixTree, impl: str = "auto") -> Tensor:
+    def hidden(self, tree: PrefixTree, impl: str = "auto", record: KeyValues | None = None) -> Tensor:
         """Final hidden states of the whole tree: [T, E], after the final norm; float32 where widened.
+
+        Args:
+            tree: the tree.
+            impl: implementation of the attention op.
+            record: takes every layer's keys and values, to go on from the tree.
+
+        Raises:
+            UnsupportedModelError: a layer asks for something the packed pass does not compute.
+        """
+        return self.forward(tree.token_ids, tree.positions, TreeKeys(tree, self.device, record, impl))
+
+    @torch.inference_mode()
+    def forward(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], keys: Keys) -> Tensor:
+        """Final hidden states [N, E] of new tokens at these positions that attend to `keys`.
 
         Raises:
             UnsupportedModelError: a layer asks for something the packed pass does not compute.
         """
         device = self.device
-        state = TreePass(
-            until=torch.from_numpy(tree.until).to(device),
-            positions=torch.from_numpy(tree.positions).to(device),
-            plan=AttentionPlan(tree.until, query_positions=tree.positions, key_positions=tree.positions),
-            windows=self.windows,
-            precision=None if self.why_own else self.precision,
-            impl=impl,
-        )
+        state = TreePass(keys, self.windows, None if self.why_own else self.precision)
         arguments: dict[str, Any] = {
-            "input_ids": torch.from_numpy(tree.token_ids).to(device)[None],
-            "position_ids": state.positions.to(torch.int64)[None],
+            "input_ids": torch.from_numpy(token_ids).to(device)[None],
+            "position_ids": torch.from_numpy(positions).to(device, torch.int64)[None],
             "use_cache": False,
             KEYWORD: state,
         }

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fastreader.errors import UnsupportedModelError
-from fastreader.ops.tree_attention import AttentionPlan, tree_attention
+from fastreader.models.keys import Keys, Scores
 
 ATTENTION_NAME = "fastreader_tree"
 KEYWORD = "fastreader_pass"
@@ -25,25 +25,19 @@ _HARMLESS = {"position_ids", "cache_position", "use_cache", "return_dict", "outp
 
 @dataclass
 class TreePass:
-    """One pass over one tree, as the attention calls see it.
+    """One pass of new tokens through the model, as the attention calls see it.
 
     Attributes:
-        until: int32 [T] on the model's device.
-        positions: int32 [T] on the model's device.
-        plan: the tree's attention plan, shared by all layers.
+        keys: what the new tokens attend to.
         windows: expected window of each layer in tokens, None for full attention.
         precision: of the products: "fast" rounds queries, keys and values to bfloat16, "high" splits them,
             None and "exact" take them as they come.
-        impl: implementation of the op, "auto" or by name.
         calls: how often each layer called attention.
     """
 
-    until: Tensor
-    positions: Tensor
-    plan: AttentionPlan
+    keys: Keys
     windows: list[int | None]
     precision: str | None = None
-    impl: str = "auto"
     calls: dict[int, int] = field(default_factory=dict)
 
     def check_calls(self, model_name: str) -> None:
@@ -119,21 +113,18 @@ def attention_forward(
     given = query.dtype
     if state.precision == "fast":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
-    out = tree_attention(
+    out = state.keys.attend(
+        layer,
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
-        state.until,
-        query_positions=state.positions,
-        key_positions=state.positions,
-        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
-        window=sliding_window,
-        softcap=softcap,
-        split=state.precision == "high",
-        plan=state.plan,
-        impl=state.impl,
+        Scores(
+            scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+            window=sliding_window,
+            softcap=softcap,
+            split=state.precision == "high",
+        ),
     )
-    assert isinstance(out, Tensor)
     return out[None].to(given), None
 
 

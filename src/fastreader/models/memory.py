@@ -52,6 +52,36 @@ def bytes_per_token(config: Any, dtype: torch.dtype, widened: bool) -> int:
     return 3 * hidden * size + 2 * hidden * max(size, 4) + max(attention, 4 * inner * size)
 
 
+def key_value_bytes(config: Any, dtype: torch.dtype) -> int:
+    """Keys and values of one token in all layers, in bytes.
+
+    Args:
+        config: the text model's config.
+        dtype: what they are kept in.
+    """
+    heads = int(config.num_attention_heads)
+    head_size = int(getattr(config, "head_dim", None) or int(config.hidden_size) // heads)
+    key_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    return int(config.num_hidden_layers) * 2 * key_heads * head_size * torch.empty((), dtype=dtype).element_size()
+
+
+def while_writing(activation_bytes: int, key_value_bytes: int, new_tokens: int) -> tuple[int, int]:
+    """What a prompt token and a text to be written after it take.
+
+    Args:
+        activation_bytes: of a packed token, see `bytes_per_token`.
+        key_value_bytes: of a token, see `key_value_bytes`.
+        new_tokens: how many are written; the last is never read, so that for one no keys are kept.
+
+    Returns:
+        (bytes a prompt token, prompt tokens that take as much memory as one text)
+    """
+    if new_tokens < 2:
+        return activation_bytes, new_tokens
+    size = activation_bytes + key_value_bytes
+    return size, -(-(activation_bytes + new_tokens * key_value_bytes) // size)
+
+
 def default_budget(bytes_a_token: int, device: torch.device) -> int:
     """Tokens a pass may hold by default: what fits in a share of the free memory, within reason."""
     return max(1, min(_MOST, int(_SHARE * free_bytes(device) / bytes_a_token)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +90,10 @@ class TextEncoder:
         """Token ids of the piece that starts a prompt, with a beginning-of-text token where the model wants one."""
         tokens = self.piece(text, first=True, trusted=trusted)
         return tokens if tokens[: len(self.bos)] == self.bos else self.bos + tokens
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of token ids that a model wrote, special tokens left out."""
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def prefix_token(self) -> int:
         """What an empty context is scored behind: beginning of text, else end of text.

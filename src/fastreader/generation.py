@@ -1,0 +1,267 @@
+"""Many texts at once: prompts packed as a tree and read once, then every text written a token a step, together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastreader.errors import ContextOverflowError, InputError, NumericsError
+from fastreader.models.adapter import TreeModel
+from fastreader.models.keys import IntArray, KeyValues, RowKeys
+from fastreader.progress import track
+from fastreader.protocol import Generation, Results, TextOrTokens
+from fastreader.sampling import Sampling, choose, row_generator
+from fastreader.stopping import Decode, StopWatch, check_stop, cut
+from fastreader.tree import PrefixTree, TreeStats
+
+if TYPE_CHECKING:
+    from fastreader.reader import Reader
+
+_LOGIT_BYTES = 64 << 20  # logits held at once
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of every row.
+
+    Attributes:
+        max_new_tokens: tokens a row writes at most.
+        sampling: how tokens are drawn.
+        end: tokens by which the model ends its text.
+        stop: stop strings.
+        stop_tokens: the caller's stop tokens.
+        token_logprobs: whether log-probabilities are asked for.
+    """
+
+    max_new_tokens: int
+    sampling: Sampling
+    end: frozenset[int]
+    stop: tuple[str, ...]
+    stop_tokens: frozenset[int]
+    token_logprobs: bool
+
+
+@dataclass(eq=False)
+class Row:
+    """One text being written.
+
+    Attributes:
+        prompt: token ids.
+        room: tokens that may be written before the context is full, or max_new_tokens.
+        draw: its random numbers.
+        watch: looks for stop strings.
+        truncated: tokens dropped from the prompt's left.
+        tokens: what it wrote.
+        logprobs: of each, nats; empty unless asked for.
+        finish: see `Generation`; "" while it is being written.
+    """
+
+    prompt: Sequence[int]
+    room: int
+    draw: np.random.Generator
+    watch: StopWatch
+    truncated: int = 0
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: str = ""
+
+    def add(self, token: int, logprob: float | None, request: Request) -> None:
+        """Write one more token, and see whether it is the last."""
+        if token in request.stop_tokens:
+            self.finish = "stop"
+        elif token in request.end:
+            self.finish = "end"
+        else:
+            self.tokens.append(token)
+            if logprob is not None:
+                self.logprobs.append(logprob)
+            if self.watch.found(self.tokens):
+                self.finish = "stop"
+            elif len(self.tokens) >= self.room:
+                self.finish = "length"
+
+
+def generate(
+    reader: Reader,
+    prompts: Iterable[TextOrTokens],
+    *,
+    max_new_tokens: int,
+    n: int,
+    sampling: Sampling,
+    seed: int,
+    stop: Sequence[str],
+    stop_tokens: Sequence[int],
+    token_logprobs: bool,
+    on_overflow: str,
+    max_tokens: int | None,
+    progress: bool | None,
+) -> Results[list[Generation]]:
+    """The work of `Reader.generate`, which documents the arguments."""
+    started = time.perf_counter()
+    if max_new_tokens < 1:
+        raise InputError(f"max_new_tokens: expected at least 1, got {max_new_tokens}")
+    if n < 1:
+        raise InputError(f"n: expected at least 1, got {n}")
+    if isinstance(prompts, str):
+        raise InputError(f"prompts: expected a list of prompts, got the text {prompts[:60]!r}")
+    if on_overflow not in ("error", "truncate"):
+        raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
+    request = Request(
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        end=reader.end_tokens,
+        stop=check_stop(stop),
+        stop_tokens=frozenset(int(t) for t in stop_tokens),
+        token_logprobs=token_logprobs,
+    )
+    rows: list[Row] = []
+    seen: Counter[tuple[int, ...]] = Counter()
+    for i, prompt in enumerate(prompts):
+        tokens = reader.encode_prompt(prompt, f"prompts[{i}]")
+        kept = _fitted(tokens, i, max_new_tokens, reader.max_length, reader.name, on_overflow)
+        room = max_new_tokens if reader.max_length is None else min(max_new_tokens, reader.max_length + 1 - len(kept))
+        for _ in range(n):
+            # Equal prompts draw on, so that n copies of a prompt are n samples of it.
+            generator = row_generator(seed, kept, seen[tuple(kept)])
+            seen[tuple(kept)] += 1
+            watch = StopWatch(reader.encoder.text, request.stop)
+            rows.append(Row(kept, room, generator, watch, truncated=len(tokens) - len(kept)))
+    stats, passes = TreeStats(0, 0, 0, 0), 0
+    with track("generating", len(rows), "texts", progress) as advance:
+        waiting = rows
+        while waiting:
+            contexts = [([*row.prompt, *row.tokens], ()) for row in waiting]
+            for tree in reader.plan(contexts, max_tokens, new_tokens=max_new_tokens):
+                members = [waiting[i] for i in tree.sequence_ids]
+                written = sum(len(row.tokens) for row in members)
+                run(reader._model, reader._lock, tree, members, request, advance)
+                written = sum(len(row.tokens) for row in members) - written
+                scored = written if token_logprobs else 0
+                stats = stats + TreeStats(0, written, tree.stats.computed + written, scored)
+                passes += 1
+            waiting = [row for row in waiting if not row.finish]
+    given = sum(len(row.prompt) for row in rows)
+    stats = stats + TreeStats(len(rows), given, 0, 0)
+    texts = [_generation(row, reader.encoder.text, request) for row in rows]
+    grouped = [texts[i : i + n] for i in range(0, len(texts), n)]
+    return Results(grouped, stats, passes, time.perf_counter() - started)
+
+
+def run(
+    model: TreeModel,
+    lock: threading.Lock,
+    tree: PrefixTree,
+    members: list[Row],
+    request: Request,
+    advance: Callable[[int], None],
+) -> None:
+    """Read one tree of prompts, then write until every row is finished or must be read anew.
+
+    A row of a model whose rotary frequencies change with the text's length leaves unfinished when its length
+    crosses the threshold: all its keys are others from there on.
+
+    Args:
+        model: the model.
+        lock: held during a pass.
+        tree: contexts (prompt and what was written before) of the rows, without continuations.
+        members: the rows, in the tree's order of sequences; written to.
+        request: what is asked of them.
+        advance: called with the number of rows finished.
+    """
+    order = np.argsort(tree.leaves, kind="stable")
+    rows, leaves = [members[i] for i in order], tree.leaves[order]
+    regime = model.regimes.of(int(tree.positions[leaves[0]]) + 1)
+    room = max(row.room - len(row.tokens) for row in rows)
+    record = KeyValues.empty() if room > 1 else None
+    with lock:
+        states = model.hidden(tree, record=record)
+    distinct, state_of = np.unique(leaves, return_inverse=True)
+    states = states[torch.from_numpy(distinct).to(states.device)]  # the others' memory is free again
+    _write(model, states, state_of, rows, request)
+    advance(sum(bool(row.finish) for row in rows))
+    if record is None:
+        return
+    keys = RowKeys(tree, record, leaves, room - 1, any(model.windows), model.device)
+    while True:
+        positions = keys.positions.tolist()
+        live = [i for i, row in enumerate(rows) if not row.finish and model.regimes.of(positions[i] + 1) == regime]
+        if not live:
+            return
+        if len(live) < len(rows):
+            rows = [rows[i] for i in live]
+            keys.keep(np.asarray(live, dtype=np.int64))
+        keys.begin()
+        tokens = np.asarray([row.tokens[-1] for row in rows], dtype=np.int64)
+        with lock:
+            states = model.forward(tokens, keys.place, keys)
+        _write(model, states, np.arange(len(rows)), rows, request)
+        advance(sum(bool(row.finish) for row in rows))
+
+
+def _write(model: TreeModel, states: Tensor, state_of: IntArray, rows: list[Row], request: Request) -> None:
+    """Choose the next token of every row; row r's distribution comes from ``states[state_of[r]]``, ascending."""
+    per = max(1, _LOGIT_BYTES // (4 * model.head.weight.shape[0]))
+    for first in range(0, len(rows), per):
+        part = rows[first : first + per]
+        used, of = np.unique(state_of[first : first + per], return_inverse=True)
+        logits = model.logits(states[torch.from_numpy(used).to(states.device)])
+        if len(used) < len(part):
+            logits = logits[torch.from_numpy(of).to(states.device)]
+        if not bool(torch.isfinite(logits.amax(dim=-1)).all()):
+            raise NumericsError(
+                f"{model.name}: the logits of a next token are not finite; the weights are damaged, or their products "
+                f"too large for precision {model.precision!r}"
+            )
+        uniforms = [row.draw.random() for row in part] if request.sampling.temperature else []
+        chosen = choose(logits, request.sampling, uniforms)
+        logprobs: list[float] | list[None] = [None] * len(part)
+        if request.token_logprobs:
+            picked = logits.gather(1, chosen[:, None])[:, 0]
+            logprobs = (picked.double() - logits.double().logsumexp(dim=-1)).tolist()
+        for row, token, logprob in zip(part, chosen.tolist(), logprobs, strict=True):
+            row.add(token, logprob, request)
+
+
+def _fitted(
+    tokens: Sequence[int], index: int, max_new_tokens: int, limit: int | None, name: str, on_overflow: str
+) -> Sequence[int]:
+    """The prompt, or the end of it that leaves room to write.
+
+    Raises:
+        ContextOverflowError: there is no room.
+    """
+    if limit is None:
+        return tokens
+    if on_overflow == "error":
+        if len(tokens) > limit:
+            raise ContextOverflowError(
+                f"prompts[{index}] is {len(tokens)} tokens long, the context of {name} is {limit}: no room to write"
+            )
+        return tokens
+    kept = limit + 1 - max_new_tokens
+    if kept < 1:
+        raise ContextOverflowError(
+            f"max_new_tokens: {max_new_tokens} tokens leave no room for a prompt in the context of {name}, {limit}"
+        )
+    return tokens[-kept:]
+
+
+def _generation(row: Row, decode: Decode, request: Request) -> Generation:
+    text = decode(row.tokens)
+    shortened = cut(text, request.stop)
+    return Generation(
+        text=text if shortened is None else shortened,
+        token_ids=row.tokens,
+        finish=row.finish if shortened is None else "stop",
+        prompt_tokens=len(row.prompt),
+        token_logprobs=row.logprobs if request.token_logprobs else None,
+        truncated=row.truncated,
+    )

@@ -1,0 +1,49 @@
+"""LogitHead: all logits of a few rows, for choosing the next token."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fastreader.ops.linear import PackedWeight, linear, prepare
+
+
+class LogitHead:
+    """The LM head as float32 logits; scoring never holds them and has an op of its own (`ops.linear_logprob`).
+
+    The weight is laid out for the kernels on first use: memory of one more LM head, in models that generate.
+
+    Args:
+        layer: the model's LM head.
+        precision: of the products, see `ops.linear`.
+        scale: factor on the logits.
+        softcap: bound on the logits after that, or None.
+    """
+
+    def __init__(self, layer: nn.Linear, precision: str, scale: float, softcap: float | None) -> None:
+        self._layer = layer
+        self._scale = scale
+        self._softcap = softcap
+        self._precision = precision
+        self._weight: Tensor | PackedWeight | None = None
+
+    @torch.inference_mode()
+    def __call__(self, states: Tensor) -> Tensor:
+        """Hidden states [R, E] to logits [R, V], float32 (float64 for float64 states)."""
+        if self._weight is None:
+            self._prepare()
+        assert self._weight is not None
+        wide = states if states.dtype == torch.float64 else states.float()
+        logits = linear(wide, self._weight, self._layer.bias, precision=self._precision)
+        if self._scale != 1.0:
+            logits *= self._scale
+        if self._softcap is not None:
+            logits = self._softcap * torch.tanh(logits / self._softcap)
+        return logits
+
+    def _prepare(self) -> None:
+        weight = self._layer.weight.detach()
+        self._weight = prepare(weight, self._precision)
+        if self._precision == "fast" and not isinstance(self._weight, PackedWeight) and weight.device.type == "cpu":
+            # PyTorch's bfloat16 products would round the logits themselves, so that neighbours tie.
+            self._precision, self._weight = "exact", weight
