@@ -40,7 +40,7 @@ _HOME = {
     "save_examples": "data",
     "score_permutations": "scoring",
 }
-_MODULES = ("errors", "noise", "permutations", "statistics", "sure")
+_MODULES = ("errors", "moi", "noise", "permutations", "statistics", "sure")
 
 __all__ = [
     "Example",
@@ -58,6 +58,7 @@ __all__ = [
     "TreeStats",
     "errors",
     "load_examples",
+    "moi",
     "noise",
     "permutation_cost",
     "permutations",
