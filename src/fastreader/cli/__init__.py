@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fastreader import __version__
-from fastreader.cli import eor, info, models, score, vote
+from fastreader.cli import ask, bench, eor, info, models, score, vote
 from fastreader.errors import FastreaderError
 
 app = typer.Typer(
@@ -21,6 +21,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(score.score)
+app.command()(bench.bench)
+app.command()(ask.ask)
 app.command()(eor.eor)
 app.command()(vote.vote)
 app.command()(info.info)

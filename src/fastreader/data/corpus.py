@@ -1,4 +1,4 @@
-"""Passage files: a pool to retrieve from, one JSON object a line, plain or gzipped."""
+"""Passages that belong to no question: a pool to draw from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastreader.data.types import Passage
 from fastreader.errors import InputError
 
 
-class _Pooled(Row):
+class _PoolRow(Row):
     id: Id | None = Field(None, validation_alias=AliasChoices("id", "_id", "docid"))
     title: AnyText | None = None
     text: AnyText | None = None
@@ -19,36 +19,34 @@ class _Pooled(Row):
     def passage(self) -> Passage:
         title, text = self.title or "", self.text
         if text is None:
-            title, text = split_contents(self.contents or "") if self.title is None else (title, self.contents or "")
+            if self.contents is None:
+                raise InputError("missing key 'text'")
+            title, text = (title, self.contents) if title else split_contents(self.contents)
         if not text.strip():  # BEIR has documents that are a title alone
             title, text = "", title
         if not text.strip():
-            raise InputError("expected a text, contents or at least a title, got neither")
+            raise InputError("text: expected text that is not empty, got none, and no title")
         return Passage(text, title, self.id, metadata=self.rest)
 
 
-def load_passages(path: PathLike, *, limit: int | None = None) -> list[Passage]:
-    """Read a pool: lines ``{id | _id | docid, title, text}`` (BEIR, DPR) or ``{id, contents}`` (FlashRAG, Pyserini).
+def load_passages(path: PathLike) -> list[Passage]:
+    """Read a pool of passages, one JSON object a line, plain or gzipped.
 
-    Args:
-        path: the file.
-        limit: read at most so many.
+    Keys: ``text`` (or ``contents``, whose first line is the title where there is no ``title``), ``title``, ``id`` (or
+    ``_id``, ``docid``); others are kept in `metadata`. A passage without text gives its title as its text.
 
     Raises:
-        InputError: naming the file and the line; or a file without passages.
+        InputError: naming the file and the line: broken JSON, no text, a value of another kind; or a file that cannot
+            be read or holds no passage.
     """
-    if limit is not None and limit < 1:
-        raise InputError(f"load_passages: limit must be at least 1, got {limit}")
-    passages: list[Passage] = []
+    passages = []
     for number, line in lines(path):
         if not line.strip():
             continue
         try:
-            passages.append(check(_Pooled, parse_json(line)).passage())
+            passages.append(check(_PoolRow, parse_json(line)).passage())
         except InputError as error:
             raise InputError(f"{path}, line {number}: {error}") from None
-        if len(passages) == limit:
-            break
     if not passages:
         raise InputError(f"{path}: expected at least one passage, got a file without any")
     return passages
