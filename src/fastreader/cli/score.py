@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from fastreader.cli.inputs import check_output, examples, model_name, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
+from fastreader.cli.output import Writer
 from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.jsonl import ResultLog
@@ -57,6 +55,9 @@ def score(
     question_only: Annotated[bool, typer.Option(help="Score the question, no candidates.")] = False,
     score_passages: Annotated[bool, typer.Option(help="Also log P(passages); costs the LM head everywhere.")] = False,
     prior: Annotated[bool, typer.Option(help="Also score the candidates without passages.")] = False,
+    alone: Annotated[
+        bool, typer.Option(help="Also score the question after each passage alone (query likelihood).")
+    ] = False,
     token_logliks: Annotated[bool, typer.Option(help="Keep every token's log-likelihood (json and jsonl).")] = False,
     on_overflow: Annotated[
         str, typer.Option(help="When a prompt is too long: error, drop_passages or truncate.")
@@ -101,6 +102,8 @@ def score(
     """
     from fastreader.prompts import Template
     from fastreader.reader import Reader
+    from fastreader.report.tables import UNLIMITED
+    from fastreader.scores import PermutationScores
     from fastreader.scoring import permutation_cost, score_permutations
 
     use_cache(cache_dir)
@@ -122,6 +125,7 @@ def score(
         "question_only": question_only,
         "score_passages": score_passages,
         "prior": prior,
+        "alone": alone,
         "on_overflow": on_overflow,
     }
     with ExitStack() as stack:
@@ -157,7 +161,8 @@ def score(
                 **what,
             )
             done = 0
-            with _Writer(None if output is not None else format or Format.table) as writer:
+            shown = None if output is not None else (format or Format.table).value
+            with Writer(shown, _table, PermutationScores.to_dict, width=UNLIMITED) as writer:
                 for result in results:
                     if log is not None:
                         key = result.id
@@ -173,42 +178,11 @@ def score(
         raise typer.Exit(3)
 
 
-class _Writer:
-    """Results to standard output as they come; a context manager."""
+def _table(result: PermutationScores) -> RenderableType:
+    from fastreader.report.tables import scores_table
 
-    def __init__(self, format: Format | None) -> None:
-        self.format = format
-        self.first = True
-
-    def write(self, result: PermutationScores) -> None:
-        if self.format is Format.table:
-            from fastreader.report.tables import UNLIMITED, scores_table
-
-            screen = Console()
-            table = scores_table(result, screen.width if screen.is_terminal else None)
-            Console(width=UNLIMITED).print(table, end="\n\n")
-        elif self.format is not None:
-            try:
-                text = json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False)
-            except ValueError as error:
-                raise InputError(f"result {result.id!r} cannot be written as JSON: {error}") from error
-            lead = "" if self.format is Format.jsonl else ("[\n" if self.first else ",\n")
-            sys.stdout.write(lead + text + ("\n" if self.format is Format.jsonl else ""))
-            sys.stdout.flush()
-        self.first = False
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # A list that was begun is closed whatever happened, except that its reader has gone.
-        if self.format is Format.json and not isinstance(error, BrokenPipeError):
-            if not self.first:
-                sys.stdout.write("\n]\n")
-            elif kind is None:
-                sys.stdout.write("[]\n")
+    screen = Console()
+    return scores_table(result, screen.width if screen.is_terminal else None)
 
 
 def _print_costs(
