@@ -251,7 +251,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
         f"- Coverage with noise: {min(noisy, default=0):.3f} to {max(noisy, default=0):.3f}.",
         f"- Flat biases flagged: {sum(r['flat'] for r in flats)} of {sum(r['calibrations'] for r in flats)}; "
         "without noise their scores are constant, and refused.",
-        f"- Orderings that miss a place for some passage: {'NOT all flagged' if wrong else 'all flagged, no others'}.",
+        f"- Orderings that miss a place for some passage: {'NOT all flagged' if wrong else 'all flagged'}.",
         "",
         "## Joint solve, no noise",
         "",
