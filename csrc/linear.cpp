@@ -39,8 +39,9 @@ at::Tensor pack_weight(const at::Tensor& weight_in, bool split, c10::string_view
 
 at::Tensor linear(const at::Tensor& input_in, const at::Tensor& packed, int64_t width,
                   const std::optional<at::Tensor>& bias_in, bool split, bool bf16_weight, c10::string_view isa_name) {
-  TORCH_CHECK(input_in.dim() == 2 && input_in.scalar_type() == at::kFloat && input_in.size(1) > 0,
-              "linear: the CPU kernel takes a float32 input [T, E], got ", input_in.sizes(), " ", input_in.scalar_type());
+  TORCH_CHECK(input_in.dim() == 2 && input_in.size(1) > 0 &&
+                  (input_in.scalar_type() == at::kFloat || input_in.scalar_type() == at::kBFloat16),
+              "linear: the CPU kernel takes a float32 or bfloat16 input [T, E], got ", input_in.sizes(), " ", input_in.scalar_type());
   const at::Tensor input = with_contiguous_rows(input_in);
   const Kernels& kernels =
       kernels_for(resolve_isa(std::string(isa_name)), mode_of(bf16_weight ? at::kBFloat16 : at::kFloat, split));
@@ -61,7 +62,7 @@ at::Tensor linear(const at::Tensor& input_in, const at::Tensor& packed, int64_t 
     TORCH_CHECK(bias.numel() == a.width, "linear: bias must be [F]");
     a.bias = bias.const_data_ptr<float>();
   }
-  const at::Tensor out = at::empty({a.rows, a.width}, input.options());
+  const at::Tensor out = at::empty({a.rows, a.width}, input.options().dtype(at::kFloat));
   if (out.numel() == 0) return out;
   a.out = out.mutable_data_ptr<float>();
   const int64_t fitting = kStagedBytes / (a.padded_size * kernels.operand_bytes) / kStrip * kStrip;

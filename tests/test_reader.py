@@ -16,6 +16,7 @@ from fastreader.errors import (
     OutOfBudgetError,
 )
 from fastreader.models import memory
+from fastreader.models.fused import Joined
 from fastreader.models.wide import WideLinear
 
 RNG = np.random.default_rng(0)
@@ -42,10 +43,11 @@ def test_weights_of_a_borrowed_model_are_not_copied():
     """In "exact", where no kernel wants another layout, the matrices in use are the caller's own memory."""
     model = tiny_llama()
     reader = Reader.load((model, byte_tokenizer()), precision="exact")
-    layers = [m for m in reader._model.model.modules() if isinstance(m, WideLinear)]
-    assert len(layers) == 14
+    single = [m._weight for m in reader._model.model.modules() if isinstance(m, WideLinear)]
+    joined = [w for m in reader._model.model.modules() if isinstance(m, Joined) for w in m._weights]
+    assert len(single) + len(joined) == 14
     theirs = {p.data_ptr() for p in model.parameters()}
-    assert {layer._weight.data_ptr() for layer in layers} <= theirs
+    assert {weight.data_ptr() for weight in single + joined} <= theirs
 
 
 @pytest.mark.parametrize("max_tokens", [1, 20, 60, 200])

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastreader import sure
     from fastreader.data import Example, Passage, load_examples, save_examples
     from fastreader.errors import FastreaderError, InputError
     from fastreader.prompts import Template
@@ -39,7 +40,7 @@ _HOME = {
     "save_examples": "data",
     "score_permutations": "scoring",
 }
-_MODULES = ("errors", "moi", "permutations")
+_MODULES = ("errors", "moi", "noise", "permutations", "statistics", "sure")
 
 __all__ = [
     "Example",
@@ -58,10 +59,13 @@ __all__ = [
     "errors",
     "load_examples",
     "moi",
+    "noise",
     "permutation_cost",
     "permutations",
     "save_examples",
     "score_permutations",
+    "statistics",
+    "sure",
 ]
 
 

@@ -15,12 +15,14 @@ from torch import Tensor
 
 from fastreader.errors import ContextOverflowError, InputError, NumericsError
 from fastreader.models.adapter import TreeModel
-from fastreader.models.keys import IntArray, KeyValues, RowKeys
+from fastreader.models.kept import Kept
+from fastreader.models.keys import RowKeys
+from fastreader.models.kv import KeyValues, Reuse
 from fastreader.progress import track
 from fastreader.protocol import Generation, Results, TextOrTokens
 from fastreader.sampling import Sampling, choose, row_generator
 from fastreader.stopping import Decode, StopWatch, check_stop, cut
-from fastreader.tree import PrefixTree, TreeStats
+from fastreader.tree import IntArray, PrefixTree, TreeStats
 
 if TYPE_CHECKING:
     from fastreader.reader import Reader
@@ -103,8 +105,9 @@ def generate(
     on_overflow: str,
     max_tokens: int | None,
     progress: bool | None,
+    kept: Kept | None = None,
 ) -> Results[list[Generation]]:
-    """The work of `Reader.generate`, which documents the arguments."""
+    """As `Reader.generate`, which documents the arguments; what of the prompts is in `kept` is not read again."""
     started = time.perf_counter()
     if max_new_tokens < 1:
         raise InputError(f"max_new_tokens: expected at least 1, got {max_new_tokens}")
@@ -112,6 +115,10 @@ def generate(
         raise InputError(f"n: expected at least 1, got {n}")
     if isinstance(prompts, str):
         raise InputError(f"prompts: expected a list of prompts, got the text {prompts[:60]!r}")
+    if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise InputError(f"seed: expected an integer of 64 bits, got {seed!r}")
+    if not all(isinstance(t, (int, np.integer)) for t in stop_tokens):
+        raise InputError(f"stop_tokens: expected token ids, got {stop_tokens!r}")
     if on_overflow not in ("error", "truncate"):
         raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
     request = Request(
@@ -126,14 +133,14 @@ def generate(
     seen: Counter[tuple[int, ...]] = Counter()
     for i, prompt in enumerate(prompts):
         tokens = reader.encode_prompt(prompt, f"prompts[{i}]")
-        kept = _fitted(tokens, i, max_new_tokens, reader.max_length, reader.name, on_overflow)
-        room = max_new_tokens if reader.max_length is None else min(max_new_tokens, reader.max_length + 1 - len(kept))
+        shown = _fitted(tokens, i, max_new_tokens, reader.max_length, reader.name, on_overflow)
+        room = max_new_tokens if reader.max_length is None else min(max_new_tokens, reader.max_length + 1 - len(shown))
         for _ in range(n):
             # Equal prompts draw on, so that n copies of a prompt are n samples of it.
-            generator = row_generator(seed, kept, seen[tuple(kept)])
-            seen[tuple(kept)] += 1
+            generator = row_generator(seed, shown, seen[tuple(shown)])
+            seen[tuple(shown)] += 1
             watch = StopWatch(reader.encoder.text, request.stop)
-            rows.append(Row(kept, room, generator, watch, truncated=len(tokens) - len(kept)))
+            rows.append(Row(shown, room, generator, watch, truncated=len(tokens) - len(shown)))
     stats, passes = TreeStats(0, 0, 0, 0), 0
     with track("generating", len(rows), "texts", progress) as advance:
         waiting = rows
@@ -142,10 +149,12 @@ def generate(
             for tree in reader.plan(contexts, max_tokens, new_tokens=max_new_tokens):
                 members = [waiting[i] for i in tree.sequence_ids]
                 written = sum(len(row.tokens) for row in members)
-                run(reader._model, reader._lock, tree, members, request, advance)
+                reuse = None if kept is None else kept.reuse(tree)
+                run(reader._model, reader._lock, tree, reuse, members, request, advance)
                 written = sum(len(row.tokens) for row in members) - written
+                read = tree.stats if reuse is None else reuse.stats(tree.stats)
                 scored = written if token_logprobs else 0
-                stats = stats + TreeStats(0, written, tree.stats.computed + written, scored)
+                stats = stats + TreeStats(0, written, read.computed + written, scored, read.reused)
                 passes += 1
             waiting = [row for row in waiting if not row.finish]
     given = sum(len(row.prompt) for row in rows)
@@ -159,6 +168,7 @@ def run(
     model: TreeModel,
     lock: threading.Lock,
     tree: PrefixTree,
+    reuse: Reuse | None,
     members: list[Row],
     request: Request,
     advance: Callable[[int], None],
@@ -172,6 +182,7 @@ def run(
         model: the model.
         lock: held during a pass.
         tree: contexts (prompt and what was written before) of the rows, without continuations.
+        reuse: what of the tree is known, or None.
         members: the rows, in the tree's order of sequences; written to.
         request: what is asked of them.
         advance: called with the number of rows finished.
@@ -182,8 +193,8 @@ def run(
     room = max(row.room - len(row.tokens) for row in rows)
     record = KeyValues.empty() if room > 1 else None
     with lock:
-        states = model.hidden(tree, record=record)
-    distinct, state_of = np.unique(leaves, return_inverse=True)
+        states = model.hidden(tree, reuse=reuse, record=record)
+    distinct, state_of = np.unique(leaves if reuse is None else reuse.state_rows(leaves), return_inverse=True)
     states = states[torch.from_numpy(distinct).to(states.device)]  # the others' memory is free again
     _write(model, states, state_of, rows, request)
     advance(sum(bool(row.finish) for row in rows))

@@ -14,6 +14,7 @@ from fastreader.models.packaged import PACKAGED, is_cached
 from fastreader.models.precision import cpu_flags, resolve
 from fastreader.ops.linear import status as linear_status
 from fastreader.ops.linear_logprob import status as linear_logprob_status
+from fastreader.ops.tokens import status as tokens_status
 from fastreader.ops.tree_attention import status as tree_attention_status
 
 _PACKAGES = ("torch", "transformers", "triton", "numpy", "scipy", "flash-attn", "gguf", "lm-eval")
@@ -58,6 +59,7 @@ def _operators() -> dict[str, str]:
         "tree_attention": tree_attention_status,
         "linear": linear_status,
         "linear_logprob": linear_logprob_status,
+        "rms_norm, rotary, gate": tokens_status,
     }
     return {
         f"{name}, {serving.device}": f"{serving.implementation}: {serving.why}"

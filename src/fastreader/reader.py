@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from fastreader import generation
-from fastreader.errors import ContextOverflowError, InputError, NumericsError, OutOfBudgetError
+from fastreader import generation, likelihood, packing
+from fastreader.errors import InputError
+from fastreader.likelihood import SequenceScores
 from fastreader.models import load as loading
 from fastreader.models import memory
 from fastreader.models.adapter import TreeModel
@@ -23,30 +22,8 @@ from fastreader.models.probe import probe
 from fastreader.models.text import ChatFrame, TextEncoder
 from fastreader.protocol import Generation, Loglikelihood, Results, TextOrTokens
 from fastreader.sampling import Sampling
-from fastreader.tree import PrefixTree, Tokens, TreeStats, split
-
-
-@dataclass(frozen=True, eq=False)
-class SequenceScores:
-    """What a pass gives for S sequences, in the order given.
-
-    Attributes:
-        logprob: float64 [S], sum over the continuation's tokens, nats.
-        tokens: int64 [S], tokens in each continuation.
-        greedy: bool [S], whether every token is the most likely one at its place.
-        token_logprobs: for each sequence float64 [tokens], nats.
-        stats: tokens given and computed, over all passes.
-        passes: how many passes it took.
-        seconds: wall clock.
-    """
-
-    logprob: npt.NDArray[np.float64]
-    tokens: npt.NDArray[np.int64]
-    greedy: npt.NDArray[np.bool_]
-    token_logprobs: list[npt.NDArray[np.float64]]
-    stats: TreeStats
-    passes: int
-    seconds: float
+from fastreader.session import Session
+from fastreader.tree import PrefixTree, Tokens
 
 
 class Reader:
@@ -111,13 +88,14 @@ class Reader:
         return f"Reader({self.name!r}, {a.device}, weights {stored}, precision={a.precision!r})"
 
     def describe(self) -> dict[str, str]:
-        """Name, device, dtype and precision, as results carry them."""
+        """Name, device, dtype, precision and the forward's path, as results carry them."""
         a = self.arithmetic
         return {
             "name": self.name,
             "device": str(a.device),
             "dtype": str(a.dtype).removeprefix("torch."),
             "precision": a.precision,
+            "forward": self._model.path,
         }
 
     @property
@@ -154,17 +132,37 @@ class Reader:
             InputError: nothing to read, or chat=True and the model has no chat template.
             UnsupportedModelError: the chat template cannot be used, see `TextEncoder.chat_frame`.
         """
+        frame = self._frame(system, chat, chat_options, own_lead=bool(lead))
+        tokens = self.prefix(pieces, system=system, chat=chat, chat_options=chat_options)
+        between = [] if frame is None else self.encoder.piece(frame.between, trusted=True)
+        return tokens + between + self.encoder.piece(lead)
+
+    def prefix(
+        self,
+        pieces: Sequence[str],
+        *,
+        system: str | None = None,
+        chat: bool | None = None,
+        chat_options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids that every `prompt` starts with whose pieces start with `pieces`, for `session`.
+
+        Args:
+            pieces, system, chat, chat_options: as for `prompt`.
+
+        Raises:
+            As `prompt`.
+        """
         encoder = self.encoder
         if isinstance(pieces, str) or not any(pieces):
             raise InputError(f"pieces: expected a list of texts, got {pieces!r}")
-        frame = self._frame(system, chat, chat_options, own_lead=bool(lead))
+        frame = self._frame(system, chat, chat_options, own_lead=True)
         if frame is None:
             tokens = encoder.start(pieces[0])
             tokens += [t for piece in pieces[1:] for t in encoder.piece(piece)]
-            return (tokens or [encoder.prefix_token()]) + encoder.piece(lead)
+            return tokens or [encoder.prefix_token()]
         tokens = encoder.start(frame.before, trusted=True) if frame.before else encoder.start("")
-        tokens = tokens + [t for piece in pieces for t in encoder.piece(piece)]
-        return tokens + encoder.piece(frame.between, trusted=True) + encoder.piece(lead)
+        return tokens + [t for piece in pieces for t in encoder.piece(piece)]
 
     def continuation(
         self,
@@ -230,26 +228,9 @@ class Reader:
             OutOfBudgetError: one sequence alone does not fit in memory.
             NumericsError: a log-likelihood is not finite.
         """
-        sequences = [self._encode_request(i, request) for i, request in enumerate(requests)]
-        if not sequences:
-            return Results([], TreeStats(0, 0, 0, 0), passes=0)
-        if on_overflow not in ("error", "truncate"):
-            raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
-        whole = [len(context) for context, _ in sequences]
-        if on_overflow == "truncate":
-            sequences = [self._truncated(*s) for s in sequences]
-        scores = self.score(sequences, max_tokens=max_tokens)
-        results = [
-            Loglikelihood(
-                logprob=float(scores.logprob[i]),
-                tokens=int(scores.tokens[i]),
-                greedy=bool(scores.greedy[i]),
-                token_logprobs=scores.token_logprobs[i].tolist() if token_logprobs else None,
-                truncated=whole[i] - len(context),
-            )
-            for i, (context, _) in enumerate(sequences)
-        ]
-        return Results(results, scores.stats, scores.passes, scores.seconds)
+        return likelihood.loglikelihood(
+            self, requests, token_logprobs=token_logprobs, on_overflow=on_overflow, max_tokens=max_tokens
+        )
 
     def generate(
         self,
@@ -345,33 +326,41 @@ class Reader:
         Raises:
             As `loglikelihood`.
         """
-        started = time.perf_counter()
-        trees = self.plan(sequences, max_tokens)
-        count = len(sequences)
-        logprob, greedy = np.zeros(count), np.zeros(count, dtype=bool)
-        tokens = np.zeros(count, dtype=np.int64)
-        token_logprobs: list[npt.NDArray[np.float64]] = [np.zeros(0)] * count
-        for tree in trees:
-            with self._lock:
-                result = self._model.score(tree)
-            values = result.logprob.double().cpu().numpy()[tree.pairs]
-            if not np.isfinite(values).all():
-                row = int(np.searchsorted(tree.offsets, np.flatnonzero(~np.isfinite(values))[0], side="right")) - 1
-                raise NumericsError(
-                    f"sequence {tree.sequence_ids[row]}: a log-likelihood is not finite; the weights are damaged, or "
-                    f"their products too large for precision {self.arithmetic.precision!r}"
-                )
-            hits = result.argmax.cpu().numpy()[tree.pairs] == tree.targets[tree.pairs]
-            for row, sequence in enumerate(tree.sequence_ids.tolist()):
-                part = slice(tree.offsets[row], tree.offsets[row + 1])
-                token_logprobs[sequence] = values[part]
-                logprob[sequence] = values[part].sum()
-                greedy[sequence] = hits[part].all()
-                tokens[sequence] = tree.offsets[row + 1] - tree.offsets[row]
-        stats = trees[0].stats
-        for tree in trees[1:]:
-            stats = stats + tree.stats
-        return SequenceScores(logprob, tokens, greedy, token_logprobs, stats, len(trees), time.perf_counter() - started)
+        return likelihood.score(self, sequences, max_tokens=max_tokens)
+
+    def session(
+        self,
+        *prefixes: TextOrTokens | Sequence[str],
+        max_bytes: int | None = None,
+        system: str | None = None,
+        chat: bool | None = None,
+        chat_options: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """Read prefixes once and keep their keys and values, so that later calls compute only what follows them.
+
+        The session is a reader itself, with the same numbers up to rounding::
+
+            with reader.session([instruction, passages]) as kept:
+                answers = kept.generate([kept.prompt([instruction, passages, q]) for q in questions])
+
+        Args:
+            prefixes: each a list of pieces as `prompt` takes them (what all prompts that start with these
+                pieces share), token ids, or a text.
+            max_bytes: memory the kept keys and values may take; by default half of what is free now.
+            system, chat, chat_options: as for `prompt`; for prefixes given in pieces.
+
+        Raises:
+            InputError, ContextOverflowError: as `prompt` and `generate`.
+            OutOfBudgetError: the prefixes take more than `max_bytes`.
+        """
+        encoded: list[Sequence[int]] = []
+        for i, prefix in enumerate(prefixes):
+            pieces = [] if isinstance(prefix, str) or not isinstance(prefix, Sequence) else prefix
+            if pieces and all(isinstance(piece, str) for piece in pieces):
+                encoded.append(self.prefix(prefix, system=system, chat=chat, chat_options=chat_options))  # type: ignore[arg-type]
+            else:
+                encoded.append(self.encode_prompt(prefix, f"prefixes[{i}]"))  # type: ignore[arg-type]
+        return Session(self, encoded, max_bytes)
 
     def plan(
         self, sequences: Sequence[tuple[Tokens, Tokens]], max_tokens: int | None = None, *, new_tokens: int = 0
@@ -387,66 +376,4 @@ class Reader:
         Raises:
             ContextOverflowError, InputError, OutOfBudgetError: as `loglikelihood`.
         """
-        if max_tokens is not None and max_tokens < 1:
-            raise InputError(f"max_tokens: expected at least 1, got {max_tokens}")
-        vocabulary = self._model.head.weight.shape[0]
-        regimes: dict[int, list[int]] = {}
-        for i, (context, continuation) in enumerate(sequences):
-            length = len(context) + max(len(continuation) - 1, 0)
-            if self.max_length is not None and length > self.max_length:
-                raise ContextOverflowError(
-                    f"sequence {i} is {length} tokens long, the context of {self.name} is {self.max_length}"
-                )
-            regimes.setdefault(self._model.regimes.of(length), []).append(i)
-        if not regimes:
-            raise InputError("sequences: expected at least one, got none")
-        trees = []
-        size, reserve = memory.while_writing(self._model.bytes_per_token, self._model.key_value_bytes, new_tokens)
-        limit = memory.hard_limit(size, self._model.device)
-        budget = min(max_tokens or memory.default_budget(size, self._model.device), limit)
-        for members in regimes.values():
-            for tree in split([sequences[i] for i in members], budget, reserve):
-                if len(tree) + reserve * len(tree.leaves) > limit:
-                    writing = f" and {new_tokens} to write" if new_tokens else ""
-                    raise OutOfBudgetError(
-                        f"one sequence of {len(tree)} tokens{writing} does not fit: memory allows about {limit} here"
-                    )
-                highest = int(max(tree.token_ids.max(), tree.targets.max(initial=0)))
-                if highest >= vocabulary:
-                    raise InputError(f"token ids must be below the vocabulary's {vocabulary}, got {highest}")
-                trees.append(_with_ids(tree, np.asarray(members)))
-        return trees
-
-    def _encode_request(
-        self, index: int, request: tuple[TextOrTokens, TextOrTokens]
-    ) -> tuple[Sequence[int], Sequence[int]]:
-        if isinstance(request, str) or len(request) != 2:
-            raise InputError(f"requests[{index}]: expected a pair (context, continuation), got {request!r}")
-        context, continuation = request
-        if isinstance(context, str) != isinstance(continuation, str):
-            raise InputError(f"requests[{index}]: context and continuation must both be text or both token ids")
-        if isinstance(context, str):
-            assert isinstance(continuation, str)
-            try:
-                return self.encoder.pair(context, continuation)
-            except InputError as error:
-                raise InputError(f"requests[{index}]: {error}") from error
-        assert not isinstance(continuation, str)
-        if len(continuation) == 0:
-            raise InputError(f"requests[{index}]: expected a continuation to score, got no token")
-        return (context if len(context) else [self.encoder.prefix_token()]), continuation
-
-    def _truncated(self, context: Sequence[int], continuation: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-        limit = self.max_length
-        if limit is None or len(context) + len(continuation) - 1 <= limit:
-            return context, continuation
-        kept = limit + 1 - len(continuation)
-        if kept < 1:
-            raise ContextOverflowError(
-                f"a continuation of {len(continuation)} tokens does not fit the context of {limit} by itself"
-            )
-        return context[-kept:], continuation
-
-
-def _with_ids(tree: PrefixTree, members: npt.NDArray[np.int64]) -> PrefixTree:
-    return replace(tree, sequence_ids=members[tree.sequence_ids])
+        return packing.plan(self._model, sequences, max_tokens, new_tokens)

@@ -115,7 +115,8 @@ def _kept(scaled: Tensor, sampling: Sampling) -> tuple[Tensor | None, Tensor]:
     if top_p < 1:
         before = weights.cumsum(-1) - weights
         weights = weights.masked_fill(before >= top_p, 0.0)
-    return tokens, weights
+    tokens, order = tokens.sort(dim=-1)  # so that the place of a token does not hang on the order of near ties
+    return tokens, weights.gather(-1, order)
 
 
 def _most_likely(scaled: Tensor, top_p: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,10 +12,11 @@ import numpy as np
 from fastreader.data import Example, Passage
 from fastreader.errors import FastreaderError, InputError, OutOfBudgetError
 from fastreader.fit import POLICIES, Fitted, fit
+from fastreader.likelihood import SequenceScores
 from fastreader.permutations import Spec, variable_length
 from fastreader.progress import track
 from fastreader.prompts import PromptPieces, Template, encode
-from fastreader.reader import Reader, SequenceScores
+from fastreader.reader import Reader
 from fastreader.scores import PermutationScores, TokenLogliks
 from fastreader.tree import TreeStats
 

@@ -34,12 +34,14 @@ class TreeStats:
         given: tokens of all contexts and continuations, as a pass without sharing would read them.
         computed: tokens that go through the model.
         scored: tokens whose log-likelihood is asked for.
+        reused: tokens of the trees whose keys and values were kept from an earlier call (`Reader.session`).
     """
 
     sequences: int
     given: int
     computed: int
     scored: int
+    reused: int = 0
 
     @property
     def ratio(self) -> float:
@@ -57,6 +59,7 @@ class TreeStats:
             self.given + other.given,
             self.computed + other.computed,
             self.scored + other.scored,
+            self.reused + other.reused,
         )
 
 

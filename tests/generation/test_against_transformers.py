@@ -1,15 +1,10 @@
 """Greedy text of every family, many prompts at once, against transformers' generate one prompt at a time in float32."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from families import FAMILIES, tiny
 from support import byte_tokenizer
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from test_architectures import FAMILIES, LONGROPE, tiny
 
 from fastreader import Reader
 

@@ -121,6 +121,15 @@ def test_registration():
         torch.ops.fastreader.linear(x, packed.data[:-1], 7, bias, True, True, "auto")
 
 
+@pytest.mark.parametrize("impl", ["auto", "torch", "reference"])
+def test_an_input_that_is_bfloat16_already(impl):
+    x, weight, bias = inputs(33, 40, 70, torch.bfloat16)
+    rounded = x.bfloat16()
+    out = linear(rounded, weight, bias, impl=impl)
+    assert out.dtype == torch.float32
+    assert torch.equal(out, linear(rounded.float(), weight, bias, impl=impl))
+
+
 GOOD = dict(zip(("input", "weight", "bias"), inputs(4, 8, 6, torch.bfloat16), strict=True))
 
 
@@ -128,7 +137,7 @@ GOOD = dict(zip(("input", "weight", "bias"), inputs(4, 8, 6, torch.bfloat16), st
     ("change", "error", "message"),
     [
         ({"precision": "best"}, InputError, "precision must be one of"),
-        ({"input": torch.randn(4, 8).bfloat16()}, InputError, "input must be"),
+        ({"input": torch.randn(4, 8).bfloat16(), "precision": "high"}, InputError, "input must be"),
         ({"input": torch.randn(8)}, InputError, "input must be"),
         ({"weight": torch.randn(6, 9)}, InputError, "weight must be"),
         ({"weight": torch.ones(6, 8, dtype=torch.int32)}, InputError, "weight must be"),

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fastreader import __version__
-from fastreader.cli import ask, calibrate, info, models, rerank, score
+from fastreader.cli import ask, bench, calibrate, info, models, rerank, score
 from fastreader.errors import FastreaderError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command()(score.score)
 app.command()(rerank.rerank)
 app.command()(calibrate.calibrate)
+app.command()(bench.bench)
 app.command()(ask.ask)
 app.command()(info.info)
 app.add_typer(models.app, name="models")

@@ -1,100 +1,133 @@
-"""fastreader ask. A method is a function of (reader, example, options) in `METHODS`."""
+"""fastreader ask."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Group, RenderableType
-from rich.text import Text
+from rich.console import Console, RenderableType
 
-from fastreader.answers import contained, exact_match, f1
-from fastreader.cli.inputs import check_output, examples, model_name, remaining, use_cache
+from fastreader.cli import ask_moi
+from fastreader.cli.inputs import check_output, examples, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
-from fastreader.cli.output import Writer
+from fastreader.cli.writing import Result, Writer
 from fastreader.data import Example
-from fastreader.errors import InputError, OutOfBudgetError
-from fastreader.jsonl import ResultLog
-from fastreader.progress import track
+from fastreader.errors import FastreaderError, InputError
 
 if TYPE_CHECKING:
-    from fastreader.moi import PositionBias
-    from fastreader.prompts import Template
-    from fastreader.reader import Reader
+    from fastreader.protocol import ReaderProtocol
 
 
-class Answer(Protocol):
-    """What a method gives."""
-
-    @property
-    def text(self) -> str:
-        """The answer."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values."""
-        ...
+_WIDTH = 120  # columns where standard output is no terminal
 
 
 @dataclass(frozen=True)
-class AskOptions:
-    """What the methods are told; each takes what concerns it.
+class Asking:
+    """What the command line asks of a method; what a method has no use for is left at None.
 
     Attributes:
-        template: the prompt's texts.
-        max_new_tokens: tokens written at most.
-        max_passages: passages read.
-        bias, order: MoI's.
-        seed: of designs that draw.
-        max_tokens: tokens in one pass at most.
+        method: its name.
+        k: candidates.
+        mode: how labels are judged.
+        max_summary_tokens: of each summary.
+        bias: MoI's calibration.
+        order: MoI's.
+        output, resume: file of results, and whether to continue it.
+        progress: as everywhere.
+        on_error: called for each question that fails; None: raise.
     """
 
-    template: Template
-    max_new_tokens: int
-    max_passages: int
-    bias: PositionBias | None
-    order: str
-    seed: int
-    max_tokens: int | None
+    method: str
+    k: int | None
+    mode: str | None
+    max_summary_tokens: int | None
+    on_overflow: str | None
+    bias: Path | None
+    order: str | None
+    output: Path | None
+    resume: bool
+    progress: bool | None
+    on_error: Callable[[int, Example, FastreaderError], object] | None
 
 
-def base(reader: Reader, example: Example, options: AskOptions) -> Answer:
-    """One reading, in the retriever's order."""
-    from dataclasses import replace
+@dataclass(frozen=True)
+class AskMethod:
+    """A family of methods behind `fastreader ask`.
 
-    from fastreader.reading import read
+    Attributes:
+        names: the methods it answers by; called when needed, so that nothing loads before.
+        answer: gives a result for each example.
+        line: a result on one line.
+        explain: a result with how it came about.
+    """
 
-    return read(
+    names: Callable[[], Mapping[str, object]]
+    answer: Callable[[ReaderProtocol, Iterator[Example], Asking], Iterator[Any]]
+    line: Callable[[Any], RenderableType]
+    explain: Callable[[Any], RenderableType]
+
+
+def _sure_names() -> Mapping[str, object]:
+    from fastreader.sure.variants import METHODS
+
+    return METHODS
+
+
+def _sure_answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking) -> Iterator[Result]:
+    from fastreader import sure
+
+    options: dict[str, Any] = {
+        "k": asking.k,
+        "mode": asking.mode,
+        "max_summary_tokens": asking.max_summary_tokens,
+        "on_overflow": asking.on_overflow,
+    }
+    return sure.answer_many(
         reader,
-        replace(example, passages=example.passages[: options.max_passages]),
-        template=options.template,
-        max_new_tokens=options.max_new_tokens,
-        max_tokens=options.max_tokens,
+        questions,
+        method=asking.method,
+        output=asking.output,
+        resume=asking.resume,
+        progress=asking.progress,
+        on_error=asking.on_error,
+        **{name: value for name, value in options.items() if value is not None},
     )
 
 
-def moi(reader: Reader, example: Example, options: AskOptions) -> Answer:
-    """MoI's order, then one reading."""
-    from fastreader.moi import answer
+def _sure_line(result: Any) -> RenderableType:
+    from fastreader.report.explain import answer_line
 
-    return answer(
-        reader,
-        example,
-        bias=options.bias,
-        order=options.order,
-        max_passages=options.max_passages,
-        max_new_tokens=options.max_new_tokens,
-        template=options.template,
-        seed=options.seed,
-        max_tokens=options.max_tokens,
-    )
+    return answer_line(result)
 
 
-METHODS: dict[str, Callable[[Reader, Example, AskOptions], Answer]] = {"base": base, "moi": moi}
+def _sure_explain(result: Any) -> RenderableType:
+    from fastreader.report.explain import explain
+
+    return explain(result)
+
+
+# A method of another package is one more entry.
+FAMILIES = [
+    AskMethod(_sure_names, _sure_answers, _sure_line, _sure_explain),
+    AskMethod(ask_moi.names, ask_moi.answers, ask_moi.line, ask_moi.explain),
+]
+
+
+def find_family(method: str) -> AskMethod:
+    """The family that answers by `method`.
+
+    Raises:
+        InputError: none does.
+    """
+    plain = method.partition("@")[0]
+    for family in FAMILIES:
+        if plain in family.names():
+            return family
+    known = [name for family in FAMILIES for name in family.names()]
+    raise InputError(f"--method: expected one of {', '.join(known)}, got {method!r}")
 
 
 def ask(
@@ -104,27 +137,32 @@ def ask(
             help="Questions with passages: .json or .jsonl, also gzipped; - for standard input.", show_default=False
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "base",
     question: Annotated[str | None, typer.Option("--question", "-q", help="One question, in place of a file.")] = None,
     passage: Annotated[
         list[str] | None, typer.Option("--passage", "-p", help="A passage; repeat, in the retriever's order.")
     ] = None,
-    candidate: Annotated[
-        list[str] | None,
-        typer.Option("--candidate", "-c", help="An answer to choose from; repeat. None: the answer is written."),
-    ] = None,
     model: ModelOption = "smollm2-135m",
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens of a written answer at most.", min=1)] = 32,
-    max_passages: Annotated[int, typer.Option(help="Passages read.", min=1)] = 10,
-    bias: Annotated[Path | None, typer.Option(help="A calibration, for moi; see rerank.", show_default=False)] = None,
-    order: Annotated[str, typer.Option(help="Of moi: matched or descending.")] = "matched",
-    seed: Annotated[int, typer.Option(help="For designs that draw.")] = 0,
-    template: Annotated[
-        Path | None, typer.Option(help="Prompt texts, a TOML or JSON file.", show_default=False)
+    method: Annotated[str, typer.Option(help="base, sure, moi, ...; NAME@N: of the first N passages.")] = "base",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show how the answer came about: candidates, summaries, vote, cost.")
+    ] = False,
+    k: Annotated[
+        int | None, typer.Option("--candidates", "-k", help="SuRe: candidates asked for; 2 by default.")
     ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Tokens in one pass at most; from free memory by default.", show_default=False)
+    mode: Annotated[
+        str | None, typer.Option(help="SuRe: judge by loglikelihood (default) or by what is written, generate.")
     ] = None,
+    max_summary_tokens: Annotated[
+        int | None, typer.Option(help="SuRe: new tokens of a summary at most; 512 by default.", show_default=False)
+    ] = None,
+    on_overflow: Annotated[
+        str | None, typer.Option(help="When a prompt is too long: error (default) or drop_passages.")
+    ] = None,
+    bias: Annotated[
+        Path | None,
+        typer.Option(help="MoI: a calibration; by default the one kept or shipped for this use.", show_default=False),
+    ] = None,
+    order: Annotated[str | None, typer.Option(help="MoI: matched (default) or descending.", show_default=False)] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -135,7 +173,9 @@ def ask(
     limit: Annotated[
         int | None, typer.Option(help="Only the first so many questions.", min=1, show_default=False)
     ] = None,
-    skip_errors: Annotated[bool, typer.Option(help="Report questions that cannot be answered, and go on.")] = False,
+    skip_errors: Annotated[
+        bool, typer.Option(help="Report questions that cannot be read or answered, and go on.")
+    ] = False,
     format: Annotated[
         Format | None, typer.Option("--format", "-f", help="Of standard output; table by default.", show_default=False)
     ] = None,
@@ -151,16 +191,14 @@ def ask(
 
     Examples:
 
-      fastreader ask questions.jsonl --method moi --limit 3
+      fastreader ask questions.jsonl --limit 3
 
-      fastreader ask -q "Which river is in Cairo?" -p "The Nile is in Egypt." -p "The Seine is in Paris."
+      fastreader ask questions.jsonl --method sure --explain --limit 1
+
+      fastreader ask -q "Which river is in Cairo?" -p "The Nile is in Cairo." --method sure
     """
-    from fastreader.moi import PositionBias
-    from fastreader.prompts import Template
     from fastreader.reader import Reader
 
-    if method not in METHODS:
-        raise InputError(f"--method: expected one of {', '.join(METHODS)}, got {method!r}")
     use_cache(cache_dir)
     skipped: list[str] = []
 
@@ -170,82 +208,38 @@ def ask(
 
     file = Path("/dev/stdin") if file == Path("-") else file
     check_output(output, file, resume, format)
-    questions = examples(file, question, passage, candidate, limit, skip if skip_errors else None)
-    options = AskOptions(
-        template=Template.load(template) if template else Template(),
-        max_new_tokens=max_new_tokens,
-        max_passages=max_passages,
-        bias=PositionBias.load(bias) if bias else None,
+    if explain and format not in (None, Format.table):
+        raise InputError(f"--explain: is for reading; --format {format} has everything in it already")
+    family = find_family(method)
+    questions = examples(file, question, passage, None, limit, skip if skip_errors else None)
+    reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
+    asking = Asking(
+        method=method,
+        k=k,
+        mode=mode,
+        max_summary_tokens=max_summary_tokens,
+        on_overflow=on_overflow,
+        bias=bias,
         order=order,
-        seed=seed,
-        max_tokens=max_tokens,
+        output=output,
+        resume=resume,
+        progress=progress,
+        on_error=(lambda i, example, error: skip(f"id {example.id}: {error}")) if skip_errors else None,
     )
-    measures: list[dict[str, float]] = []
-    with ExitStack() as stack:
-        log = None
-        if output is not None:
-            settings: dict[str, Any] = {
-                "method": method,
-                "max_new_tokens": max_new_tokens,
-                "max_passages": max_passages,
-                "order": order,
-                "seed": seed,
-                "template": options.template.to_dict(),
-                "bias": None if options.bias is None else options.bias.to_dict(),
-                "model": model_name(model),
-                "dtype": dtype,
-                "precision": precision,
-            }
-            log = stack.enter_context(ResultLog(output, settings=settings, resume=resume))
-        reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
-        advance = stack.enter_context(track("answering", limit, "questions", progress))
-        shown = None if log is not None else (format or Format.table).value
-        writer: Writer[dict[str, Any]] = Writer(shown, _table, lambda row: row)
-        stack.enter_context(writer)
-        digests: dict[str, str] = {}
-        for example in remaining(questions, candidate, False, log, digests):
-            try:
-                answered = METHODS[method](reader, _with(example, candidate), options)
-            except (InputError, OutOfBudgetError) as error:
-                located = f"id {example.id}: {error}"
-                if not skip_errors:
-                    raise type(error)(located) from error
-                skip(located)
-                continue
-            row = {"question": example.question, "method": method, "answer": answered.text, **answered.to_dict()}
-            if example.answers:
-                row["measures"] = measured(answered.text, example.answers)
-                measures.append(row["measures"])
-            if log is not None:
-                key = example.id
-                assert key is not None
-                log.append(key, row, example=digests.pop(key))
-            else:
-                writer.write({"id": example.id, **row})
-            advance(1)
-    if measures:
-        means = (f"{name} {sum(m[name] for m in measures) / len(measures):.3f}" for name in measures[0])
-        typer.echo(f"{len(measures)} questions: {', '.join(means)}", err=True)
+    done = 0
+    shown = (format or Format.table) if output is None else Format.table if explain else None
+    render = family.explain if explain else family.line
+    with Writer(shown, lambda result: _print(render(result))) as writer:
+        for result in family.answer(reader, questions, asking):
+            writer.write(result)
+            done += 1
+    if output is not None:
+        typer.echo(f"{done} answers in {output}", err=True)
     if skipped:
         typer.echo(f"{len(skipped)} skipped", err=True)
         raise typer.Exit(3)
 
 
-def measured(text: str, right: list[str]) -> dict[str, float]:
-    """How good an answer is, by the field's measures."""
-    return {"exact_match": exact_match(text, right), "f1": f1(text, right), "contained": contained(text, right)}
-
-
-def _with(example: Example, candidates: list[str] | None) -> Example:
-    from dataclasses import replace
-
-    return example if candidates is None else replace(example, candidates=candidates)
-
-
-def _table(row: dict[str, Any]) -> RenderableType:
-    parts: list[RenderableType] = [Text(row["question"], style="bold"), Text(row["answer"], style="green")]
-    if "measures" in row:
-        parts.append(Text(", ".join(f"{name} {value:.2f}" for name, value in row["measures"].items())))
-    if note := row.get("ranked", {}).get("note"):
-        parts.append(Text(f"Caution: {note}.", style="yellow"))
-    return Group(*parts)
+def _print(rendered: RenderableType) -> None:
+    console = Console()
+    (console if console.is_terminal else Console(width=_WIDTH)).print(rendered)

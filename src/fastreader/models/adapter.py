@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from fastreader.errors import UnsupportedModelError
-from fastreader.models import memory
+from fastreader.models import fused, memory
 from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, attention_forward, layer_windows
 from fastreader.models.head import LogitHead
-from fastreader.models.keys import Keys, KeyValues, TreeKeys
+from fastreader.models.keys import Keys, TreeKeys
+from fastreader.models.kv import KeyValues, Reuse
 from fastreader.models.precision import Precision
-from fastreader.models.rotary import rotary_regimes
+from fastreader.models.rotary import RotaryRegimes, rotary_regimes
 from fastreader.models.wide import why_not_wide, widen
 from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
 from fastreader.tree import PrefixTree
@@ -45,7 +46,7 @@ class TreeModel:
 
     def __init__(self, model: Any, name: str, precision: Precision) -> None:
         self.name = name
-        _refuse_unsupported(model, name)
+        refuse_unsupported(model, name)
         self.why_own = why_not_wide(model)
         if self.why_own and precision != "fast" and model.dtype in (torch.bfloat16, torch.float16):
             model = copy.deepcopy(model).float()
@@ -54,17 +55,23 @@ class TreeModel:
             self.precision = "exact" if model.dtype in (torch.float32, torch.float64) else "fast"
         self.plain: Any = _structural_copy(model)
         self.model = _structural_copy(model)
-        if self.why_own is None:
-            widen(self.model, precision, torch.float64 if model.dtype == torch.float64 else torch.float32)
         self.config = self.model.config.get_text_config()
         self.windows = layer_windows(self.config, name)
+        register()
+        self.model.config._attn_implementation = ATTENTION_NAME
+        if self.why_own is None:
+            wide = torch.float64 if model.dtype == torch.float64 else torch.float32
+            widen(self.model, precision, wide, self.windows)
         self.regimes = rotary_regimes(self.config)
-        self.head = _lm_head(self.model, name)
-        self.logit_scale = _logit_scale(self.config)
+        self.head = lm_head(self.model, name)
+        self.logit_scale = logit_scale_of(self.config)
         self.logit_softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
         self.logits = LogitHead(self.head, self._head_precision(), self.logit_scale, self.logit_softcap)
-        _register()
-        self.model.config._attn_implementation = ATTENTION_NAME
+
+    @property
+    def path(self) -> str:
+        """Which code runs the forward pass, in words: fused parts, transformers' own on float32, or as stored."""
+        return f"transformers' own: {self.why_own}" if self.why_own else fused.describe(self.model)
 
     @property
     def device(self) -> torch.device:
@@ -84,12 +91,7 @@ class TreeModel:
     @property
     def max_length(self) -> int | None:
         """Longest input in tokens the config allows; None where it sets no limit."""
-        if self.regimes.kind == "dynamic":
-            return self.regimes.threshold
-        for name in ("max_position_embeddings", "n_positions"):
-            if (value := getattr(self.config, name, None)) is not None:
-                return int(value)
-        return None
+        return context_length(self.config, self.regimes)
 
     @property
     def key_value_bytes(self) -> int:
@@ -121,18 +123,28 @@ class TreeModel:
         """Let go of the model's own modules, whose weights the widened ones may hold in another layout."""
         self.plain = None
 
-    def hidden(self, tree: PrefixTree, impl: str = "auto", record: KeyValues | None = None) -> Tensor:
-        """Final hidden states of the whole tree: [T, E], after the final norm; float32 where widened.
+    def hidden(
+        self,
+        tree: PrefixTree,
+        impl: str = "auto",
+        *,
+        reuse: Reuse | None = None,
+        record: KeyValues | None = None,
+    ) -> Tensor:
+        """Final hidden states of the tree: [T, E], after the final norm; float32 where widened.
 
         Args:
             tree: the tree.
             impl: implementation of the attention op.
-            record: takes every layer's keys and values, to go on from the tree.
+            reuse: tokens whose keys and values are known; the states are then those of the F fresh ones, [F, E].
+            record: takes every layer's keys and values of the whole tree, to go on from it.
 
         Raises:
             UnsupportedModelError: a layer asks for something the packed pass does not compute.
         """
-        return self.forward(tree.token_ids, tree.positions, TreeKeys(tree, self.device, record, impl))
+        keys = TreeKeys(tree, self.device, reuse, record, impl)
+        fresh = slice(None) if reuse is None else reuse.fresh
+        return self.forward(tree.token_ids[fresh], tree.positions[fresh], keys)
 
     @torch.inference_mode()
     def forward(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], keys: Keys) -> Tensor:
@@ -154,10 +166,10 @@ class TreeModel:
         return states[0]
 
     @torch.inference_mode()
-    def score(self, tree: PrefixTree, impl: str = "auto") -> LogprobStats:
+    def score(self, tree: PrefixTree, impl: str = "auto", *, reuse: Reuse | None = None) -> LogprobStats:
         """Log-probabilities of the tree's (source, target) pairs, and the arg-max at each source: [R] each."""
-        states = self.hidden(tree, impl)
-        sources = torch.from_numpy(tree.sources).to(self.device)
+        states = self.hidden(tree, impl, reuse=reuse)
+        sources = torch.from_numpy(tree.sources if reuse is None else reuse.state_rows(tree.sources)).to(self.device)
         targets = torch.from_numpy(tree.targets).to(self.device)
         weight, bias = self.head.weight, self.head.bias
         rows = states[sources]
@@ -190,13 +202,25 @@ class TreeModel:
         return wide.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
 
 
-def _register() -> None:
+def context_length(config: Any, regimes: RotaryRegimes) -> int | None:
+    """Longest input in tokens a text model's config allows; None where it sets no limit."""
+    if regimes.kind == "dynamic":
+        return regimes.threshold
+    for name in ("max_position_embeddings", "n_positions"):
+        if (value := getattr(config, name, None)) is not None:
+            return int(value)
+    return None
+
+
+def register() -> None:
+    """Make the packed attention known to transformers by `ATTENTION_NAME`."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(ATTENTION_NAME, attention_forward)
 
 
-def _refuse_unsupported(model: Any, name: str) -> None:
+def refuse_unsupported(model: Any, name: str) -> None:
+    """Raise UnsupportedModelError for a model that cannot run on a packed tree, as far as its kind tells."""
     from transformers import PreTrainedModel
 
     if not isinstance(model, PreTrainedModel):
@@ -220,14 +244,15 @@ def _structural_copy(model: Any) -> Any:
     return copy.deepcopy(model, shared).eval()
 
 
-def _lm_head(model: Any, name: str) -> torch.nn.Linear:
+def lm_head(model: Any, name: str) -> torch.nn.Linear:
+    """The model's output embedding; UnsupportedModelError where it is no linear layer."""
     head = model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear):
         raise UnsupportedModelError(f"{name}: expected a linear LM head, got {type(head).__name__}")
     return head
 
 
-def _logit_scale(config: Any) -> float:
+def logit_scale_of(config: Any) -> float:
     """Factor on the logits: Cohere multiplies by `logit_scale`, Granite divides by `logits_scaling`."""
     if (factor := getattr(config, "logit_scale", None)) is not None:
         return float(factor)

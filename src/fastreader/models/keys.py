@@ -10,11 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fastreader.models.kv import KeyValues, Reuse
 from fastreader.ops.merge_state import merge_state
 from fastreader.ops.tree_attention import AttentionPlan, tree_attention
-from fastreader.tree import PrefixTree
-
-IntArray = npt.NDArray[np.int64]
+from fastreader.tree import IntArray, PrefixTree
 
 _FIRST_ROOM = 16  # new tokens a row has room for at first; doubled when full, so that growing costs little
 
@@ -54,56 +53,40 @@ class Keys(Protocol):
         ...
 
 
-@dataclass
-class KeyValues:
-    """Keys (rotated) and values of the T tokens of a packed tree, once each, in the type they are multiplied in.
-
-    Attributes:
-        keys: for each layer [T, Hk, D].
-        values: for each layer [T, Hk, Dv].
-    """
-
-    keys: list[Tensor]
-    values: list[Tensor]
-
-    @classmethod
-    def empty(cls) -> KeyValues:
-        """Of no layer yet; a pass puts them in one by one."""
-        return cls([], [])
-
-    def put(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """Keep one layer's; layers come in order."""
-        assert layer == len(self.keys)
-        self.keys.append(key.contiguous())
-        self.values.append(value.contiguous())
-
-    @property
-    def nbytes(self) -> int:
-        """Memory they take, in bytes."""
-        return sum(t.numel() * t.element_size() for t in (*self.keys, *self.values))
-
-
 class TreeKeys:
-    """All tokens of a tree are new and attend to each other.
+    """The tokens of a tree attend to each other; all are new, or the keys and values of some are known.
 
     Args:
         tree: the tree.
         device: where the model is.
-        record: takes every layer's keys and values, or None.
+        reuse: which tokens are known, or None.
+        record: takes every layer's keys and values of the whole tree, or None.
         impl: implementation of the op, "auto" or by name.
     """
 
     def __init__(
-        self, tree: PrefixTree, device: torch.device, record: KeyValues | None = None, impl: str = "auto"
+        self,
+        tree: PrefixTree,
+        device: torch.device,
+        reuse: Reuse | None = None,
+        record: KeyValues | None = None,
+        impl: str = "auto",
     ) -> None:
+        fresh = None if reuse is None else reuse.fresh
+        own = tree.positions if fresh is None else tree.positions[fresh]
         self.until = torch.from_numpy(tree.until).to(device)
         self.positions = torch.from_numpy(tree.positions).to(device)
-        self.plan = AttentionPlan(tree.until, query_positions=tree.positions, key_positions=tree.positions)
+        self.own_positions = torch.from_numpy(own).to(device)
+        self.anchor = None if fresh is None else torch.from_numpy(fresh).to(device)
+        self.plan = AttentionPlan(tree.until, fresh, own, tree.positions)
+        self.reuse = reuse
         self.record = record
         self.impl = impl
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         """As `Keys.attend`."""
+        if self.reuse is not None:
+            key, value = self.reuse.join(layer, key, value)
         if self.record is not None:
             self.record.put(layer, key, value)
         out = tree_attention(
@@ -111,7 +94,8 @@ class TreeKeys:
             key,
             value,
             self.until,
-            query_positions=self.positions,
+            anchor=self.anchor,
+            query_positions=self.own_positions,
             key_positions=self.positions,
             scale=scores.scale,
             window=scores.window,

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fastreader.models.fused import fuse
 from fastreader.ops.linear import PackedWeight, linear, prepare
 
 _BLOCK = 512  # tokens; a feed-forward of 1,536 wide then works on 3 MB at a time
@@ -86,15 +87,17 @@ def why_not_wide(model: Any) -> str | None:
     return None
 
 
-def widen(model: Any, precision: str, dtype: torch.dtype) -> None:
+def widen(model: Any, precision: str, dtype: torch.dtype, windows: list[int | None]) -> None:
     """Replace the modules of a structural copy in place; the parameters' own tensors are not written to.
 
     Args:
         model: a transformers model whose modules may be changed.
         precision: of the products, see `ops.linear`.
         dtype: of everything else, float32 or float64.
+        windows: each layer's attention window, tokens or None.
     """
     base = model.base_model
+    layers = {name: module for name, module in base.named_modules() if isinstance(module, nn.Linear)}
     for name, module in list(base.named_modules()):
         if isinstance(module, nn.Linear):
             _set(base, name, WideLinear(module, precision))
@@ -107,6 +110,7 @@ def widen(model: Any, precision: str, dtype: torch.dtype) -> None:
                 if tensor.is_floating_point() and tensor.dtype in (torch.bfloat16, torch.float16):
                     setattr(module, buffer, tensor.to(dtype))
     if dtype == torch.float32:
+        fuse(model, layers, windows, precision)
         for name, module in list(base.named_modules()):
             if _treats_tokens_alone(name, module):
                 _set(base, name, Blocked(module))

@@ -44,14 +44,15 @@ def linear(
     float32's; "exact" multiplies in float32 (float64 for a float64 input).
 
     Args:
-        input: [T, E], float32, or float64 with precision "exact".
+        input: [T, E], float32; also float64 with precision "exact", and bfloat16 with "fast", which then rounds
+            nothing.
         weight: [F, E], any floating type, as stored; or what `prepare` made of it.
         bias: [F] or None.
         precision: one of `PRECISIONS`; a prepared weight must have been prepared for it.
         impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
 
     Returns:
-        [T, F] in input's dtype.
+        [T, F] in float32, or float64 for a float64 input.
 
     Raises:
         InputError: shapes or dtypes do not fit, or an input requires a gradient.
@@ -90,7 +91,8 @@ def status() -> list[Serving]:
 def _check(input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None, precision: str) -> None:
     if precision not in PRECISIONS:
         raise InputError(f"linear: precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-    allowed = (torch.float32, torch.float64) if precision == "exact" else (torch.float32,)
+    other = {"exact": torch.float64, "fast": torch.bfloat16}.get(precision)
+    allowed = (torch.float32,) if other is None else (torch.float32, other)
     if input.dim() != 2 or input.dtype not in allowed:
         raise InputError(
             f"linear: input must be [T, E] in {' or '.join(str(d) for d in allowed)}, "

@@ -1,18 +1,33 @@
-"""read: one answer to one question, from its passages in the order given."""
+"""One answer after the passages in a given order, and the prompts that ask for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastreader.data.types import Example
+from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
-from fastreader.prompts import Template, encode
 from fastreader.tree import TreeStats
 
 if TYPE_CHECKING:
+    from fastreader.prompts import Template
     from fastreader.reader import Reader
+
+
+def reading_prompts(
+    reader: Reader,
+    question: str,
+    passages: Sequence[Passage],
+    orders: Iterable[Sequence[int]],
+    template: Template | None = None,
+) -> list[list[int]]:
+    """Token ids for each order, up to where the answer starts: the contexts that `score_permutations` scores after."""
+    from fastreader.prompts import Template, encode
+
+    pieces = encode(reader.encoder, template or Template(), question, passages, [])
+    tail = pieces.tail()
+    return [pieces.head + pieces.body(order) + tail for order in orders]
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,8 @@ def read(
     chosen = list(example.candidates if candidates is None else candidates)
     if isinstance(candidates, str):
         raise InputError("candidates: expected a list of texts, got one text")
+    from fastreader.prompts import Template, encode
+
     pieces = encode(reader.encoder, template or Template(), example.question, example.passages, chosen)
     prompt = pieces.head + pieces.body(range(len(example.passages))) + pieces.tail()
     if chosen:

@@ -1,0 +1,141 @@
+"""Error of each precision, in nats, over real questions: ours and transformers' bfloat16, against float32.
+
+For each question: N passages in cyclic orders, its answer and other questions' as candidates; a few orders are drawn.
+Transformers reads each order alone, in float32 as the truth and in bfloat16 as people run it, with a cache for the
+candidates; the first questions also one sequence at a time in float64, which says how far that truth is off. Results
+are appended, so a stopped run continues.
+
+    python benchmarks/accuracy.py questions.jsonl.gz --output accuracy.jsonl
+    python benchmarks/accuracy.py --report accuracy.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peers
+import torch
+import transformers
+from scipy.stats import kendalltau
+
+from fastreader import Example, Reader, Template, load_examples
+from fastreader.bench.groups import Group
+from fastreader.jsonl import ResultLog, iter_results
+from fastreader.models.packaged import PACKAGED, folder_of
+from fastreader.permutations import cyclic
+from fastreader.prompts import encode
+
+PRECISIONS = ("fast", "high", "exact")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, nargs="?", help="questions with passages, in a format fastreader reads")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--report", type=Path, help="print the table of a run")
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--questions", type=int, default=50)
+    parser.add_argument("--passages", type=int, default=5)
+    parser.add_argument("--candidates", type=int, default=4)
+    parser.add_argument("--orders", type=int, default=5, help="orders of each question that are compared")
+    parser.add_argument("--float64", type=int, default=3, help="questions also run in float64")
+    arguments = parser.parse_args()
+    if arguments.report:
+        print(report(list(iter_results(arguments.report))))
+    elif arguments.data is None or arguments.output is None:
+        parser.error("DATA and --output are needed, or --report")
+    else:
+        measure(arguments)
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    readers = {p: Reader.load(arguments.model, device="cpu", precision=p) for p in PRECISIONS}
+    folder = folder_of(arguments.model) if arguments.model in PACKAGED else arguments.model
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    wide, narrow = load(folder, dtype=torch.float32).eval(), load(folder, dtype=torch.bfloat16).eval()
+    examples = load_examples(arguments.data)
+    settings = {k: v for k, v in vars(arguments).items() if k not in ("output", "data", "report", "questions")}
+    with ResultLog(arguments.output, settings=settings, resume=arguments.output.exists()) as log:
+        for i in range(arguments.questions):
+            if str(i) in log:
+                continue
+            generator = random.Random(i)
+            others = generator.sample(
+                [e.answers[0] for j, e in enumerate(examples) if j != i], arguments.candidates - 1
+            )
+            passages = examples[i].passages[: arguments.passages]
+            example = Example(examples[i].question, passages, candidates=[examples[i].answers[0], *others])
+            orders = sorted(generator.sample(range(len(passages)), min(arguments.orders, len(passages))))
+            groups, kinds = requests(readers["fast"], example, orders)
+            sequences = [pair for group in groups for pair in group.sequences()]
+            values = {f"fastreader, {p}": readers[p].score(sequences).logprob.tolist() for p in PRECISIONS}
+            values["transformers, bf16"] = peers.prefix_cached(narrow, groups)
+            values["float32"] = peers.prefix_cached(wide, groups)
+            if i < arguments.float64:
+                values["float64"] = alone(wide.double(), sequences)
+                wide.float()
+            log.append(str(i), {"kinds": kinds, "values": values})
+            print(f"{i + 1} of {arguments.questions}", file=sys.stderr)
+
+
+def requests(reader: Reader, example: Example, orders: list[int]) -> tuple[list[Group], list[str]]:
+    """Each order's candidates and its question (to where the answer starts), and which of the two each sequence is."""
+    pieces = encode(reader.encoder, Template(), example.question, example.passages, example.candidates)
+    groups, kinds = [], []
+    everyone = cyclic(len(example.passages)).permutations.tolist()
+    for order in (everyone[o] for o in orders):
+        before = pieces.head + pieces.body(order) + pieces.question_lead
+        groups.append(Group(before + pieces.question + pieces.answer, pieces.candidates, scored_from=len(before)))
+        kinds += ["candidate"] * len(pieces.candidates) + ["question"]
+    return groups, kinds
+
+
+@torch.inference_mode()
+def alone(model: Any, sequences: list[tuple[list[int], list[int]]]) -> list[float]:
+    out = []
+    for context, continuation in sequences:
+        ids = torch.tensor([context + continuation])
+        logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(continuation) + 1).logits[0, :-1]
+        wide = logits if logits.dtype == torch.float64 else logits.float()
+        out.append(float(wide.log_softmax(-1).gather(1, torch.tensor(continuation)[:, None]).sum()))
+    return out
+
+
+def report(rows: list[dict[str, Any]]) -> str:
+    """Mean, 95th percentile and maximum of the absolute error; Kendall's tau of orders by the question."""
+    kinds = np.array([k for row in rows for k in row["kinds"]])
+    truth = np.array([v for row in rows for v in row["values"]["float32"]])
+    lines = [
+        f"{len(rows)} questions, {len(truth)} sequences, against float32 one sequence at a time (nats).",
+        "",
+        "| way | candidates: mean | 95% | max | questions: mean | 95% | max | Kendall tau |",
+        "|-|-|-|-|-|-|-|-|",
+    ]
+    for way in [w for w in rows[0]["values"] if not w.startswith("float")]:
+        error = np.abs(np.array([v for row in rows for v in row["values"][way]]) - truth)
+        cells = []
+        for kind in ("candidate", "question"):
+            e = error[kinds == kind]
+            cells += [f"{e.mean():.4f}", f"{np.quantile(e, 0.95):.4f}", f"{e.max():.4f}"]
+        taus = [_tau(row, way) for row in rows]
+        lines.append(f"| {way} | {' | '.join(cells)} | {np.nanmean(taus):.3f} |")
+    checked = [row for row in rows if "float64" in row["values"]]
+    if checked:
+        off = [abs(a - b) for r in checked for a, b in zip(r["values"]["float32"], r["values"]["float64"], strict=True)]
+        lines += ["", f"float32 against float64 over {len(checked)} questions: largest difference {max(off):.1e} nats."]
+    return "\n".join(lines)
+
+
+def _tau(row: dict[str, Any], way: str) -> float:
+    asked = [i for i, kind in enumerate(row["kinds"]) if kind == "question"]
+    got, want = ([row["values"][name][i] for i in asked] for name in (way, "float32"))
+    return float(kendalltau(got, want).statistic)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Kept: keys and values of prefixes that stay in memory between passes, and finding them again in a new tree."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fastreader.models.kv import KeyValues, Reuse
+from fastreader.models.rotary import RotaryRegimes
+from fastreader.tree import PrefixTree
+
+
+class Kept:
+    """Keys and values of packed prefixes, found again by walking a new tree from its roots.
+
+    Args:
+        regimes: the model's rotary length rule: keys made under one regime say nothing under another.
+    """
+
+    def __init__(self, regimes: RotaryRegimes) -> None:
+        self._regimes = regimes
+        self._values = KeyValues.empty()
+        # (regime, node it follows or -1, token) -> node; a node is a row of the values
+        self._nodes: dict[tuple[int, int, int], int] = {}
+        self._count = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Memory the keys and values take, in bytes."""
+        return self._values.nbytes
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, tree: PrefixTree, values: KeyValues) -> None:
+        """Keep a tree's keys and values; all its sequences are of one regime."""
+        regime = self._regime(tree)
+        node = np.empty(len(tree), dtype=np.int64)
+        for j, (token, parent) in enumerate(zip(tree.token_ids.tolist(), tree.parent.tolist(), strict=True)):
+            before = -1 if parent < 0 else int(node[parent])
+            node[j] = self._nodes.setdefault((regime, before, token), self._count + j)
+        if self._count:
+            values = KeyValues(
+                [torch.cat(pair) for pair in zip(self._values.keys, values.keys, strict=True)],
+                [torch.cat(pair) for pair in zip(self._values.values, values.values, strict=True)],
+            )
+        self._values = values
+        self._count += len(tree)
+
+    def reuse(self, tree: PrefixTree) -> Reuse | None:
+        """What of a tree is kept; None for nothing. All sequences of the tree are of one regime.
+
+        A token whose hidden state is asked for (the last of a prompt, or before a scored token) is computed
+        even where its keys are kept.
+        """
+        regime = self._regime(tree)
+        node = np.full(len(tree), -1, dtype=np.int64)
+        tokens, parents, until = tree.token_ids.tolist(), tree.parent.tolist(), tree.until.tolist()
+        j = 0
+        while j < len(tokens):
+            before = -1 if parents[j] < 0 else int(node[parents[j]])
+            found = self._nodes.get((regime, before, tokens[j]), -1)
+            node[j] = found
+            j = j + 1 if found >= 0 else until[j]
+        node[tree.sources] = -1
+        node[tree.leaves] = -1
+        known = np.flatnonzero(node >= 0)
+        if len(known) == 0:
+            return None
+        return Reuse(np.flatnonzero(node < 0), known, node[known], self._values)
+
+    def _regime(self, tree: PrefixTree) -> int:
+        return self._regimes.of(int(tree.positions.max()) + 1)

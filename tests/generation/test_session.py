@@ -1,0 +1,148 @@
+"""reader.session: the same numbers as without it, and only what follows the prefix computed."""
+
+import numpy as np
+import pytest
+import torch
+from families import LONGROPE, tiny
+from support import byte_tokenizer
+
+from fastreader import Reader
+from fastreader.errors import ContextOverflowError, FastreaderError, InputError, OutOfBudgetError
+from fastreader.protocol import ReaderProtocol
+
+RNG = np.random.default_rng(11)
+PREFIX = RNG.integers(5, 261, 25).tolist()
+CONTEXTS = [
+    [*PREFIX, *RNG.integers(5, 261, 6).tolist()],
+    [*PREFIX, *RNG.integers(5, 261, 9).tolist()],
+    PREFIX,  # the prefix itself: its last state is needed, though its keys are kept
+    PREFIX[:10] + RNG.integers(5, 261, 4).tolist(),  # leaves the prefix midway
+    RNG.integers(5, 261, 7).tolist(),  # has nothing of it
+]
+REQUESTS = [(c, RNG.integers(5, 261, 3).tolist()) for c in CONTEXTS for _ in range(2)]
+SOME = ["Llama", "Gemma2, window, caps", "Phi3, window", "GPT2", "Mixtral", "OPT"]
+
+
+@pytest.mark.parametrize("family", SOME)
+def test_the_numbers_are_those_without_it(family):
+    reader = Reader.load((tiny(family), byte_tokenizer()), precision="exact")
+    plain = reader.loglikelihood(REQUESTS, token_logprobs=True)
+    written = reader.generate(CONTEXTS, max_new_tokens=6)
+    with reader.session(PREFIX) as kept:
+        got = kept.loglikelihood(REQUESTS, token_logprobs=True)
+        texts = kept.generate(CONTEXTS, max_new_tokens=6)
+    for a, b in zip(got, plain, strict=True):
+        assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-4)
+    assert [t.token_ids for (t,) in texts] == [t.token_ids for (t,) in written]
+    assert got.stats.reused == len(PREFIX) - 1  # the last token's state predicts a continuation
+    assert got.stats.computed == plain.stats.computed - got.stats.reused
+    assert got.stats.given == plain.stats.given
+    assert texts.stats.computed == written.stats.computed - texts.stats.reused
+
+
+def test_float64_agrees_to_the_last_digits():
+    reader = Reader.load((tiny("Llama").double(), byte_tokenizer()), precision="exact")
+    with reader.session(PREFIX) as kept:
+        got = [r.logprob for r in kept.loglikelihood(REQUESTS)]
+    assert got == pytest.approx([r.logprob for r in reader.loglikelihood(REQUESTS)], abs=1e-10)
+
+
+def test_several_prefixes_and_a_split_pass(tiny_reader):
+    prefixes = [PREFIX, [*PREFIX[:12], 7, 8, 9], [9, 9, 9]]
+    contexts = [*CONTEXTS, prefixes[1] + [5], prefixes[2] + [6]]
+    plain = tiny_reader.generate(contexts, max_new_tokens=4)
+    with tiny_reader.session(*prefixes) as kept:
+        assert kept.stats.computed == 25 + 3 + 3
+        for max_tokens in (None, 40):
+            got = kept.generate(contexts, max_new_tokens=4, max_tokens=max_tokens)
+            assert [t.token_ids for (t,) in got] == [t.token_ids for (t,) in plain]
+            assert got.stats.reused >= 24 + 3 + 3
+        assert got.passes > 1
+
+
+def test_prefixes_read_in_several_passes(tiny_reader, monkeypatch):
+    """Where one pass cannot hold them all, tokens that two passes read are kept twice but found once."""
+    prefixes = [PREFIX, PREFIX[:20] + [7] * 10, [9] * 20]
+    plain = [r.logprob for r in tiny_reader.loglikelihood(REQUESTS)]
+    whole = tiny_reader.plan
+    monkeypatch.setattr(tiny_reader, "plan", lambda s, m=None, new_tokens=0: whole(s, 30, new_tokens=new_tokens))
+    kept = tiny_reader.session(*prefixes)
+    monkeypatch.undo()
+    assert kept.stats.computed > 25 + 10 + 20
+    assert [r.logprob for r in kept.loglikelihood(REQUESTS)] == pytest.approx(plain, abs=1e-4)
+    assert kept.loglikelihood([([9] * 20 + [5], [6])]).stats.reused == 20
+
+
+def test_pieces_are_what_prompts_start_with(tiny_reader):
+    pieces = ["Read.\n", "A passage.\n"]
+    with tiny_reader.session(pieces) as kept:
+        assert isinstance(kept, ReaderProtocol)
+        prompts = [kept.prompt([*pieces, f"Question {i}?"]) for i in range(3)]
+        assert all(p[: len(tiny_reader.prefix(pieces))] == tiny_reader.prefix(pieces) for p in prompts)
+        got = kept.generate(prompts, max_new_tokens=2)
+        assert got.stats.reused == len(tiny_reader.prefix(pieces))
+        plain = tiny_reader.generate(prompts, max_new_tokens=2)
+        assert [t for (t,) in got] == [t for (t,) in plain]
+        label = kept.continuation("yes")
+        assert kept.loglikelihood([(prompts[0], label)])[0].logprob == pytest.approx(
+            tiny_reader.loglikelihood([(prompts[0], label)])[0].logprob, abs=1e-4
+        )
+    with tiny_reader.session("text as it is") as kept:
+        assert kept.loglikelihood([("text as it is, and", " more")]).stats.reused == len("text as it is")
+
+
+def test_scoring_leaves_no_keys_behind(tiny_reader, monkeypatch):
+    """Keys are recorded for a session and for generation only."""
+    from fastreader.models.kv import KeyValues
+
+    def refuse(*args):
+        raise AssertionError("keys were recorded")
+
+    monkeypatch.setattr(KeyValues, "put", refuse)
+    tiny_reader.loglikelihood(REQUESTS)
+    tiny_reader.generate(CONTEXTS, max_new_tokens=1)  # nothing follows the first token
+    with pytest.raises(AssertionError):
+        tiny_reader.generate(CONTEXTS, max_new_tokens=2)
+
+
+def test_longrope_keys_serve_their_own_regime_only():
+    model = tiny("Phi3", rope_parameters=LONGROPE, original_max_position_embeddings=24)
+    reader = Reader.load((model, byte_tokenizer()), precision="exact")
+    short, long = ([*PREFIX[:12], 5], [6, 7]), (PREFIX[:12] + [5] * 20, [6, 7])
+    plain = [r.logprob for r in reader.loglikelihood([short, long])]
+    with reader.session(PREFIX[:12]) as kept:
+        got = kept.loglikelihood([short, long])
+    assert [r.logprob for r in got] == pytest.approx(plain, abs=1e-4)
+    assert got.stats.reused == 12
+
+
+def test_memory_and_its_end(tiny_reader):
+    model = tiny_reader._model
+    kept = tiny_reader.session(PREFIX, max_bytes=25 * model.key_value_bytes)
+    assert kept.nbytes == 25 * model.key_value_bytes
+    kept.close()
+    assert kept.nbytes == 0
+    with pytest.raises(FastreaderError, match="closed"):
+        kept.loglikelihood(REQUESTS)
+    with pytest.raises(OutOfBudgetError, match=r"take 12,800 bytes, 12,799 are allowed"):
+        tiny_reader.session(PREFIX, max_bytes=25 * model.key_value_bytes - 1)
+
+
+def test_bad_prefixes_are_refused(tiny_reader):
+    with pytest.raises(InputError, match="at least one"):
+        tiny_reader.session()
+    with pytest.raises(InputError, match=r"prefixes\[1\]: expected text or token ids, got int"):
+        tiny_reader.session(PREFIX, 5)
+    with pytest.raises(ContextOverflowError, match=r"prefixes\[0\] is 3000 tokens long"):
+        tiny_reader.session([5] * 3000)
+    with pytest.raises(InputError, match="pieces"):
+        tiny_reader.session(["", ""])
+
+
+@pytest.mark.parametrize("precision", ["fast", "high"])
+def test_other_precisions_run(precision):
+    reader = Reader.load((tiny("Llama").to(torch.bfloat16), byte_tokenizer()), precision=precision)
+    plain = [r.logprob for r in reader.loglikelihood(REQUESTS)]
+    with reader.session(PREFIX) as kept:
+        got = [r.logprob for r in kept.loglikelihood(REQUESTS)]
+    assert got == pytest.approx(plain, abs=0.5 if precision == "fast" else 5e-3)

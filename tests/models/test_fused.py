@@ -1,0 +1,89 @@
+"""Fused counterparts are adopted where they give transformers' numbers, and nowhere else."""
+
+from collections import Counter
+
+import pytest
+import torch
+from support import byte_tokenizer
+from test_architectures import tiny
+from torch import nn
+from transformers.models.llama import modeling_llama
+
+from fastreader import Reader
+from fastreader.models.fused import FusedAttention, FusedFeedForward, FusedNorm
+
+LAYERS = 3
+# family: fused attention, feed-forward and norm modules of three layers
+ADOPTED = {
+    "Llama": (3, 3, 7),
+    "Llama, biases": (3, 3, 7),
+    "Qwen2": (3, 3, 7),
+    "Qwen3": (3, 3, 13),
+    "Mistral, window": (3, 3, 7),
+    "Gemma2, window, caps": (3, 3, 13),
+    "Gemma3, window": (3, 3, 19),
+    "Phi3, window": (3, 3, 7),
+    "Granite": (3, 3, 7),
+    "Olmo2": (3, 3, 13),
+    "SmolLM3": (3, 3, 7),
+    "Cohere2, window": (1, 3, 0),  # its rotary embedding turns neighbours, and it has layer norms
+    "GPTNeoX": (0, 0, 0),
+}
+
+
+def counts(reader):
+    found = Counter(type(m) for m in reader._model.model.modules())
+    return tuple(found[kind] for kind in (FusedAttention, FusedFeedForward, FusedNorm))
+
+
+@pytest.mark.parametrize("precision", ["fast", "high", "exact"])
+@pytest.mark.parametrize("family", ADOPTED)
+def test_the_common_families_run_fused(family, precision):
+    reader = Reader.load((tiny(family), byte_tokenizer()), precision=precision)
+    assert counts(reader) == ADOPTED[family]
+    assert ("fused" in reader.describe()["forward"]) == any(ADOPTED[family])
+
+
+class Scaled(modeling_llama.LlamaAttention):
+    def forward(self, hidden_states, **named):
+        out, weights = super().forward(hidden_states, **named)
+        return out * 1.5, weights
+
+
+class Swapped(modeling_llama.LlamaMLP):
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.up_proj(x)) * self.gate_proj(x))
+
+
+class ShiftedRMSNorm(modeling_llama.LlamaRMSNorm):
+    def forward(self, hidden_states):
+        return super().forward(hidden_states) + 0.01
+
+
+@pytest.mark.parametrize(
+    ("where", "kind", "left"),
+    [
+        ("self_attn", Scaled, (2, 3, 7)),
+        ("mlp", Swapped, (3, 2, 7)),
+        ("input_layernorm", ShiftedRMSNorm, (3, 3, 6)),
+    ],
+)
+def test_a_module_that_computes_something_else_keeps_its_own_code(where, kind, left):
+    model = tiny("Llama")
+    layer = model.model.layers[1]
+    getattr(layer, where).__class__ = kind
+    reader = Reader.load((model, byte_tokenizer()), precision="exact")
+    assert counts(reader) == left
+    text = torch.arange(12)[None] + 40
+    with torch.no_grad():
+        own = model(text).logits[0, :-1].log_softmax(-1).gather(1, text[0, 1:, None]).sum()
+    tokens = text[0].tolist()
+    assert abs(reader.loglikelihood([(tokens[:1], tokens[1:])])[0].logprob - float(own)) < 1e-3
+
+
+def test_a_borrowed_model_keeps_its_modules():
+    model = tiny("Llama", attention_bias=True)
+    before = {name: type(module) for name, module in model.named_modules()}
+    Reader.load((model, byte_tokenizer()), precision="fast")
+    assert {name: type(module) for name, module in model.named_modules()} == before
+    assert isinstance(model.model.layers[0].self_attn.q_proj, nn.Linear)

@@ -1,0 +1,133 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
+
+from fastreader.errors import InputError, UnsupportedImplementationError
+from fastreader.ops import extension
+from fastreader.ops.tokens import gate, rms_norm, rotary
+
+ORDER = ["portable", "avx2", "avx512", "avx512_bf16", "amx"]
+no_extension = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
+
+
+def available():
+    if extension.why_missing() is not None:
+        return []
+    return ORDER[: ORDER.index(extension.best_instruction_set()) + 1]
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def turned(x, cosine, sine):
+    """By transformers, in float64; features beyond the angles pass."""
+    width = cosine.shape[1]
+    part = x[None].double().transpose(1, 2)[..., :width]
+    out, _ = apply_rotary_pos_emb(part, part, cosine[None].double(), sine[None].double())
+    return torch.cat([out[0].transpose(0, 1), x[..., width:].double()], dim=-1)
+
+
+@no_extension
+@pytest.mark.parametrize("isa", available())
+@pytest.mark.parametrize(("rows", "size"), [(0, 8), (1, 1), (3, 24), (70, 576), (129, 97)])
+def test_rms_norm_is_transformers(monkeypatch, isa, rows, size):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    x, weight = random(rows, size) * 3, random(size, seed=1)
+    own = LlamaRMSNorm(size, eps=1e-5)
+    own.weight.data = weight.clone()
+    for scale in (1.0, 1e-3):  # where epsilon matters
+        with torch.no_grad():
+            torch.testing.assert_close(
+                rms_norm(x * scale, weight, 1e-5, impl="cpu"), own(x * scale), rtol=2e-6, atol=1e-7
+            )
+
+
+@no_extension
+@pytest.mark.parametrize("isa", available())
+@pytest.mark.parametrize(
+    ("tokens", "heads", "size", "width"), [(0, 2, 8, 8), (5, 3, 64, 64), (33, 1, 40, 20), (7, 2, 10, 6)]
+)
+def test_rotary_is_transformers(monkeypatch, isa, tokens, heads, size, width):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    x = random(tokens, heads * size + 16)[:, 16:].unflatten(
+        1, (heads, size)
+    )  # rows strided, as within q, k and v joined
+    cosine, sine = random(tokens, width, seed=1), random(tokens, width, seed=2)
+    want = turned(x, cosine, sine)
+    torch.testing.assert_close(rotary(x, cosine, sine, impl="cpu").double(), want, rtol=1e-6, atol=2e-6)
+    rounded = rotary(x, cosine, sine, bf16=True, impl="cpu")
+    assert rounded.dtype == torch.bfloat16
+    torch.testing.assert_close(rounded.double(), want, rtol=2**-8, atol=1e-5)
+
+
+@no_extension
+@pytest.mark.parametrize("isa", available())
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_gate_is_torch(monkeypatch, isa, activation):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    joined = random(37, 2 * 83) * 4
+    joined[0, :6] = torch.tensor([-200.0, -90.0, 0.0, 90.0, 200.0, -1e30])
+    g, up = joined.chunk(2, dim=1)
+    g64 = g.double()
+    act = F.silu(g64) if activation == "silu" else F.gelu(g64, approximate="tanh")
+    got = gate(g, up, activation, impl="cpu")
+    torch.testing.assert_close(got.double(), act * up.double(), rtol=4e-6, atol=2e-6)
+    rounded = gate(g, up, activation, bf16=True, impl="cpu")
+    torch.testing.assert_close(rounded, got.bfloat16(), rtol=0, atol=1e-37)  # AVX-512 BF16 flushes denormals
+
+
+@no_extension
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 70), st.integers(0, 99))
+def test_rows_do_not_depend_on_their_neighbours(rows, size, seed):
+    x, weight, up = random(rows, size, seed=seed), random(size, seed=1), random(rows, size, seed=2)
+    together, gated = rms_norm(x, weight, 1e-6), gate(x, up, "silu")
+    for row in (0, rows - 1):
+        one = slice(row, row + 1)
+        assert torch.equal(rms_norm(x[one], weight, 1e-6), together[one])
+        assert torch.equal(gate(x[one], up[one], "silu"), gated[one])
+
+
+def test_the_torch_path_takes_float64():
+    x, weight = random(4, 6).double(), random(6, seed=1).double()
+    assert rms_norm(x, weight, 1e-6).dtype == torch.float64
+    heads, angles = random(4, 2, 6).double(), random(4, 6, seed=3).double()
+    torch.testing.assert_close(rotary(heads, angles, angles), turned(heads, angles, angles))
+    assert gate(x, x, "gelu_tanh").dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: rms_norm(random(3, 4), random(5), 1e-6),
+        lambda: rms_norm(random(3, 4).half(), random(4).half(), 1e-6),
+        lambda: rms_norm(random(3, 4).requires_grad_(), random(4), 1e-6),
+        lambda: rotary(random(3, 2, 8), random(3, 7), random(3, 7)),
+        lambda: rotary(random(3, 2, 8), random(2, 8), random(2, 8)),
+        lambda: gate(random(3, 4), random(3, 5), "silu"),
+        lambda: gate(random(3, 4), random(3, 4), "relu"),
+        lambda: gate(random(3, 4), random(3, 4).double(), "silu"),
+    ],
+)
+def test_bad_input(call):
+    with pytest.raises(InputError):
+        call()
+
+
+def test_an_implementation_asked_for_by_name():
+    with pytest.raises(UnsupportedImplementationError, match="one of"):
+        gate(random(3, 4), random(3, 4), "silu", impl="cuda")
+    with pytest.raises(UnsupportedImplementationError, match="cannot run"):
+        rms_norm(random(3, 4).double(), random(4).double(), 1e-6, impl="cpu")
+
+
+@no_extension
+def test_opcheck():
+    x, weight, angles = random(5, 12), random(12), random(5, 4)
+    torch.library.opcheck(torch.ops.fastreader.rms_norm, (x, weight, 1e-6, "auto"))
+    torch.library.opcheck(torch.ops.fastreader.rotary, (x.unflatten(1, (2, 6)), angles, angles, True, "auto"))
+    torch.library.opcheck(torch.ops.fastreader.gate, (x, x, "silu", False, "auto"))
