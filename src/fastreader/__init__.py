@@ -39,7 +39,7 @@ _HOME = {
     "save_examples": "data",
     "score_permutations": "scoring",
 }
-_MODULES = ("errors", "permutations")
+_MODULES = ("errors", "noise", "permutations", "statistics")
 
 __all__ = [
     "Example",
@@ -57,10 +57,12 @@ __all__ = [
     "TreeStats",
     "errors",
     "load_examples",
+    "noise",
     "permutation_cost",
     "permutations",
     "save_examples",
     "score_permutations",
+    "statistics",
 ]
 
 

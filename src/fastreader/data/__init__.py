@@ -1,12 +1,22 @@
 """Questions with their passages, and the file formats they come in.
 
 Read by `iter_examples`, `load_examples` (the format is told from the keys) and `load_beir`; written by
-`save_examples`.
+`save_examples`. Passages without a question are read by `load_passages`.
 """
 
 from fastreader.data.beir import load_beir
+from fastreader.data.corpus import load_passages
 from fastreader.data.read import SkippedRows, iter_examples, load_examples
 from fastreader.data.types import Example, Passage
 from fastreader.data.write import save_examples
 
-__all__ = ["Example", "Passage", "SkippedRows", "iter_examples", "load_beir", "load_examples", "save_examples"]
+__all__ = [
+    "Example",
+    "Passage",
+    "SkippedRows",
+    "iter_examples",
+    "load_beir",
+    "load_examples",
+    "load_passages",
+    "save_examples",
+]

@@ -1,0 +1,158 @@
+"""A noise study as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fastreader.noise.layouts import FILL, POSITIONS, LayoutSpec
+from fastreader.noise.summary import NoiseSummary
+from fastreader.statistics import Contrast, Interval
+
+_SIGNIFICANT = 0.01  # the paper's
+
+
+def markdown(summary: NoiseSummary) -> str:
+    """The primary contrast, the tables of the paper, then every number behind them."""
+    parts = [_headline(summary), _oracle(summary), _realistic(summary), _conditions(summary), _contrasts(summary)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _headline(summary: NoiseSummary) -> str:
+    lines = [f"{summary.questions} questions, {summary.clusters} distinct gold passages."]
+    lines += [
+        f"Primary contrast, stated beforehand: {c.name} less {c.baseline}, {_signed(c.difference)} over {c.n} "
+        f"questions, exact McNemar p {_p(c.mcnemar)}; an effect of {_number(c.minimum_detectable_effect)} would have "
+        "been found in 80% of such samples."
+        for c in summary.comparison.contrasts
+        if c.primary
+    ]
+    over_long = {name: n.over_long for name, n in summary.counts.items() if n.over_long}
+    missing = {name: n.missing for name, n in summary.counts.items() if n.missing}
+    if over_long:
+        lines.append("Prompts over the context, not asked: " + _list(over_long) + ".")
+    if missing:
+        lines.append("Questions without the passages a layout needs, not asked: " + _list(missing) + ".")
+    return "\n\n".join(lines)
+
+
+def _oracle(summary: NoiseSummary) -> str:
+    """Accuracy by kind, number and position, as tables 1 and 2 of the paper."""
+    cells = _cells(summary)
+    specs = [LayoutSpec.parse(name) for name in cells]
+    rows = []
+    for noise in dict.fromkeys(s.noise for s in specs if s.gold and s.noise):
+        if "gold" in cells:
+            rows.append([noise, "0", *[cells["gold"]] * 3])
+        for count in dict.fromkeys(s.count for s in specs if s.gold and s.noise == noise):
+            names = [LayoutSpec(True, noise, count, position).name for position in POSITIONS]
+            rows.append([noise, "fill" if count == FILL else str(count), *[cells.get(name, "") for name in names]])
+    if not rows:
+        return ""
+    closed = f"Closed book: {cells['closed_book']}. " if "closed_book" in cells else ""
+    return (
+        f"{closed}Accuracy with the gold passage and others of a kind, by the gold passage's place; "
+        f"* differs from gold alone (exact McNemar, Holm-corrected p < {_SIGNIFICANT}).\n\n"
+        + _table(["kind", "number", *POSITIONS], rows)
+    )
+
+
+def _realistic(summary: NoiseSummary) -> str:
+    """Accuracy by number of retrieved and random passages, as tables 3 to 5 of the paper."""
+    cells = _cells(summary)
+    specs = [s for s in map(LayoutSpec.parse, cells) if s.retrieved]
+    if not specs:
+        return ""
+    retrieved = sorted({s.retrieved for s in specs})
+    counts = sorted({s.count for s in specs}, key=lambda count: (count == FILL, count))
+    rows = [
+        [
+            "fill" if m == FILL else str(m),
+            *[cells.get(LayoutSpec(noise="random" if m else "", count=m, retrieved=k).name, "") for k in retrieved],
+        ]
+        for m in counts
+    ]
+    return (
+        "Accuracy with random passages (rows) before retrieved ones (columns); * differs from no random passages.\n\n"
+        + _table(["random", *[str(k) for k in retrieved]], rows)
+    )
+
+
+def _conditions(summary: NoiseSummary) -> str:
+    rows = []
+    by_name = {c.name: c for c in summary.comparison.conditions}
+    for name, counts in summary.counts.items():
+        c = by_name.get(name)
+        rows.append(
+            [
+                name,
+                str(counts.asked),
+                "" if c is None else str(c.bootstrap),
+                "" if c is None or c.wilson is None else f"[{c.wilson.low:.3f}, {c.wilson.high:.3f}]",
+                _number(counts.no_answer),
+                "" if counts.prompt_tokens is None else f"{counts.prompt_tokens:.0f}",
+                str(counts.missing),
+                str(counts.over_long),
+                _number(counts.accuracy_over_long_wrong),
+            ]
+        )
+    header = ["layout", "asked", "accuracy, clustered bootstrap", "Wilson", "NO-RES", "prompt tokens", "missing"]
+    return "Conditions.\n\n" + _table([*header, "over-long", "accuracy, over-long wrong"], rows)
+
+
+def _contrasts(summary: NoiseSummary) -> str:
+    rows = [
+        [
+            c.name + (" (primary)" if c.primary else ""),
+            c.baseline,
+            str(c.n),
+            _signed(c.difference),
+            _p(c.mcnemar),
+            _p(c.mcnemar_holm),
+            _p(c.wilcoxon),
+            _p(c.wilcoxon_holm),
+            _number(c.cohens_d),
+            ""
+            if c.odds_ratio is None
+            else f"{c.odds_ratio.estimate:.2f} [{c.odds_ratio.low:.2f}, {c.odds_ratio.high:.2f}]",
+            _number(c.minimum_detectable_effect),
+        ]
+        for c in summary.comparison.contrasts
+    ]
+    if not rows:
+        return ""
+    header = ["layout", "baseline", "n", "difference", "McNemar p", "Holm", "Wilcoxon p", "Holm", "d"]
+    return "Contrasts.\n\n" + _table([*header, "odds ratio", "detectable"], rows)
+
+
+def _cells(summary: NoiseSummary) -> dict[str, str]:
+    different = {c.name for c in summary.comparison.contrasts if _differs(c)}
+    return {
+        c.name: f"{c.bootstrap.estimate:.3f}" + ("*" if c.name in different else "")
+        for c in summary.comparison.conditions
+    }
+
+
+def _differs(contrast: Contrast) -> bool:
+    p = contrast.wilcoxon_holm if contrast.mcnemar_holm is None else contrast.mcnemar_holm
+    return p < _SIGNIFICANT
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["-"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _signed(interval: Interval) -> str:
+    return f"{interval.estimate:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"
+
+
+def _list(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())

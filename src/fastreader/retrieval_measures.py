@@ -1,0 +1,106 @@
+"""How well passages are ranked, where it is known which are relevant: nDCG, reciprocal rank, recall.
+
+The measures are computed by ir-measures (extra `measures`), whose names they go by: "nDCG@10", "RR" (its mean is MRR),
+"R@5", "Success@5" (a relevant one among the first five; "top-k accuracy" where relevant means having an answer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastreader.data.types import Example
+from fastreader.errors import InputError, MissingExtraError
+
+MEASURES = ("nDCG@10", "RR", "R@1", "R@5", "R@10", "R@20")
+
+
+@dataclass(frozen=True)
+class RetrievalMeasures:
+    """Measures of many questions' passages.
+
+    Attributes:
+        per_question: for each measure one value a question, in the order given.
+        indices: which of the examples given these are.
+        left_out: examples where nobody said which passages are relevant.
+    """
+
+    per_question: dict[str, list[float]]
+    indices: list[int]
+    left_out: int
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Mean of each measure over the questions; empty where there is none."""
+        return {name: sum(values) / len(values) for name, values in self.per_question.items() if values}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Means, values and counts as JSON values."""
+        return {
+            "means": self.means,
+            "questions": len(self.indices),
+            "left_out": self.left_out,
+            "indices": self.indices,
+            "per_question": self.per_question,
+        }
+
+
+def retrieval_measures(
+    examples: Iterable[Example], measures: Sequence[str] = MEASURES, *, relevance: str = "gold"
+) -> RetrievalMeasures:
+    """Measure the passages of each example in the order they stand.
+
+    Args:
+        examples: questions with their passages, the best first.
+        measures: names as ir-measures reads them.
+        relevance: "gold": a passage is relevant by its `is_gold`; where flags are there and none is true the gold
+            passage was not retrieved, and every measure is 0. "answer": by `has_answer`; what was not retrieved is
+            unknown then, so that recall is over the relevant ones among the passages, and questions without any are 0.
+
+    Raises:
+        InputError: an unknown measure or relevance.
+        MissingExtraError: ir-measures is not installed.
+    """
+    if relevance not in ("gold", "answer"):
+        raise InputError(f"retrieval_measures: relevance must be 'gold' or 'answer', got {relevance!r}")
+    library = _library()
+    wanted = {name: _parse(library, name) for name in measures}
+    relevances: dict[str, dict[str, int]] = {}
+    run: dict[str, dict[str, float]] = {}
+    indices, left_out = [], 0
+    for i, example in enumerate(examples):
+        flags = [p.is_gold if relevance == "gold" else p.has_answer for p in example.passages]
+        if all(flag is None for flag in flags):
+            left_out += 1
+            continue
+        indices.append(i)
+        # Places stand for the passages, since identifiers may be missing or repeated. Without a relevant passage the
+        # one that was not retrieved stands for it: trec_eval leaves out questions that have none.
+        relevances[str(i)] = {str(place): int(bool(flag)) for place, flag in enumerate(flags)}
+        if not any(flags):
+            relevances[str(i)]["not retrieved"] = 1
+        run[str(i)] = {str(place): float(-place) for place in range(len(flags))}
+    rows = {name: dict.fromkeys(indices, 0.0) for name in measures}
+    if indices:
+        names = {measure: name for name, measure in wanted.items()}
+        for metric in library.iter_calc(list(wanted.values()), relevances, run):
+            rows[names[metric.measure]][int(metric.query_id)] = float(metric.value)
+    return RetrievalMeasures({name: list(values.values()) for name, values in rows.items()}, indices, left_out)
+
+
+def _library() -> Any:
+    try:
+        import ir_measures
+    except ImportError as error:
+        raise MissingExtraError("ir-measures", "measures") from error
+    return ir_measures
+
+
+def _parse(library: Any, name: str) -> Any:
+    try:
+        return library.parse_measure(name)
+    except (NameError, ValueError, SyntaxError) as error:
+        raise InputError(
+            f"retrieval_measures: {name!r} is no measure of ir-measures; for example {', '.join(MEASURES)}"
+        ) from error

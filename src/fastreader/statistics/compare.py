@@ -1,0 +1,199 @@
+"""A study's table: each condition's mean with intervals, each against its baseline, corrected for their number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from fastreader.errors import InputError
+from fastreader.statistics.checks import numbers
+from fastreader.statistics.effects import cohens_d, discordant_odds_ratio, minimum_detectable_effect
+from fastreader.statistics.intervals import Interval, bootstrap, paired_bootstrap, wilson
+from fastreader.statistics.significance import holm, mcnemar, wilcoxon
+
+Outcomes = Mapping[str, Mapping[Any, float]]  # by condition, then by question
+Clusters = Mapping[Any, Hashable]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition's outcomes.
+
+    Attributes:
+        name: of the condition.
+        n: questions with an outcome.
+        bootstrap: mean, with an interval that draws clusters.
+        wilson: the same mean with Wilson's interval, which takes questions as independent; None where outcomes are
+            not all 0 or 1.
+    """
+
+    name: str
+    n: int
+    bootstrap: Interval
+    wilson: Interval | None
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A condition against its baseline, over the questions that have an outcome in both.
+
+    Attributes:
+        name, baseline: the conditions.
+        n: pairs.
+        difference: mean of condition - baseline, with an interval that draws clusters of pairs.
+        wilcoxon, mcnemar: p values; mcnemar is None where outcomes are not all 0 or 1.
+        wilcoxon_holm, mcnemar_holm: corrected over all contrasts but the primary one, which needs no correction.
+        cohens_d: None where it is not a number.
+        odds_ratio: of the pairs that differ; None where outcomes are not all 0 or 1.
+        minimum_detectable_effect: at power 0.8, clustered; None where there is no spread to tell.
+        primary: whether this is the contrast stated beforehand.
+    """
+
+    name: str
+    baseline: str
+    n: int
+    difference: Interval
+    wilcoxon: float
+    mcnemar: float | None
+    wilcoxon_holm: float
+    mcnemar_holm: float | None
+    cohens_d: float | None
+    odds_ratio: Interval | None
+    minimum_detectable_effect: float | None
+    primary: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` gives: `conditions` in the order given, `contrasts` of those that have a baseline."""
+
+    conditions: list[Condition]
+    contrasts: list[Contrast]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON values; what is infinite or not a number becomes null."""
+        return {
+            "conditions": [_row(condition) for condition in self.conditions],
+            "contrasts": [_row(contrast) for contrast in self.contrasts],
+        }
+
+
+def compare(
+    outcomes: Outcomes,
+    baselines: str | Mapping[str, str],
+    *,
+    clusters: Clusters | None = None,
+    primary: str | None = None,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Comparison:
+    """Compare conditions that were asked the same questions.
+
+    Args:
+        outcomes: for each condition its outcome by question; a condition may lack some questions.
+        baselines: the condition that all others are held against, or for each condition its own; those without
+            one only get their mean.
+        clusters: for each question the label of its cluster (its gold passage, say); a question without one stands
+            for itself.
+        primary: the condition whose contrast was stated beforehand; it is not corrected and not in the correction
+            of the others.
+        level, resamples, seed: of the intervals.
+
+    Raises:
+        InputError: no condition, a condition without outcomes, an unknown baseline or primary, or two conditions
+            without a question in common.
+    """
+    if not outcomes:
+        raise InputError("compare: outcomes must hold at least one condition, got none")
+    pairs = _pairs(outcomes, baselines)
+    if primary is not None and primary not in pairs:
+        raise InputError(f"compare: primary must be a condition with a baseline ({', '.join(pairs)}), got {primary!r}")
+    options: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
+    conditions = []
+    for name, by_question in outcomes.items():
+        values = numbers("compare", f"outcomes[{name!r}]", list(by_question.values()))
+        labels = _labels(list(by_question), clusters)
+        share = wilson(int(values.sum()), len(values), level) if _binary(values) else None
+        conditions.append(Condition(name, len(values), bootstrap(values, clusters=labels, **options), share))
+    contrasts = [
+        _contrast(outcomes, name, baseline, clusters, name == primary, options) for name, baseline in pairs.items()
+    ]
+    return Comparison(conditions, _corrected(contrasts))
+
+
+def _pairs(outcomes: Outcomes, baselines: str | Mapping[str, str]) -> dict[str, str]:
+    if isinstance(baselines, str):
+        if baselines not in outcomes:
+            raise InputError(f"compare: no condition {baselines!r}; there are {', '.join(outcomes)}")
+        baselines = {name: baselines for name in outcomes if name != baselines}
+    for name, baseline in baselines.items():
+        for condition in (name, baseline):
+            if condition not in outcomes:
+                raise InputError(f"compare: no condition {condition!r}; there are {', '.join(outcomes)}")
+    return {name: baselines[name] for name in outcomes if name in baselines}
+
+
+def _contrast(
+    outcomes: Outcomes,
+    name: str,
+    baseline: str,
+    clusters: Clusters | None,
+    primary: bool,
+    options: dict[str, Any],
+) -> Contrast:
+    shared = [question for question in outcomes[name] if question in outcomes[baseline]]
+    if not shared:
+        raise InputError(f"compare: {name!r} and {baseline!r} have no question in common")
+    a = [outcomes[name][question] for question in shared]
+    b = [outcomes[baseline][question] for question in shared]
+    labels = _labels(shared, clusters)
+    binary = _binary(a) and _binary(b)
+    p_wilcoxon, p_mcnemar = wilcoxon(a, b), mcnemar(a, b) if binary else None
+    return Contrast(
+        name=name,
+        baseline=baseline,
+        n=len(shared),
+        difference=paired_bootstrap(a, b, clusters=labels, **options),
+        wilcoxon=p_wilcoxon,
+        mcnemar=p_mcnemar,
+        wilcoxon_holm=p_wilcoxon,
+        mcnemar_holm=p_mcnemar,
+        cohens_d=_finite(cohens_d(a, b)),
+        odds_ratio=discordant_odds_ratio(a, b, options["level"]) if binary else None,
+        minimum_detectable_effect=_finite(minimum_detectable_effect(a, b, clusters=labels, level=options["level"])),
+        primary=primary,
+    )
+
+
+def _corrected(contrasts: list[Contrast]) -> list[Contrast]:
+    others = [c for c in contrasts if not c.primary]
+    by_wilcoxon = iter(holm([c.wilcoxon for c in others]))
+    by_mcnemar = iter(holm([c.mcnemar for c in others if c.mcnemar is not None]))
+    return [
+        c
+        if c.primary
+        else replace(c, wilcoxon_holm=next(by_wilcoxon), mcnemar_holm=None if c.mcnemar is None else next(by_mcnemar))
+        for c in contrasts
+    ]
+
+
+def _labels(questions: list[Hashable], clusters: Clusters | None) -> list[Hashable] | None:
+    if clusters is None:
+        return None
+    return [("cluster", clusters[q]) if clusters.get(q) is not None else ("question", q) for q in questions]
+
+
+def _binary(values: Any) -> bool:
+    return all(value in (0, 1) for value in values)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _row(item: Condition | Contrast) -> dict[str, Any]:
+    values = {field.name: getattr(item, field.name) for field in fields(item)}
+    return {name: value.to_dict() if isinstance(value, Interval) else value for name, value in values.items()}

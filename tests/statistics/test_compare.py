@@ -1,0 +1,84 @@
+"""A study's table against its parts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fastreader.errors import InputError
+from fastreader.statistics import bootstrap, compare, holm, mcnemar, paired_bootstrap, wilcoxon, wilson
+
+
+@pytest.fixture
+def outcomes():
+    generator = np.random.default_rng(0)
+    return {
+        name: {f"q{i}": int(generator.random() < share) for i in range(60)}
+        for name, share in (("gold", 0.6), ("noise", 0.4), ("random", 0.7), ("closed", 0.1))
+    }
+
+
+def test_each_number_is_that_of_its_function(outcomes):
+    clusters = {f"q{i}": i // 2 for i in range(60)}
+    result = compare(outcomes, "gold", clusters=clusters)
+    values = list(outcomes["noise"].values())
+    assert [c.name for c in result.conditions] == ["gold", "noise", "random", "closed"]
+    assert result.conditions[1].wilson == wilson(sum(values), 60)
+    assert result.conditions[1].bootstrap == bootstrap(values, clusters=[i // 2 for i in range(60)])
+    contrasts = {c.name: c for c in result.contrasts}
+    assert list(contrasts) == ["noise", "random", "closed"]
+    base = list(outcomes["gold"].values())
+    assert contrasts["noise"].difference == paired_bootstrap(values, base, clusters=[i // 2 for i in range(60)])
+    raw = [mcnemar(list(outcomes[name].values()), base) for name in contrasts]
+    assert [c.mcnemar for c in result.contrasts] == raw
+    assert [c.mcnemar_holm for c in result.contrasts] == holm(raw)
+    assert [c.wilcoxon_holm for c in result.contrasts] == holm(
+        [wilcoxon(list(outcomes[name].values()), base) for name in contrasts]
+    )
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
+def test_the_primary_contrast_stands_outside_the_correction(outcomes):
+    result = compare(outcomes, "gold", primary="random")
+    primary = next(c for c in result.contrasts if c.primary)
+    others = [c for c in result.contrasts if not c.primary]
+    assert primary.name == "random"
+    assert (primary.mcnemar_holm, primary.wilcoxon_holm) == (primary.mcnemar, primary.wilcoxon)
+    assert [c.mcnemar_holm for c in others] == holm([c.mcnemar for c in others])
+
+
+def test_pairs_are_the_questions_both_have(outcomes):
+    del outcomes["noise"]["q0"], outcomes["gold"]["q1"]
+    result = compare(outcomes, {"noise": "gold", "closed": "random"})
+    assert [(c.name, c.baseline, c.n) for c in result.contrasts] == [("noise", "gold", 58), ("closed", "random", 60)]
+    assert result.conditions[1].n == 59
+
+
+def test_a_question_without_cluster_stands_for_itself(outcomes):
+    alone = compare(outcomes, "gold", clusters={"q0": None})
+    assert alone == compare(outcomes, "gold")
+
+
+def test_outcomes_that_are_no_shares():
+    result = compare({"a": {1: 0.5, 2: 0.25}, "b": {1: 0.25, 2: 0.5}}, "b")
+    assert result.conditions[0].wilson is None
+    assert result.contrasts[0].mcnemar is None and result.contrasts[0].mcnemar_holm is None
+    assert result.contrasts[0].odds_ratio is None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda o: compare({}, "gold"), "at least one condition"),
+        (lambda o: compare(o, "golden"), "no condition 'golden'; there are gold, noise"),
+        (lambda o: compare(o, {"noise": "nothing"}), "no condition 'nothing'"),
+        (lambda o: compare(o, "gold", primary="gold"), "primary must be .*got 'gold'"),
+        (lambda o: compare({**o, "empty": {}}, "gold"), r"outcomes\['empty'\] must be a list of at least one"),
+        (lambda o: compare({**o, "other": {"x": 1}}, "gold"), "'other' and 'gold' have no question in common"),
+    ],
+)
+def test_bad_input(outcomes, call, message):
+    with pytest.raises(InputError, match=message):
+        call(outcomes)

@@ -1,0 +1,66 @@
+"""Retrieval measures by hand."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+
+from fastreader.data import Example, Passage
+from fastreader.errors import InputError, MissingExtraError
+from fastreader.retrieval_measures import retrieval_measures
+
+
+def ranked(*flags: bool | None, answers: tuple[bool | None, ...] = ()) -> Example:
+    answers = answers or (None,) * len(flags)
+    return Example(
+        "who?", [Passage("text", id="same", is_gold=g, has_answer=a) for g, a in zip(flags, answers, strict=True)]
+    )
+
+
+def test_by_hand():
+    """Gold at places 1, 3 and nowhere: nDCG 1, 1 / log2(4), 0."""
+    result = retrieval_measures(
+        [ranked(True, False, False), ranked(False, False, True), ranked(False, False, False)],
+        ["nDCG@10", "RR", "R@1", "R@5"],
+    )
+    assert result.per_question["nDCG@10"] == pytest.approx([1.0, 1 / math.log2(4), 0.0])
+    assert result.per_question["RR"] == pytest.approx([1.0, 1 / 3, 0.0])
+    assert result.per_question["R@1"] == [1.0, 0.0, 0.0]
+    assert result.per_question["R@5"] == [1.0, 1.0, 0.0]
+    assert result.means["RR"] == pytest.approx(4 / 9)
+
+
+def test_more_than_ten_passages_keep_their_order():
+    """Places as text would sort "10" before "2"."""
+    flags = [False] * 12
+    flags[10] = True
+    result = retrieval_measures([ranked(*flags)], ["RR", "R@10", "R@20"])
+    assert result.per_question == {"RR": [pytest.approx(1 / 11)], "R@10": [0.0], "R@20": [1.0]}
+
+
+def test_by_answers():
+    result = retrieval_measures(
+        [ranked(None, None, None, answers=(False, True, True)), ranked(None, None, answers=(False, False))],
+        ["R@2", "Success@2"],
+        relevance="answer",
+    )
+    assert result.per_question == {"R@2": [0.5, 0.0], "Success@2": [1.0, 0.0]}
+
+
+def test_without_flags_a_question_is_left_out_and_counted():
+    result = retrieval_measures([ranked(None, None), ranked(True, None)], ["RR"])
+    assert (result.left_out, result.indices, result.per_question) == (1, [1], {"RR": [1.0]})
+    empty = retrieval_measures([ranked(None)], ["RR"])
+    assert empty.means == {} and empty.to_dict()["questions"] == 0
+
+
+def test_bad_input(monkeypatch):
+    with pytest.raises(InputError, match=r"'nDGC@10' is no measure"):
+        retrieval_measures([ranked(True)], ["nDGC@10"])
+    with pytest.raises(InputError, match="relevance must be"):
+        retrieval_measures([ranked(True)], relevance="golden")
+    monkeypatch.setitem(sys.modules, "ir_measures", None)
+    with pytest.raises(MissingExtraError, match=r"fastreader\[measures\]"):
+        retrieval_measures([ranked(True)])
