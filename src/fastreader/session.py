@@ -73,6 +73,11 @@ class Session:
         self._kept = None
 
     @property
+    def max_length(self) -> int | None:
+        """As `Reader.max_length`."""
+        return self.reader.max_length
+
+    @property
     def nbytes(self) -> int:
         """Memory the kept keys and values take, in bytes; 0 once closed."""
         return 0 if self._kept is None else self._kept.nbytes

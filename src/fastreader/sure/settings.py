@@ -1,0 +1,131 @@
+"""Settings of SuRe and its variants, in one object that results and logs carry."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastreader.errors import InputError
+from fastreader.sure.templates import SureTemplate
+from fastreader.sure.texts import MOST_CANDIDATES
+from fastreader.sure.variant_templates import VariantTemplate
+
+MODES = ("loglikelihood", "generate")
+PROMPTS = ("instruction_first", "passages_first")
+EVALUATIONS = ("validity", "ranking")
+WEIGHTS = ("tfidf", "encoder", "retriever", "equal")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an answer depends on besides question, passages and readers.
+
+    Attributes:
+        k: candidates asked for.
+        mode: how validity and ranking are judged: "loglikelihood" takes the likelier label; "generate" parses what
+            the reader writes, as the paper does.
+        candidates_prompt: "instruction_first" is the paper's; "passages_first" begins with the passages as the
+            summary prompts do, so that a reader that keeps a prefix reads them once for both.
+        use: which evaluations count: "validity", "ranking" or both.
+        shots: (question, answer) pairs shown before the question when candidates are asked for, and in the base
+            prompt.
+        words: most words of a candidate, as asked for.
+        longest_candidate: words after which a candidate is cut, with a note.
+        max_candidate_tokens, max_summary_tokens, max_label_tokens: new tokens of a stage at most.
+        max_answer_tokens: of the short answers of the variants.
+        max_reasoning_tokens: of the chain of thought.
+        on_overflow: a prompt longer than the reader's context: "error", or "drop_passages" to leave out passages
+            from the end, with a note, until prompt and new tokens fit.
+        template: prompt texts of the four stages.
+        variant_template: of the variants.
+        samples, temperature, seed: draws of the variant that samples its candidates.
+        weights: of passages, in the variants that answer from each passage: "tfidf" (cosine with the question; needs
+            scikit-learn), "encoder", "retriever" (softmax of the passages' scores) or "equal"; None: the variant's.
+        weight_temperature: the weights are a softmax of the similarities divided by this.
+        encoder: sentence encoder, as `fastreader.encoders.load_encoder` takes its name, or a function.
+    """
+
+    k: int = 2
+    mode: str = "loglikelihood"
+    candidates_prompt: str = "instruction_first"
+    use: tuple[str, ...] = EVALUATIONS
+    shots: tuple[tuple[str, str], ...] = ()
+    words: int = 3
+    longest_candidate: int = 20
+    max_candidate_tokens: int = 64
+    max_summary_tokens: int = 512
+    max_label_tokens: int = 8
+    max_answer_tokens: int = 32
+    max_reasoning_tokens: int = 256
+    on_overflow: str = "error"
+    template: SureTemplate = field(default_factory=SureTemplate)
+    variant_template: VariantTemplate = field(default_factory=VariantTemplate)
+    samples: int = 5
+    temperature: float = 0.7
+    seed: int = 0
+    weights: str | None = None
+    weight_temperature: float = 0.1
+    encoder: str | Callable[..., Any] = "all-minilm-l6-v2"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "use", tuple(self.use))
+        object.__setattr__(self, "shots", tuple((str(q), str(a)) for q, a in self.shots))
+        _at_most("k", self.k, 1, MOST_CANDIDATES)
+        for name in (
+            "words",
+            "longest_candidate",
+            "max_candidate_tokens",
+            "max_summary_tokens",
+            "max_label_tokens",
+            "max_answer_tokens",
+            "max_reasoning_tokens",
+            "samples",
+        ):
+            _at_most(name, getattr(self, name), 1, None)
+        _one_of("mode", self.mode, MODES)
+        _one_of("candidates_prompt", self.candidates_prompt, PROMPTS)
+        _one_of("on_overflow", self.on_overflow, ("error", "drop_passages"))
+        if not self.use:
+            raise InputError(f"use: expected some of {', '.join(EVALUATIONS)}, got none")
+        for name in self.use:
+            _one_of("use", name, EVALUATIONS)
+        if self.weights is not None:
+            _one_of("weights", self.weights, WEIGHTS)
+        for name, least in (("temperature", 0.0), ("weight_temperature", 0.0)):
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float)) and value > least):
+                raise InputError(f"{name}: expected a number above {least:g}, got {value!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as JSON values; an encoder that is a function appears by its name."""
+        values = dataclasses.asdict(dataclasses.replace(self, encoder=""))
+        encoder = self.encoder
+        if not isinstance(encoder, str):
+            module, name = getattr(encoder, "__module__", ""), getattr(encoder, "__qualname__", type(encoder).__name__)
+            encoder = f"{module}.{name}"
+        return {**values, "use": list(self.use), "shots": [list(s) for s in self.shots], "encoder": encoder}
+
+
+def make_settings(settings: Settings | None, options: dict[str, Any]) -> Settings:
+    """`settings`, or the defaults, with `options` replaced.
+
+    Raises:
+        InputError: an option that is no setting, or a value that cannot be.
+    """
+    known = [f.name for f in dataclasses.fields(Settings)]
+    if unknown := sorted(set(options) - set(known)):
+        raise InputError(f"unknown settings {', '.join(unknown)}; there are: {', '.join(known)}")
+    return dataclasses.replace(settings or Settings(), **options)
+
+
+def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InputError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
+
+
+def _at_most(name: str, value: Any, least: int, most: int | None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        upper = "" if most is None else f" to {most}"
+        raise InputError(f"{name}: expected a whole number from {least}{upper}, got {value!r}")

@@ -1,0 +1,83 @@
+"""An answer from each passage, then a vote of them or a sum over the passages: Rerank and RePlug."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fastreader.answers import normalise
+from fastreader.sure.replies import short_answer
+from fastreader.sure.requests import Program, score, write
+from fastreader.sure.task import Task
+from fastreader.sure.types import Result
+from fastreader.sure.variants.base import STAGE, base_prompt
+from fastreader.sure.variants.method import finished
+from fastreader.sure.variants.weights import passage_weights
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def rerank(task: Task) -> Program[Result]:
+    """Each passage's answer votes with its passage's weight (Lazaridou et al. 2022); by TF-IDF unless set."""
+    weights = passage_weights(task, "tfidf")
+    answers = yield from answers_of_passages(task)
+    kinds, votes = weighted_votes(answers, weights)
+    best = kinds[int(np.argmax(votes))] if kinds else ""
+    return finished(task, best, answers=answers, weights=weights.tolist(), kinds=kinds, votes=votes.tolist())
+
+
+def replug(task: Task) -> Program[Result]:
+    """The likeliest of the passages' answers in the mixture of all passages (Shi et al. 2023, Eq. 2).
+
+    p(y | q) = sum over passages d of weight(d) p(y | d, q). The weights come from a sentence encoder unless set; the
+    probabilities of all answers after all passages are one packed pass.
+    """
+    weights = passage_weights(task, "encoder")
+    answers = yield from answers_of_passages(task)
+    kinds, _ = weighted_votes(answers, weights)
+    if not kinds:
+        return finished(task, "", answers=answers, weights=weights.tolist(), kinds=[], logprobs=[])
+    prompts = [base_prompt(task, [passage]) for passage in task.passages]
+    labels = [task.label(STAGE, kind) for kind in kinds]
+    scored = yield from score(STAGE, [(prompt, label) for prompt in prompts for label in labels])
+    table = np.array([s.logprob for s in scored]).reshape(len(prompts), len(kinds))
+    mixed = mixture(table, weights)
+    best = kinds[int(np.argmax(mixed))]
+    return finished(task, best, answers=answers, weights=weights.tolist(), kinds=kinds, logprobs=mixed.tolist())
+
+
+def answers_of_passages(task: Task) -> Program[list[str]]:
+    """The short answer from each passage alone, in one call."""
+    prompts = [base_prompt(task, [passage]) for passage in task.passages]
+    replies = yield from write(STAGE, prompts, max_new_tokens=task.settings.max_answer_tokens)
+    return [short_answer(reply.text) for reply, *_ in replies]
+
+
+def weighted_votes(answers: Sequence[str], weights: FloatArray) -> tuple[list[str], FloatArray]:
+    """Distinct answers, as first written, with the weights of those that gave them; empty answers do not vote.
+
+    Args:
+        answers: N texts.
+        weights: float64 [N].
+
+    Returns:
+        A texts, in order of appearance, and float64 [A].
+    """
+    first: dict[str, str] = {}
+    votes: dict[str, float] = {}
+    for answer, weight in zip(answers, weights.tolist(), strict=True):
+        if key := normalise(answer) or answer.casefold():
+            first.setdefault(key, answer)
+            votes[key] = votes.get(key, 0.0) + weight
+    return list(first.values()), np.array(list(votes.values()))
+
+
+def mixture(logprobs: FloatArray, weights: FloatArray) -> FloatArray:
+    """log of sum over d of weights[d] exp(logprobs[d, a]): float64 [N, A] and [N] to [A], nats."""
+    with np.errstate(divide="ignore"):
+        terms = logprobs + np.log(weights)[:, None]
+    highest = terms.max(axis=0)
+    mixed: FloatArray = highest + np.log(np.exp(terms - highest).sum(axis=0))
+    return mixed

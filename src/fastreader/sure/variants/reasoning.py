@@ -1,0 +1,118 @@
+"""Methods that reason before they answer: chain of thought, self-verification, selection-inference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fastreader.answers import normalise
+from fastreader.data import Passage
+from fastreader.protocol import TextOrTokens
+from fastreader.sure.labels import choose
+from fastreader.sure.replies import short_answer
+from fastreader.sure.requests import Program, score, write, write_one
+from fastreader.sure.task import Task
+from fastreader.sure.texts import number_word
+from fastreader.sure.types import Result
+from fastreader.sure.variants.base import STAGE, base_prompt
+from fastreader.sure.variants.method import finished
+from fastreader.sure.variants.per_passage import weighted_votes
+
+
+def chain_of_thought(task: Task) -> Program[Result]:
+    """Reasoning without examples, then the answer asked for behind it (Kojima et al. 2022)."""
+    settings, t = task.settings, task.settings.variant_template
+    limit = settings.max_reasoning_tokens
+    think = t.think.format(question=task.question)
+    kept: list[Passage] = []
+
+    def build(passages: list[Passage]) -> list[TextOrTokens]:
+        kept[:] = passages
+        return [task.prompt("reasoning", [*settings.template.passages(passages), think])]
+
+    prompts = task.fitting("reasoning", build, limit + settings.max_answer_tokens)
+    reasoning = (yield from write_one("reasoning", prompts[0], max_new_tokens=limit)).text.strip()
+    pieces = [*settings.template.passages(kept), think, f" {reasoning}"]
+    last = task.prompt(STAGE, [*pieces, t.therefore.format(words=number_word(settings.words))])
+    reply = yield from write_one(STAGE, last, max_new_tokens=settings.max_answer_tokens)
+    return finished(task, short_answer(reply.text), reasoning=reasoning, reply=reply.text)
+
+
+def self_verification(task: Task) -> Program[Result]:
+    """Answers are sampled; the one from which the question is likeliest wins (after Weng et al. 2022).
+
+    The paper masks a condition of the question and sees whether the answer brings it back. The log-likelihood of the
+    whole question behind passages and answer does so for each word of it in turn, in one packed pass.
+    """
+    settings, t = task.settings, task.settings.variant_template
+    limit = settings.max_answer_tokens
+    prompts = task.fitting(STAGE, lambda passages: [base_prompt(task, passages)], limit)
+    replies = yield from write(
+        STAGE, prompts, max_new_tokens=limit, n=settings.samples, temperature=settings.temperature, seed=settings.seed
+    )
+    answers = [short_answer(reply.text) for reply in replies[0]]
+    kinds, votes = weighted_votes(answers, np.ones(len(answers)))
+    if not kinds:
+        task.notes.append("no sample has an answer")
+        return finished(task, "", answers=answers, kinds=[], votes=[], question_logprobs=[])
+    stage = "verification"
+    question = task.label(stage, task.question)
+    contexts = task.fitting(
+        stage,
+        lambda passages: [
+            task.prompt(stage, [*settings.template.passages(passages), t.verify.format(answer=kind)]) for kind in kinds
+        ],
+        len(question),
+    )
+    scored = yield from score(stage, [(context, question) for context in contexts])
+    logprobs = [s.logprob for s in scored]
+    best = kinds[logprobs.index(max(logprobs))]
+    return finished(task, best, answers=answers, kinds=kinds, votes=votes.tolist(), question_logprobs=logprobs)
+
+
+def selection_inference(task: Task) -> Program[Result]:
+    """Passages are ranked by the reader and read one more at a time until there is an answer (Creswell et al. 2023).
+
+    The prompts of 1, 2, ..., N passages share their beginnings, so all are decoded in one call.
+    """
+    settings, t = task.settings, task.settings.variant_template
+    order = yield from ranked_passages(task)
+    ranked = [task.passages[i] for i in order]
+    ask = [
+        t.infer.format(words=number_word(settings.words), unknown=t.unknown),
+        t.question.format(question=task.question),
+    ]
+    prompts = replace(task, passages=ranked).fitting(
+        STAGE,
+        lambda passages: [
+            task.prompt(STAGE, [*settings.template.passages(passages[:n]), *ask]) for n in range(1, len(passages) + 1)
+        ],
+        settings.max_answer_tokens,
+    )
+    replies = yield from write(STAGE, prompts, max_new_tokens=settings.max_answer_tokens)
+    answers = [short_answer(reply.text) for reply, *_ in replies]
+    known = [i for i, answer in enumerate(answers) if answer and normalise(t.unknown) not in normalise(answer).split()]
+    if not known:
+        task.notes.append("no number of passages gave an answer")
+    return finished(
+        task,
+        answers[known[0]] if known else "",
+        order=order,
+        answers=answers,
+        passages_used=known[0] + 1 if known else len(order),
+    )
+
+
+def ranked_passages(task: Task) -> Program[list[int]]:
+    """Indices of the passages, the most helpful first by the reader's label, earlier ones first among equals."""
+    t = task.settings.variant_template
+    pieces = task.passage_pieces()
+    prompts = [task.prompt("selection", [t.select.format(question=task.question, passage=piece)]) for piece in pieces]
+    choices = yield from choose(task, "selection", prompts, (t.yes, t.no))
+    helpful = [_share(choice.label) if choice.probability is None else choice.probability for choice in choices]
+    return sorted(range(len(helpful)), key=lambda i: -helpful[i])
+
+
+def _share(label: int | None) -> float:
+    return 0.5 if label is None else 1.0 - label

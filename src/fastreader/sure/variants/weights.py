@@ -1,0 +1,74 @@
+"""How near each passage is to a text, and weights of passages from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from fastreader.data import Passage
+from fastreader.encoders import Encoder, load_encoder
+from fastreader.errors import InputError, MissingExtraError
+from fastreader.sure.settings import Settings
+from fastreader.sure.task import Task
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def passage_weights(task: Task, otherwise: str) -> FloatArray:
+    """float64 [N], a softmax of similarities to the question; the settings' kind, or `otherwise` where they have none.
+
+    Raises:
+        InputError: weights="retriever" and a passage has no score.
+        MissingExtraError: scikit-learn or sentence-transformers is needed and not installed.
+    """
+    kind = task.settings.weights or otherwise
+    if kind == "equal":
+        return np.full(len(task.passages), 1 / len(task.passages))
+    if kind == "retriever":
+        if without := [i for i, p in enumerate(task.passages) if p.score is None]:
+            raise InputError(f"weights: 'retriever' needs the passages' scores; passage {without[0]} has none")
+        similarity = np.array([p.score for p in task.passages], dtype=np.float64)
+    elif kind == "tfidf":
+        similarity = tfidf_similarity(task.question, task.passages)
+    else:
+        similarity = encoder_similarity(task.settings, task.question, task.passages)
+    return softmax(similarity / task.settings.weight_temperature)
+
+
+def softmax(values: FloatArray) -> FloatArray:
+    """exp(values) over its sum: float64 [N] to [N]."""
+    powers = np.exp(values - values.max())
+    shares: FloatArray = powers / powers.sum()
+    return shares
+
+
+def tfidf_similarity(text: str, passages: Sequence[Passage]) -> FloatArray:
+    """Cosine of TF-IDF vectors of `text` and each passage, over these texts alone: float64 [N]."""
+    try:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+    except ImportError:
+        raise MissingExtraError("scikit-learn", "encoders") from None
+    vectors = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b").fit_transform([text, *map(full_text, passages)])
+    similarity: FloatArray = (vectors[1:] @ vectors[0].T).toarray()[:, 0].astype(np.float64)
+    return similarity
+
+
+def encoder_similarity(settings: Settings, text: str, passages: Sequence[Passage]) -> FloatArray:
+    """Cosine of sentence embeddings of `text` and each passage: float64 [N]."""
+    encoder: Encoder = settings.encoder if callable(settings.encoder) else _loaded(settings.encoder)
+    vectors = encoder([text, *map(full_text, passages)]).astype(np.float64)
+    similarity: FloatArray = vectors[1:] @ vectors[0]
+    return similarity
+
+
+def full_text(passage: Passage) -> str:
+    """Title and text."""
+    return f"{passage.title}\n{passage.text}" if passage.title else passage.text
+
+
+@lru_cache(maxsize=2)
+def _loaded(name: str) -> Encoder:
+    return load_encoder(name)

@@ -1,0 +1,175 @@
+"""fastreader ask, and how it shows an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from rich.console import Console
+from scripted import ScriptedReader
+from sure_readers import script
+
+from fastreader import cli, sure
+from fastreader.errors import ContextOverflowError
+from fastreader.report.explain import answer_line, explain
+
+ONE = ("-q", "Which river is in Cairo?", "-p", "The Nile is in Cairo.", "-p", "The Seine is in Paris.")
+
+
+def rendered(part) -> str:
+    console = Console(width=120, file=io.StringIO())
+    console.print(part)
+    return console.file.getvalue()
+
+
+def answered(**rules):
+    return sure.answer(ScriptedReader(**script(**rules)), "Which [river] is in Cairo?", ["The Nile is in Cairo."])
+
+
+def test_an_explanation_shows_every_stage():
+    text = rendered(
+        explain(
+            answered(
+                valid=lambda c: 2.0 if "Nile" in c else -2.0, better=lambda first, _: 3.0 if "Nile" in first else -3.0
+            )
+        )
+    )
+    for part in (
+        "Question: Which [river] is in Cairo?",
+        "Answer:   the Nile",
+        "Method:   sure, 1 passages, read by scripted",
+        "read from the form",
+        "'(a) the Nile, (b) the Seine'",
+        "1 (88% True)",
+        "0 (12% True)",
+        "(a) against (b): (a) in both orders ((a) first: (a) 95%; (b) first: (a) 95%)",
+        "Summary for (a) the Nile  the rationale",
+        "  about the Nile",
+        "Summary for (b) the Seine",
+    ):
+        assert part in text
+    rows = {line.split("│")[1].strip(): line for line in text.splitlines() if line.startswith("│")}
+    assert set(rows) == {"candidates", "summaries", "validity", "ranking", "all"}
+
+
+def test_an_explanation_shows_what_went_wrong():
+    text = rendered(explain(answered(candidates="Paris, Paris")))
+    assert "no letters; split at commas" in text
+    assert "Note: candidates: 'Paris' is there twice and counts once" in text
+    assert "Note: there is one candidate only; it wins without a vote" in text
+    nothing = rendered(explain(answered(candidates="")))
+    assert "Answer:   (none)" in nothing
+    assert "none in the reply" in nothing
+
+
+def test_order_bias_is_shown():
+    text = rendered(explain(answered(better=lambda first, second: 5.0)))
+    assert "(a) against (b): no verdict ((a) first: (a) 99%; (b) first: (b) 99%)" in text
+
+
+def test_another_methods_details_are_shown():
+    result = sure.ask(ScriptedReader(write=lambda p, i: "Nile"), "Which?", ["A text."], method="selection_inference")
+    text = rendered(explain(result))
+    assert "Answers\n  1. Nile" in text
+    assert "Passages used\n  1" in text
+
+
+def test_one_line():
+    assert rendered(answer_line(answered())) == "Which [river] is in Cairo? the Nile\n"
+    assert "(no answer)" in rendered(answer_line(answered(candidates="")))
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """The command line with a reader by rules."""
+    reader = ScriptedReader(**script(other=lambda stage, prompt, i: "an answer"))
+
+    def run(*arguments, expect=0):
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            mock.patch("fastreader.reader.Reader.load", lambda *a, **o: reader),
+            mock.patch.object(sys, "argv", ["fastreader", "ask", *map(str, arguments)]),
+            mock.patch.dict(os.environ, {"COLUMNS": "120"}),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            try:
+                cli.main()
+                code = 0
+            except SystemExit as stop:
+                code = stop.code or 0
+        assert code == expect, err.getvalue()
+        return SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue(), reader=reader)
+
+    return run
+
+
+def test_base_is_the_default(run):
+    assert run(*ONE).stdout == "Which river is in Cairo? an answer\n"
+
+
+def test_sure_explained(run):
+    text = run(*ONE, "--method", "sure", "--explain").stdout
+    assert "Summary for (a) the Nile" in text
+
+
+def test_json_is_the_whole_result(run):
+    (row,) = json.loads(run(*ONE, "--method", "sure", "-k", "3", "-f", "json").stdout)
+    result = sure.SureResult.from_dict(row)
+    assert result.answer == "the Nile"
+    assert "2 of the 3 candidates" in result.notes[0]
+
+
+@pytest.fixture
+def questions(tmp_path):
+    file = tmp_path / "questions.jsonl"
+    rows = [{"question": f"Question {i}?", "answers": ["x"], "ctxs": [{"id": 1, "text": "A fact."}]} for i in range(4)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_a_file_with_output_and_resume(run, questions, tmp_path):
+    output = tmp_path / "out.jsonl"
+    first = run(questions, "--method", "sure", "-o", output, "--limit", "2")
+    assert first.stdout == ""
+    assert "2 answers in" in first.stderr
+    asked = len(first.reader.prompts)
+    run(questions, "--method", "sure", "-o", output, "--resume")
+    assert len(first.reader.prompts) == 2 * asked
+    assert [json.loads(line)["id"] for line in output.read_text().splitlines()] == ["0", "1", "2", "3"]
+
+
+def test_a_question_that_fails_is_skipped_and_named(run, questions):
+    reader = run(*ONE).reader
+    calls = []
+    write = reader.write
+
+    def failing(prompt, i):
+        if "Question 3" in prompt:
+            raise ContextOverflowError("too long")
+        calls.append(prompt)
+        return write(prompt, i)
+
+    reader.write = failing
+    text = run(questions, "--method", "base", "-f", "json", "--skip-errors", expect=3)
+    assert [row["id"] for row in json.loads(text.stdout)] == ["0", "1", "2"]
+    assert "skipped: id 3: too long" in text.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--method", "magic"), "--method: expected one of sure, base"),
+        (("--method", "sure", "-k", "0"), "k: expected a whole number from 1 to 26, got 0"),
+        (("--explain", "-f", "json"), "--explain: is for reading"),
+        (("--resume",), "--resume: needs --output"),
+    ],
+)
+def test_bad_options_are_named(run, arguments, message):
+    assert message in run(*ONE, *arguments, expect=2).stderr

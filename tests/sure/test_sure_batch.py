@@ -1,0 +1,185 @@
+"""Many questions: packing across them, errors of one, a run killed in the middle and continued."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from scripted import ScriptedReader
+from sure_readers import TokenReader, script
+
+from fastreader import Example, Passage, sure
+from fastreader.errors import ContextOverflowError, InputError
+from fastreader.sure.batch import keyed
+
+
+def examples(count: int = 5) -> list[Example]:
+    return [
+        Example(f"Question {i}?", [Passage(f"Fact {i} is so."), Passage("Another fact.")], id=f"q{i}")
+        for i in range(count)
+    ]
+
+
+def answers(reader, questions, **options):
+    return list(sure.answer_many(reader, questions, **options))
+
+
+def without_costs(results):
+    return [{k: v for k, v in r.to_dict().items() if k != "costs"} for r in results]
+
+
+def test_the_same_results_as_one_by_one():
+    reader = TokenReader(**script())
+    together = answers(reader, examples(), group=3)
+    alone = [sure.answer(reader, e.question, e.passages) for e in examples()]
+    assert [r.id for r in together] == ["q0", "q1", "q2", "q3", "q4"]
+    for one, many in zip(alone, together, strict=True):
+        assert without_costs([one])[0] == {**without_costs([many])[0], "id": None}
+        for stage, cost in one.costs.items():  # tokens are counted as if each question had run alone
+            other = many.costs[stage]
+            assert (cost.calls, cost.given, cost.computed, cost.new) == (
+                other.calls,
+                other.given,
+                other.computed,
+                other.new,
+            )
+
+
+def test_each_stage_is_one_call_for_a_group():
+    reader = TokenReader(**script())
+    answers(reader, examples(4), group=4)
+    assert reader.calls == [("generate", 4), ("generate", 8), ("loglikelihood", 16), ("loglikelihood", 16)]
+
+
+def test_costs_are_unknown_where_only_the_reader_can_count():
+    first, *_ = answers(ScriptedReader(**script()), examples(2))
+    assert first.costs["summaries"].given is None
+    assert first.total().given is None
+    assert first.total().calls == 11
+
+
+def test_other_methods_by_name():
+    first, *_ = answers(ScriptedReader(**script()), examples(2), method="base")
+    assert (first.method, first.answer, first.id) == ("base", "an answer", "q0")
+    limited = answers(ScriptedReader(**script()), examples(1), method="base@1")[0]
+    assert (limited.method, limited.passages) == ("base@1", 1)
+    for name in ("nothing", "base@", "base@0", "base@x", "@3"):
+        with pytest.raises(InputError, match="method: expected one of sure, base"):
+            sure.answer_many(ScriptedReader(), examples(1), method=name)
+
+
+def too_long(index: int = 1, words: int = 400) -> list[Example]:
+    questions = examples(3)
+    questions[index] = Example("Long?", [Passage("word " * words)], id="long")
+    return questions
+
+
+def test_a_question_that_fails_does_not_take_the_others_with_it():
+    failed = []
+    results = answers(
+        TokenReader(max_length=700, **script()),
+        too_long(),
+        on_error=lambda i, example, error: failed.append((i, example.id, str(error))),
+    )
+    assert [r.id for r in results] == ["q0", "q2"]
+    assert failed[0][:2] == (1, "long")
+    assert "the context is 700" in failed[0][2]
+
+
+def test_without_a_handler_its_error_names_it_after_the_others_are_kept(tmp_path):
+    output = tmp_path / "out.jsonl"
+    with pytest.raises(ContextOverflowError, match="example long: a prompt of"):
+        answers(TokenReader(max_length=700, **script()), too_long(), output=output)
+    assert [json.loads(line)["id"] for line in output.read_text().splitlines()] == ["q0", "q2"]
+
+
+def test_an_empty_question_is_an_error_of_its_own():
+    failed = []
+    questions = [*examples(1), Example(" ", [])]
+    assert len(answers(ScriptedReader(**script()), questions, on_error=lambda *e: failed.append(e))) == 1
+    assert failed[0][0] == 1
+
+
+class Killed(BaseException):
+    """Stands for the process being killed."""
+
+
+@pytest.mark.parametrize("calls", range(8))
+def test_a_killed_run_loses_nothing_that_was_computed(tmp_path, calls):
+    """Killed after so many calls; the second run makes only those that were not made."""
+    output = tmp_path / "out.jsonl"
+    whole = TokenReader(**script())
+    expected = answers(whole, examples(4), group=2)
+
+    reader = TokenReader(**script())
+    for name in ("generate", "loglikelihood"):
+        setattr(reader, name, dying(getattr(reader, name), reader, calls))
+    with pytest.raises(Killed):
+        answers(reader, examples(4), group=2, output=output)
+    assert len(reader.calls) == calls
+
+    second = TokenReader(**script())
+    results = answers(second, examples(4), group=2, output=output, resume=True)
+    assert without_costs(results) == without_costs(expected)
+    assert reader.calls + second.calls == whole.calls
+    assert not output.with_name("out.jsonl.steps").exists()
+
+
+def dying(call, reader, calls):
+    def until(*arguments, **options):
+        if len(reader.calls) == calls:
+            raise Killed
+        return call(*arguments, **options)
+
+    return until
+
+
+def test_resuming_a_finished_run_asks_nothing(tmp_path):
+    output = tmp_path / "out.jsonl"
+    first = answers(TokenReader(**script()), examples(3), output=output)
+    reader = TokenReader(**script())
+    assert answers(reader, examples(3), output=output, resume=True) == first
+    assert reader.calls == []
+
+
+def test_resuming_with_other_settings_or_questions_is_refused(tmp_path):
+    output = tmp_path / "out.jsonl"
+    answers(TokenReader(**script()), examples(2), output=output)
+    with pytest.raises(InputError, match="holds results already"):
+        answers(TokenReader(**script()), examples(2), output=output)
+    with pytest.raises(InputError, match="made with other settings"):
+        answers(TokenReader(**script()), examples(2), output=output, resume=True, k=3)
+    with pytest.raises(InputError, match="made from another question"):
+        answers(TokenReader(**script()), [Example("Other?", [], id="q0")], output=output, resume=True)
+
+
+def test_results_that_were_yielded_before_the_caller_stopped_are_kept(tmp_path):
+    output = tmp_path / "out.jsonl"
+    results = sure.answer_many(TokenReader(**script()), examples(4), group=2, output=output)
+    next(results)
+    results.close()
+    assert len(output.read_text().splitlines()) == 2
+    assert len(answers(TokenReader(**script()), examples(4), group=2, output=output, resume=True)) == 4
+
+
+def test_ids_are_made_unique():
+    ids = [None, "a", "a", "0", "a#2"]
+    assert [e.id for e in keyed(Example("?", [], id=i) for i in ids)] == ["0", "a", "a#2", "0#2", "a#2#2"]
+
+
+@pytest.mark.parametrize("group", [0, True, 1.5])
+def test_group_is_checked(group):
+    with pytest.raises(InputError, match="group: expected a whole number from 1"):
+        sure.answer_many(ScriptedReader(), [], group=group)
+
+
+def test_equal_greedy_prompts_of_several_methods_are_written_once():
+    from fastreader.sure.pipeline import run_group
+    from fastreader.sure.task import Readers
+
+    reader = TokenReader(**script())
+    items = [(examples(1)[0], name) for name in ("sure", "ranking", "multiple_choice")]
+    outcomes = run_group(items, sure.Settings(mode="generate"), Readers(reader))
+    assert [o.value.method for o in outcomes] == ["sure", "ranking", "multiple_choice"]
+    assert reader.calls[0] == ("generate", 1)
+    assert ("generate", 2) in reader.calls  # both summaries, once for both methods

@@ -1,0 +1,202 @@
+"""How much of SuRe's prompts the packaged reader computes, counted with its tokenizer and plan; nothing is run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from scripted import ScriptedReader
+from support import QUESTIONS
+from sure_readers import predicted, script, stage_of
+
+from fastreader import Example, Passage, load_examples, sure
+from fastreader.protocol import Generation, Loglikelihood, Results
+from fastreader.tree import TreeStats
+
+SUMMARY = (
+    "The passages say that {} is the answer to the question, for it is named there more than once, together with the "
+    "place that was asked for. It is described at some length, first by where it begins, then by the towns it passes, "
+    "and in the end by where it reaches the sea. Other names occur too, but none of them is said to be in that place, "
+    "and one is said to be elsewhere. So the prediction is supported by the information in the passages above. "
+)
+
+
+class Counting(ScriptedReader):
+    """The packaged reader's prompts and plans, with replies by rules."""
+
+    def __init__(self, reader, **rules):
+        super().__init__(**rules)
+        self.reader = reader
+        self.texts: dict[tuple[int, ...], str] = {}
+        self.computed: dict[str, int] = {}
+        self.given: dict[str, int] = {}
+
+    def prompt(self, pieces, **options):
+        tokens = self.reader.prompt(pieces, **options)
+        self.texts[tuple(tokens)] = "".join(pieces)
+        return tokens
+
+    def continuation(self, text, **options):
+        tokens = self.reader.continuation(text, **options)
+        self.texts[tuple(tokens)] = text
+        return tokens
+
+    def text(self, tokens):
+        return self.texts[tuple(tokens)]
+
+    def count(self, sequences):
+        stats = TreeStats(0, 0, 0, 0)
+        for tree in self.reader.plan(sequences, 10**9):
+            stats += tree.stats
+        stage = stage_of(self.text(sequences[0][0]))
+        self.given[stage] = self.given.get(stage, 0) + stats.given
+        self.computed[stage] = self.computed.get(stage, 0) + stats.computed
+        return stats
+
+    def loglikelihood(self, requests, **options):
+        pairs = list(requests)
+        return Results(
+            [Loglikelihood(self.rate(self.text(c), self.text(t)), len(t), False) for c, t in pairs], self.count(pairs)
+        )
+
+    def generate(self, prompts, **options):
+        texts = list(prompts)
+        out = [[Generation(self.write(self.text(p), 0), [], "end", len(p))] for p in texts]
+        return Results(out, self.count([(p, ()) for p in texts]))
+
+
+def counting(reader, k):
+    letters = "abcd"[:k]
+    rules = script(", ".join(f"({c}) answer {c}" for c in letters))
+    write = rules["write"]
+
+    def writes(prompt, i):
+        if "propose" in prompt:
+            return ", ".join(f"({c}) answer {c}" for c in letters)
+        return SUMMARY.format(predicted(prompt)) if stage_of(prompt) == "summaries" else write(prompt, i)
+
+    return Counting(reader, write=writes, score=lambda c, t: -1.0)
+
+
+@pytest.fixture(scope="module")
+def ten_passages():
+    examples = load_examples(QUESTIONS)
+    pool = [p for e in examples for p in e.passages]
+    assert len(pool) >= 10
+    return examples[0].question, pool[:10]
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_stage_two_computes_one_in_k(packaged_reader, ten_passages, k):
+    result = sure.answer(counting(packaged_reader, k), *ten_passages, k=k)
+    cost = result.costs["summaries"]
+    assert cost.calls == k
+    assert cost.given > k * 900
+    assert cost.computed <= (1 / k + 0.05) * cost.given
+
+
+def test_stages_two_to_four_compute_at_most_55_percent(packaged_reader, ten_passages):
+    reader = counting(packaged_reader, 2)
+    result = sure.answer(reader, *ten_passages)
+    stages = ("summaries", "validity", "ranking")
+    given = sum(result.costs[s].given for s in stages)
+    computed = sum(result.costs[s].computed for s in stages)
+    assert [result.costs[s].calls for s in stages] == [2, 4, 4]
+    assert given == sum(reader.given[s] for s in stages)
+    # The same, counted by hand: each label is a call of its own with the whole prompt before it.
+    assert computed <= 0.55 * given
+    for stage in ("validity", "ranking"):
+        assert result.costs[stage].computed <= 0.55 * result.costs[stage].given
+
+
+def test_given_is_what_separate_calls_would_read(packaged_reader, ten_passages):
+    lengths = []
+
+    class Separate(Counting):
+        def count(self, sequences):
+            lengths.append(sum(len(c) + len(t) for c, t in sequences))
+            return super().count(sequences)
+
+    base = counting(packaged_reader, 2)
+    reader = Separate(packaged_reader, write=base.write, score=base.rate)
+    result = sure.answer(reader, *ten_passages)
+    assert [cost.given for cost in result.costs.values()] == lengths
+
+
+def test_passages_first_candidates_share_the_passages_with_the_summaries(packaged_reader, ten_passages):
+    prompts = {}
+    for order in ("instruction_first", "passages_first"):
+        reader = counting(packaged_reader, 2)
+        sure.answer(reader, *ten_passages, candidates_prompt=order)
+        prompts[order] = [
+            next(list(t) for t, text in reader.texts.items() if mark in text) for mark in ("propose", "Prediction: (a)")
+        ]
+    shared = {order: common_prefix(*pair) / len(pair[1]) for order, pair in prompts.items()}
+    assert shared["passages_first"] > 0.85
+    assert shared["instruction_first"] < 0.1
+
+
+def common_prefix(a, b):
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def test_results_with_counts_are_json(packaged_reader, ten_passages):
+    json.dumps(sure.answer(counting(packaged_reader, 2), *ten_passages).to_dict())
+
+
+def test_a_packed_question_costs_what_it_costs_alone(tiny_reader):
+    """A real run: what the reader counts alone is what is counted from tokens in a group."""
+    examples = [
+        Example("Who was last?", ["Ada was last."]),
+        Example("Who was first?", ["Bo was first.", "Cy was not."]),
+    ]
+    examples = [replace(e, passages=[Passage(p) for p in e.passages]) for e in examples]
+    options = {"max_candidate_tokens": 20, "max_summary_tokens": 8}
+    together = list(sure.answer_many(tiny_reader, examples, **options))
+    for example, result in zip(examples, together, strict=True):
+        assert list(result.costs)[:3] == ["candidates", "summaries", "validity"]
+        alone = sure.answer(tiny_reader, example.question, example.passages, **options)
+        assert (alone.candidates, alone.summaries) == (result.candidates, result.summaries)
+        for stage, cost in alone.costs.items():
+            assert (cost.given, cost.computed, cost.new) == (
+                result.costs[stage].given,
+                result.costs[stage].computed,
+                result.costs[stage].new,
+            )
+
+
+def test_passages_that_stand_first_are_read_once(tiny_reader):
+    """A real run with a session between the stages: the texts of a run without it, and fewer tokens computed."""
+    passages = ["Ada was the last of them all, and nobody came after her. " * 4, "Bo was not."]
+    options = {"max_candidate_tokens": 20, "max_summary_tokens": 8, "candidates_prompt": "passages_first"}
+    kept = sure.answer(tiny_reader, "Who was last?", passages, **options)
+    without = next(
+        sure.answer_many(
+            tiny_reader,
+            [Example(q, [Passage(p) for p in passages]) for q in ("Who was last?", "Who was first?")],
+            group=2,
+            **options,
+        )
+    )
+    assert next(iter(kept.costs)) == "passages"
+    assert "passages" not in without.costs
+    assert (kept.candidates, kept.summaries) == (without.candidates, without.summaries)
+    assert kept.scores == without.scores
+    assert kept.readers == without.readers
+    read = kept.costs["passages"].computed
+    assert read > 200
+    for stage in ("candidates", "summaries"):
+        assert kept.costs[stage].given == without.costs[stage].given
+        assert kept.costs[stage].computed == without.costs[stage].computed - read
+
+
+def test_a_kept_prefix_that_does_not_fit_is_noted(tiny_reader, monkeypatch):
+    from fastreader.models import memory
+
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(memory, "hard_limit", lambda *arguments: 10**6)
+    monkeypatch.setattr(memory, "default_budget", lambda *arguments: 10**6)
+    options = {"max_candidate_tokens": 4, "max_summary_tokens": 4, "candidates_prompt": "passages_first"}
+    result = sure.answer(tiny_reader, "Who was last?", ["Ada was."], **options)
+    assert any(note.startswith("the passages were read anew for each stage: session:") for note in result.notes)

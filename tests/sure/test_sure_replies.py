@@ -1,0 +1,131 @@
+"""Reading replies: candidates in every shape readers have written them, short answers, labels."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastreader.answers import normalise
+from fastreader.sure.replies import parse_candidates, parse_label, short_answer, without_done
+
+
+@pytest.mark.parametrize(
+    ("reply", "candidates", "form"),
+    [
+        ("(a) Paris, (b) Lyon", ["Paris", "Lyon"], "letters"),
+        ("(a) Paris (b) Lyon.", ["Paris", "Lyon"], "letters"),
+        ("(A) Paris; (B) Lyon", ["Paris", "Lyon"], "letters"),
+        ("The candidates are (a) Paris and (b) Lyon", ["Paris", "Lyon"], "letters"),
+        ("(a) Paris\n(b) Lyon\n\nBoth are cities.", ["Paris", "Lyon"], "letters"),
+        ("(a)\nParis\n(b)\nLyon", ["Paris", "Lyon"], "letters"),
+        ("Paris, (b) Lyon", ["Paris", "Lyon"], "letters"),
+        ("(a) Paris, (b) Lyon [DONE]", ["Paris", "Lyon"], "letters"),
+        ("[DONE] (a) Paris, (b) Lyon", ["Paris", "Lyon"], "letters"),
+        ('(a) "Paris", (b) **Lyon**', ["Paris", "Lyon"], "letters"),
+        ("(a) Person(s) of note, (b) Lyon", ["Person(s) of note", "Lyon"], "letters"),
+        ("(a) Paris, (b) Lyon, (a) Nice", ["Paris", "Lyon"], "letters"),
+        ("(a) Paris, (c) Lyon", ["Paris", "Lyon"], "letters"),
+        ("(c) Paris", ["(c) Paris"], "whole"),
+        ("a) Paris\nb) Lyon", ["Paris", "Lyon"], "list"),
+        ("1. Paris\n2. Lyon", ["Paris", "Lyon"], "list"),
+        ("- Paris\n- Lyon", ["Paris", "Lyon"], "list"),
+        ("Paris, Lyon", ["Paris", "Lyon"], "commas"),
+        ("Paris\nLyon", ["Paris", "Lyon"], "commas"),
+        ("Paris", ["Paris"], "whole"),
+        ("Paris. [DONE]", ["Paris"], "whole"),
+        ("one, two, three, four, five", ["one, two, three, four, five"], "whole"),
+        ("", [], "none"),
+        (" .,\n ", [], "none"),
+        ("[DONE]", [], "none"),
+        ("(a) xx, (b) yy", [], "none"),
+    ],
+)
+def test_candidates_of_a_reply(reply, candidates, form):
+    found = parse_candidates(reply, 2)
+    assert (found.candidates, found.form) == (candidates, form)
+    assert found.reply == reply
+
+
+@pytest.mark.parametrize(
+    ("reply", "candidates", "note"),
+    [
+        ("(a) Paris, (b) ", ["Paris"], "an empty candidate was left out"),
+        ("(a) The Nile, (b) Nile!", ["The Nile"], "'Nile!' is there twice and counts once"),
+        ("(a) xx, (b) Lyon", ["Lyon"], "'xx' only repeats the form asked for and was left out"),
+        ("(a) one, (b) two, (c) three", ["one", "two"], "'three' is beyond the 2 asked for and was left out"),
+        ("(a) one two three four, (b) five", ["one two", "five"], "a candidate of 4 words was cut to 2"),
+        ("Paris", ["Paris"], "1 of the 2 candidates asked for"),
+        ("", [], "0 of the 2 candidates asked for"),
+    ],
+)
+def test_what_is_left_out_or_cut_is_noted(reply, candidates, note):
+    found = parse_candidates(reply, 2, longest=2)
+    assert found.candidates == candidates
+    assert note in found.notes
+
+
+def test_a_clean_reply_leaves_no_note():
+    assert parse_candidates("(a) Paris, (b) Lyon").notes == []
+
+
+def test_articles_alone_are_candidates_of_their_own():
+    assert parse_candidates("(a) The, (b) A").candidates == ["The", "A"]
+
+
+def test_more_than_two():
+    assert parse_candidates("(a) w (b) x (c) y (d) z", 4).candidates == ["w", "x", "y", "z"]
+
+
+@given(st.text(alphabet="()abcxyz .,\n[DONE]-1\"'", max_size=60), st.integers(1, 4), st.integers(1, 5))
+def test_any_reply_gives_distinct_candidates_within_bounds(reply, k, longest):
+    found = parse_candidates(reply, k, longest=longest)
+    assert len(found.candidates) <= k
+    assert all(c.strip() and len(c.split()) <= longest and "[DONE]" not in c for c in found.candidates)
+    assert (found.form == "none") == (not found.candidates)
+    assert (len(found.candidates) == k) or any("asked for" in note for note in found.notes)
+    uncut = not any("cut" in note for note in found.notes)
+    keys = [normalise(c) or c.casefold() for c in found.candidates]
+    assert not uncut or len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [
+        ("Paris", "Paris"),
+        ("\n\n Paris.\nBecause", "Paris"),
+        ("Answer: Paris", "Paris"),
+        ("Answer:\nParis", "Paris"),
+        ('"Paris"', "Paris"),
+        ("", ""),
+        ("...", ""),
+    ],
+)
+def test_short_answers(reply, answer):
+    assert short_answer(reply) == answer
+
+
+@pytest.mark.parametrize(
+    ("reply", "label"),
+    [
+        ("True", 0),
+        ("false.", 1),
+        ("It is not false but true", 1),
+        ("Untrue", None),
+        ("", None),
+        ("I cannot say", None),
+    ],
+)
+def test_labels_of_validity(reply, label):
+    assert parse_label(reply, ["True", "False"]) == label
+
+
+@pytest.mark.parametrize(
+    ("reply", "label"), [("Passage 2", 1), ("passage  1, because Passage 2", 0), ("Passage 12", None)]
+)
+def test_labels_of_ranking(reply, label):
+    assert parse_label(reply, ["Passage 1", "Passage 2"]) == label
+
+
+def test_done_is_cut_off_with_what_follows():
+    assert without_done("A passage.\n[done] And more") == "A passage."
