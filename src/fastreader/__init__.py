@@ -40,7 +40,7 @@ _HOME = {
     "save_examples": "data",
     "score_permutations": "scoring",
 }
-_MODULES = ("eor", "errors", "noise", "permutations", "statistics", "sure")
+_MODULES = ("eor", "errors", "moi", "noise", "permutations", "statistics", "sure")
 
 __all__ = [
     "Example",
@@ -59,6 +59,7 @@ __all__ = [
     "eor",
     "errors",
     "load_examples",
+    "moi",
     "noise",
     "permutation_cost",
     "permutations",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import string
@@ -126,6 +127,11 @@ class Template:
     def to_dict(self) -> dict[str, Any]:
         """All attributes, as `load` reads them."""
         return dataclasses.asdict(self)
+
+    def digest(self) -> str:
+        """16 hexadecimal digits that tell templates apart, as results carry them."""
+        text = json.dumps(self.to_dict(), sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _check_fields(name: str, text: str, allowed: set[str]) -> None:

@@ -50,6 +50,7 @@ class PermutationScores:
         greedy: bool [M, K], whether greedy decoding would have written the candidate.
         passages_loglik: float64 [M], log P(passages in order m | header), or None when not asked for.
         prior_loglik: float64 [K], log P(candidate | question) without passages, or None when not asked for.
+        alone_loglik: float64 [N], log P(question | passage p alone), its query likelihood, or None when not asked for.
         token_logliks: every token's value, or None when not asked for.
         design: name of the permutations.
         dropped_passages: indices left out because the prompt was too long, by on_overflow="drop_passages".
@@ -58,6 +59,7 @@ class PermutationScores:
         seconds: wall clock of the passes; shared by the examples that were packed together.
         reader: what scored them: name, device, dtype, precision.
         id: the example's identifier.
+        template: digest of the prompt's texts, `Template.digest`; "" in results of older releases.
     """
 
     question: str
@@ -79,6 +81,8 @@ class PermutationScores:
     dropped_passages: list[int] = field(default_factory=list)
     truncated_tokens: dict[int, int] = field(default_factory=dict)
     id: str | None = None
+    alone_loglik: FloatArray | None = None
+    template: str = ""
 
     def normalised(self, by: str = "sum") -> FloatArray:
         """Candidate scores float64 [M, K], nats.
@@ -154,6 +158,8 @@ class PermutationScores:
             for name, length in (("passages_loglik", count), ("prior_loglik", shape[1])):
                 if known.get(name) is not None:
                     arrays[name] = np.asarray(known[name], dtype=np.float64).reshape(length)
+            if known.get("alone_loglik") is not None:
+                arrays["alone_loglik"] = np.asarray(known["alone_loglik"], dtype=np.float64).reshape(-1)
             if known.get("token_logliks") is not None:
                 arrays["token_logliks"] = TokenLogliks(**known["token_logliks"])
             if not all(isinstance(c, str) for c in known["candidates"]) or isinstance(known["candidates"], str):

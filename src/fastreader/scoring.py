@@ -15,7 +15,7 @@ from fastreader.fit import POLICIES, Fitted, fit
 from fastreader.likelihood import SequenceScores
 from fastreader.permutations import Spec, variable_length
 from fastreader.progress import track
-from fastreader.prompts import Template, encode
+from fastreader.prompts import PromptPieces, Template, encode
 from fastreader.reader import Reader
 from fastreader.scores import PermutationScores, TokenLogliks
 from fastreader.tree import TreeStats
@@ -38,6 +38,7 @@ class _Options:
     prior: bool
     token_logliks: bool
     on_overflow: str
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class _Job:
     """One example, ready to run.
 
     `sequences` holds, for each ordering, the question, each candidate and (when asked for) the passages;
-    after all orderings come the candidates without passages.
+    after all orderings come the candidates without passages, then the question after each passage alone.
     """
 
     example: Example
@@ -68,6 +69,7 @@ def score_permutations(
     question_only: bool = False,
     score_passages: bool = False,
     prior: bool = False,
+    alone: bool = False,
     token_logliks: bool = False,
     on_overflow: str = "error",
     max_tokens: int | None = None,
@@ -90,6 +92,7 @@ def score_permutations(
     question_only: bool = False,
     score_passages: bool = False,
     prior: bool = False,
+    alone: bool = False,
     token_logliks: bool = False,
     on_overflow: str = "error",
     max_tokens: int | None = None,
@@ -111,6 +114,7 @@ def score_permutations(
     question_only: bool = False,
     score_passages: bool = False,
     prior: bool = False,
+    alone: bool = False,
     token_logliks: bool = False,
     on_overflow: str = "error",
     max_tokens: int | None = None,
@@ -135,6 +139,8 @@ def score_permutations(
         question_only: score the question without any candidate.
         score_passages: also log P(passages | header); costs the LM head at every position.
         prior: also score the candidates without passages.
+        alone: also score the question after each passage alone (query likelihood). In designs that put every
+            passage first once, as cyclic ones, this computes only the question's tokens again for each passage.
         token_logliks: keep every token's value.
         on_overflow: "error"; "drop_passages" leaves out the last passages, "truncate" cuts all to a common
             length, until the longest prompt fits the model's context. The result tells.
@@ -162,6 +168,7 @@ def score_permutations(
         prior,
         token_logliks,
         on_overflow,
+        alone,
     )
     if on_overflow not in POLICIES:
         raise InputError(f"on_overflow: expected one of {', '.join(POLICIES)}, got {on_overflow!r}")
@@ -186,6 +193,7 @@ def permutation_cost(
     question_only: bool = False,
     score_passages: bool = False,
     prior: bool = False,
+    alone: bool = False,
     on_overflow: str = "error",
     max_tokens: int | None = None,
 ) -> TreeStats:
@@ -195,7 +203,16 @@ def permutation_cost(
     """
     opened = reader if isinstance(reader, Reader) else Reader.load(reader)
     options = _Options(
-        permutations, seed, prune, template or Template(), question_only, score_passages, prior, False, on_overflow
+        permutations,
+        seed,
+        prune,
+        template or Template(),
+        question_only,
+        score_passages,
+        prior,
+        False,
+        on_overflow,
+        alone,
     )
     return _prepare(opened, _as_example(question, passages, candidates), options, max_tokens, "the question").stats
 
@@ -285,16 +302,22 @@ def _sequences(fitted: Fitted, options: _Options) -> _Pairs:
     for order in fitted.design.permutations.tolist():
         body = pieces.body(order)
         before = pieces.head + body
-        if pieces.question_at is None:
-            sequences.append((before + pieces.question_lead, pieces.question))
-        else:
-            sequences.append((pieces.head[: pieces.question_at], pieces.head[pieces.question_at :]))
+        sequences.append(_asked(pieces, body))
         sequences += [(before + tail, candidate) for candidate in pieces.candidates]
         if options.score_passages:
             sequences.append((pieces.head, body))
     if options.prior:
         sequences += [(pieces.head + tail, candidate) for candidate in pieces.candidates]
+    if options.alone:
+        sequences += [_asked(pieces, pieces.body([p])) for p in range(len(pieces.passages) - len(fitted.dropped))]
     return sequences
+
+
+def _asked(pieces: PromptPieces, body: list[int]) -> tuple[list[int], list[int]]:
+    """The question to score after these passages."""
+    if pieces.question_at is None:
+        return pieces.head + body + pieces.question_lead, pieces.question
+    return pieces.head[: pieces.question_at], pieces.head[pieces.question_at :]
 
 
 def _results(reader: Reader, jobs: list[_Job], options: _Options, scores: SequenceScores) -> list[PermutationScores]:
@@ -315,6 +338,7 @@ def _result(
     index = start + np.arange(rows * width).reshape(rows, width)
     questions, answers = index[:, 0], index[:, 1 : 1 + count]
     priors = start + rows * width + np.arange(count if options.prior else 0)
+    alone = np.arange(start + rows * width + len(priors), start + len(job.sequences))
     tokens = None
     if options.token_logliks:
         values = scores.token_logprobs
@@ -343,6 +367,8 @@ def _result(
         dropped_passages=job.fitted.dropped,
         truncated_tokens=job.fitted.truncated,
         id=job.example.id,
+        alone_loglik=scores.logprob[alone] if options.alone else None,
+        template=options.template.digest(),
     )
 
 

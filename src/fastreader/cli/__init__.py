@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fastreader import __version__
-from fastreader.cli import ask, eor, info, models, score, vote
+from fastreader.cli import ask, calibrate, eor, info, models, rerank, score, vote
 from fastreader.errors import FastreaderError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app = typer.Typer(
 )
 app.command()(score.score)
 app.command()(ask.ask)
+app.command()(rerank.rerank)
+app.command()(calibrate.calibrate)
 app.command()(eor.eor)
 app.command()(vote.vote)
 app.command()(info.info)

@@ -7,16 +7,16 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from fastreader.cli.options import Format
 from fastreader.data import Example, Passage, iter_examples
 from fastreader.errors import InputError
 from fastreader.jsonl import ResultLog
 
 
-def check_output(output: Path | None, file: Path | None, resume: bool, format: Format | None) -> None:
+def check_output(output: Path | None, file: Path | None, resume: bool, format: StrEnum | None) -> None:
     """Refuse an output that cannot be resumed, or that is the file of the questions."""
     if output is None:
         if resume:

@@ -1,0 +1,192 @@
+"""fastreader rerank."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fastreader.cli.inputs import check_output, examples, model_name, remaining, use_cache
+from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
+from fastreader.cli.output import Writer
+from fastreader.errors import InputError, OutOfBudgetError
+from fastreader.jsonl import ResultLog
+from fastreader.progress import track
+
+if TYPE_CHECKING:
+    from fastreader.moi import Ranked
+
+
+class RankFormat(StrEnum):
+    """How rankings are written to standard output."""
+
+    table = "table"
+    json = "json"
+    jsonl = "jsonl"
+    trec = "trec"
+
+
+def rerank(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Questions with passages: .json or .jsonl, also gzipped; - for standard input.", show_default=False
+        ),
+    ] = None,
+    question: Annotated[str | None, typer.Option("--question", "-q", help="One question, in place of a file.")] = None,
+    passage: Annotated[
+        list[str] | None, typer.Option("--passage", "-p", help="A passage; repeat, in the retriever's order.")
+    ] = None,
+    model: ModelOption = "smollm2-135m",
+    bias: Annotated[
+        Path | None,
+        typer.Option(help="A calibration; by default the one kept or shipped for this use.", show_default=False),
+    ] = None,
+    order: Annotated[str, typer.Option(help="matched (largest utility at the best place) or descending.")] = "matched",
+    max_passages: Annotated[int, typer.Option(help="Passages scored; the others follow them.", min=1)] = 10,
+    prune: Annotated[
+        float | None,
+        typer.Option(
+            help="Read so many places of each ordering; below 1: enough for this share of the retriever's scores.",
+            show_default=False,
+        ),
+    ] = None,
+    settle: Annotated[
+        float | None,
+        typer.Option(help="Add orderings until a passage is best with this probability.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="For designs that draw.")] = 0,
+    template: Annotated[
+        Path | None, typer.Option(help="Prompt texts, a TOML or JSON file.", show_default=False)
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Tokens in one pass at most; from free memory by default.", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Append results to this .jsonl file, not standard output.", show_default=False
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue --output where it stopped.")] = False,
+    limit: Annotated[
+        int | None, typer.Option(help="Only the first so many questions.", min=1, show_default=False)
+    ] = None,
+    skip_errors: Annotated[
+        bool, typer.Option(help="Report questions that cannot be read or scored, and go on.")
+    ] = False,
+    cost: Annotated[bool, typer.Option("--cost", help="Print the tokens it would take, and do not run.")] = False,
+    format: Annotated[
+        RankFormat | None,
+        typer.Option("--format", "-f", help="Of standard output; table by default.", show_default=False),
+    ] = None,
+    progress: Annotated[
+        bool | None, typer.Option("--progress/--no-progress", help="Default: on a terminal.", show_default=False)
+    ] = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    precision: PrecisionOption = "fast",
+    cache_dir: CacheOption = None,
+) -> None:
+    """A better reading order of the passages, from the scores of many orders (MoI).
+
+    A TREC run ranks by utility; the other formats list passages in reading order.
+
+    Examples:
+
+      fastreader rerank questions.jsonl --max-passages 5 --limit 3
+
+      fastreader rerank questions.jsonl.gz --order descending --format trec > run.trec
+    """
+    from fastreader.moi import PositionBias, Stop, plan
+    from fastreader.moi import rerank as run
+    from fastreader.prompts import Template
+    from fastreader.reader import Reader
+    from fastreader.report.moi_tables import ranked_table
+
+    use_cache(cache_dir)
+    skipped: list[str] = []
+
+    def skip(message: str) -> None:
+        skipped.append(message)
+        typer.echo(f"skipped: {message}", err=True)
+
+    file = Path("/dev/stdin") if file == Path("-") else file
+    check_output(output, file, resume, format)
+    questions = examples(file, question, passage, None, limit, skip if skip_errors else None)
+    prompts = Template.load(template) if template else Template()
+    calibration = PositionBias.load(bias) if bias else None
+    whole = int(prune) if prune is not None and prune == int(prune) else prune
+    what: dict[str, Any] = {"max_passages": max_passages, "prune": whole, "seed": seed}
+    with ExitStack() as stack:
+        log = None
+        if output is not None and not cost:
+            settings = {**what, "order": order, "settle": settle, "template": prompts.to_dict()}
+            settings |= {"model": model_name(model), "dtype": dtype, "precision": precision}
+            settings["bias"] = None if calibration is None else calibration.to_dict()
+            log = stack.enter_context(ResultLog(output, settings=settings, resume=resume))
+        reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
+        digests: dict[str, str] = {}
+        advance = stack.enter_context(track("ranking", limit, "questions", False if cost else progress))
+        shown = RankFormat.table if format is None else format
+        writer: Writer[Ranked] = Writer(None if log or cost else shown.value, ranked_table, lambda r: r.to_dict())
+        stack.enter_context(writer)
+        given = computed = count = 0
+        for example in remaining(questions, None, True, log, digests):
+            try:
+                if cost:
+                    planned = plan(
+                        reader, example, bias=calibration, template=prompts, max_tokens=max_tokens, **what
+                    ).cost
+                    given, computed, count = given + planned.full, computed + planned.computed, count + 1
+                    continue
+                ranked = run(
+                    reader,
+                    example,
+                    bias=calibration,
+                    order=order,
+                    template=prompts,
+                    stop=None if settle is None else Stop(p_best=settle, same_order=None),
+                    max_tokens=max_tokens,
+                    **what,
+                )
+            except (InputError, OutOfBudgetError) as error:
+                located = f"id {example.id}: {error}"
+                if not skip_errors:
+                    raise type(error)(located) from error
+                skip(located)
+                continue
+            if log is not None:
+                key = example.id
+                assert key is not None
+                values = {k: v for k, v in ranked.to_dict().items() if k != "id"}
+                log.append(key, values, example=digests.pop(key))
+            elif shown is RankFormat.trec:
+                sys.stdout.writelines(_trec(ranked))
+            else:
+                writer.write(ranked)
+            advance(1)
+        if cost:
+            share = computed / given if given else 0.0
+            typer.echo(f"{count} questions: {computed:,} tokens to compute, {share:.0%} of 3N whole orderings")
+    if skipped:
+        typer.echo(f"{len(skipped)} skipped", err=True)
+        raise typer.Exit(3)
+
+
+def _trec(ranked: Ranked) -> list[str]:
+    """``qid Q0 docid rank score tag`` by falling utility; the tail follows below the lowest utility."""
+    lines = []
+    lowest = min((p.utility for p in ranked if p.utility is not None), default=0.0)
+    for rank, p in enumerate(ranked.by_utility(), 1):
+        name = p.passage.id if p.passage.id is not None else str(p.index)
+        for what, text in (("question", ranked.id), ("passage", name)):
+            if text is None or len(text.split()) != 1:
+                raise InputError(f"--format trec: expected a {what} id without white space, got {text!r}")
+        score = lowest - (p.index + 1) if p.utility is None else p.utility
+        lines.append(f"{ranked.id} Q0 {name} {rank} {score:.6f} fastreader-moi\n")
+    return lines

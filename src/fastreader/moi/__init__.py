@@ -1,0 +1,35 @@
+"""MoI (Mixture-of-Intervention): a better order of the passages from scores of many orders.
+
+Importing this loads no torch; what runs a reader does. The functions have the names of their modules, and stand for
+them as attributes here: reach what else a module holds by ``from fastreader.moi.debias import ...``.
+"""
+
+from fastreader.moi.adaptive import Stop
+from fastreader.moi.answer import MoiAnswer, answer
+from fastreader.moi.calibrate import calibrate
+from fastreader.moi.cost import Cost
+from fastreader.moi.debias import debias
+from fastreader.moi.observe import observe
+from fastreader.moi.probe import Probe, probe
+from fastreader.moi.rerank import Plan, Ranked, RankedPassage, plan, rerank
+from fastreader.moi.types import Observations, PositionBias, Utilities
+
+__all__ = [
+    "Cost",
+    "MoiAnswer",
+    "Observations",
+    "Plan",
+    "PositionBias",
+    "Probe",
+    "Ranked",
+    "RankedPassage",
+    "Stop",
+    "Utilities",
+    "answer",
+    "calibrate",
+    "debias",
+    "observe",
+    "plan",
+    "probe",
+    "rerank",
+]

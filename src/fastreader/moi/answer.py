@@ -1,0 +1,108 @@
+"""answer: re-rank, then read once more in the order found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fastreader.data.types import Example
+from fastreader.moi.adaptive import Stop
+from fastreader.moi.cost import Cost
+from fastreader.moi.rerank import PassageLike, Ranked, rerank
+from fastreader.moi.types import PositionBias
+from fastreader.permutations import Spec
+from fastreader.reading import Reading, read
+
+if TYPE_CHECKING:
+    from fastreader.prompts import Template
+    from fastreader.reader import Reader
+
+
+@dataclass(frozen=True, eq=False)
+class MoiAnswer:
+    """An answer, and the order it was read in.
+
+    Attributes:
+        text: the answer.
+        ranked: the passages in reading order; those that were read come first, its tail was not.
+        reading: the last reading.
+        cost: tokens of scoring and of the last reading.
+    """
+
+    text: str
+    ranked: Ranked
+    reading: Reading
+    cost: Cost
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return {
+            "answer": self.text,
+            "reading": self.reading.to_dict(),
+            "cost": self.cost.to_dict(),
+            "ranked": self.ranked.to_dict(),
+        }
+
+
+def answer(
+    reader: Reader,
+    question: str | Example,
+    passages: Sequence[PassageLike] | None = None,
+    bias: PositionBias | None = None,
+    order: str = "matched",
+    max_passages: int = 10,
+    *,
+    scorer: Reader | None = None,
+    candidates: Sequence[str] | None = None,
+    max_new_tokens: int = 32,
+    permutations: Spec | None = None,
+    prune: int | float | None = None,
+    template: Template | None = None,
+    stop: Stop | None = None,
+    seed: int = 0,
+    on_overflow: str = "error",
+    max_tokens: int | None = None,
+) -> MoiAnswer:
+    """Answer from the passages in MoI's order: scored by `scorer` (or the reader itself), read once by the reader.
+
+    The reader reads the `max_passages` that were scored, none of the tail: the bias was measured for so many.
+
+    Args:
+        reader: answers.
+        scorer: scores the orderings, such as a smaller model; the calibration is then that of the scorer. Matched
+            order places passages by the scorer's bias, so with another reader prefer order="descending".
+        candidates: answers to choose from, in place of the example's; none: the answer is written greedily.
+        max_new_tokens: tokens written at most.
+        question, passages, bias, order, max_passages, permutations, prune, template, stop, seed, on_overflow,
+            max_tokens: as for `rerank`.
+
+    Raises:
+        As `rerank`.
+    """
+    ranked = rerank(
+        scorer or reader,
+        question,
+        passages,
+        bias,
+        order,
+        max_passages,
+        permutations=permutations,
+        prune=prune,
+        template=template,
+        stop=stop,
+        seed=seed,
+        on_overflow=on_overflow,
+        max_tokens=max_tokens,
+    )
+    kept = ranked.passages[: len(ranked) - ranked.tail]
+    source = question if isinstance(question, Example) else Example(question, [])
+    reading = read(
+        reader,
+        replace(source, passages=[p.passage for p in kept]),
+        candidates=candidates,
+        template=template,
+        max_new_tokens=max_new_tokens,
+        max_tokens=max_tokens,
+    )
+    return MoiAnswer(reading.text, ranked, reading, replace(ranked.cost, answer=reading.stats.computed))

@@ -1,0 +1,52 @@
+"""What a re-ranking costs, in tokens, before and after it runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fastreader.prompts import PromptPieces
+from fastreader.tree import TreeStats
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Tokens of a re-ranking, against what MoI as printed would read.
+
+    Attributes:
+        given: tokens of all texts scored, each read alone.
+        computed: tokens that go through the model.
+        full: tokens of 3N whole orderings (all N! where those are fewer) with the question, each read alone.
+        answer: tokens read and written to answer in the order found; 0 where nothing was answered.
+        passes: scoring passes.
+    """
+
+    given: int
+    computed: int
+    full: int
+    answer: int = 0
+    passes: int = 1
+
+    @property
+    def share(self) -> float:
+        """`computed` over `full`; 0 where nothing had to be scored."""
+        return self.computed / self.full if self.full else 0.0
+
+    def add(self, stats: TreeStats) -> Cost:
+        """With one more scoring pass."""
+        return Cost(self.given + stats.given, self.computed + stats.computed, self.full, self.answer, self.passes + 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values, `share` included."""
+        return {**asdict(self), "share": self.share}
+
+
+NOTHING = Cost(0, 0, 0, 0, 0)
+
+
+def full_orderings(pieces: PromptPieces) -> int:
+    """Tokens of 3N whole orderings with the question, each read alone."""
+    n = len(pieces.passages)
+    one = len(pieces.head) + len(pieces.body(range(n))) + len(pieces.question_lead) + len(pieces.question)
+    return min(3 * n, math.factorial(n)) * one

@@ -1,0 +1,102 @@
+"""Which orderings to score: cyclic ones that the bias at hand lets tell all passages apart, or random prefixes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from fastreader.errors import InputError
+from fastreader.moi.types import FloatArray, IntArray, PositionBias
+from fastreader.permutations import Design, pruned, random
+
+_TRIED = 32  # arrangements looked at
+_WELL = 30.0  # condition above which a second square is added
+
+
+def cyclic_for(bias: PositionBias, seed: int = 0, squares: int | None = None) -> Design:
+    """N orderings, rotations of a random relabelling, arranged so that this bias tells the passages apart best.
+
+    Ordering k reads passage ``g[(k + f[j]) mod N]`` at place j; every passage stands at every place once. g is
+    random. f is the one, of plain rotation and some random ones, with the least total posterior variance
+    ``sum_w sigma^2 / (|d_f(w)|^2 + lambda)``, d_f the Fourier transform of the bias laid out by f: all cost N
+    orderings. A bias that is symmetric under plain rotation (a direction unseen at even N) rarely is under another f.
+    Where the best is still ill-conditioned a second square is added.
+
+    Args:
+        bias: for N passages, prefixes of L <= N places.
+        seed: of relabelling and arrangements.
+        squares: how many, N orderings each; by default one, or two where one is ill-conditioned.
+
+    Raises:
+        InputError: more squares than there are, (N-1)!.
+    """
+    n = bias.passages
+    if n == 1:
+        return Design(np.zeros((1, 1), dtype=np.int64), 1, "moi")
+    most = math.factorial(n - 1)
+    if squares is not None and not 1 <= squares <= most:
+        raise InputError(f"squares: expected 1 to (N-1)! = {most}, got {squares}")
+    rng = np.random.default_rng(seed)
+    relabel = rng.permutation(n)
+    arrangements = _arrangements(n, max(_TRIED, squares or 0), rng)
+    powers = np.stack([_power(bias.bias, f, n) for f in arrangements])
+    chosen: list[int] = []
+    total = np.zeros(n - 1)
+    while len(chosen) < (squares or 2):
+        if squares is None and chosen and total.min() * _WELL**2 >= total.max():
+            break
+        left = [i for i in range(len(arrangements)) if i not in chosen]
+        if not left:
+            break
+        variance = [_variance(total + powers[i], bias) for i in left]
+        chosen.append(left[int(np.argmin(variance))])
+        total = total + powers[chosen[-1]]
+    turns = np.arange(n)[:, None]
+    rows = np.concatenate([relabel[(turns + arrangements[i][None]) % n] for i in chosen])
+    return Design(rows[:, : bias.length], n, "moi", {"squares": len(chosen), "seed": seed})
+
+
+def prefixes(n: int, length: int | None = None, seed: int = 0) -> Design:
+    """Random orderings of part of the passages, from which the joint solve identifies utilities without any bias known.
+
+    Args:
+        n: passages.
+        length: places L read; by default half the passages, rounded up (1 at N = 2, 2 at N = 3), at least 2 above.
+        seed: of the draw.
+
+    Raises:
+        InputError: fewer than two passages, or a length that reads them all.
+    """
+    if n < 2:
+        raise InputError(f"prefixes: expected at least 2 passages, got {n}")
+    length = max(min(2, n - 1), math.ceil(n / 2)) if length is None else length
+    if not 1 <= length < n:
+        raise InputError(f"prefixes: length must be in [1, N - 1 = {n - 1}], got {length}")
+    made = pruned(random(n, min(3 * n, math.factorial(n)), seed), length)
+    return Design(made.permutations, n, "prefixes", {"length": length, "seed": seed})
+
+
+def _arrangements(n: int, count: int, rng: np.random.Generator) -> list[IntArray]:
+    """The identity and other f with f(0) = 0, distinct."""
+    found = {tuple(range(n)): None}
+    if math.factorial(n - 1) <= 2 * count:
+        for tail in itertools.permutations(range(1, n)):
+            found[(0, *tail)] = None
+    while len(found) < min(count, math.factorial(n - 1)):
+        found[(0, *(rng.permutation(n - 1) + 1).tolist())] = None
+    return [np.array(f, dtype=np.int64) for f in found]
+
+
+def _power(bias: FloatArray, f: IntArray, n: int) -> FloatArray:
+    """Squared modulus of the bias's spectrum under arrangement f, without frequency 0: float64 [N - 1]."""
+    laid = np.zeros(n)
+    laid[f[: len(bias)]] = bias
+    power: FloatArray = np.abs(np.fft.fft(laid))[1:] ** 2
+    return power
+
+
+def _variance(power: FloatArray, bias: PositionBias) -> float:
+    noise, spread = max(bias.sigma**2, 1e-12), max(bias.tau**2, 1e-12)
+    return float(np.sum(noise * spread / (spread * power + noise)))

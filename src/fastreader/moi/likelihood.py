@@ -1,0 +1,221 @@
+"""The marginal likelihood of a position bias over many questions, with its gradient.
+
+Model of question q, ordering i, after subtracting the question's mean score (Equation numbers are ours):
+
+    y_i = sum_j d[j] v[pi_i[j]] + e_i,   v ~ N(beta z, tau^2 I),   e_i ~ N(0, sigma^2)                      (1)
+
+The utilities v are integrated out. Scale is fixed by v / tau, so that theta = tau d is free and b = beta / tau:
+
+    y ~ N(b X z, S),   S = X X^T + s I,   X[i, p] = theta[place of p in pi_i],   s = sigma^2                (2)
+
+on the M - 1 contrasts of a question's M scores. Without log det S the fit would inflate theta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import helmert
+
+from fastreader.moi.types import Observations
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """Q questions as padded arrays; rows beyond a question's own, or left out, are masked.
+
+    Attributes:
+        scores: float64 [Q, M], nats, masked rows 0.
+        place: int64 [Q, M, N], where passage p stands in ordering i; L where it is not read, and in masked rows.
+        rows: bool [Q, M].
+        z: float64 [Q, N - 1], contrasts of the query likelihoods; zeros where there are none.
+        length: L.
+    """
+
+    scores: FloatArray
+    place: IntArray
+    rows: npt.NDArray[np.bool_]
+    z: FloatArray
+    length: int
+
+    @property
+    def passages(self) -> int:
+        """N."""
+        return int(self.place.shape[2])
+
+    @property
+    def counts(self) -> IntArray:
+        """Rows of each question: int64 [Q]."""
+        counts: IntArray = self.rows.sum(axis=1)
+        return counts
+
+    @property
+    def means(self) -> FloatArray:
+        """Mean score of each question: float64 [Q]."""
+        mean: FloatArray = self.scores.sum(axis=1) / np.maximum(self.counts, 1)
+        return mean
+
+    @property
+    def centred(self) -> FloatArray:
+        """Scores less their question's mean: float64 [Q, M], masked rows 0."""
+        y: FloatArray = (self.scores - self.means[:, None]) * self.rows
+        return y
+
+    def keep(self, rows: npt.NDArray[np.bool_]) -> Pooled:
+        """The same questions with only some of their rows: bool [Q, M]."""
+        rows = rows & self.rows
+        place = np.where(rows[:, :, None], self.place, self.length)
+        return Pooled(self.scores * rows, place, rows, self.z, self.length)
+
+    def take(self, questions: IntArray) -> Pooled:
+        """Only some of the questions."""
+        return Pooled(
+            self.scores[questions], self.place[questions], self.rows[questions], self.z[questions], self.length
+        )
+
+
+def places_of(permutations: IntArray, passages: int) -> IntArray:
+    """Where each passage stands: int64 [M, N], L for a passage that is not read."""
+    rows, length = permutations.shape
+    place = np.full((rows, passages), length, dtype=np.int64)
+    np.put_along_axis(place, permutations, np.broadcast_to(np.arange(length), (rows, length)), axis=1)
+    return place
+
+
+@lru_cache(maxsize=64)
+def contrasts(passages: int) -> FloatArray:
+    """Orthonormal basis of the vectors that sum to zero: float64 [N, N - 1], read-only."""
+    basis: FloatArray = np.ascontiguousarray(helmert(passages).T)
+    basis.setflags(write=False)
+    return basis
+
+
+def bias_basis(length: int, passages: int) -> FloatArray:
+    """Basis of the biases that orderings can tell: sum-zero ones for whole orderings, else all: float64 [L, k]."""
+    return contrasts(passages) if length == passages else np.eye(length)
+
+
+def pool(observations: Sequence[Observations]) -> Pooled:
+    """Stack questions of one N and L."""
+    first = observations[0]
+    most, n, length = max(len(o) for o in observations), first.passages, first.length
+    scores = np.zeros((len(observations), most))
+    rows = np.zeros((len(observations), most), dtype=bool)
+    place = np.full((len(observations), most, n), length, dtype=np.int64)
+    z = np.zeros((len(observations), n - 1))
+    basis = contrasts(n)
+    for q, o in enumerate(observations):
+        scores[q, : len(o)] = o.values
+        rows[q, : len(o)] = True
+        place[q, : len(o)] = places_of(o.permutations, n)
+        if o.qg is not None:
+            z[q] = o.qg @ basis
+    return Pooled(scores, place, rows, z, length)
+
+
+def design(theta: FloatArray, data: Pooled) -> FloatArray:
+    """X of (2), rows centred within each question, in contrasts of the passages: float64 [Q, M, N - 1]."""
+    raw = np.append(theta, 0.0)[data.place] * data.rows[:, :, None]
+    mean = raw.sum(axis=1, keepdims=True) / np.maximum(data.counts, 1)[:, None, None]
+    centred: FloatArray = ((raw - mean) * data.rows[:, :, None]) @ contrasts(data.passages)
+    return centred
+
+
+def negative_log_likelihood(
+    parameters: FloatArray, data: Pooled, y: FloatArray, basis: FloatArray, weights: FloatArray
+) -> tuple[float, FloatArray]:
+    """Minus the log-likelihood of (2), less its constant, and its gradient.
+
+    With K = X^T X + s I, w = K^-1 X^T (y - b X z) (the posterior mean of v - b z) and alpha = (y - b X z - X w) / s:
+
+        log det S on the contrasts = (M - N) log s + log det K;  the quadratic form is alpha . (y - b X z);
+        d/dX = X K^-1 - alpha (w + b z)^T,  d/db = -z . w,  d/ds = ((M - N) / s + tr K^-1 - alpha . alpha) / 2.
+
+    Args:
+        parameters: [k + 2]: theta in `basis`, b, log s.
+        data: the questions.
+        y: float64 [Q, M], their centred scores.
+        basis: float64 [L, k].
+        weights: float64 [Q], how often each question counts.
+    """
+    k = basis.shape[1]
+    b, s = float(parameters[k]), float(np.exp(parameters[k + 1]))
+    x = design(basis @ parameters[:k], data)
+    post = posterior(x, y, data.z, b, s)
+    spare = data.counts - data.passages
+    _, logdet = np.linalg.slogdet(post.precision)
+    each = 0.5 * (spare * np.log(s) + logdet + (post.alpha * post.error).sum(axis=1))
+    value = float(weights @ each)
+
+    slope = x @ post.inverse - post.alpha[:, :, None] * (post.mean)[:, None, :]  # [Q, M, N-1]
+    slope = (slope * weights[:, None, None]) @ contrasts(data.passages).T
+    by_place = np.bincount(data.place.ravel(), weights=slope.ravel(), minlength=data.length + 1)[: data.length]
+    by_s = 0.5 * (spare / s + np.trace(post.inverse, axis1=1, axis2=2) - (post.alpha**2).sum(axis=1))
+    by_b = -(data.z * post.deviation).sum(axis=1)
+    return value, np.concatenate([basis.T @ by_place, [weights @ by_b, s * float(weights @ by_s)]])
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Utilities of each question given theta, b and s, in contrasts of the passages and in units of tau.
+
+    Attributes:
+        mean: float64 [Q, N - 1]: b z + w.
+        deviation: float64 [Q, N - 1]: w.
+        precision: float64 [Q, N - 1, N - 1]: K; the posterior covariance is s K^-1.
+        inverse: K^-1.
+        error: float64 [Q, M]: y - b X z.
+        alpha: float64 [Q, M]: S^-1 (y - b X z).
+    """
+
+    mean: FloatArray
+    deviation: FloatArray
+    precision: FloatArray
+    inverse: FloatArray
+    error: FloatArray
+    alpha: FloatArray
+
+
+def posterior(x: FloatArray, y: FloatArray, z: FloatArray, b: float, s: float) -> Posterior:
+    """The ridge solve of each question: w = (X^T X + s I)^-1 X^T (y - b X z)."""
+    precision = x.transpose(0, 2, 1) @ x
+    index = np.arange(precision.shape[1])
+    precision[:, index, index] += s
+    inverse = np.asarray(np.linalg.inv(precision), dtype=np.float64)
+    error = y - b * (x @ z[:, :, None])[:, :, 0]
+    deviation: FloatArray = (inverse @ (x.transpose(0, 2, 1) @ error[:, :, None]))[:, :, 0]
+    alpha = (error - (x @ deviation[:, :, None])[:, :, 0]) / s
+    return Posterior(b * z + deviation, deviation, precision, inverse, error, alpha)
+
+
+def fit(
+    start: FloatArray,
+    data: Pooled,
+    y: FloatArray,
+    basis: FloatArray,
+    weights: FloatArray,
+    bounds: Sequence[tuple[float, float]],
+    tolerance: float = 1e-11,
+    iterations: int = 500,
+) -> tuple[FloatArray, float]:
+    """The maximum of the likelihood from one start, by L-BFGS-B with the analytic gradient: (parameters, minimum)."""
+    from scipy.optimize import minimize
+
+    found: Any = minimize(
+        negative_log_likelihood,
+        start,
+        args=(data, y, basis, weights),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": iterations, "ftol": tolerance, "gtol": max(1e-7, 1e2 * tolerance), "maxcor": 20},
+    )
+    return np.asarray(found.x, dtype=np.float64), float(found.fun)

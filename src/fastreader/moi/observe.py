@@ -1,0 +1,94 @@
+"""Observations from permutation scores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastreader.errors import InputError
+from fastreader.moi.types import KINDS, FloatArray, Observations
+from fastreader.scores import PermutationScores
+
+Scored = PermutationScores | Observations
+
+
+def observe(
+    scores: Scored, kind: str = "question", *, per_token: bool = False, candidate: int | str | None = None
+) -> Observations:
+    """What MoI explains of one question's scores.
+
+    Args:
+        scores: of one question; `Observations` are given back as they are where `kind` and `per_token` agree.
+        kind: "question": log P(q | pi), the default. "joint": log P(q | pi) + log P(pi), as the paper prints it;
+            needs ``score_passages=True`` when scoring. "candidate": a candidate's log-likelihood.
+        per_token: divide by the tokens scored.
+        candidate: which candidate, by its place or text; for kind "candidate" only, where there are several.
+
+    Raises:
+        InputError: an unknown kind; a candidate where none is taken, or missing, or absent; passages that were not
+            scored.
+    """
+    if kind not in KINDS:
+        raise InputError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+    if isinstance(scores, Observations):
+        if (scores.kind, scores.per_token) != (kind, per_token):
+            raise InputError(
+                f"observe: expected observations of kind {kind!r}, per_token={per_token}, got {scores.kind!r}, "
+                f"per_token={scores.per_token}"
+            )
+        return scores
+    if not isinstance(scores, PermutationScores):
+        raise InputError(f"observe: expected PermutationScores or Observations, got {type(scores).__name__}")
+    if candidate is not None and kind != "candidate":
+        raise InputError(f"candidate: goes with kind='candidate', got kind={kind!r}")
+    values, tokens = _values(scores, kind, candidate)
+    qg = scores.alone_loglik
+    if per_token:
+        values = values / tokens
+        qg = None if qg is None else qg / scores.question_tokens
+    return Observations(
+        values=values,
+        permutations=scores.permutations,
+        passages=_passages(scores),
+        kind=kind,
+        per_token=per_token,
+        qg=qg,
+        reader=scores.reader,
+        template=scores.template,
+        id=scores.id,
+    )
+
+
+def _values(scores: PermutationScores, kind: str, candidate: int | str | None) -> tuple[FloatArray, FloatArray]:
+    """Scores [M] and how many tokens each is the sum of [M]."""
+    rows = len(scores.permutations)
+    question = np.full(rows, float(scores.question_tokens))
+    if kind == "question":
+        return scores.question_loglik, question
+    if kind == "joint":
+        if scores.passages_loglik is None:
+            raise InputError("kind 'joint' needs passages_loglik; score with score_passages=True")
+        return scores.question_loglik + scores.passages_loglik, question + scores.passages_tokens
+    k = _candidate(scores, candidate)
+    return scores.loglik[:, k], np.full(rows, float(scores.candidate_tokens[k]))
+
+
+def _candidate(scores: PermutationScores, candidate: int | str | None) -> int:
+    count = len(scores.candidates)
+    if candidate is None:
+        if count != 1:
+            raise InputError(f"kind 'candidate': say which candidate, there are {count}")
+        return 0
+    if isinstance(candidate, str):
+        if candidate not in scores.candidates:
+            raise InputError(f"candidate: {candidate!r} was not scored; those are {scores.candidates}")
+        return scores.candidates.index(candidate)
+    if not 0 <= candidate < count:
+        raise InputError(f"candidate: expected a number in [0, {count}), got {candidate}")
+    return candidate
+
+
+def _passages(scores: PermutationScores) -> int:
+    """N: of the passages alone where they were scored, else up to the highest one read."""
+    if scores.alone_loglik is not None:
+        return len(scores.alone_loglik)
+    return int(scores.permutations.max()) + 1
