@@ -18,7 +18,7 @@ from fastreader.models.head import LogitHead
 from fastreader.models.keys import Keys, TreeKeys
 from fastreader.models.kv import KeyValues, Reuse
 from fastreader.models.precision import Precision
-from fastreader.models.rotary import rotary_regimes
+from fastreader.models.rotary import RotaryRegimes, rotary_regimes
 from fastreader.models.wide import why_not_wide, widen
 from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
 from fastreader.tree import PrefixTree
@@ -46,7 +46,7 @@ class TreeModel:
 
     def __init__(self, model: Any, name: str, precision: Precision) -> None:
         self.name = name
-        _refuse_unsupported(model, name)
+        refuse_unsupported(model, name)
         self.why_own = why_not_wide(model)
         if self.why_own and precision != "fast" and model.dtype in (torch.bfloat16, torch.float16):
             model = copy.deepcopy(model).float()
@@ -57,14 +57,14 @@ class TreeModel:
         self.model = _structural_copy(model)
         self.config = self.model.config.get_text_config()
         self.windows = layer_windows(self.config, name)
-        _register()
+        register()
         self.model.config._attn_implementation = ATTENTION_NAME
         if self.why_own is None:
             wide = torch.float64 if model.dtype == torch.float64 else torch.float32
             widen(self.model, precision, wide, self.windows)
         self.regimes = rotary_regimes(self.config)
-        self.head = _lm_head(self.model, name)
-        self.logit_scale = _logit_scale(self.config)
+        self.head = lm_head(self.model, name)
+        self.logit_scale = logit_scale_of(self.config)
         self.logit_softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
         self.logits = LogitHead(self.head, self._head_precision(), self.logit_scale, self.logit_softcap)
 
@@ -91,12 +91,7 @@ class TreeModel:
     @property
     def max_length(self) -> int | None:
         """Longest input in tokens the config allows; None where it sets no limit."""
-        if self.regimes.kind == "dynamic":
-            return self.regimes.threshold
-        for name in ("max_position_embeddings", "n_positions"):
-            if (value := getattr(self.config, name, None)) is not None:
-                return int(value)
-        return None
+        return context_length(self.config, self.regimes)
 
     @property
     def key_value_bytes(self) -> int:
@@ -207,13 +202,25 @@ class TreeModel:
         return wide.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
 
 
-def _register() -> None:
+def context_length(config: Any, regimes: RotaryRegimes) -> int | None:
+    """Longest input in tokens a text model's config allows; None where it sets no limit."""
+    if regimes.kind == "dynamic":
+        return regimes.threshold
+    for name in ("max_position_embeddings", "n_positions"):
+        if (value := getattr(config, name, None)) is not None:
+            return int(value)
+    return None
+
+
+def register() -> None:
+    """Make the packed attention known to transformers by `ATTENTION_NAME`."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(ATTENTION_NAME, attention_forward)
 
 
-def _refuse_unsupported(model: Any, name: str) -> None:
+def refuse_unsupported(model: Any, name: str) -> None:
+    """Raise UnsupportedModelError for a model that cannot run on a packed tree, as far as its kind tells."""
     from transformers import PreTrainedModel
 
     if not isinstance(model, PreTrainedModel):
@@ -237,14 +244,15 @@ def _structural_copy(model: Any) -> Any:
     return copy.deepcopy(model, shared).eval()
 
 
-def _lm_head(model: Any, name: str) -> torch.nn.Linear:
+def lm_head(model: Any, name: str) -> torch.nn.Linear:
+    """The model's output embedding; UnsupportedModelError where it is no linear layer."""
     head = model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear):
         raise UnsupportedModelError(f"{name}: expected a linear LM head, got {type(head).__name__}")
     return head
 
 
-def _logit_scale(config: Any) -> float:
+def logit_scale_of(config: Any) -> float:
     """Factor on the logits: Cohere multiplies by `logit_scale`, Granite divides by `logits_scaling`."""
     if (factor := getattr(config, "logit_scale", None)) is not None:
         return float(factor)

@@ -4,6 +4,7 @@ Importing this loads no torch; what runs a reader does. The functions have the n
 them as attributes here: reach what else a module holds by ``from fastreader.moi.debias import ...``.
 """
 
+from fastreader.moi import analyses, baselines, distill
 from fastreader.moi.adaptive import Stop
 from fastreader.moi.answer import MoiAnswer, answer
 from fastreader.moi.calibrate import calibrate
@@ -25,9 +26,12 @@ __all__ = [
     "RankedPassage",
     "Stop",
     "Utilities",
+    "analyses",
     "answer",
+    "baselines",
     "calibrate",
     "debias",
+    "distill",
     "observe",
     "plan",
     "probe",

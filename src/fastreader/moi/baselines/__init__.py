@@ -1,0 +1,113 @@
+"""The orders that MoI has to beat, each a small function of one signature, and `METHODS`, all of them by name.
+
+``function(reader, question, passages, *, ...) -> Ordering``; those that read nothing take None for the reader.
+Importing this loads no torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastreader.data.types import Passage
+from fastreader.errors import InputError
+from fastreader.moi.baselines.alone import bayes_saliency, long_llm_lingua, qg
+from fastreader.moi.baselines.consistency import Vote, permutation_self_consistency, self_consistency
+from fastreader.moi.baselines.cross_encoder import cross_encoder
+from fastreader.moi.baselines.fixed import backwards, best_at_the_ends, gold_of, oracle, random, retriever
+from fastreader.moi.baselines.listwise import ListwisePrompt, listwise
+from fastreader.moi.baselines.ordering import Ordering
+from fastreader.moi.baselines.pairwise import PairwisePrompt, pairwise
+from fastreader.moi.baselines.placed import placed, retriever_scores, score_matched
+from fastreader.moi.baselines.saliency_plus import bayes_saliency_plus
+
+__all__ = [
+    "METHODS",
+    "ListwisePrompt",
+    "Method",
+    "Ordering",
+    "PairwisePrompt",
+    "Vote",
+    "backwards",
+    "bayes_saliency",
+    "bayes_saliency_plus",
+    "best_at_the_ends",
+    "cross_encoder",
+    "gold_of",
+    "listwise",
+    "long_llm_lingua",
+    "oracle",
+    "pairwise",
+    "permutation_self_consistency",
+    "qg",
+    "random",
+    "retriever",
+    "score_matched",
+    "self_consistency",
+]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A baseline by name.
+
+    Attributes:
+        name: of it.
+        function: what it calls.
+        settings: of all those a study has at hand, the ones it takes.
+        needs: what it cannot do without: "reader", "generate" (a reader that writes), "bias", "scores" (the
+            retriever's), "gold" (annotations), "model" (a cross-encoder's name).
+    """
+
+    name: str
+    function: Callable[..., Ordering]
+    settings: frozenset[str]
+    needs: frozenset[str]
+
+    def __call__(self, reader: Any, question: str, passages: Sequence[Passage], **settings: Any) -> Ordering:
+        """Run it with those of `settings` (bias, seed, template, model, ...) that it takes; the others are for others.
+
+        Raises:
+            InputError: something it needs is missing.
+        """
+        given = {"reader": reader, **settings}
+        if missing := sorted(n for n in self.needs & {"reader", "bias", "model"} if given.get(n) is None):
+            raise InputError(f"{self.name}: needs {', '.join(missing)}, got None")
+        return self.function(reader, question, passages, **{k: v for k, v in settings.items() if k in self.settings})
+
+
+def _method(name: str, function: Callable[..., Ordering], needs: str = "", inner: Any = None) -> Method:
+    taken = {p.name for p in inspect.signature(inner or function).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    return Method(name, function, frozenset(taken | ({"bias"} if inner else set())), frozenset(needs.split()))
+
+
+def _matched(name: str, function: Callable[..., Ordering], needs: str) -> Method:
+    return _method(name, placed(function), f"bias {needs}", inner=function)
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        _method("retriever", retriever),
+        _method("random", random),
+        _method("reversed", backwards),
+        _method("best-at-the-ends", best_at_the_ends),
+        _matched("bm25-matched", retriever_scores, "scores"),
+        _method("qg", qg, "reader"),
+        _matched("qg-matched", qg, "reader"),
+        _method("bayes-saliency", bayes_saliency, "reader"),
+        _matched("bayes-saliency-matched", bayes_saliency, "reader"),
+        _method("bayes-saliency-plus", bayes_saliency_plus, "reader"),
+        _method("longllmlingua", long_llm_lingua, "reader"),
+        _method("pairwise", pairwise, "reader"),
+        _matched("pairwise-matched", pairwise, "reader"),
+        _method("rankgpt", listwise, "reader generate"),
+        _matched("rankgpt-matched", listwise, "reader generate"),
+        _method("permutation-self-consistency", permutation_self_consistency, "reader generate"),
+        _method("cross-encoder", cross_encoder, "model"),
+        _matched("cross-encoder-matched", cross_encoder, "model"),
+        _method("oracle", oracle, "bias gold"),
+    )
+}

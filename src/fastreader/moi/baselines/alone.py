@@ -1,0 +1,80 @@
+"""Baselines that read each passage alone: query likelihood (QG), Bayes saliency, LongLLMLingua."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fastreader.data.types import Passage
+from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages
+
+if TYPE_CHECKING:
+    from fastreader.prompts import Template
+    from fastreader.reader import Reader
+    from fastreader.scores import PermutationScores
+
+
+def qg(reader: Reader, question: str, passages: Sequence[Passage], *, template: Template | None = None) -> Ordering:
+    """Query likelihood: ``u_p = log P(q | p)`` (Sachan et al. 2022, "QG" in MoI), nats."""
+    scores = _alone(reader, question, passages, template)
+    return by_score("qg", scores.question_loglik, scores.stats)
+
+
+def bayes_saliency(
+    reader: Reader, question: str, passages: Sequence[Passage], *, template: Template | None = None
+) -> Ordering:
+    """``u_p = log P(q | p) + log P(p)`` (MoI, equation 1; Merth et al. 2024), nats.
+
+    P(p) is the passage's likelihood after the prompt's header, a sum over its tokens: a short passage is likelier.
+    """
+    scores = _alone(reader, question, passages, template, score_passages=True)
+    assert scores.passages_loglik is not None
+    return by_score("bayes-saliency", scores.question_loglik + scores.passages_loglik, scores.stats)
+
+
+def long_llm_lingua(
+    reader: Reader, question: str, passages: Sequence[Passage], *, template: Template | None = None
+) -> Ordering:
+    """``u_p = sum_l P(q_l | p, q_<l) log P(q_l | p, q_<l)``, as MoI's appendix C prints LongLLMLingua's score.
+
+    Larger is taken as better, as for all scores. Whether that is meant is doubtful: x log x is 0 both at x = 1 and
+    at x = 0, with its least value at x = 1/e, so a question whose tokens are all but impossible after a passage
+    scores as well as one whose tokens are certain, and below 1/e, where most question tokens lie, the score falls
+    as their probability rises.
+    """
+    scores = _alone(reader, question, passages, template, token_logliks=True)
+    assert scores.token_logliks is not None
+    values = [printed_score(tokens) for tokens in scores.token_logliks.question]
+    return by_score("longllmlingua", values, scores.stats)
+
+
+def printed_score(token_logprobs: Sequence[float]) -> float:
+    """``sum_l exp(x_l) x_l`` of a question's token log-probabilities."""
+    logs = np.asarray(token_logprobs, dtype=np.float64)
+    return float((np.exp(logs) * logs).sum())
+
+
+def _alone(
+    reader: Reader,
+    question: str,
+    passages: Sequence[Passage],
+    template: Template | None,
+    *,
+    score_passages: bool = False,
+    token_logliks: bool = False,
+) -> PermutationScores:
+    """The question after each passage alone, all in one pass."""
+    from fastreader.scoring import score_permutations
+
+    return score_permutations(
+        reader,
+        question,
+        passages,
+        permutations=np.arange(check_passages(passages))[:, None],
+        template=template,
+        question_only=True,
+        score_passages=score_passages,
+        token_logliks=token_logliks,
+    )

@@ -1,0 +1,85 @@
+"""Orders that need no reader: the retriever's, random, reversed, best at the ends, and the oracle's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastreader.data.types import Passage
+from fastreader.errors import InputError
+from fastreader.moi.baselines.ordering import Ordering, check_passages
+from fastreader.moi.baselines.placed import outside_bias
+from fastreader.moi.types import PositionBias
+
+
+def retriever(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
+    """The order the passages came in."""
+    return Ordering(list(range(check_passages(passages))), "retriever")
+
+
+def random(reader: Any, question: str, passages: Sequence[Passage], *, seed: int = 0) -> Ordering:
+    """One order drawn uniformly; a seed gives every question of the same number of passages the same one."""
+    order = np.random.default_rng(seed).permutation(check_passages(passages))
+    return Ordering(order.tolist(), "random", details={"seed": seed})
+
+
+def backwards(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
+    """The retriever's order reversed: its best passage last, next to the question."""
+    return Ordering(list(range(check_passages(passages)))[::-1], "reversed")
+
+
+def best_at_the_ends(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
+    """The retriever's ranks from the outside in: 1, 3, 5, ..., 6, 4, 2.
+
+    What RAG stacks ship against "lost in the middle" (Liu et al. 2024), as "long-context reorder".
+    """
+    ranks = list(range(check_passages(passages)))
+    return Ordering(ranks[::2] + ranks[1::2][::-1], "best-at-the-ends")
+
+
+def oracle(
+    reader: Any,
+    question: str,
+    passages: Sequence[Passage],
+    *,
+    bias: PositionBias | None = None,
+    place: int | None = None,
+) -> Ordering:
+    """The right passage at the best place, the others around it in the retriever's order.
+
+    It reads the annotation, so it is a bound on what an order of one passage can give, and no method.
+
+    Args:
+        reader, question: unused.
+        passages: one of them with `is_gold`, else with `has_answer`; the first counts.
+        bias: the best place is that of its largest weight.
+        place: the place itself, from 0, in place of a bias.
+
+    Raises:
+        InputError: no passage is known to be right, both or neither of bias and place, a place out of range, or a
+            bias of undetermined sign.
+    """
+    count = check_passages(passages)
+    gold = gold_of(passages)
+    if gold is None:
+        raise InputError("oracle: no passage is marked is_gold or has_answer")
+    if (bias is None) == (place is None):
+        raise InputError("oracle: expected a bias or a place, one of the two")
+    if bias is not None:
+        place = int(outside_bias(bias, count).argmax())
+    assert place is not None
+    if not 0 <= place < count:
+        raise InputError(f"oracle: place must be in [0, {count}), got {place}")
+    others = [p for p in range(count) if p != gold]
+    return Ordering([*others[:place], gold, *others[place:]], "oracle", details={"gold": gold, "place": place})
+
+
+def gold_of(passages: Sequence[Passage]) -> int | None:
+    """Index of the first passage with `is_gold`, else of the first with `has_answer`; None where there is neither."""
+    for name in ("is_gold", "has_answer"):
+        for p, passage in enumerate(passages):
+            if getattr(passage, name):
+                return p
+    return None

@@ -1,0 +1,174 @@
+"""Listwise re-ranking in RankGPT's manner (Sun et al. 2023): the model writes the permutation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from fastreader.data.types import Passage
+from fastreader.errors import InputError
+from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering, check_passages, show
+from fastreader.tree import TreeStats
+
+if TYPE_CHECKING:
+    from fastreader.protocol import ReaderProtocol
+
+
+@dataclass(frozen=True)
+class ListwisePrompt:
+    """The texts of a re-ranking request, in the order of the prompt.
+
+    Attributes:
+        instruction: fields {question} and {count}.
+        passage: fields {number}, from 1, and {passage}.
+        ask: fields {question} and {count}.
+        words: of a passage are shown at most; RankGPT shows 300.
+    """
+
+    instruction: str = (
+        "{count} passages follow, each with a number in brackets. Rank them by how relevant they are to the query: "
+        "{question}\n\n"
+    )
+    passage: str = "[{number}] {passage}\n\n"
+    ask: str = (
+        "Query: {question}\nRank all {count} passages, the most relevant first. Write their numbers only, in the form "
+        "[2] > [1], and no explanation."
+    )
+    words: int | None = 300
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A generated permutation of n items.
+
+    Attributes:
+        named: items in the order written, from 0, each once.
+        repeated: numbers written again, which are passed over.
+        unknown: numbers outside 1..n, which are passed over.
+    """
+
+    named: list[int]
+    repeated: int
+    unknown: int
+
+    def complete(self, n: int) -> list[int]:
+        """All n items: those named, then the others as they stood."""
+        return self.named + [i for i in range(n) if i not in self.named]
+
+
+def parse_permutation(text: str, n: int) -> Parsed:
+    """Read a generated permutation: the numbers in brackets, or all numbers where there is none in brackets.
+
+    >>> parse_permutation("[3] > [1] > [3] > [9]", 3)
+    Parsed(named=[2, 0], repeated=1, unknown=1)
+    """
+    numbers = re.findall(r"\[\s*(\d+)\s*\]", text) or re.findall(r"\d+", text)
+    named: list[int] = []
+    repeated = unknown = 0
+    for number in map(int, numbers):
+        if not 1 <= number <= n:
+            unknown += 1
+        elif number - 1 in named:
+            repeated += 1
+        else:
+            named.append(number - 1)
+    return Parsed(named, repeated, unknown)
+
+
+def rank_lists(
+    reader: ReaderProtocol,
+    question: str,
+    passages: Sequence[Passage],
+    orders: Sequence[Sequence[int]],
+    prompt: ListwisePrompt | None = None,
+    max_new_tokens: int | None = None,
+) -> tuple[list[Parsed], TreeStats]:
+    """Ask for a ranking of each list of passages, greedily, all in one call.
+
+    Args:
+        reader: any reader that generates.
+        question: its text.
+        passages: all passages.
+        orders: lists of indices into them; their place in the list is the number shown.
+        prompt: the texts.
+        max_new_tokens: to write; by default eight a passage, enough for "[12] > ".
+
+    Returns:
+        (for each list its parsed permutation, in places of the list; tokens given and computed)
+    """
+    texts = prompt or ListwisePrompt()
+    shown = [_cut(show(p), texts.words) for p in passages]
+    prompts = []
+    for order in orders:
+        fields = {"question": question.strip(), "count": len(order)}
+        numbered = [texts.passage.format(number=i + 1, passage=shown[p]) for i, p in enumerate(order)]
+        prompts.append(reader.prompt([texts.instruction.format(**fields), *numbered, texts.ask.format(**fields)]))
+    longest = max(len(order) for order in orders)
+    results = reader.generate(prompts, max_new_tokens=max_new_tokens or 8 * longest)
+    parsed = [parse_permutation(texts[0].text, len(order)) for texts, order in zip(results, orders, strict=True)]
+    return parsed, results.stats
+
+
+def listwise(
+    reader: ReaderProtocol,
+    question: str,
+    passages: Sequence[Passage],
+    *,
+    prompt: ListwisePrompt | None = None,
+    window: int = 20,
+    step: int = 10,
+    max_new_tokens: int | None = None,
+) -> Ordering:
+    """RankGPT: one request for up to `window` passages, else windows that slide from the end to the beginning.
+
+    Numbers the model does not write keep their order behind those it does. `details` tells how many it named, wrote
+    twice or made up.
+
+    Args:
+        reader: any reader that generates.
+        question: its text.
+        passages: in the retriever's order.
+        prompt: the texts.
+        window: passages in one request.
+        step: by how many a window moves; below `window`, so that the best move on.
+        max_new_tokens: to write in each request.
+
+    Raises:
+        InputError: a window below 2, or a step outside 1..window.
+    """
+    count = check_passages(passages)
+    if window < 2 or not 1 <= step <= window:
+        raise InputError(f"window, step: expected 1 <= step <= window and window >= 2, got {step} and {window}")
+    order, stats = list(range(count)), NOTHING_READ
+    details = {"asked": 0, "named": 0, "repeated": 0, "unknown": 0}
+    end = count
+    while count > 1:
+        start = max(0, end - window)
+        part = order[start:end]
+        (parsed,), spent = rank_lists(reader, question, passages, [part], prompt, max_new_tokens)
+        order[start:end] = [part[i] for i in parsed.complete(len(part))]
+        stats = stats + spent
+        details["asked"] += len(part)
+        details["named"] += len(parsed.named)
+        details["repeated"] += parsed.repeated
+        details["unknown"] += parsed.unknown
+        if start == 0:
+            break
+        end -= step
+    return Ordering(order, "rankgpt", rank_scores(order), stats, details)
+
+
+def rank_scores(order: Sequence[int]) -> npt.NDArray[np.float64]:
+    """N - 1 for the first of an order down to 0 for the last: float64 [N]."""
+    scores = np.empty(len(order))
+    scores[list(order)] = np.arange(len(order))[::-1]
+    return scores
+
+
+def _cut(text: str, words: int | None) -> str:
+    return text if words is None else " ".join(text.split()[:words])

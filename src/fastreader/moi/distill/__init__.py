@@ -1,0 +1,53 @@
+"""Preference distillation: a small reader learns which orderings a large one prefers (MoI, section 3.3.2).
+
+The teacher's scores come from `score_permutations` (or ``fastreader score --output``); a student with LoRA adapters
+is trained on the KL divergence of the softmaxed scores. Needs the extra `distill` (PEFT). The names load on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastreader.moi.distill.evaluation import Evaluation, compare, evaluate
+    from fastreader.moi.distill.lessons import Lesson, make_lessons, read_teacher
+    from fastreader.moi.distill.settings import DistillSettings, LoraSettings
+    from fastreader.moi.distill.student import Student
+    from fastreader.moi.distill.train import Distillation, Step, distill
+
+_HOME = {
+    "DistillSettings": "settings",
+    "Distillation": "train",
+    "Evaluation": "evaluation",
+    "Lesson": "lessons",
+    "LoraSettings": "settings",
+    "Step": "train",
+    "Student": "student",
+    "compare": "evaluation",
+    "distill": "train",
+    "evaluate": "evaluation",
+    "make_lessons": "lessons",
+    "read_teacher": "lessons",
+}
+
+__all__ = [
+    "DistillSettings",
+    "Distillation",
+    "Evaluation",
+    "Lesson",
+    "LoraSettings",
+    "Step",
+    "Student",
+    "compare",
+    "distill",
+    "evaluate",
+    "make_lessons",
+    "read_teacher",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"fastreader.moi.distill.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'fastreader.moi.distill' has no attribute {name!r}")

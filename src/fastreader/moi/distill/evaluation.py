@@ -1,0 +1,86 @@
+"""How near a student's preferences are to the teacher's, on questions it was not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastreader.errors import InputError
+from fastreader.moi.distill.lessons import Lesson
+from fastreader.moi.distill.loss import kl_divergence
+from fastreader.prompts import Template
+
+if TYPE_CHECKING:
+    from fastreader.moi.distill.settings import DistillSettings
+    from fastreader.moi.distill.student import Student
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A student against its teacher, over all orderings of each question.
+
+    Attributes:
+        kl: for each question, KL of the softmaxed scores (direction and temperature of the settings), nats.
+        spearman: for each question, rank correlation of the scores; 0 where the student ties them all.
+        best: for each question, whether student and teacher prefer the same ordering.
+    """
+
+    kl: list[float]
+    spearman: list[float]
+    best: list[bool]
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Mean of each over the questions."""
+        return {name: float(np.mean(values)) for name, values in asdict(self).items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Means and single values, as JSON values."""
+        return {"means": self.means, **asdict(self)}
+
+
+def compare(
+    teacher: Sequence[FloatArray], student: Sequence[FloatArray], temperature: float = 1.0, direction: str = "forward"
+) -> Evaluation:
+    """The measures from both sides' scores of the same orderings, an array [K] for each question, nats."""
+    pairs = list(zip(teacher, student, strict=True))
+    if not pairs:
+        raise InputError("compare: expected at least one question, got none")
+    return Evaluation(
+        kl=[kl_divergence(t, s, temperature, direction) for t, s in pairs],
+        spearman=[spearman(t, s) for t, s in pairs],
+        best=[bool(t.argmax() == s.argmax()) for t, s in pairs],
+    )
+
+
+def spearman(a: FloatArray, b: FloatArray) -> float:
+    """Spearman's rank correlation, ties at their mean rank; 0 where either side ties everything."""
+    from scipy.stats import spearmanr
+
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return 0.0
+    return float(spearmanr(a, b).statistic)
+
+
+def evaluate(
+    student: Student, lessons: Sequence[Lesson], settings: DistillSettings, template: Template | None = None
+) -> Evaluation:
+    """Score all orderings of each question with the student, without dropout or gradients, and `compare`."""
+    import torch
+
+    from fastreader.moi.distill.scoring import score_rows
+
+    student.train(False)
+    scores = []
+    with torch.no_grad():
+        for lesson in lessons:
+            rows = np.arange(len(lesson.scores))
+            values, _ = score_rows(student, lesson, rows, settings.observation, template or Template())
+            scores.append(values.cpu().numpy())
+    return compare([lesson.scores for lesson in lessons], scores, settings.temperature, settings.direction)

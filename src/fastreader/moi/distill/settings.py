@@ -1,0 +1,116 @@
+"""How a student is trained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fastreader.errors import InputError
+
+DIRECTIONS = ("forward", "reverse")
+OBSERVATIONS = ("question", "joint")
+SCHEDULES = ("constant", "linear")
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """The adapter: MoI's values (appendix A), over all linear layers, which it does not state.
+
+    Attributes:
+        rank: r.
+        alpha: the adapter's output is scaled by alpha / r.
+        dropout: on the adapter's input while training.
+        target_modules: as PEFT takes them: "all-linear", or names of modules.
+    """
+
+    rank: int = 8
+    alpha: float = 32
+    dropout: float = 0.1
+    target_modules: str | tuple[str, ...] = "all-linear"
+
+    def __post_init__(self) -> None:
+        _whole("LoraSettings.rank", self.rank, 1)
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"LoraSettings.dropout: expected a number in [0, 1), got {self.dropout}")
+
+
+@dataclass(frozen=True)
+class DistillSettings:
+    """Preference distillation's arguments; defaults are MoI's (appendix A) where it states them.
+
+    Attributes:
+        observation: the score of an ordering: "question", log P(question | passages), or "joint", that plus
+            log P(passages), equation 3 of the paper.
+        per_question: K', orderings of a question drawn anew in each epoch (not stated); all K where K is smaller.
+        temperature: both softmaxes are taken of score / temperature, in nats (not stated).
+        direction: "forward" is KL(teacher || student), "reverse" KL(student || teacher) (not stated).
+        learning_rate: peak, of AdamW.
+        weight_decay: of AdamW.
+        batch: questions for each optimiser step; each question is a pass of its own.
+        epochs: passes over the questions.
+        warmup_steps: steps in which the learning rate rises linearly from 0.
+        schedule: "constant" after that, or "linear" down to 0 at the last step.
+        max_grad_norm: gradients are scaled down to this norm; None leaves them.
+        checkpoint_every: steps between checkpoints; one is written at the end always.
+        evaluate_every: steps between evaluations on the held-out questions; 0: before and after only.
+        gradient_checkpointing: keep only the layers' inputs and compute the rest again in the backward pass.
+        seed: of the questions' order, the orderings drawn and dropout.
+    """
+
+    observation: str = "question"
+    per_question: int = 4
+    temperature: float = 1.0
+    direction: str = "forward"
+    learning_rate: float = 1e-4
+    weight_decay: float = 0.01
+    batch: int = 4
+    epochs: int = 5
+    warmup_steps: int = 0
+    schedule: str = "constant"
+    max_grad_norm: float | None = 1.0
+    checkpoint_every: int = 100
+    evaluate_every: int = 0
+    gradient_checkpointing: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _one_of("DistillSettings.observation", self.observation, OBSERVATIONS)
+        _one_of("DistillSettings.direction", self.direction, DIRECTIONS)
+        _one_of("DistillSettings.schedule", self.schedule, SCHEDULES)
+        _whole("DistillSettings.per_question", self.per_question, 2)
+        for name in ("batch", "epochs", "checkpoint_every"):
+            _whole(f"DistillSettings.{name}", getattr(self, name), 1)
+        for name in ("warmup_steps", "evaluate_every", "seed"):
+            _whole(f"DistillSettings.{name}", getattr(self, name), 0)
+        for name in ("temperature", "learning_rate"):
+            _above_zero(f"DistillSettings.{name}", getattr(self, name))
+        if self.max_grad_norm is not None:
+            _above_zero("DistillSettings.max_grad_norm", self.max_grad_norm)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All attributes as JSON values."""
+        return asdict(self)
+
+    def learning_rate_at(self, step: int, steps: int) -> float:
+        """Learning rate of step `step` (from 0) of `steps`."""
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / (self.warmup_steps + 1)
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * (steps - step) / max(steps - self.warmup_steps, 1)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InputError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+
+
+def _whole(name: str, value: int, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+
+
+def _above_zero(name: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise InputError(f"{name}: expected a positive number, got {value}")

@@ -1,0 +1,256 @@
+"""Student: a causal LM with LoRA adapters whose packed log-likelihoods have gradients."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from fastreader.errors import ContextOverflowError, InputError, MissingExtraError
+from fastreader.models import load as loading
+from fastreader.models.adapter import context_length, lm_head, logit_scale_of, refuse_unsupported, register
+from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, layer_windows
+from fastreader.models.probe import probe
+from fastreader.models.rotary import rotary_regimes
+from fastreader.models.text import TextEncoder
+from fastreader.moi.distill.attention import GradientKeys
+from fastreader.moi.distill.head import logprobs
+from fastreader.moi.distill.settings import LoraSettings
+from fastreader.ops.linear_logprob import LogprobStats
+from fastreader.tree import PrefixTree, Tokens, TreeStats
+
+
+class Student:
+    """A transformers causal LM under LoRA adapters (PEFT).
+
+    The model given is left as it was found: the student is a structural copy around the same, frozen weights.
+
+    Args:
+        model: a transformers causal LM on one device.
+        tokenizer: its tokenizer.
+        name: for messages.
+        lora: the adapter.
+
+    Attributes:
+        encoder: the tokenizer, by pieces.
+        lora: the adapter's settings.
+        max_length: longest input in tokens; None where the config sets no limit.
+
+    Raises:
+        MissingExtraError: PEFT is not installed.
+        UnsupportedModelError: the architecture cannot run on a packed tree, or the packed pass and the model's own
+            forward disagree on a short text.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, name: str, lora: LoraSettings | None = None) -> None:
+        peft = _peft()
+        refuse_unsupported(model, name)
+        self.name = name
+        self.encoder = TextEncoder(tokenizer)
+        self.tokenizer = tokenizer
+        self.lora = lora or LoraSettings()
+        self._checkpointing = False
+        self._own_attention = model.config._attn_implementation
+        core = _frozen_copy(model)
+        targets = self.lora.target_modules
+        self.peft: Any = peft.get_peft_model(
+            core,
+            peft.LoraConfig(
+                task_type="CAUSAL_LM",
+                r=self.lora.rank,
+                lora_alpha=self.lora.alpha,
+                lora_dropout=self.lora.dropout,
+                target_modules=targets if isinstance(targets, str) else list(targets),
+            ),
+        )
+        self.model: Any = self.peft.get_base_model()
+        config = self.model.config.get_text_config()
+        self._windows = layer_windows(config, name)
+        self._regimes = rotary_regimes(config)
+        self.max_length = context_length(config, self._regimes)
+        self._head = lm_head(self.model, name)
+        self._scale = logit_scale_of(config)
+        self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        register()
+        self.model.config._attn_implementation = ATTENTION_NAME
+        self.train(False)
+        probe(cast(Any, _Probed(self, model)))
+
+    @classmethod
+    def load(
+        cls,
+        model: str | os.PathLike[str] | tuple[Any, Any],
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+        lora: LoraSettings | None = None,
+    ) -> Student:
+        """Load a student.
+
+        Args:
+            model: whatever `Reader.load` takes; a (transformers model, tokenizer) pair is left as found.
+            device: "auto" takes CUDA where there is one; a pair stays on its own device.
+            dtype: of the frozen weights and the activations: "auto" as stored, "bfloat16", "float32", ...; the
+                adapter of half types is float32.
+            lora: the adapter.
+
+        Raises:
+            As `Reader.load`, and as `Student`.
+        """
+        if isinstance(model, (str, os.PathLike)):
+            own, tokenizer, _ = loading.load(model, device, dtype, "exact")
+            return cls(own, tokenizer, os.fspath(model), lora)
+        own, tokenizer = loading.pair(model)
+        own, _ = loading.borrow(own, device, dtype, "exact")
+        return cls(own, tokenizer, getattr(own, "name_or_path", "") or type(own).__name__, lora)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._head.weight.device
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The adapter's weights, all that is trained."""
+        return [p for p in self.peft.parameters() if p.requires_grad]
+
+    def train(self, on: bool = True, *, gradient_checkpointing: bool = False) -> None:
+        """Turn the adapter's dropout on or off; the model's own dropout stays off.
+
+        Args:
+            on: training or not.
+            gradient_checkpointing: while training, keep the layers' inputs only.
+        """
+        self.peft.eval()
+        for name, module in self.peft.named_modules():
+            if "lora_dropout" in name:
+                module.train(on)
+        if not (on and gradient_checkpointing):
+            return
+        if not self._checkpointing:  # each call of transformers' would add a hook; older releases lack the first name
+            enable = getattr(self.model, "activation_checkpointing_enable", None)
+            (enable or self.model.gradient_checkpointing_enable)({"use_reentrant": False})
+            self._checkpointing = True
+        for module in self.model.modules():
+            if hasattr(module, "gradient_checkpointing"):
+                module.training = True  # the flag that checkpointing asks for; its children keep theirs
+
+    def logliks(self, sequences: Sequence[tuple[Tokens, Tokens]]) -> tuple[Tensor, TreeStats]:
+        """Log-likelihood of each continuation, all in one packed pass, with gradients to the adapter.
+
+        Args:
+            sequences: S (context, continuation) pairs of token ids, each with a token at least.
+
+        Returns:
+            (float64 [S], nats; tokens given and computed)
+
+        Raises:
+            InputError: no sequences, or no token in one.
+            ContextOverflowError: a sequence is longer than the model's context.
+        """
+        regimes = {self._regimes.of(len(c) + len(t) - 1) for c, t in sequences}
+        longest = max((len(c) + len(t) - 1 for c, t in sequences), default=0)
+        if self.max_length is not None and longest > self.max_length:
+            raise ContextOverflowError(
+                f"a sequence of {longest} tokens; the context of {self.name} is {self.max_length}"
+            )
+        if len(regimes) > 1:
+            raise ContextOverflowError(
+                f"orderings of up to {longest} tokens lie on both sides of {self._regimes.threshold}, where the rotary "
+                f"embedding of {self.name} changes; one pass cannot hold both"
+            )
+        tree = PrefixTree.build(sequences)
+        values = self._pair_logprobs(tree).double()
+        counts = torch.from_numpy(tree.offsets).diff()
+        rows = torch.arange(len(counts)).repeat_interleave(counts).to(self.device)
+        pairs = torch.from_numpy(tree.pairs).to(self.device)
+        totals = torch.zeros(len(counts), dtype=torch.float64, device=self.device)
+        return totals.index_add(0, rows, values[pairs]), tree.stats
+
+    def _pair_logprobs(self, tree: PrefixTree) -> Tensor:
+        """Log-probability of each (source, target) pair of the tree: [R]."""
+        device = self.device
+        state = TreePass(GradientKeys(tree, device), self._windows)
+        arguments: dict[str, Any] = {
+            "input_ids": torch.from_numpy(tree.token_ids).to(device)[None],
+            "position_ids": torch.from_numpy(tree.positions).to(device, torch.int64)[None],
+            "use_cache": False,
+            KEYWORD: state,
+        }
+        states: Tensor = self.model.base_model(**arguments).last_hidden_state[0]
+        state.check_calls(self.name)
+        sources, targets = (torch.from_numpy(x).to(device) for x in (tree.sources, tree.targets))
+        head = self._head
+        return logprobs(states[sources], head.weight, targets, head.bias, self._scale, self._softcap)
+
+    def adapter(self) -> dict[str, Tensor]:
+        """The adapter's weights by PEFT's names."""
+        weights: dict[str, Tensor] = _peft().get_peft_model_state_dict(self.peft, save_embedding_layers=False)
+        return weights
+
+    def set_adapter(self, weights: dict[str, Tensor]) -> None:
+        """Put back what `adapter` gave.
+
+        Raises:
+            InputError: weights of another adapter.
+        """
+        own = self.adapter()
+        if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in weights.items()}:
+            raise InputError(f"set_adapter: expected the {len(own)} weights of this adapter, got {len(weights)} others")
+        _peft().set_peft_model_state_dict(self.peft, weights)
+
+    def save_adapter(self, folder: str | os.PathLike[str]) -> None:
+        """Write the adapter as PEFT reads it: adapter_model.safetensors and adapter_config.json."""
+        self.peft.save_pretrained(os.fspath(folder), save_embedding_layers=False)
+
+    def merged(self) -> Any:
+        """A transformers model of its own with the adapter added to its weights, for `Reader.load` with `tokenizer`."""
+        model = copy.deepcopy(self.peft).merge_and_unload()
+        model.config._attn_implementation = self._own_attention
+        return model.eval()
+
+    def export(self, folder: str | os.PathLike[str]) -> None:
+        """Write `merged` and the tokenizer as a model folder."""
+        self.merged().save_pretrained(Path(folder))
+        self.tokenizer.save_pretrained(Path(folder))
+
+
+class _Probed:
+    """A student before its first step, as `probe` reads a model: an untrained adapter changes nothing."""
+
+    def __init__(self, student: Student, original: Any) -> None:
+        self.student, self.original = student, original
+        self.name, self.head, self.max_length = student.name, student._head, student.max_length
+        self.dtype: torch.dtype = original.dtype
+        self.precision = "exact" if self.dtype in (torch.float32, torch.float64) else "fast"
+
+    @torch.no_grad()
+    def score(self, tree: PrefixTree) -> LogprobStats:
+        unused = torch.empty(0)
+        return LogprobStats(self.student._pair_logprobs(tree), unused, unused, unused)
+
+    @torch.no_grad()
+    def own_logprobs(self, tokens: list[int]) -> Tensor:
+        ids = torch.tensor([tokens], device=self.student.device)
+        was = self.original.training
+        logits: Tensor = self.original.eval()(input_ids=ids, use_cache=False).logits[0, :-1]
+        self.original.train(was)
+        wide = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
+        return wide.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+
+
+def _frozen_copy(model: Any) -> Any:
+    """New modules and config around the same weights, none of which asks for a gradient."""
+    shared = {id(p): torch.nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
+    return copy.deepcopy(model, shared).eval()
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise MissingExtraError("peft", "distill") from error
+    return peft

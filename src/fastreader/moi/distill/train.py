@@ -1,0 +1,243 @@
+"""Preference distillation (MoI, section 3.3.2): a small reader learns which orderings a large one prefers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastreader.errors import InputError, NumericsError
+from fastreader.moi.distill import checkpoint as checkpoints
+from fastreader.moi.distill.evaluation import Evaluation, evaluate
+from fastreader.moi.distill.lessons import Lesson, draw
+from fastreader.moi.distill.loss import kl_loss
+from fastreader.moi.distill.scoring import score_rows
+from fastreader.moi.distill.settings import DistillSettings
+from fastreader.moi.distill.student import Student
+from fastreader.progress import track
+from fastreader.prompts import Template
+
+LOSSES = "losses.jsonl"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimiser step.
+
+    Attributes:
+        step: from 1.
+        epoch: from 0.
+        loss: mean KL over the batch's questions, nats.
+        learning_rate: used in it.
+        grad_norm: before it was cut.
+        computed, given: tokens of its packed passes, and if every ordering ran alone.
+        seconds: wall clock.
+    """
+
+    step: int
+    epoch: int
+    loss: float
+    learning_rate: float
+    grad_norm: float
+    computed: int
+    given: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """What a run gives.
+
+    Attributes:
+        steps: all steps, those before a resume included.
+        evaluations: (step, evaluation on the held-out questions); the first is of step 0.
+        folder: with the checkpoints and losses.jsonl.
+        finished: whether the last epoch was reached.
+    """
+
+    steps: list[Step]
+    evaluations: list[tuple[int, Evaluation]]
+    folder: Path
+    finished: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "steps": [asdict(s) for s in self.steps],
+            "evaluations": [{"step": step, **e.to_dict()} for step, e in self.evaluations],
+            "finished": self.finished,
+        }
+
+
+def distill(
+    student: Student,
+    lessons: Sequence[Lesson],
+    output: str | os.PathLike[str],
+    settings: DistillSettings | None = None,
+    *,
+    template: Template | None = None,
+    held_out: Sequence[Lesson] = (),
+    resume: bool = False,
+    max_steps: int | None = None,
+    progress: bool | None = None,
+) -> Distillation:
+    """Train a student's adapter so that its softmaxed scores of a question's orderings follow the teacher's.
+
+    Each question is one packed forward and backward over its K' orderings. A run is reproducible: what a step draws
+    depends on the seed and the step alone, so a resumed run goes on as if it had not stopped.
+
+    Args:
+        student: trained in place.
+        lessons: the questions with the teacher's scores.
+        output: a folder for checkpoints and the loss curve, ``losses.jsonl``, one step a line.
+        settings: everything else.
+        template: the prompt's texts; must be the teacher's for the scores to mean the same.
+        held_out: questions to evaluate on before, after and in between.
+        resume: go on from the last checkpoint in `output`.
+        max_steps: stop (with a checkpoint) after so many steps in all, as if interrupted.
+        progress: show a bar; None: on a terminal only.
+
+    Raises:
+        InputError: no lessons, a folder that holds a run already without `resume`, or one of another run with it.
+        ContextOverflowError: an ordering is longer than the student's context.
+        NumericsError: the loss is not finite.
+    """
+    settings, template, folder = settings or DistillSettings(), template or Template(), Path(output)
+    if not lessons:
+        raise InputError("lessons: expected at least one question, got none")
+    optimiser = torch.optim.AdamW(student.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    made = {
+        "settings": settings.to_dict(),
+        "lora": json.loads(json.dumps(asdict(student.lora))),
+        "template": template.to_dict(),
+        "student": student.name,
+        "lessons": [lesson.digest() for lesson in lessons],
+        "held_out": [lesson.digest() for lesson in held_out],
+    }
+    run = _Run(student, lessons, held_out, settings, template, optimiser, folder, made)
+    run.start(resume)
+    total = settings.epochs * math.ceil(len(lessons) / settings.batch)
+    last = total if max_steps is None else min(max_steps, total)
+    with track("distilling", total, "steps", progress) as advance:
+        advance(len(run.steps))
+        for step, (epoch, batch) in enumerate(_batches(len(lessons), settings)):
+            if len(run.steps) >= last:
+                break
+            if step < len(run.steps):
+                continue
+            run.step(step, epoch, batch, total)
+            advance(1)
+    run.finish(total)
+    return Distillation(run.steps, run.evaluations, folder, len(run.steps) == total)
+
+
+class _Run:
+    """The state of a run between steps."""
+
+    def __init__(
+        self,
+        student: Student,
+        lessons: Sequence[Lesson],
+        held_out: Sequence[Lesson],
+        settings: DistillSettings,
+        template: Template,
+        optimiser: torch.optim.Optimizer,
+        folder: Path,
+        made: dict[str, Any],
+    ) -> None:
+        self.student, self.lessons, self.held_out = student, lessons, held_out
+        self.settings, self.template, self.optimiser = settings, template, optimiser
+        self.folder, self.made = folder, made
+        self.steps: list[Step] = []
+        self.evaluations: list[tuple[int, Evaluation]] = []
+        self.saved = -1
+
+    def start(self, resume: bool) -> None:
+        found = checkpoints.latest(self.folder)
+        if found is not None and not resume:
+            raise InputError(f"{self.folder}: holds a run already; continue it with resume, or name another folder")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if found is None:
+            self.evaluate()
+        else:
+            state = checkpoints.restore(found, self.student, self.optimiser, self.made)
+            self.steps = [Step(**s) for s in state["steps"]]
+            self.evaluations = [
+                (e["step"], Evaluation(e["kl"], e["spearman"], e["best"])) for e in state["evaluations"]
+            ]
+            self.saved = len(self.steps)
+        lines = "".join(json.dumps(asdict(s)) + "\n" for s in self.steps)
+        (self.folder / LOSSES).write_text(lines, encoding="utf-8")  # steps after the checkpoint are done again
+
+    def step(self, step: int, epoch: int, batch: list[int], total: int) -> None:
+        started = time.perf_counter()
+        settings, student = self.settings, self.student
+        rate = settings.learning_rate_at(step, total)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        student.train(True, gradient_checkpointing=settings.gradient_checkpointing)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = computed = given = 0.0
+        with torch.random.fork_rng(devices=[student.device] if student.device.type == "cuda" else []):
+            torch.manual_seed(int(np.random.SeedSequence([settings.seed, step]).generate_state(1)[0]))
+            for index in batch:
+                lesson = self.lessons[index]
+                rows = draw(lesson, settings.per_question, [settings.seed, epoch, index])
+                scores, stats = score_rows(student, lesson, rows, settings.observation, self.template)
+                teacher = torch.from_numpy(lesson.scores[rows]).to(scores)
+                value = kl_loss(teacher, scores, settings.temperature, settings.direction) / len(batch)
+                torch.autograd.backward(value)
+                loss, computed, given = loss + value.item(), computed + stats.computed, given + stats.given
+        norm = torch.nn.utils.clip_grad_norm_(student.parameters(), settings.max_grad_norm or math.inf)
+        if not (math.isfinite(loss) and math.isfinite(norm.item())):
+            raise NumericsError(f"step {step + 1}: the loss is {loss} and the gradient's norm {norm.item()}")
+        self.optimiser.step()
+        seconds = time.perf_counter() - started
+        done = Step(step + 1, epoch, loss, rate, norm.item(), int(computed), int(given), seconds)
+        self.steps.append(done)
+        with (self.folder / LOSSES).open("a", encoding="utf-8") as curve:
+            curve.write(json.dumps(asdict(done)) + "\n")
+        if settings.evaluate_every and done.step % settings.evaluate_every == 0 and done.step < total:
+            self.evaluate()
+        if done.step % settings.checkpoint_every == 0:
+            self.save()
+
+    def evaluate(self) -> None:
+        if self.held_out:
+            result = evaluate(self.student, self.held_out, self.settings, self.template)
+            self.evaluations.append((len(self.steps), result))
+
+    def save(self) -> None:
+        if self.saved == len(self.steps):
+            return
+        state = {
+            "step": len(self.steps),
+            "made": self.made,
+            "steps": [asdict(s) for s in self.steps],
+            "evaluations": [{"step": step, **asdict(e)} for step, e in self.evaluations],
+        }
+        checkpoints.save(self.folder, self.student, self.optimiser, state)
+        self.saved = len(self.steps)
+
+    def finish(self, total: int) -> None:
+        self.student.train(False)
+        if len(self.steps) == total and (not self.evaluations or self.evaluations[-1][0] != total):
+            self.evaluate()
+            self.saved = -1 if self.held_out else self.saved  # the last checkpoint carries the last evaluation
+        self.save()
+
+
+def _batches(count: int, settings: DistillSettings) -> Iterator[tuple[int, list[int]]]:
+    """(epoch, question indices) of every step, from the seed alone."""
+    for epoch in range(settings.epochs):
+        order = np.random.default_rng([settings.seed, epoch]).permutation(count).tolist()
+        for first in range(0, count, settings.batch):
+            yield epoch, order[first : first + settings.batch]

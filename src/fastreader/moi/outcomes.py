@@ -1,0 +1,109 @@
+"""How well a question is answered after its passages in given orders: log-likelihood, EM, containment, F1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastreader import answers
+from fastreader.data.types import Example
+from fastreader.errors import InputError
+from fastreader.moi.reading import reading_prompts
+from fastreader.tree import TreeStats
+
+if TYPE_CHECKING:
+    from fastreader.prompts import Template
+    from fastreader.reader import Reader
+
+MEASURES = ("nats", "em", "contained", "f1")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One reading of a question's passages.
+
+    Attributes:
+        nats: log of the summed likelihoods of the right answers, each with its end.
+        text: the answer written greedily; "" where none was asked for.
+        em, contained, f1: of `text` against the right answers, in [0, 1]; 0 where none was asked for.
+    """
+
+    nats: float
+    text: str = ""
+    em: float = 0.0
+    contained: float = 0.0
+    f1: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def outcomes(
+    reader: Reader,
+    example: Example,
+    orders: Sequence[Sequence[int]],
+    *,
+    template: Template | None = None,
+    write: bool = True,
+    max_new_tokens: int = 32,
+    stop: Sequence[str] = ("\n",),
+    max_tokens: int | None = None,
+) -> tuple[list[Outcome], TreeStats]:
+    """Read the passages in every order; orders that come twice are read once.
+
+    All right answers after all orders are scored in one packed pass, all answers are written in one call.
+
+    Args:
+        reader: reads.
+        example: the question, its passages and its right answers.
+        orders: of the passages.
+        template: the prompt's texts.
+        write: also write an answer.
+        max_new_tokens: of an answer.
+        stop: texts that end it.
+        max_tokens: tokens in one pass at most.
+
+    Returns:
+        (one outcome for each order; tokens given and computed)
+
+    Raises:
+        InputError: no right answers, or no orders.
+    """
+    from fastreader.scoring import score_permutations
+
+    if not example.answers:
+        raise InputError("example: expected right answers to score, got none")
+    distinct = list(dict.fromkeys(tuple(order) for order in orders))
+    if not distinct:
+        raise InputError("orders: expected at least one, got none")
+    right = list(dict.fromkeys(a.strip() for a in example.answers))
+    scores = score_permutations(
+        reader,
+        example,
+        candidates=right,
+        permutations=[list(order) for order in distinct],
+        template=template,
+        max_tokens=max_tokens,
+    )
+    nats = np.logaddexp.reduce(scores.loglik, axis=1)
+    stats, texts = scores.stats, [""] * len(distinct)
+    if write:
+        prompts = reading_prompts(reader, example.question, example.passages, distinct, template)
+        written = reader.generate(prompts, max_new_tokens=max_new_tokens, stop=stop, max_tokens=max_tokens)
+        texts = [generations[0].text.strip() for generations in written]
+        stats = stats + written.stats
+    found = {
+        order: Outcome(
+            float(value),
+            text,
+            answers.exact_match(text, right),
+            answers.contained(text, right),
+            answers.f1(text, right),
+        )
+        for order, value, text in zip(distinct, nats, texts, strict=True)
+    }
+    return [found[tuple(order)] for order in orders], stats
