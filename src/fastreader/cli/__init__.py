@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fastreader import __version__
-from fastreader.cli import ask, calibrate, eor, info, models, rerank, score, vote
+from fastreader.cli import ask, calibrate, eor, info, models, rerank, score, study, vote
 from fastreader.errors import FastreaderError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command()(rerank.rerank)
 app.command()(calibrate.calibrate)
 app.command()(eor.eor)
 app.command()(vote.vote)
+app.command()(study.study)
 app.command()(info.info)
 app.add_typer(models.app, name="models")
 
