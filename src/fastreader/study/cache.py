@@ -87,16 +87,18 @@ class Meter:
     Attributes:
         calls: made of the reader.
         given, computed: tokens of all that was asked, as if nothing had been in the cache.
+        new: tokens written, of all that was asked.
         run: tokens that went through the model now.
         seconds: wall clock of the reader.
     """
 
     def __init__(self) -> None:
-        self.calls = self.given = self.computed = self.run = 0
+        self.calls = self.given = self.computed = self.new = self.run = 0
         self.seconds = 0.0
 
-    def add(self, asked: TreeStats, run: TreeStats, seconds: float) -> None:
+    def add(self, asked: TreeStats, run: TreeStats, seconds: float, new: int) -> None:
         """Add one call."""
+        self.new += new
         self.calls += run.sequences > 0
         self.given += asked.given
         self.computed += asked.computed
@@ -233,7 +235,7 @@ class CachedReader:
         results = [[Generation(**g) for g in texts] for texts in items]
         new = sum(len(g.token_ids) for texts in results for g in texts)
         stats = self._counted([(prompt, []) for prompt in asked], run, new, n)
-        self._note(stats, run, seconds)
+        self._note(stats, run, seconds, new)
         return Results(results, stats, passes, seconds)
 
     def tree_reader(self) -> Reader:
@@ -310,10 +312,10 @@ class CachedReader:
         stats = PrefixTree.build(pairs).stats
         return TreeStats(stats.sequences * n, stats.given * n + new, stats.computed + new, stats.scored)
 
-    def _note(self, asked: TreeStats, run: TreeStats, seconds: float) -> None:
+    def _note(self, asked: TreeStats, run: TreeStats, seconds: float, new: int = 0) -> None:
         self.last = (asked.given, seconds)
         for meter in self._meters:
-            meter.add(asked, run, seconds)
+            meter.add(asked, run, seconds, new)
 
 
 def _plain(item: TextOrTokens) -> Any:

@@ -41,8 +41,11 @@ class Spent:
         self.given = None if self.given is None or cost.given is None else self.given + cost.given
         self.computed = None if self.computed is None or cost.computed is None else self.computed + cost.computed
 
-    def add_direct(self, stats: TreeStats) -> None:
-        """Add what a method asked by itself."""
+    def add_direct(self, answered: Answered, seconds: float) -> None:
+        """Add what a method asked by itself, in so many seconds where it does not say."""
+        stats = answered.direct
+        self.new += answered.new
+        self.seconds += seconds if answered.seconds is None else answered.seconds
         self.given = None if self.given is None else self.given + stats.given
         self.computed = None if self.computed is None else self.computed + stats.computed
 
@@ -53,10 +56,11 @@ Done = Callable[[Answered | FastreaderError, Spent], None]
 def metered(program: Program[Answered], reader: CachedReader, done: Done) -> Program[None]:
     """The program, with `done` called when it ends, by an answer or by an error of ours."""
     spent = Spent()
+    own: float | None = None
     started = time.perf_counter()
     try:
         request = next(program)
-        spent.seconds += time.perf_counter() - started
+        own = time.perf_counter() - started
         while True:
             try:
                 replies = yield request
@@ -70,7 +74,7 @@ def metered(program: Program[Answered], reader: CachedReader, done: Done) -> Pro
             request = program.send(replies)
     except StopIteration as end:
         answered: Answered = end.value
-        spent.add_direct(answered.direct)
+        spent.add_direct(answered, time.perf_counter() - started if own is None else own)
         done(answered, spent)
     except FastreaderError as error:
         done(error, spent)

@@ -32,11 +32,15 @@ class Answered:
             question's, or objects with kind, title and text), "utilities", "observations", "candidates",
             "summaries", "ensemble", "kinds" and "notes".
         direct: tokens of calls that the method made itself, outside of its requests.
+        new: tokens written by these.
+        seconds: of these; None: what passed until its first request.
     """
 
     text: str
     trace: dict[str, Any] = field(default_factory=dict)
     direct: TreeStats = NOTHING
+    new: int = 0
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)

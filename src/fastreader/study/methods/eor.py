@@ -26,6 +26,15 @@ _OPTIONS = ("retrievers", "similarities", "similarity_threshold", "min_support",
 
 
 @dataclass(frozen=True)
+class _Share:
+    """What one question of a group cost, the same for all of them."""
+
+    stats: TreeStats
+    new: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Eor:
     """An ensemble with its voter.
 
@@ -49,17 +58,21 @@ class Eor:
         """As `StudyMethod.programs`; the group is retrieved for and answered together when the first one starts."""
 
         @functools.cache
-        def together() -> tuple[list[Answers], TreeStats]:
+        def together() -> tuple[list[Answers], _Share]:
             with asked.reader.metered() as meter:
                 retrieved = self._retrievers(asked).retrieve(asked.examples)
                 answers = answer(asked.reader, retrieved, max_new_tokens=self.max_new_tokens, keep_documents=True)
             count = len(asked.examples)
-            share = TreeStats(0, meter.given // count, meter.computed // count, 0)
+            share = _Share(
+                TreeStats(0, meter.given // count, meter.computed // count, 0),
+                meter.new // count,
+                meter.seconds / count,
+            )
             return answers, share
 
         return [self._program(i, together) for i in range(len(asked.examples))]
 
-    def _program(self, index: int, together: Callable[[], tuple[list[Answers], TreeStats]]) -> Program[Answered]:
+    def _program(self, index: int, together: Callable[[], tuple[list[Answers], _Share]]) -> Program[Answered]:
         yield from ()  # the reader was asked for the whole group at once: a program without requests of its own
         answers, share = together()
         row = answers[index]
@@ -79,7 +92,7 @@ class Eor:
             "documents": documents,
             "vote": vote.to_dict(),
         }
-        return Answered(vote.answer or "", {"ensemble": ensemble}, share)
+        return Answered(vote.answer or "", {"ensemble": ensemble}, share.stats, share.new, share.seconds)
 
     def _retrievers(self, asked: Asked) -> Retrievers:
         own: dict[str, list[Passage]] = {}
