@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 INK = "#010203"
 """Stands for the page's text colour; no other line has it."""
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's, without black and yellow, which one of light and dark would hide."""
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
+"""Okabe and Ito's, without those that light or dark would hide; the page has a lighter blue for dark."""
 MARKERS = "os^DvP"
 MAP = "cividis"
 """Even to the eye, and the same to colour-blind ones."""
@@ -94,7 +94,7 @@ def _inline(text: str, key: str, title: str) -> str:
     width = re.search(r'viewBox="0 0 ([\d.]+) ', text)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{key}-\1"', text)
     text = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{key}-", text)
-    text = text.replace(INK, "currentColor")
+    text = text.replace(INK, "currentColor").replace(COLOURS[0].lower(), "var(--blue)")
     text = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font-size: \1px", text)
     text = re.sub(r"font-family: [^;\"]+;? ?", "", text)
     size = f"max-width:{width[1]}pt" if width else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from fastreader import __version__
 from fastreader.report import figures
 from fastreader.report.browse import browser_data
 from fastreader.report.plots import Chart, Table, charts
-from fastreader.report.study_data import Missing, StudyRun
+from fastreader.report.study_data import MEASURE_NAMES, MEASURES, Missing, StudyRun
 from fastreader.report.summary import summary_rows
 
 
@@ -63,7 +64,7 @@ class Report:
 
         data, cut = browser_data(self.run)
         environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-        environment.filters.update(number=_number, interval=_interval, p=_p, whole=_whole)
+        environment.filters.update(number=_number, interval=_interval, p=_p, whole=_whole, breakable=_breakable)
         study = self.run.study
         shown = [(s, _figure(s)) for s in self.sections if s.table is not None]
         return environment.from_string(_asset("page.html")).render(
@@ -72,7 +73,8 @@ class Report:
             run=self.run,
             rows=self.summary,
             measure=self.run.measure_name,
-            key=study.measure,
+            measures=[study.measure, *(m for m in MEASURES if m != study.measure)],
+            names=MEASURE_NAMES,
             reference=study.reference,
             shown=shown,
             absent=[s for s in self.sections if s.table is None],
@@ -167,6 +169,13 @@ def _interval(row: dict[str, Any], name: str, sign: bool = False) -> str:
         return ""
     form = "+.3f" if sign else ".3f"
     return f"{row[f'{name}_low']:{form}} to {row[f'{name}_high']:{form}}"
+
+
+def _breakable(text: str) -> Any:
+    """`text` with places where a line may break."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("([:_+·])", r"\1<wbr>", str(escape(text))))
 
 
 def _p(value: float | None) -> str:

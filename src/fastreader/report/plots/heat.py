@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fastreader.report.figures import MAP
+from fastreader.report.figures import INK, MAP
 
 
 def square(axis: Any, rows: list[dict[str, Any]], value: str, title: str = "") -> Any:
@@ -21,7 +21,9 @@ def square(axis: Any, rows: list[dict[str, Any]], value: str, title: str = "") -
     axis.set_yticks(range(len(names)), names)
     axis.set_title(title)
     for i, j in np.ndindex(cells.shape):
-        if not np.isnan(cells[i, j]):
+        if np.isnan(cells[i, j]):
+            axis.text(j, i, "–", ha="center", va="center", color=INK, fontsize=8)
+        else:
             colour = "#000000" if cells[i, j] > 0.55 else "#ffffff"
             axis.text(j, i, f"{cells[i, j]:.2f}".lstrip("0"), ha="center", va="center", color=colour, fontsize=8)
     return image

@@ -58,7 +58,8 @@ def draw(table: Table) -> Figure:
     """A line a method with its band."""
     figure = new_figure(6.4, 3.4)
     axis = figure.subplots()
-    axis.axhline(0, color=INK, linewidth=0.8)
+    if any(row["estimate"] == "calibrated" for row in table):
+        axis.axhline(0, color=INK, linewidth=0.8)
     for index, label in enumerate(dict.fromkeys(row["method"] for row in table)):
         rows = [row for row in table if row["method"] == label]
         places = [row["place"] for row in rows]
@@ -71,6 +72,8 @@ def draw(table: Table) -> Figure:
             label=f"{label} ({rows[0]['estimate']}, {rows[0]['questions']} questions)",
         )
         axis.fill_between(places, [r["low"] for r in rows], [r["high"] for r in rows], color=colour, alpha=0.2, lw=0)
+    if solved := [row for row in table if row["estimate"] != "calibrated"]:
+        axis.axhline(1 / max(r["place"] for r in solved), color=INK, linestyle=":", linewidth=1, label="no bias")
     axis.set_xticks(np.unique([row["place"] for row in table]))
     axis.set(xlabel="place in reading order", ylabel="position bias")
     axis.legend(loc="best")
