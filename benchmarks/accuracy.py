@@ -1,8 +1,9 @@
 """Error of each precision, in nats, over real questions: ours and transformers' bfloat16, against float32.
 
-For each question: N passages in cyclic orders, its answer and other questions' as candidates; a few orders are drawn
-and their candidates and question run one sequence at a time through transformers in float32 (float64 for the first
-questions asked for, which says how far float32 itself is off). Results are appended, so a stopped run continues.
+For each question: N passages in cyclic orders, its answer and other questions' as candidates; a few orders are drawn.
+Transformers reads each order alone, in float32 as the truth and in bfloat16 as people run it, with a cache for the
+candidates; the first questions also one sequence at a time in float64, which says how far that truth is off. Results
+are appended, so a stopped run continues.
 
     python benchmarks/accuracy.py questions.jsonl.gz --output accuracy.jsonl
     python benchmarks/accuracy.py --report accuracy.jsonl
@@ -17,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peers
 import torch
 import transformers
 from scipy.stats import kendalltau
 
 from fastreader import Example, Reader, Template, load_examples
+from fastreader.bench.groups import Group
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.models.packaged import PACKAGED, folder_of
 from fastreader.permutations import cyclic
@@ -68,10 +71,11 @@ def measure(arguments: argparse.Namespace) -> None:
             passages = examples[i].passages[: arguments.passages]
             example = Example(examples[i].question, passages, candidates=[examples[i].answers[0], *others])
             orders = sorted(generator.sample(range(len(passages)), min(arguments.orders, len(passages))))
-            sequences, kinds = requests(readers["fast"], example, orders)
+            groups, kinds = requests(readers["fast"], example, orders)
+            sequences = [pair for group in groups for pair in group.sequences()]
             values = {f"fastreader, {p}": readers[p].score(sequences).logprob.tolist() for p in PRECISIONS}
-            values["transformers, bf16"] = alone(narrow, sequences)
-            values["float32"] = alone(wide, sequences)
+            values["transformers, bf16"] = peers.prefix_cached(narrow, groups)
+            values["float32"] = peers.prefix_cached(wide, groups)
             if i < arguments.float64:
                 values["float64"] = alone(wide.double(), sequences)
                 wide.float()
@@ -79,19 +83,16 @@ def measure(arguments: argparse.Namespace) -> None:
             print(f"{i + 1} of {arguments.questions}", file=sys.stderr)
 
 
-def requests(
-    reader: Reader, example: Example, orders: list[int]
-) -> tuple[list[tuple[list[int], list[int]]], list[str]]:
-    """The question and each candidate under each order, and which of the two each sequence is."""
+def requests(reader: Reader, example: Example, orders: list[int]) -> tuple[list[Group], list[str]]:
+    """Each order's candidates and its question (to where the answer starts), and which of the two each sequence is."""
     pieces = encode(reader.encoder, Template(), example.question, example.passages, example.candidates)
-    sequences, kinds = [], []
+    groups, kinds = [], []
     everyone = cyclic(len(example.passages)).permutations.tolist()
     for order in (everyone[o] for o in orders):
-        before = pieces.head + pieces.body(order)
-        sequences.append((before + pieces.question_lead, pieces.question))
-        sequences += [(before + pieces.tail(), candidate) for candidate in pieces.candidates]
-        kinds += ["question"] + ["candidate"] * len(pieces.candidates)
-    return sequences, kinds
+        before = pieces.head + pieces.body(order) + pieces.question_lead
+        groups.append(Group(before + pieces.question + pieces.answer, pieces.candidates, scored_from=len(before)))
+        kinds += ["candidate"] * len(pieces.candidates) + ["question"]
+    return groups, kinds
 
 
 @torch.inference_mode()

@@ -1,75 +1,15 @@
-"""What people use today for the same numbers; every way takes a workload's groups and gives one sum a sequence."""
+"""The usual ways (fastreader.bench.peers), and lm-eval's."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
-from workloads import Group
 
-_PADDED_ROWS = 8  # the batch size people set for evaluation on such machines
-_CACHED_ROWS = 32  # rows a repeated cache is kept for at once
+from fastreader.bench.groups import Group
+from fastreader.bench.peers import PADDED_ROWS, one_at_a_time, padded, prefix_cached
 
-
-@torch.inference_mode()
-def one_at_a_time(model: Any, groups: list[Group]) -> list[float]:
-    """The plainest way, and the truth in float32: one forward a sequence."""
-    out = []
-    for group in groups:
-        for context, continuation in group.sequences():
-            ids = torch.tensor([context + continuation])
-            logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(continuation) + 1).logits[0, :-1]
-            out.append(_picked(logits, continuation))
-    return out
-
-
-@torch.inference_mode()
-def padded(model: Any, groups: list[Group]) -> list[float]:
-    """Padded batches with full logits, longest first."""
-    sequences = [pair for group in groups for pair in group.sequences()]
-    order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i][0]) - len(sequences[i][1]))
-    out = [0.0] * len(sequences)
-    for first in range(0, len(order), _PADDED_ROWS):
-        chosen = order[first : first + _PADDED_ROWS]
-        texts = [sequences[i][0] + sequences[i][1] for i in chosen]
-        longest = max(map(len, texts))
-        ids = torch.tensor([t + [0] * (longest - len(t)) for t in texts])
-        mask = torch.tensor([[1] * len(t) + [0] * (longest - len(t)) for t in texts])
-        logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-        for row, i in enumerate(chosen):
-            context, continuation = sequences[i]
-            out[i] = _picked(logits[row, len(context) - 1 : len(context) + len(continuation) - 1], continuation)
-    return out
-
-
-@torch.inference_mode()
-def prefix_cached(model: Any, groups: list[Group]) -> list[float]:
-    """One prefill a context, its cache repeated for the continuations."""
-    out = []
-    for group in groups:
-        scored = group.scored_from
-        keep = 1 if scored is None else len(group.context) - scored + 1
-        prefill = model(input_ids=torch.tensor([group.context]), use_cache=True, logits_to_keep=keep)
-        for first in range(0, len(group.continuations), _CACHED_ROWS):
-            rows = group.continuations[first : first + _CACHED_ROWS]
-            last = first + _CACHED_ROWS >= len(group.continuations)
-            cache = prefill.past_key_values if last else copy.deepcopy(prefill.past_key_values)
-            out += _continued(model, prefill.logits[:, -1:], cache, rows)
-        if scored is not None:
-            out.append(_picked(prefill.logits[0, :-1], group.context[scored:]))
-    return out
-
-
-def _continued(model: Any, first: torch.Tensor, cache: Any, rows: list[list[int]]) -> list[float]:
-    longest = max(map(len, rows))
-    logits = first.expand(len(rows), 1, -1)
-    if longest > 1:
-        cache.batch_repeat_interleave(len(rows))
-        ids = torch.tensor([k[:-1] + [0] * (longest - len(k)) for k in rows])
-        rest = model(input_ids=ids, past_key_values=cache, use_cache=True).logits
-        logits = torch.cat([logits, rest], dim=1)
-    return [_picked(logits[i, : len(k)], k) for i, k in enumerate(rows)]
+__all__ = ["harness", "one_at_a_time", "padded", "prefix_cached"]
 
 
 def harness(folder: str, dtype: torch.dtype, groups: list[Group]) -> Any:
@@ -77,10 +17,6 @@ def harness(folder: str, dtype: torch.dtype, groups: list[Group]) -> Any:
     from lm_eval.models.huggingface import HFLM
 
     name = {torch.bfloat16: "bfloat16", torch.float32: "float32"}[dtype]
-    model = HFLM(pretrained=folder, dtype=name, device="cpu", batch_size=_PADDED_ROWS)
+    model = HFLM(pretrained=folder, dtype=name, device="cpu", batch_size=PADDED_ROWS)
     requests = [(("", ""), context, continuation) for group in groups for context, continuation in group.sequences()]
     return lambda: [score for score, _ in model._loglikelihood_tokens(requests, disable_tqdm=True)]
-
-
-def _picked(logits: torch.Tensor, continuation: list[int]) -> float:
-    return float(logits.float().log_softmax(-1).gather(1, torch.tensor(continuation)[:, None]).sum())

@@ -22,7 +22,7 @@ import machine
 import torch
 import workloads
 
-from fastreader import Example, Passage, Reader, load_examples, sure
+from fastreader import Passage, Reader, load_examples, sure
 
 RESULTS = Path(__file__).parent / "results"
 STAGES = ("summaries", "validity", "ranking")
@@ -103,25 +103,37 @@ class Recorder:
 
 
 def prepare(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The requests of stages 2 to 4 as token ids; questions with fewer than two candidates are left out."""
-    from fastreader.sure.pipeline import run_group
-    from fastreader.sure.task import Readers
+    """The requests of stages 2 to 4 as token ids.
 
-    reader = Reader.load(arguments.model, precision="exact")
-    if arguments.data:
-        examples = load_examples(arguments.data, limit=arguments.questions)
-    else:
-        bundled = load_examples(workloads.BUNDLED)
-        pool: list[Passage] = [p for e in bundled for p in e.passages]
-        examples = [Example(e.question, pool) for e in bundled[: arguments.questions]]
-    examples = [Example(e.question, e.passages[: arguments.passages]) for e in examples]
+    The candidates are the question's own, or else its answer and other questions', so that every question has K.
+    """
+    from fastreader.sure.lockstep import run
+    from fastreader.sure.program import judge
+    from fastreader.sure.replies import CandidateReply
+    from fastreader.sure.summaries import summarise
+    from fastreader.sure.task import Readers, Task
+
+    examples = load_examples(arguments.data or workloads.BUNDLED)
+    pool: list[Passage] = [] if arguments.data else [p for e in examples for p in e.passages]
+    readers = Readers(Reader.load(arguments.model, precision="exact"))
     settings = sure.Settings(k=arguments.k, max_summary_tokens=arguments.max_summary_tokens)
-    recorder = Recorder(len(examples))
-    run_group([(example, "sure") for example in examples], settings, Readers(reader), recorder)
-    work = [{stage: w[stage] for stage in STAGES} for w in recorder.work if "ranking" in w]
-    if not work:
-        sys.exit("no question got two candidates")
-    return work
+
+    def program(task: Task, candidates: list[str]) -> Any:
+        summaries = yield from summarise(task, candidates)
+        result = yield from judge(task, CandidateReply(candidates, "", "letters"), summaries)
+        return result
+
+    programs = []
+    for i, example in enumerate(examples[: arguments.questions]):
+        others = [e.answers[0] for e in examples[i + 1 :] + examples[:i]]
+        candidates = list(dict.fromkeys([*example.candidates, *example.answers[:1], *others]))[: arguments.k]
+        passages = (pool or example.passages)[: arguments.passages]
+        programs.append((program(Task(example.question, passages, settings, readers), candidates), readers))
+    recorder = Recorder(len(programs))
+    for outcome in run(programs, recorder):
+        if outcome.error is not None:
+            raise outcome.error
+    return recorder.work
 
 
 def child(model: str, work: list[dict[str, Any]], way: str, precision: str) -> dict[str, Any]:
@@ -158,6 +170,7 @@ def transformers_runner(model: str, dtype: torch.dtype, use_cache: bool) -> Call
 
     from fastreader.models.packaged import PACKAGED, folder_of
 
+    transformers.utils.logging.disable_progress_bar()
     folder = folder_of(model) if model in PACKAGED else model
     own = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

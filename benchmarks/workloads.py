@@ -15,33 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastreader import Example, Passage, Template, load_examples
+from fastreader.bench.groups import Group
 from fastreader.models.text import TextEncoder
 from fastreader.permutations import cyclic
 from fastreader.prompts import encode
 
 BUNDLED = Path(__file__).parent.parent / "examples" / "questions.jsonl"
 NAMES = ("w1", "w1p", "w2", "w3", "w4")
-
-
-@dataclass(frozen=True)
-class Group:
-    """One context and what is scored after it.
-
-    Attributes:
-        context: token ids.
-        continuations: token ids of each.
-        scored_from: where in the context scoring of the context itself starts; None: it is not scored.
-    """
-
-    context: list[int]
-    continuations: list[list[int]]
-    scored_from: int | None = None
-
-    def sequences(self) -> list[tuple[list[int], list[int]]]:
-        pairs = [(self.context, continuation) for continuation in self.continuations]
-        if self.scored_from is not None:
-            pairs.append((self.context[: self.scored_from], self.context[self.scored_from :]))
-        return pairs
 
 
 @dataclass(frozen=True)

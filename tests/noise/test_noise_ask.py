@@ -26,13 +26,14 @@ def test_the_prompt_has_the_papers_parts_in_order():
         "Document [1] (Title: Han Solo) Solo flew the Falcon with Chewbacca.\n",
         "Document [2] No title, {text} {number}.\n",
     ]
-    assert pieces[4:] == ["\nQuestion: who owned it?\n", "Answer:"]
+    assert pieces[4:] == ["\nQuestion: who owned it?\n"]
+    assert NoiseTemplate().options()["lead"] == "Answer:"
     assert "NO-RES" in pieces[0] and "five" in pieces[0]
 
 
 def test_the_closed_book_has_no_documents():
     pieces = NoiseTemplate().pieces("who?", [])
-    assert len(pieces) == 3 and "memory" in pieces[0] and "ocument" not in "".join(pieces)
+    assert len(pieces) == 2 and "memory" in pieces[0] and "ocument" not in "".join(pieces)
 
 
 def test_answers_by_rule():
@@ -80,7 +81,7 @@ def test_every_layout_is_answered_over_long_or_missing():
     lengths = {}
     for name in names[:3]:
         pieces = NoiseTemplate().pieces(example().question, noise.layout(materials(), name).passages)
-        lengths[name] = len("".join(pieces))
+        lengths[name] = len("".join(pieces) + "Answer:")
     (result,) = noise.ask(reader, [materials()], names, context=lengths["random:8:near"] + 13, max_new_tokens=15)
     assert list(result.answers) == ["closed_book", "gold"]
     assert result.over_long == {"random:8:near": lengths["random:8:near"]}
@@ -92,7 +93,8 @@ def test_every_layout_is_answered_over_long_or_missing():
 def test_fill_fills_the_context_and_not_more():
     reader = ScriptedReader(lambda prompt, i: "x")
     m = noise.gather(example(), random=noise.Pool(pool()), random_count=20)
-    length = len(reader.prompt(NoiseTemplate().pieces(m.question, noise.layout(m, "random:5:near").passages)))
+    pieces = NoiseTemplate().pieces(m.question, noise.layout(m, "random:5:near").passages)
+    length = len(reader.prompt(pieces, lead="Answer:"))
     (result,) = noise.ask(reader, [m], ["random:fill:near"], context=length + 14)
     assert len(result.answers["random:fill:near"].kinds) == 6
     (result,) = noise.ask(reader, [m], ["random:fill:near"], context=length + 13)
@@ -147,15 +149,16 @@ def test_the_studys_layouts_compute_at_most_60_percent_of_what_is_given(packaged
         random=noise.Pool([passage("random", i) for i in range(8)]),
         random_count=8,
     )
-    grid = ["closed_book", *noise.oracle_grid(), *noise.realistic_grid([4], [0, 2, 4, 8])]
+    grid = ["closed_book", *noise.oracle_grid(), *noise.realistic_grid([4], [0, 1, 2, 4, 8])]
     template = NoiseTemplate(chat=chat)
     stats = noise.ask_cost(packaged_reader, [m, m], grid, template=template)
-    assert stats.sequences == 2 * 28
+    assert stats.sequences == 2 * 29
     assert stats.computed <= 0.55 * stats.given
     prompts = [
-        packaged_reader.prompt(template.pieces(m.question, noise.layout(m, name).passages), chat=chat) for name in grid
+        packaged_reader.prompt(template.pieces(m.question, noise.layout(m, name).passages), **template.options())
+        for name in grid
     ]
     assert stats.given == 2 * sum(len(p) + 15 for p in prompts)
     trees = packaged_reader.plan([(p, []) for p in prompts])
-    assert stats.computed == 2 * (sum(len(tree) for tree in trees) + 15 * 28)
+    assert stats.computed == 2 * (sum(len(tree) for tree in trees) + 15 * 29)
     assert len(PrefixTree.build([(p, []) for p in prompts])) == sum(len(tree) for tree in trees)

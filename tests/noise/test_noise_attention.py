@@ -15,7 +15,12 @@ from fastreader.errors import InputError
 from fastreader.models.watch import attention_rows
 from fastreader.noise import AnswerAttention, NoiseTemplate
 
-ANSWERS = {"gold": "Lando", "random:3:near": "Lando Calrissian", "random:3:far": "x", "distracting:2:mid": "Han Solo"}
+ANSWERS = {
+    "gold": " Lando",
+    "random:3:near": " Lando Calrissian",
+    "random:3:far": "x",
+    "distracting:2:mid": " Han Solo",
+}
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +57,11 @@ def by_transformers(model, reader, materials, name, answer, template):
     pieces = template.pieces(materials.question, noise.layout(materials, name).passages)
     prompt = reader.prompt(pieces, **template.options())
     spans = []
-    for piece in pieces[2:-2]:  # numbered, so that none is part of another
+    for piece in pieces[2:-1]:  # numbered, so that none is part of another
         part = reader.encoder.piece(piece)
         at = next(i for i in range(len(prompt)) if prompt[i : i + len(part)] == part)
         spans.append((at, at + len(part)))
-    tokens = reader.continuation(answer, **template.options())
+    tokens = reader.encoder.piece(answer)
     model.set_attn_implementation("eager")
     with torch.inference_mode():
         matrices = model(torch.tensor([prompt + tokens]), output_attentions=True).attentions

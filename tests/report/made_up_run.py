@@ -12,23 +12,9 @@ from fastreader.study import RunFolder, Study
 from fastreader.study.folder import ATTENTION, COSTS, RESULTS, VOTER
 
 RETRIEVERS = ["R@1", "R@3", "R", "R@RR@3", "ReFree"]
-WORDS = [
-    "river",
-    "metal",
-    "planet",
-    "king",
-    "city",
-    "treaty",
-    "film",
-    "engine",
-    "sea",
-    "mountain",
-    "bridge",
-    "poet",
-    "island",
-    "comet",
-    "theory",
-]  # one a right answer
+WORDS = """
+    river metal planet king city treaty film engine sea mountain bridge poet island comet theory
+""".split()  # noqa: SIM905
 LAYOUTS = ["noise:closed_book", "noise:gold"] + [
     f"noise:{kind}:{n}:{position}"
     for kind in ("distracting", "random")

@@ -89,7 +89,7 @@ def eor(
       fastreader eor train.jsonl --source Wiki=wiki.jsonl -o answers.jsonl --resume --fit --save voter.json
     """
     from fastreader.data import load_questions
-    from fastreader.eor import Answers, Retrievers, answer
+    from fastreader.eor import Answers, Retrievers, answer, parse
     from fastreader.reader import Reader
 
     use_cache(cache_dir)
@@ -100,6 +100,8 @@ def eor(
     specs = list(retriever or [*(f"{name}@5" for name in files), "ReFree"])
     if len(specs) < 2:
         raise InputError(f"--retriever: expected at least 2 to vote, got {', '.join(specs)}")
+    for text in specs:
+        parse(text)
     settings = {
         "model": model_name(model),
         "dtype": dtype,
@@ -111,11 +113,16 @@ def eor(
         "voter": voter.to_dict(),
     }
     with ExitStack() as stack:
-        log = None
-        if output is not None:
-            log = stack.enter_context(ResultLog(output, settings=settings, resume=resume))
+
+        def open_log(path: Path) -> ResultLog:
+            return stack.enter_context(ResultLog(path, settings=settings, resume=resume))
+
+        # A file that is there is checked before the model is loaded; a new one is made after, when it will be used.
+        log = open_log(output) if output is not None and output.exists() else None
         reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
         retrievers = Retrievers(specs, _sources(files, depth), reader=reader)
+        if output is not None and log is None:
+            log = open_log(output)
         digests: dict[str, str] = {}
         todo = list(remaining(iter(examples), None, True, log, digests))
         found: list[Answers] = []
@@ -156,6 +163,9 @@ def _files(sources: list[str]) -> dict[str, Path]:
 
 
 def _sources(files: dict[str, Path], depth: int) -> dict[str, Any]:
+    import logging
+
     from fastreader.eor import BM25
 
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets its own to DEBUG
     return {name: BM25(path, depth=depth) for name, path in files.items()}

@@ -23,6 +23,7 @@ class Writer(Generic[Result]):
         table: a result as something rich prints.
         values: a result as JSON values.
         width: columns of a table; the terminal's by default.
+        end: what follows a table.
     """
 
     def __init__(
@@ -31,8 +32,9 @@ class Writer(Generic[Result]):
         table: Callable[[Result], RenderableType],
         values: Callable[[Result], dict[str, Any]],
         width: int | None = None,
+        end: str = "\n\n",
     ) -> None:
-        self.format, self.table, self.values, self.width = format, table, values, width
+        self.format, self.table, self.values, self.width, self.end = format, table, values, width, end
         self.first = True
 
     def write(self, result: Result) -> None:
@@ -47,7 +49,7 @@ class Writer(Generic[Result]):
             sys.stdout.write(lead + text + ("\n" if self.format == "jsonl" else ""))
             sys.stdout.flush()
         elif self.format is not None:
-            Console(width=self.width).print(self.table(result), end="\n\n")
+            Console(width=self.width).print(self.table(result), end=self.end)
         self.first = False
 
     def __enter__(self) -> Writer[Result]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from fastreader.cli.inputs import check_output, examples, model_name, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
-from fastreader.cli.writing import Writer
+from fastreader.cli.output import Writer
 from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.jsonl import ResultLog
@@ -55,6 +55,9 @@ def score(
     question_only: Annotated[bool, typer.Option(help="Score the question, no candidates.")] = False,
     score_passages: Annotated[bool, typer.Option(help="Also log P(passages); costs the LM head everywhere.")] = False,
     prior: Annotated[bool, typer.Option(help="Also score the candidates without passages.")] = False,
+    alone: Annotated[
+        bool, typer.Option(help="Also score the question after each passage alone (query likelihood).")
+    ] = False,
     token_logliks: Annotated[bool, typer.Option(help="Keep every token's log-likelihood (json and jsonl).")] = False,
     on_overflow: Annotated[
         str, typer.Option(help="When a prompt is too long: error, drop_passages or truncate.")
@@ -99,6 +102,8 @@ def score(
     """
     from fastreader.prompts import Template
     from fastreader.reader import Reader
+    from fastreader.report.tables import UNLIMITED
+    from fastreader.scores import PermutationScores
     from fastreader.scoring import permutation_cost, score_permutations
 
     use_cache(cache_dir)
@@ -120,6 +125,7 @@ def score(
         "question_only": question_only,
         "score_passages": score_passages,
         "prior": prior,
+        "alone": alone,
         "on_overflow": on_overflow,
     }
     with ExitStack() as stack:
@@ -155,7 +161,8 @@ def score(
                 **what,
             )
             done = 0
-            with Writer(None if output is not None else format or Format.table, _show) as writer:
+            shown = None if output is not None else (format or Format.table).value
+            with Writer(shown, _table, PermutationScores.to_dict, width=UNLIMITED) as writer:
                 for result in results:
                     if log is not None:
                         key = result.id
@@ -171,12 +178,11 @@ def score(
         raise typer.Exit(3)
 
 
-def _show(result: PermutationScores) -> None:
-    from fastreader.report.tables import UNLIMITED, scores_table
+def _table(result: PermutationScores) -> RenderableType:
+    from fastreader.report.tables import scores_table
 
     screen = Console()
-    table = scores_table(result, screen.width if screen.is_terminal else None)
-    Console(width=UNLIMITED).print(table, end="\n\n")
+    return scores_table(result, screen.width if screen.is_terminal else None)
 
 
 def _print_costs(

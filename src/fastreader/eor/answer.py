@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from fastreader.answers import normalise
 from fastreader.eor.texts import Texts
@@ -34,6 +35,7 @@ def is_refusal(text: str) -> bool:
     return _REFUSALS.search(text.replace("’", "'")) is not None
 
 
+@lru_cache(maxsize=1 << 16)
 def is_answer(text: str | None) -> bool:
     """Whether `text` says anything: not None, not empty once normalised (as "The" is), no refusal."""
     return text is not None and bool(normalise(text)) and not is_refusal(text)

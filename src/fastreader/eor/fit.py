@@ -52,7 +52,7 @@ class Objective:
 
     Questions whose answers are all equally right are set apart, equal questions counted together, and with mean
     pooling the supports of a selection of retrievers are computed once: the mean is linear in the similarities, so that
-    a call costs a product [Q M, S] by [S]. It is exactly the mean over all questions all the same.
+    a call costs a product [S] by [S, M Q]. It is exactly the mean over all questions all the same.
     """
 
     def __init__(self, ballots: Ballots, correct: FloatArray, rules: Rules) -> None:
@@ -77,15 +77,16 @@ class Objective:
         self._settled_value = np.bincount(place.ravel(), weights=high[settled], minlength=len(self._settled))
 
         keep, counts = _different(ballots, correct, varying)
+        # From here on retrievers come first and questions last, so that each step is one sweep over the questions.
         similarity = ballots.similarity[keep]
-        self._shape = (len(keep), self.retrievers)
+        self._kinds = len(keep)
         if rules.pooling == "mean":
-            self._rows = similarity.transpose(0, 2, 1, 3).reshape(-1, self.retrievers)  # [Q M S, M]
+            self._rows = similarity.transpose(1, 2, 0, 3).reshape(-1, self.retrievers)  # [S M Q, M voters]
         else:
-            cells = np.ascontiguousarray(similarity.transpose(2, 0, 3, 1))
-            self._cells = cells.reshape(self.retrievers, -1, self.similarities)  # [M voters, Q M, S]
-        self._present, self._candidates = ballots.present[keep], candidates[keep]
-        self._gain = correct[keep] * counts[:, None]
+            self._cells = similarity.transpose(3, 1, 2, 0).reshape(self.retrievers, self.similarities, -1)
+        self._present, self._candidates = ballots.present[keep].T.copy(), candidates[keep].T.copy()
+        self._barred = np.where(self._candidates, 0.0, -np.inf)
+        self._gain = (correct[keep] * counts[:, None]).T.copy()
         self._supports: dict[bytes, FloatArray] = {}
 
     def __call__(self, weights: FloatArray) -> float:
@@ -97,10 +98,20 @@ class Objective:
         """What each kind of question that is not settled adds: its correctness times how often it occurs."""
         retriever, similarity = self.split(weights)
         selected = self.rules.selected(retriever)
-        candidates = self._candidates & selected
-        score = scoring.scores(self._pooled(similarity, selected, candidates), candidates, retriever)
-        won = scoring.winners(score, retriever, self.rules)
-        return np.where(won >= 0, self._gain[np.arange(len(won)), won], 0.0)
+        pooled = self._pooled(scoring.shares(similarity), selected)
+        order = np.flatnonzero(selected)
+        if self.rules.ties == "weight":
+            order = order[np.argsort(-retriever[order], kind="stable")]
+        if not len(order):
+            return np.zeros(self._kinds)
+        # As `scoring.scores` and `scoring.winners`, in few sweeps: rounded at the same place, the first largest wins.
+        score = pooled[order] * (retriever[order, None] * 10.0**scoring.DECIMALS)
+        np.rint(score, out=score)
+        score += self._barred[order]
+        won = score.argmax(axis=0)
+        every = np.arange(self._kinds)
+        won_by = order[won]
+        return np.where(self._candidates[won_by, every], self._gain[won_by, every], 0.0)
 
     def split(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(w^r, w^s)."""
@@ -110,38 +121,42 @@ class Objective:
         selected = self.rules.selected(weights[: self.retrievers])
         return float(self._settled_value[(self._settled & selected).any(axis=1)].sum())
 
-    def _pooled(self, similarity: FloatArray, selected: BoolArray, candidates: BoolArray) -> FloatArray:
-        voters = self.rules.voters(self._present, selected)
-        count = voters.sum(axis=1, keepdims=True) - voters
+    def _pooled(self, share: FloatArray, selected: BoolArray) -> FloatArray:
+        """Pooled similarities float64 [M, Q]."""
         heard = np.ones(self.retrievers, dtype=bool) if self.rules.dropped_vote else selected
-        share = scoring.shares(similarity)
         if self.rules.pooling != "mean":
-            return self._nonlinear(share, heard, count, candidates)
+            return self._nonlinear(share, heard, selected)
         key = heard.tobytes()
         if key not in self._supports:
             if len(self._supports) >= _REMEMBERED:
                 self._supports.pop(next(iter(self._supports)))
             # Who is absent is similar to nobody, and nobody to themselves, so that a product sums over the voters.
-            total = (self._rows @ heard.astype(np.float64)).reshape(*self._shape, self.similarities)
-            self._supports[key] = (total / np.maximum(count, 1)[..., None]).reshape(-1, self.similarities)
-        return (self._supports[key] @ share).reshape(self._shape)
+            total = (self._rows @ heard.astype(np.float64)).reshape(self.similarities, self.retrievers, -1)
+            self._supports[key] = (total / np.maximum(self._count(heard), 1)).reshape(self.similarities, -1)
+        return (share @ self._supports[key]).reshape(self.retrievers, -1)
 
-    def _nonlinear(
-        self, share: FloatArray, heard: BoolArray, count: npt.NDArray[np.int64], candidates: BoolArray
-    ) -> FloatArray:
+    def _count(self, heard: BoolArray) -> npt.NDArray[np.int64]:
+        """N, voters beside each answer itself, [M, Q]."""
+        voters = self._present & heard[:, None]
+        count: npt.NDArray[np.int64] = voters.sum(axis=0) - voters
+        return count
+
+    def _nonlinear(self, share: FloatArray, heard: BoolArray, selected: BoolArray) -> FloatArray:
         """The other poolings, voter by voter: a voter's similarities to all answers lie together."""
-        columns = (self._cells[n] @ share for n in np.flatnonzero(heard))
+        columns = (share @ self._cells[n] for n in np.flatnonzero(heard))
+        shape = (self.retrievers, self._kinds)
         if self.rules.pooling == "max":
-            best = np.zeros(self._shape[0] * self._shape[1])
+            best = np.zeros(self.retrievers * self._kinds)
             for column in columns:
                 np.maximum(best, column, out=best)
-            return best.reshape(self._shape)
-        agree = np.zeros(self._shape[0] * self._shape[1], dtype=np.int64)
+            return best.reshape(shape)
+        agree = np.zeros(self.retrievers * self._kinds, dtype=np.int64)
         for column in columns:
             agree += column > self.rules.similarity_threshold + ROUNDING
         if self.rules.pooling == "majority":
-            return majority_of(agree.reshape(self._shape), count)
-        return plurality_of(agree.reshape(self._shape), count, candidates)
+            return majority_of(agree.reshape(shape), self._count(heard))
+        candidates = self._candidates & selected[:, None]
+        return plurality_of(agree.reshape(shape).T, self._count(heard).T, candidates.T).T
 
 
 def search(

@@ -37,9 +37,9 @@ class Rules:
 
 
 def shares(similarity_weights: FloatArray) -> FloatArray:
-    """w^s divided by its sum; zeros stay zeros."""
+    """w^s divided by its sum; equal shares where all are 0, so that a search cannot switch the vote off."""
     total = similarity_weights.sum()
-    return similarity_weights / total if total > 0 else np.zeros_like(similarity_weights)
+    return similarity_weights / total if total > 0 else np.full(len(similarity_weights), 1 / len(similarity_weights))
 
 
 def combine(similarity: FloatArray, similarity_weights: FloatArray) -> FloatArray:
@@ -96,8 +96,6 @@ def contributions(
         else:
             mask = mask & (combined > rules.similarity_threshold + ROUNDING)
         part = np.einsum("qsmn,qmn->qms", weighted, mask)
-    if not share.any():
-        share = np.full(len(share), 1 / len(share))
     total = part.sum(axis=-1, keepdims=True)
     ratio = np.divide(part, total, out=np.broadcast_to(share, part.shape).copy(), where=total > 0)
     split: FloatArray = ratio * np.where(np.isneginf(score), 0.0, score)[..., None]

@@ -15,6 +15,7 @@ With a[h, i, j] the attention of answer token i to token j in head h of one laye
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -105,8 +106,7 @@ def answer_attention(
     Args:
         reader: who reads.
         materials: one question.
-        answers: for each layout the answer, as the reader gave it or any other; layouts without passages and empty
-            answers are refused.
+        answers: for each layout the answer as the reader wrote it, the white space before it included.
         template: of the prompts; the one they were asked with.
         max_tokens: tokens computed in one pass at most.
 
@@ -126,8 +126,11 @@ def answer_attention(
             raise InputError(f"answer_attention: the layout {name!r} has no passages to look at")
         pieces = template.pieces(materials.question, laid.passages)
         prompt = reader.prompt(pieces, **template.options())
-        spans = _spans(reader, template, pieces, len(prompt))[2 : 2 + len(laid.passages)]
-        readings.append(Reading(prompt, reader.continuation(answer, **template.options()), spans))
+        spans = _spans(reader, template, pieces, len(laid.passages))
+        tokens = reader.encoder.piece(answer) if answer.strip() else []
+        if not tokens:
+            raise InputError(f"answer_attention: the answer of {name!r} has no token, got {answer!r}")
+        readings.append(Reading(prompt, tokens, spans))
         kinds.append(tuple(str(kind) for kind in laid.kinds))
     watched: dict[int, Watched] = {}
     for tree in reader.plan([([*r.prompt, *r.answer], []) for r in readings], max_tokens) if readings else []:
@@ -140,22 +143,13 @@ def answer_attention(
     }
 
 
-def _spans(reader: Reader, template: NoiseTemplate, pieces: Sequence[str], length: int) -> list[tuple[int, int]]:
-    """Where each piece but the first lies in the prompt of `length` tokens; (0, 0) stands for the first.
-
-    Counted from the end, since what stands before the first piece is the chat template's.
-    """
-    encoder = reader.encoder
-    frame = (
-        None if template.chat is False else encoder.chat_frame(template.system, template.chat_options, own_lead=False)
-    )
-    end = length - (0 if frame is None else len(encoder.piece(frame.between, trusted=True)))
-    spans = [(0, 0)] * len(pieces)
-    for i in range(len(pieces) - 1, 0, -1):
-        start = end - len(encoder.piece(pieces[i]))
-        spans[i] = start, end
-        end = start
-    return spans
+def _spans(reader: Reader, template: NoiseTemplate, pieces: Sequence[str], documents: int) -> list[tuple[int, int]]:
+    """Where each document lies in the prompt of `pieces`, in tokens."""
+    options = {name: value for name, value in template.options().items() if name != "lead"}
+    ends = [len(reader.prefix(pieces[:2], **options))]
+    for piece in pieces[2 : 2 + documents]:
+        ends.append(ends[-1] + len(reader.encoder.piece(piece)))
+    return list(itertools.pairwise(ends))
 
 
 def mean_share(attentions: Iterable[AnswerAttention]) -> FloatArray:

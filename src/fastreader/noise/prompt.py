@@ -16,8 +16,9 @@ from fastreader.errors import InputError
 class NoiseTemplate:
     """The texts around documents and question. Every field can be replaced.
 
-    A prompt is ``instruction, documents, document for each, question, answer``, a piece each; without documents it is
-    ``closed_book, question, answer``. Fields in braces are replaced as they stand; other braces are just braces.
+    A prompt is ``instruction, documents, document for each, question``, a piece each, and the reply is made to start
+    with `lead`; without documents it is ``closed_book, question``. Fields in braces are replaced as they stand; other
+    braces are just braces.
 
     Attributes:
         instruction: asks for an answer out of the documents, of five tokens at most, or for `no_answer`.
@@ -25,7 +26,7 @@ class NoiseTemplate:
         document: field {title}, {text}, {number} (its place, from 1).
         document_without_title: fields {text}, {number}.
         question: field {question}.
-        answer: up to where the answer starts.
+        lead: what the reply starts with; in a chat it opens the model's turn.
         closed_book: asks for an answer from memory.
         no_answer: what a reader replies that finds no answer, as the instruction says.
         chat: whether to use the model's chat template; None: where it has one.
@@ -34,15 +35,15 @@ class NoiseTemplate:
     """
 
     instruction: str = (
-        "Below are documents and a question. Reply with the answer only, copied from one of the documents, in five "
-        "tokens at most. If none of them holds the answer, reply NO-RES.\n\n"
+        "Answer the question with a few words taken from the documents, five tokens at most, or with NO-RES if they do "
+        "not hold the answer.\n\n"
     )
     documents: str = "Documents:\n"
     document: str = "Document [{number}] (Title: {title}) {text}\n"
     document_without_title: str = "Document [{number}] {text}\n"
     question: str = "\nQuestion: {question}\n"
-    answer: str = "Answer:"
-    closed_book: str = "Reply to the question from memory, with the answer only, in five tokens at most.\n"
+    lead: str = "Answer:"
+    closed_book: str = "Answer the question from memory with a few words, five tokens at most.\n"
     no_answer: str = "NO-RES"
     chat: bool | None = None
     system: str | None = None
@@ -59,15 +60,16 @@ class NoiseTemplate:
 
     def pieces(self, question: str, passages: Sequence[Passage]) -> list[str]:
         """The prompt's pieces; those of the documents are ``[2 : 2 + len(passages)]``."""
-        asked = [_put(self.question, question=question.strip()), self.answer]
+        asked = _put(self.question, question=question.strip())
         if not passages:
-            return [self.closed_book, *asked]
+            return [self.closed_book, asked]
         documents = [self._document(passage, number) for number, passage in enumerate(passages, 1)]
-        return [self.instruction, self.documents, *documents, *asked]
+        return [self.instruction, self.documents, *documents, asked]
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `ReaderProtocol.prompt`."""
-        return {"chat": self.chat, "system": self.system, "chat_options": self.chat_options or None}
+        chat_options = self.chat_options or None
+        return {"lead": self.lead, "chat": self.chat, "system": self.system, "chat_options": chat_options}
 
     def to_dict(self) -> dict[str, Any]:
         """All attributes."""

@@ -1,0 +1,299 @@
+"""MoI's estimators on scores drawn from its model: what they find, what they flag, how often they are right.
+
+    python benchmarks/moi_simulation.py --output results.jsonl [--markdown table.md] [--plot figure.png] [--quick]
+
+Calibration: for each N, shape of the bias, design and noise a calibration on QUESTIONS questions, then utilities of
+fresh questions under it: error of the bias, coverage of the intervals, how often the best passage is found, flags.
+Joint: the paper's solve of single questions without noise. Singular: a U-shaped bias on an even cycle. Sign: runs with
+weak evidence; how often it was decided, and how often wrongly. Results are appended as they come; run again to go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastreader.jsonl import ResultLog, iter_results
+from fastreader.moi import Observations, PositionBias, calibrate, debias
+from fastreader.moi.debias import uncovered
+from fastreader.moi.likelihood import places_of
+from fastreader.moi.order import matched
+from fastreader.moi.simulate import SHAPES, Simulated, bias_shape, simulate
+from fastreader.moi.types import FloatArray
+from fastreader.permutations import Design, cyclic, latin, pruned, random
+from fastreader.progress import track
+
+NOISES = (0.0, 0.25, 0.5, 1.0)  # standard deviation of a score against that of the signal
+DESIGNS: dict[str, Callable[[int, int], Design]] = {
+    "random": lambda n, seed: random(n, None, seed),
+    "latin": lambda n, seed: latin(n, 2 if n == 3 else 3, seed),
+    "cyclic": lambda n, seed: cyclic(n),
+}
+QUESTIONS = 40
+FRESH = 200
+REPEATS = 5
+LEVEL = 0.95
+
+Cell = tuple[str, dict[str, Any], partial[dict[str, Any]]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True, help="results so far (.jsonl); continued when it exists")
+    parser.add_argument("--markdown", type=Path, help="write the tables here")
+    parser.add_argument("--plot", type=Path, help="draw the figure here")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[3, 5, 10, 20])
+    parser.add_argument("--sign-runs", type=int, default=1000)
+    parser.add_argument("--jobs", type=int, default=1, help="processes; set OMP_NUM_THREADS=1 with more than one")
+    parser.add_argument("--quick", action="store_true", help="few cells and runs, to see it work")
+    options = parser.parse_args()
+    if options.quick:
+        options.sizes, options.sign_runs = [3, 5], 20
+    cells = list(calibrations(options)) + list(joints(options)) + list(singulars(options)) + list(signs(options))
+    with (
+        ResultLog(options.output, settings={"version": 1}, resume=True) as log,
+        track("simulating", len(cells), "cells", None) as advance,
+        ProcessPoolExecutor(options.jobs) as workers,
+    ):
+        todo = {workers.submit(run): (key, what) for key, what, run in cells if key not in log}
+        advance(len(cells) - len(todo))
+        for done in as_completed(todo):
+            key, what = todo[done]
+            log.append(key, {**what, **done.result()})
+            advance(1)
+    found = {row["id"]: row for row in iter_results(options.output)}
+    rows = [found[key] for key, _, _ in cells]
+    text = tables(rows)
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text + "\n", encoding="utf-8")
+    if options.plot:
+        plot(rows, options.plot)
+
+
+def seed_of(*values: Any) -> int:
+    return int.from_bytes(repr(values).encode(), "big") % (2**31 - 1)
+
+
+def calibrations(options: argparse.Namespace) -> Iterator[Cell]:
+    repeats = 1 if options.quick else REPEATS
+    for n in options.sizes:
+        for shape in SHAPES:
+            for noise in NOISES[:: 2 if options.quick else 1]:
+                what = {"what": "calibration", "n": n, "shape": shape, "noise": noise, "repeats": repeats}
+                yield f"calibration {n} {shape} {noise} {repeats}", what, partial(calibration, **what)
+
+
+def calibration(n: int, shape: str, noise: float, repeats: int, what: str) -> dict[str, Any]:
+    """Calibrate, then debias fresh questions of each design; cyclic rows under the calibration from Latin squares."""
+    if shape == "flat" and noise == 0:
+        return {"refused": "constant scores"}
+    truth = bias_shape(shape, n)
+    sigma = noise * np.sqrt(2.0)  # beta = tau = 1: a bias of unit norm passes their spread on to the scores
+    flat, identified, bias_errors = [], [], []
+    parts: dict[str, list[dict[str, float]]] = {design: [] for design in DESIGNS}
+    for repeat in range(repeats):
+        seed = seed_of(what, n, shape, noise, repeat)
+        for learnt, designs in (("random", ["random"]), ("latin", ["latin", "cyclic"])):
+            data = simulate(truth, QUESTIONS, partial(DESIGNS[learnt], n), sigma=sigma, seed=seed)
+            bias = calibrate(data.observations, level=LEVEL, resamples=100, seed=repeat)
+            flat.append(bias.flat)
+            identified.append(bias.identified)
+            bias_errors.append(float(np.abs(bias.bias - truth).max()))
+            for design in designs:
+                fresh = simulate(truth, FRESH, partial(DESIGNS[design], n), sigma=sigma, seed=seed + 1)
+                parts[design] += [of_question(o, v, truth, bias) for o, v in zip_strict(fresh)]
+    return {
+        "flat": sum(flat),
+        "calibrations": len(flat),
+        "bias_identified": sum(identified),
+        "bias_error": max(bias_errors),
+        "designs": {
+            design: {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+            | {"utility_error": float(max(row["error"] for row in rows))}
+            for design, rows in parts.items()
+        },
+    }
+
+
+def zip_strict(data: Simulated) -> Iterator[tuple[Observations, FloatArray]]:
+    return zip(data.observations, data.utilities, strict=True)
+
+
+def of_question(o: Observations, v: FloatArray, truth: FloatArray, bias: PositionBias) -> dict[str, float]:
+    """What one question's utilities are worth against the truth."""
+    u = debias(o, bias)
+    lacks = uncovered(places_of(o.permutations, o.passages), o.length) is not None
+    gained, most = (float(v[order] @ truth) for order in (u.order("matched"), matched(v, truth)))
+    return {
+        "error": float(np.abs(u.utility - v).max()),
+        "coverage": float(np.mean((u.intervals[:, 0] <= v) & (v <= u.intervals[:, 1]))),
+        "best_found": float(u.utility.argmax() == v.argmax()),
+        "best_claimed": float(u.p_best[u.utility.argmax()]),
+        "gained": gained / most if most > 0 else 0.0,
+        "flagged": float(bool(set(u.flags) - {"uncovered"})),
+        "uncovered_wrong": float(lacks != ("uncovered" in u.flags)),
+    }
+
+
+def joints(options: argparse.Namespace) -> Iterator[Cell]:
+    runs = 3 if options.quick else 20
+    for n in options.sizes:
+        for design in (*DESIGNS, "prefixes"):
+            what = {"what": "joint", "n": n, "design": design, "runs": runs if n < 20 else max(3, runs // 4)}
+            yield f"joint {n} {design} {what['runs']}", what, partial(joint, **what)
+
+
+def joint(n: int, design: str, runs: int, what: str) -> dict[str, Any]:
+    """The paper's solve without noise: does it fit, is it right, is it flagged."""
+    flagged, reversed_, right, products, fits = 0, 0, 0, [], []
+    rng = np.random.default_rng(seed_of(what, n, design))
+    for run in range(runs):
+        length = n if design != "prefixes" else max(2, n // 2)
+        a = rng.dirichlet(2 * np.ones(length))
+        make = DESIGNS.get(design, lambda m, s, length=length: pruned(random(m, None, s), length))
+        data = simulate(a, 1, lambda s, make=make: make(n, s), passages=n, sigma=0.0, seed=run)
+        u, v = debias(data.observations[0], method="joint", seed=run), data.utilities[0]
+        flagged += not u.identified
+        found = np.argsort(-u.utility)
+        right += bool((found == np.argsort(-v)).all())
+        reversed_ += bool((found == np.argsort(v)).all())
+        fits.append(u.residual)
+        products.append(float(np.abs(np.outer(u.bias - u.bias.mean(), u.utility) - np.outer(a - a.mean(), v)).max()))
+    return {
+        "flagged": flagged / runs,
+        "right": right / runs,
+        "reversed": reversed_ / runs,
+        "residual": max(fits),
+        "product_error": max(products),
+    }
+
+
+def singulars(options: argparse.Namespace) -> Iterator[Cell]:
+    for n in [n for n in options.sizes if n % 2 == 0] or [4]:
+        what = {"what": "singular", "n": n, "runs": 10 if options.quick else 200}
+        yield f"singular {n} {what['runs']}", what, partial(singular, **what)
+
+
+def singular(n: int, runs: int, what: str) -> dict[str, Any]:
+    """A symmetric bias, measured with noise, on an even cycle: every question must be flagged."""
+    truth = bias_shape("u-shaped", n)
+    caught = total = 0
+    for noise in (0.0, 0.5):
+        learnt = simulate(truth, QUESTIONS, lambda s: DESIGNS["latin"](n, s), sigma=noise * np.sqrt(2), seed=n)
+        bias = calibrate(learnt.observations, resamples=100)
+        data = simulate(truth, runs, lambda s: cyclic(n), sigma=noise * np.sqrt(2), seed=n + 1)
+        caught += sum("singular" in debias(o, bias).flags for o in data.observations)
+        total += runs
+    return {"caught": caught, "total": total}
+
+
+def signs(options: argparse.Namespace) -> Iterator[Cell]:
+    for n in (3, 5):
+        for beta in (0.0, 0.1, 0.3, 1.0):
+            what = {"what": "sign", "n": n, "beta": beta, "runs": options.sign_runs}
+            yield f"sign {n} {beta} {options.sign_runs}", what, partial(sign, **what)
+
+
+def sign(n: int, beta: float, runs: int, what: str) -> dict[str, Any]:
+    """How often query likelihoods of little worth decide the sign, and how often wrongly (at beta 0: ever)."""
+    truth = bias_shape("decreasing", n)
+    decided = wrong = 0
+    for run in range(runs):
+        data = simulate(
+            truth, 12, lambda s: random(n, min(2 * n, 6), s), beta=beta, sigma=0.5, seed=seed_of(what, n, beta, run)
+        )
+        bias = calibrate(data.observations, resamples=50, starts=2, folds=3, seed=run)
+        decided += bias.sign != "undetermined"
+        wrong += bias.sign != "undetermined" and float(bias.bias @ truth) < 0
+    return {"decided": decided, "wrong": wrong}
+
+
+def tables(rows: list[dict[str, Any]]) -> str:
+    calibrated = of(rows, "calibration")
+    out = [
+        "## Calibrated",
+        "",
+        f"{QUESTIONS} questions to calibrate, {FRESH} fresh ones to debias for each design, repeated. Noise is the "
+        f"standard deviation of a score over that of the signal; coverage that of {LEVEL:.0%} intervals; gained what "
+        "matched order gains of the most there is to gain.",
+        "",
+        "| N | bias | noise | design | bias off | utility off | coverage | best found | claimed | gained | flagged |",
+        "|" + " ---: |" * 11,
+    ]
+    for r in calibrated:
+        lead = f"| {r['n']} | {r['shape']} | {r['noise']} |"
+        if "refused" in r:
+            out.append(f"{lead} all | | | | | | | refused: {r['refused']} |")
+        elif r["shape"] == "flat":
+            out.append(f"{lead} all | | | | | | | flat: {r['flat']} of {r['calibrations']} |")
+        else:
+            out += [
+                f"{lead} {design} | {r['bias_error']:.0e} | {d['utility_error']:.0e} | {d['coverage']:.3f} "
+                f"| {d['best_found']:.2f} | {d['best_claimed']:.2f} | {d['gained']:.2f} | {d['flagged']:.0%} |"
+                for design, d in r["designs"].items()
+            ]
+    told = [r for r in calibrated if r["shape"] != "flat"]
+    noisy = [d["coverage"] for r in told if r["noise"] > 0 for d in r["designs"].values() if d["flagged"] < 0.5]
+    exact = [(r["bias_error"], d) for r in told if r["noise"] == 0 for d in r["designs"].values() if d["flagged"] == 0]
+    flats = [r for r in calibrated if r["shape"] == "flat" and "refused" not in r]
+    wrong = sum(d["uncovered_wrong"] for r in told for d in r["designs"].values())
+    out += [
+        "",
+        f"- Without noise: largest error of the bias {max((e for e, _ in exact), default=0):.0e}, of a utility "
+        f"{max((d['utility_error'] for _, d in exact), default=0):.0e}, where all directions are identified.",
+        f"- Coverage with noise: {min(noisy, default=0):.3f} to {max(noisy, default=0):.3f}.",
+        f"- Flat biases flagged: {sum(r['flat'] for r in flats)} of {sum(r['calibrations'] for r in flats)}; "
+        "without noise their scores are constant, and refused.",
+        f"- Orderings that miss a place for some passage: {'NOT all flagged' if wrong else 'all flagged'}.",
+        "",
+        "## Joint solve, no noise",
+        "",
+        "| N | design | flagged | right order | reversed | residual | product |",
+        "|" + " ---: |" * 7,
+    ]
+    out += [
+        f"| {r['n']} | {r['design']} | {r['flagged']:.0%} | {r['right']:.0%} | {r['reversed']:.0%} "
+        f"| {r['residual']:.0e} | {r['product_error']:.0e} |"
+        for r in of(rows, "joint")
+    ]
+    out += ["", "## U-shaped bias on an even cycle", ""]
+    out += [f"- N = {r['n']}: {r['caught']} of {r['total']} flagged" for r in of(rows, "singular")]
+    out += ["", "## Sign", "", "| N | beta | runs | decided | wrong |", "|" + " ---: |" * 5]
+    out += [f"| {r['n']} | {r['beta']} | {r['runs']} | {r['decided']} | {r['wrong']} |" for r in of(rows, "sign")]
+    return "\n".join(out)
+
+
+def of(rows: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["what"] == what]
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    shown = [r for r in of(rows, "calibration") if r["shape"] != "flat" and r["noise"] > 0]
+    for n in sorted({r["n"] for r in shown}):
+        mine = [(r["noise"], d) for r in shown if r["n"] == n for d in r["designs"].values() if d["flagged"] < 0.5]
+        jitter = 0.01 * (np.arange(len(mine)) % 9 - 4)
+        noise = np.array([at for at, _ in mine])
+        left.plot(noise + jitter, [d["coverage"] for _, d in mine], "o", ms=4, label=f"N = {n}")
+        right.plot([d["best_claimed"] for _, d in mine], [d["best_found"] for _, d in mine], "o", ms=4)
+    left.axhline(LEVEL, color="0.6", lw=0.8)
+    left.axhspan(LEVEL - 0.03, LEVEL + 0.03, color="0.92", zorder=0)
+    left.set(xlabel="noise over signal", ylabel="coverage of 95% intervals", ylim=(0.85, 1.0))
+    right.plot([0.3, 1], [0.3, 1], color="0.6", lw=0.8)
+    right.set(xlabel="claimed P(best)", ylabel="best passage found")
+    left.legend(fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+import json
+
+import pytest
+from support import byte_tokenizer, tiny_llama
+from test_cli import ids, run
+
+from fastreader.moi import PositionBias
+from fastreader.moi.shipped import file_name_of
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tiny_llama().save_pretrained(folder)
+    byte_tokenizer(chat=True).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    words = ["blue", "a red cat", "green sea", "ten"]
+    rows = [
+        {
+            "id": f"q{i}",
+            "question": f"Which colour is number {i}?",
+            "answers": ["blue"],
+            "ctxs": [{"id": f"d{p}", "title": "", "text": f"{i} is {w}."} for p, w in enumerate(words)],
+        }
+        for i in range(8)
+    ]
+    file = tmp_path_factory.mktemp("data") / "questions.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.fixture(scope="module")
+def calibrated(model, questions, tmp_path_factory):
+    """A calibration of the model at N = 3, kept in a cache folder of its own."""
+    folder = tmp_path_factory.mktemp("cache")
+    arguments = ("calibrate", questions, "-m", model, "-n", 3, "-s", folder / "scores.jsonl", "--cache-dir", folder)
+    first = run(*arguments, "--limit", 5)
+    assert "5 questions, 30 orderings" in first.stdout
+    done = run(*arguments, "--keep", "-o", folder / "bias.json", "--plot", folder / "bias.png")
+    assert "8 questions, 48 orderings" in done.stdout  # the five scored before were not scored again
+    assert len(ids(folder / "scores.jsonl")) == 8
+    return folder
+
+
+def test_calibrate(calibrated, model):
+    bias = PositionBias.load(calibrated / "bias.json")
+    assert (bias.passages, bias.questions, bias.reader["name"]) == (3, 8, model)
+    assert bias.measured_on["design"] == "latin:2"
+    assert (calibrated / "calibrations" / file_name_of(bias)).exists()
+    assert (calibrated / "bias.png").stat().st_size > 1000
+
+
+def test_calibrate_refuses_too_few(model, questions, tmp_path):
+    done = run("calibrate", questions, "-m", model, "-n", 5, "-s", tmp_path / "s.jsonl", expect=2)
+    assert "at least 2 questions with 5 passages, got 0" in done.stderr
+
+
+def test_rerank_uses_what_was_kept(calibrated, model, questions):
+    common = ("-m", model, "--max-passages", 3, "--limit", 2, "--cache-dir", calibrated)
+    rows = json.loads(run("rerank", questions, *common, "-f", "json").stdout)
+    assert [row["id"] for row in rows] == ["q0", "q1"]
+    for row in rows:
+        assert (row["bias"], row["order"], row["tail"]) == ("cached", "matched", 1)
+        assert sorted(p["index"] for p in row["passages"]) == [0, 1, 2, 3]
+        assert row["cost"]["share"] < 1
+    table = run("rerank", questions, *common).stdout
+    assert "matched order; bias: cached" in table
+    assert "Which colour is number 1?" in table
+    lines = [json.loads(line) for line in run("rerank", questions, *common, "-f", "jsonl").stdout.splitlines()]
+    assert lines == rows
+
+
+def test_rerank_without_a_calibration_says_so(model, questions, tmp_path):
+    done = run("rerank", questions, "-m", model, "--limit", 1, "--cache-dir", tmp_path)
+    assert "none: random prefixes" in done.stdout
+
+
+def test_rerank_as_a_trec_run(model, questions, tmp_path):
+    done = run(
+        "rerank", questions, "-m", model, "--limit", 2, "-f", "trec", "--max-passages", 3, "--cache-dir", tmp_path
+    )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [(r[0], r[3]) for r in rows] == [(q, str(k)) for q in ("q0", "q1") for k in range(1, 5)]
+    for part in (rows[:4], rows[4:]):
+        scores = [float(r[4]) for r in part]
+        assert scores == sorted(scores, reverse=True)
+        assert part[3][2] == "d3"  # the tail
+        assert {r[2] for r in part} == {"d0", "d1", "d2", "d3"}
+
+
+def test_rerank_to_a_file_is_resumed(model, questions, tmp_path):
+    out = tmp_path / "ranked.jsonl"
+    common = ("rerank", questions, "-m", model, "--max-passages", 2, "-o", out, "--cache-dir", tmp_path)
+    run(*common, "--limit", 2)
+    assert ids(out) == ["q0", "q1"]
+    run(*common, "--limit", 4, "--resume")
+    assert ids(out) == ["q0", "q1", "q2", "q3"]
+    assert "other settings" in run(*common, "--resume", "--seed", 1, expect=2).stderr
+
+
+def test_cost_is_told_without_running(calibrated, model, questions):
+    done = run("rerank", questions, "-m", model, "--max-passages", 3, "--cost", "--cache-dir", calibrated)
+    assert done.stdout.startswith("8 questions: ")
+    assert "of 3N whole orderings" in done.stdout
+
+
+def test_rerank_refuses_another_models_bias(calibrated, model, questions, tmp_path):
+    path = tmp_path / "bias.json"
+    values = PositionBias.load(calibrated / "bias.json").to_dict() | {"reader": {"name": "another"}}
+    PositionBias.from_dict(values).save(path)
+    done = run("rerank", questions, "-m", model, "--max-passages", 3, "--bias", path, expect=2)
+    assert "bias 'another'" in done.stderr
+    done = run("rerank", questions, "-m", model, "--max-passages", 3, "--bias", path, "--skip-errors", expect=3)
+    assert "8 skipped" in done.stderr
+
+
+@pytest.mark.parametrize("method", ["base", "moi"])
+def test_ask(model, questions, tmp_path, method):
+    common = ("-m", model, "--method", method, "--max-passages", 3, "--cache-dir", tmp_path)
+    rows = json.loads(run("ask", questions, *common, "--limit", 2, "-c", "blue", "-c", "red", "-f", "json").stdout)
+    assert [row["id"] for row in rows] == ["q0", "q1"]
+    for row in rows:
+        assert row["answer"] in ("blue", "red")
+        assert row["method"] == method
+        assert row["measures"]["exact_match"] == float(row["answer"] == "blue")
+    done = run("ask", questions, *common, "--limit", 1, "--max-new-tokens", 2)
+    assert "Which colour is number 0?" in done.stdout
+    assert "exact_match" in done.stderr
+    out = tmp_path / "answers.jsonl"
+    run("ask", questions, *common, "--limit", 1, "--max-new-tokens", 2, "-o", out)
+    run("ask", questions, *common, "--limit", 2, "--max-new-tokens", 2, "-o", out, "--resume")
+    assert ids(out) == ["q0", "q1"]
+
+
+def test_an_unknown_method(questions):
+    assert "base, moi" in run("ask", questions, "--method", "best", expect=2).stderr

@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+
+import fastreader as fr
+from fastreader.errors import InputError
+from fastreader.moi import observe
+
+PASSAGES = ["Red is a colour.", "Two is a number, it is.", "Cats sleep."]
+
+
+@pytest.fixture(scope="module")
+def scores(tiny_reader):
+    return fr.score_permutations(
+        tiny_reader, "Which colour?", PASSAGES, ["red", "blue green"], "random:5", score_passages=True, alone=True
+    )
+
+
+def test_passages_alone_cost_the_question_only(tiny_reader):
+    def score(**more):
+        return fr.score_permutations(tiny_reader, "Which colour?", PASSAGES, question_only=True, **more)
+
+    plain, with_alone = score(), score(alone=True)
+    # A byte-level tokenizer: lead and question after each of three passages, whose last token predicts only.
+    template = fr.Template()
+    asked = len(template.question_lead) + with_alone.question_tokens - 1
+    assert with_alone.stats.computed - plain.stats.computed == 3 * asked
+    singly = score(permutations=[[0], [1], [2]])
+    assert with_alone.alone_loglik == pytest.approx(singly.question_loglik, abs=1e-4)
+    assert with_alone.question_loglik == pytest.approx(plain.question_loglik, abs=1e-4)
+    assert plain.alone_loglik is None
+    cost = fr.permutation_cost(tiny_reader, "Which colour?", PASSAGES, question_only=True, alone=True)
+    assert cost == with_alone.stats
+
+
+def test_they_survive_the_file(scores):
+    again = fr.PermutationScores.from_dict(scores.to_dict())
+    assert (again.alone_loglik == scores.alone_loglik).all()
+    assert again.template == scores.template == fr.Template().digest()
+    assert fr.Template(header="Other.").digest() != fr.Template().digest()
+
+
+def test_kinds(scores):
+    question = observe(scores)
+    assert (question.values == scores.question_loglik).all()
+    assert (question.qg == scores.alone_loglik).all()
+    assert (question.passages, question.length, question.template) == (3, 3, scores.template)
+    assert (observe(scores, "joint").values == scores.question_loglik + scores.passages_loglik).all()
+    assert (observe(scores, "candidate", candidate="red").values == scores.loglik[:, 0]).all()
+    assert (observe(scores, "candidate", candidate=1).values == scores.loglik[:, 1]).all()
+    each = observe(scores, "candidate", candidate=1, per_token=True)
+    assert each.values == pytest.approx(scores.loglik[:, 1] / scores.candidate_tokens[1])
+    assert observe(scores, per_token=True).qg == pytest.approx(scores.alone_loglik / scores.question_tokens)
+    assert observe(question) is question
+
+
+def test_refused(scores):
+    with pytest.raises(InputError, match="kind"):
+        observe(scores, "answer")
+    with pytest.raises(InputError, match="say which candidate"):
+        observe(scores, "candidate")
+    with pytest.raises(InputError, match="'green' was not scored"):
+        observe(scores, "candidate", candidate="green")
+    with pytest.raises(InputError, match=r"\[0, 2\)"):
+        observe(scores, "candidate", candidate=2)
+    with pytest.raises(InputError, match="goes with"):
+        observe(scores, candidate=0)
+    with pytest.raises(InputError, match="got 'question'"):
+        observe(observe(scores), "joint")
+    with pytest.raises(InputError, match="got ndarray"):
+        observe(np.zeros(3))
+
+
+def test_joint_needs_the_passages(tiny_reader):
+    bare = fr.score_permutations(tiny_reader, "Which colour?", PASSAGES, question_only=True)
+    with pytest.raises(InputError, match="score_passages=True"):
+        observe(bare, "joint")
+    assert observe(bare).qg is None

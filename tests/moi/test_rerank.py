@@ -1,0 +1,217 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support import byte_tokenizer, tiny_llama
+from test_debias import known
+
+import fastreader as fr
+from fastreader.errors import InputError
+from fastreader.moi import Stop, answer, debias, observe, plan, rerank
+from fastreader.moi.order import matched
+from fastreader.moi.shipped import find, keep
+from fastreader.moi.simulate import bias_shape
+
+WORDS = ["red", "green blue", "a cat", "ten dogs ran", "the sea", "low", "up and off"]
+QUESTION = "Which colour is it?"
+
+
+def passages(n):
+    return [fr.Passage(f"It is {w}.", title=f"T{i}", id=f"d{i}", score=float(9 - i)) for i, w in enumerate(WORDS[:n])]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path))
+
+
+@pytest.fixture
+def bias(tiny_reader):
+    def make(n, shape="last-dominant", **more):
+        of = {"reader": tiny_reader.describe(), "template": fr.Template().digest(), **more}
+        return known(bias_shape(shape, n), **of)
+
+    return make
+
+
+def test_with_a_bias(tiny_reader, bias):
+    of = bias(5)
+    ranked = rerank(tiny_reader, QUESTION, passages(5), of)
+    assert (ranked.order, ranked.bias_from, ranked.tail) == ("matched", "given", 0)
+    # The same by hand: score its orderings, debias, match.
+    scores = fr.score_permutations(
+        tiny_reader,
+        QUESTION,
+        passages(5),
+        permutations=ranked.observations.permutations,
+        question_only=True,
+        alone=True,
+    )
+    utilities = debias(observe(scores), of)
+    assert ranked.indices == matched(utilities.utility, of.bias).tolist()
+    at = {p.index: p for p in ranked}
+    for i in range(5):
+        assert at[i].utility == pytest.approx(utilities.utility[i], abs=1e-3)
+        assert at[i].score == pytest.approx(1 / (1 + np.exp(-at[i].utility)))
+        assert at[i].interval[0] < at[i].utility < at[i].interval[1]
+        assert at[i].passage is not None
+    assert sum(p.p_best for p in ranked) == pytest.approx(1)
+    assert ranked[4].utility == max(p.utility for p in ranked)  # the last place dominates
+
+
+def test_descending(tiny_reader, bias):
+    ranked = rerank(tiny_reader, QUESTION, passages(4), bias(4), "descending")
+    utilities = [p.utility for p in ranked]
+    assert utilities == sorted(utilities, reverse=True)
+    assert [p.index for p in ranked.by_utility()] == ranked.indices
+    with pytest.raises(InputError, match="undetermined"):
+        rerank(tiny_reader, QUESTION, passages(4), bias(4, sign="undetermined"), "descending")
+    assert len(rerank(tiny_reader, QUESTION, passages(4), bias(4, sign="undetermined"))) == 4
+
+
+def test_its_cost_is_known_before(tiny_reader, bias):
+    planned = plan(tiny_reader, QUESTION, passages(5), bias(5))
+    assert planned.cost == rerank(tiny_reader, QUESTION, passages(5), bias(5)).cost
+    scores = fr.score_permutations(tiny_reader, QUESTION, passages(5), question_only=True, permutations="random:15")
+    assert planned.cost.full == scores.stats.given
+    assert planned.cost.share == planned.cost.computed / scores.stats.given < 0.5
+
+
+def test_without_a_bias_random_prefixes_are_scored_and_it_says_so(tiny_reader):
+    for n in (2, 3, 5):
+        ranked = rerank(tiny_reader, QUESTION, passages(n))
+        assert ranked.bias_from == "none: random prefixes"
+        assert "random prefixes" in ranked.note
+        assert ranked.order == "descending"
+        assert ranked.observations.length < n
+        assert sorted(ranked.indices) == list(range(n))
+    with pytest.raises(InputError, match="need a calibration"):
+        rerank(tiny_reader, QUESTION, passages(4), permutations="cyclic")
+
+
+def test_two_passages_are_ranked_by_their_query_likelihoods(tiny_reader):
+    ranked = rerank(tiny_reader, QUESTION, passages(2))
+    alone = fr.score_permutations(
+        tiny_reader, QUESTION, passages(2), question_only=True, permutations=[[0], [1]]
+    ).question_loglik
+    assert ranked.indices == np.argsort(-alone).tolist()
+
+
+def test_a_kept_calibration_is_found(tiny_reader, bias):
+    kept = bias(5)
+    name, template = tiny_reader.describe()["name"], fr.Template().digest()
+    assert find(name, template, 5) is None
+    keep(kept)
+    found, origin = find(name, template, 5)
+    assert origin == "cached"
+    assert (found.bias == kept.bias).all()
+    assert rerank(tiny_reader, QUESTION, passages(5)).bias_from == "cached"
+    assert rerank(tiny_reader, QUESTION, passages(4)).bias_from == "none: random prefixes"
+    other = fr.Template(header="Other.\n")
+    assert rerank(tiny_reader, QUESTION, passages(5), template=other).bias_from == "none: random prefixes"
+
+
+def test_a_bias_of_another_use_is_refused(tiny_reader, bias):
+    with pytest.raises(InputError, match=r"N = 4 passages.*the question has N = 5"):
+        rerank(tiny_reader, QUESTION, passages(5), bias(4))
+    with pytest.raises(InputError, match=r"reader: bias 'other', scores 'LlamaForCausalLM'"):
+        rerank(tiny_reader, QUESTION, passages(5), bias(5, reader={"name": "other"}))
+    with pytest.raises(InputError, match="template: bias"):
+        rerank(tiny_reader, QUESTION, passages(5), bias(5), template=fr.Template(header="Other.\n"))
+    with pytest.raises(InputError, match="candidate"):
+        rerank(tiny_reader, QUESTION, passages(5), bias(5, kind="candidate"))
+
+
+def test_a_single_passage_is_returned_as_it_is(tiny_reader):
+    ranked = rerank(tiny_reader, QUESTION, passages(1))
+    assert (ranked.indices, ranked.order, ranked.cost.computed) == ([0], "given", 0)
+    assert ranked[0].score == 0.5
+    only = rerank(tiny_reader, QUESTION, passages(3), max_passages=1)
+    assert (only.indices, only.tail) == ([0, 1, 2], 2)
+
+
+def test_passages_beyond_the_most_keep_their_order(tiny_reader, bias):
+    ranked = rerank(tiny_reader, QUESTION, passages(7), bias(4), max_passages=4)
+    assert ranked.indices[4:] == [4, 5, 6]
+    assert sorted(ranked.indices[:4]) == [0, 1, 2, 3]
+    assert ranked.tail == 3
+    assert all(p.utility is None for p in ranked.passages[4:])
+    assert [p.index for p in ranked.by_utility()][4:] == [4, 5, 6]
+
+
+def test_pruning(tiny_reader, bias):
+    of = replace(known([0.5, 0.4, 0.6], 5), reader=tiny_reader.describe(), template=fr.Template().digest())
+    pruned = rerank(tiny_reader, QUESTION, passages(5), of, prune=3)
+    whole = rerank(tiny_reader, QUESTION, passages(5), bias(5))
+    assert pruned.observations.length == 3
+    assert pruned.cost.computed < whole.cost.computed
+    assert pruned.cost.full == whole.cost.full
+    some = rerank(tiny_reader, QUESTION, passages(5), prune=0.99)
+    assert some.observations.length < 5
+    with pytest.raises(InputError, match="score of every passage"):
+        rerank(tiny_reader, QUESTION, WORDS[:3], prune=0.9)
+
+
+def test_adaptive(tiny_reader, bias):
+    of = bias(4)
+    never = rerank(tiny_reader, QUESTION, passages(4), of, stop=Stop(p_best=None, same_order=None))
+    assert (never.cost.passes, len(never.observations)) == (3, 12)  # up to 3N
+    assert len({tuple(r) for r in never.observations.permutations.tolist()}) == 12
+    once = rerank(tiny_reader, QUESTION, passages(4), of, stop=Stop(p_best=0.01))
+    assert once.cost.passes == 1
+    assert never.cost.computed > once.cost.computed == rerank(tiny_reader, QUESTION, passages(4), of).cost.computed
+    some = rerank(tiny_reader, QUESTION, passages(4), of, stop=Stop(p_best=None, same_order=2))
+    assert 2 <= some.cost.passes <= 3
+    all_orders = rerank(tiny_reader, QUESTION, passages(3), bias(3), stop=Stop(None, None, most=100))
+    assert len(all_orders.observations) == 6
+    for wrong in ({"p_best": 0}, {"same_order": 1}, {"most": 0}):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            Stop(**wrong)
+
+
+def test_answer_reads_once_in_that_order(tiny_reader, bias):
+    of = bias(4)
+    got = answer(tiny_reader, QUESTION, passages(6), of, max_passages=4, candidates=["red", "ten dogs"])
+    ordered = [p.passage for p in got.ranked.passages[:4]]
+    again = fr.score_permutations(tiny_reader, QUESTION, ordered, ["red", "ten dogs"], "identity")
+    assert [got.reading.candidates[c] for c in ("red", "ten dogs")] == pytest.approx(again.loglik[0].tolist(), abs=1e-3)
+    assert got.text == again.best
+    assert got.cost.answer > 0
+    assert got.cost.computed == got.ranked.cost.computed
+    written = answer(tiny_reader, QUESTION, passages(4), of, max_new_tokens=3)
+    assert written.reading.candidates is None
+    assert written.reading.finish in ("length", "end", "stop")
+    assert written.to_dict()["answer"] == written.text
+
+
+def test_one_reader_scores_and_another_answers(tiny_reader, bias):
+    small = fr.Reader.load((tiny_llama(seed=3, num_hidden_layers=1), byte_tokenizer(chat=True)), device="cpu")
+    got = answer(tiny_reader, QUESTION, passages(3), bias(3), scorer=small, candidates=["red", "low"])
+    assert got.ranked.indices == rerank(small, QUESTION, passages(3), bias(3)).indices
+    order = [p.passage for p in got.ranked]
+    expected = fr.score_permutations(tiny_reader, QUESTION, order, ["red", "low"], "identity").loglik[0]
+    assert got.reading.candidates["low"] == pytest.approx(expected[1], abs=1e-3)
+
+
+def test_a_question_that_comes_first_scores_constant_and_is_flagged(tiny_reader, bias):
+    first = fr.Template(question_first=True)
+    ranked = rerank(tiny_reader, QUESTION, passages(3), bias(3, template=first.digest(), beta=0.0), template=first)
+    assert "all orderings scored the same" in ranked.note
+    assert ranked.indices == [0, 1, 2]
+
+
+def test_bad_input(tiny_reader, bias):
+    with pytest.raises(InputError, match="at least one passage"):
+        rerank(tiny_reader, QUESTION, [])
+    with pytest.raises(InputError, match="list of passages"):
+        rerank(tiny_reader, QUESTION, "text")
+    with pytest.raises(InputError, match="order"):
+        rerank(tiny_reader, QUESTION, passages(3), order="best")
+    with pytest.raises(InputError, match="max_passages"):
+        rerank(tiny_reader, QUESTION, passages(3), max_passages=0)
+    with pytest.raises(InputError, match="prune"):
+        rerank(tiny_reader, QUESTION, passages(3), prune=0)
+    with pytest.raises(InputError, match="on_overflow"):
+        rerank(tiny_reader, QUESTION, passages(3), on_overflow="drop_passages")
+    with pytest.raises(InputError, match="expected None with an Example"):
+        rerank(tiny_reader, fr.Example(QUESTION, passages(3)), passages(3))
