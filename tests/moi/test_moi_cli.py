@@ -118,23 +118,34 @@ def test_rerank_refuses_another_models_bias(calibrated, model, questions, tmp_pa
     assert "8 skipped" in done.stderr
 
 
-@pytest.mark.parametrize("method", ["base", "moi"])
-def test_ask(model, questions, tmp_path, method):
-    common = ("-m", model, "--method", method, "--max-passages", 3, "--cache-dir", tmp_path)
-    rows = json.loads(run("ask", questions, *common, "--limit", 2, "-c", "blue", "-c", "red", "-f", "json").stdout)
+def test_ask(calibrated, model, questions, tmp_path):
+    common = ("ask", questions, "-m", model, "--method", "moi@3")
+    rows = json.loads(run(*common, "--limit", 2, "-f", "json", "--cache-dir", calibrated).stdout)
     assert [row["id"] for row in rows] == ["q0", "q1"]
     for row in rows:
-        assert row["answer"] in ("blue", "red")
-        assert row["method"] == method
-        assert row["measures"]["exact_match"] == float(row["answer"] == "blue")
-    done = run("ask", questions, *common, "--limit", 1, "--max-new-tokens", 2)
-    assert "Which colour is number 0?" in done.stdout
-    assert "exact_match" in done.stderr
+        assert row["method"] == "moi"
+        assert row["ranked"]["bias"] == "cached"
+        assert row["cost"]["answer"] > 0
+        assert len(row["ranked"]["passages"]) == 4  # three of them were read
+    explained = run(*common, "--limit", 1, "--explain", "--cache-dir", tmp_path).stdout
+    assert "random prefixes" in explained
+    bias = ("--bias", calibrated / "bias.json", "--order", "descending")
+    assert "descending order; bias: given" in run(*common, "--limit", 1, "--explain", *bias).stdout
+
+
+def test_ask_is_resumed(model, questions, tmp_path):
     out = tmp_path / "answers.jsonl"
-    run("ask", questions, *common, "--limit", 1, "--max-new-tokens", 2, "-o", out)
-    run("ask", questions, *common, "--limit", 2, "--max-new-tokens", 2, "-o", out, "--resume")
-    assert ids(out) == ["q0", "q1"]
+    common = ("ask", questions, "-m", model, "--method", "moi@2", "-o", out, "--cache-dir", tmp_path)
+    run(*common, "--limit", 1)
+    done = run(*common, "--limit", 3, "--resume")
+    assert ids(out) == ["q0", "q1", "q2"]
+    assert "3 answers in" in done.stderr
+    assert "other settings" in run(*common, "--resume", "--order", "descending", expect=2).stderr
 
 
-def test_an_unknown_method(questions):
-    assert "base, moi" in run("ask", questions, "--method", "best", expect=2).stderr
+def test_ask_refuses(calibrated, model, questions, tmp_path):
+    common = ("ask", questions, "-m", model, "--limit", 2, "--cache-dir", tmp_path)
+    assert "moi@x" in run(*common, "--method", "moi@x", expect=2).stderr
+    wrong = (*common, "--method", "moi@2", "--bias", calibrated / "bias.json")
+    assert "id q0: bias: measured for N = 3" in run(*wrong, expect=2).stderr
+    assert "2 skipped" in run(*wrong, "--skip-errors", expect=3).stderr

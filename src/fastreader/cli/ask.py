@@ -48,7 +48,6 @@ def ask(
         Path | None, typer.Option(help="MoI: a calibration; see fastreader rerank.", show_default=False)
     ] = None,
     order: Annotated[str | None, typer.Option(help="MoI: matched (default) or descending.")] = None,
-    max_passages: Annotated[int | None, typer.Option(help="MoI: passages read at most; 10 by default.")] = None,
     on_overflow: Annotated[
         str | None, typer.Option(help="When a prompt is too long: error (default) or drop_passages.")
     ] = None,
@@ -110,7 +109,6 @@ def ask(
         on_overflow=on_overflow,
         bias=bias,
         order=order,
-        max_passages=max_passages,
         output=output,
         resume=resume,
         progress=progress,

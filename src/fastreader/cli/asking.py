@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
-from fastreader.cli.inputs import remaining
 from fastreader.data import Example
 from fastreader.errors import FastreaderError, InputError
-from fastreader.jsonl import ResultLog
-from fastreader.progress import track
 
 if TYPE_CHECKING:
-    from fastreader.moi.answer import MoiAnswer
     from fastreader.protocol import ReaderProtocol
 
 
@@ -46,7 +39,7 @@ class Asking:
         mode: how labels are judged.
         max_summary_tokens: of each summary.
         on_overflow: what to do with prompts that are too long.
-        bias, order, max_passages: MoI's.
+        bias, order: MoI's.
         output, resume: file of results, and whether to continue it.
         progress: as everywhere.
         on_error: called for each question that fails; None: raise.
@@ -59,7 +52,6 @@ class Asking:
     on_overflow: str | None
     bias: Path | None
     order: str | None
-    max_passages: int | None
     output: Path | None
     resume: bool
     progress: bool | None
@@ -122,71 +114,28 @@ def _sure_explain(result: Any) -> RenderableType:
     return explain(result)
 
 
-@dataclass(frozen=True)
-class _Answered:
-    """MoI's answer to one example."""
-
-    id: str | None
-    question: str
-    answer: MoiAnswer
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"id": self.id, "question": self.question, "method": "moi", **self.answer.to_dict()}
-
-
 def _moi_names() -> Mapping[str, object]:
-    return {"moi": None}
+    from fastreader.cli.ask_moi import names
+
+    return names()
 
 
 def _moi_answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking) -> Iterator[Result]:
-    from fastreader import moi
-    from fastreader.reader import Reader
+    from fastreader.cli.ask_moi import answers
 
-    if not isinstance(reader, Reader):
-        raise InputError(f"--method moi: needs fastreader's own reader, got {type(reader).__name__}")
-    options: dict[str, Any] = {"order": asking.order, "max_passages": asking.max_passages}
-    options |= {"on_overflow": asking.on_overflow}
-    told = {name: value for name, value in options.items() if value is not None}
-    bias = moi.PositionBias.load(asking.bias) if asking.bias else None
-    settings = {**told, "method": "moi", "reader": reader.describe(), "bias": bias.to_dict() if bias else None}
-    log = None if asking.output is None else ResultLog(asking.output, settings=settings, resume=asking.resume)
-    digests: dict[str, str] = {}
-    with log or nullcontext(), track("answering", None, "questions", asking.progress) as advance:
-        for index, example in enumerate(remaining(questions, None, False, log, digests)):
-            try:
-                found = moi.answer(reader, example, bias=bias, candidates=[], **told)
-            except FastreaderError as error:
-                if asking.on_error is None:
-                    raise
-                asking.on_error(index, example, error)
-                continue
-            result = _Answered(example.id, example.question, found)
-            if log is not None:
-                assert example.id is not None
-                values = {name: value for name, value in result.to_dict().items() if name != "id"}
-                log.append(example.id, values, example=digests.pop(example.id))
-            yield result
-            advance(1)
+    return answers(reader, questions, asking)
 
 
-def _moi_line(result: _Answered) -> RenderableType:
-    return Text.assemble((result.question, "bold"), "  ", (result.answer.text, "green"))
+def _moi_line(result: Any) -> RenderableType:
+    from fastreader.cli.ask_moi import line
+
+    return line(result)
 
 
-def _moi_explain(result: _Answered) -> RenderableType:
-    ranked = result.answer.ranked
-    table = Table(title=Text(result.question), title_justify="left")
-    for head in ("read", "retrieved as", "utility", "passage"):
-        table.add_column(head)
-    for place, passage in enumerate(ranked.passages):
-        utility = "" if passage.utility is None else f"{passage.utility:+.2f}"
-        text = passage.passage.title or passage.passage.text
-        table.add_row(str(place + 1), str(passage.index + 1), utility, Text(text, overflow="ellipsis", no_wrap=True))
-    parts: list[RenderableType] = [table, Text(result.answer.text, style="green")]
-    if ranked.note:
-        parts.append(Text(f"Caution: {ranked.note}.", style="yellow"))
-    return Group(*parts)
+def _moi_explain(result: Any) -> RenderableType:
+    from fastreader.cli.ask_moi import explain
+
+    return explain(result)
 
 
 # A method of another package is one more entry.

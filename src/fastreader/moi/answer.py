@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from fastreader.data.types import Example
 from fastreader.moi.adaptive import Stop
 from fastreader.moi.cost import Cost
+from fastreader.moi.reading import Reading, read
 from fastreader.moi.rerank import PassageLike, Ranked, rerank
 from fastreader.moi.types import PositionBias
 from fastreader.permutations import Spec
-from fastreader.reading import Reading, read
 
 if TYPE_CHECKING:
     from fastreader.prompts import Template
@@ -35,9 +35,17 @@ class MoiAnswer:
     reading: Reading
     cost: Cost
 
+    @property
+    def id(self) -> str | None:
+        """The question's identifier."""
+        return self.ranked.id
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
         return {
+            "id": self.id,
+            "question": self.ranked.question,
+            "method": "moi",
             "answer": self.text,
             "reading": self.reading.to_dict(),
             "cost": self.cost.to_dict(),

@@ -1,0 +1,108 @@
+"""MoI behind `fastreader ask`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fastreader.cli.asking import Result
+from fastreader.cli.inputs import remaining
+from fastreader.data import Example
+from fastreader.errors import FastreaderError, InputError
+from fastreader.jsonl import ResultLog, iter_results
+from fastreader.progress import track
+
+if TYPE_CHECKING:
+    from fastreader.cli.asking import Asking
+    from fastreader.protocol import ReaderProtocol
+
+_MOST = 10  # passages read, where no @N says
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An answer out of the file of results.
+
+    Attributes:
+        id: the question's identifier.
+        row: its line.
+    """
+
+    id: str | None
+    row: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its line."""
+        return self.row
+
+
+def names() -> Mapping[str, object]:
+    """The methods."""
+    return {"moi": None}
+
+
+def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking) -> Iterator[Result]:
+    """One after another: those that the file of results has, then the others."""
+    from fastreader.moi import PositionBias, answer
+    from fastreader.prompts import Template
+    from fastreader.reader import Reader
+
+    assert isinstance(reader, Reader)
+    bias = None if asking.bias is None else PositionBias.load(asking.bias)
+    options: dict[str, Any] = {"max_passages": _passages(asking.method), "order": asking.order or "matched"}
+    if asking.on_overflow is not None:
+        options["on_overflow"] = asking.on_overflow
+    with ExitStack() as stack:
+        log = None
+        if asking.output is not None:
+            facts = {"method": "moi", **options, "reader": reader.describe(), "template": Template().to_dict()}
+            facts["bias"] = None if bias is None else bias.to_dict()
+            log = stack.enter_context(ResultLog(asking.output, settings=facts, resume=asking.resume))
+            for row in list(iter_results(asking.output)):
+                yield Kept(row["id"], row)
+        advance = stack.enter_context(track("answering", None, "questions", asking.progress))
+        digests: dict[str, str] = {}
+        for index, example in enumerate(remaining(questions, None, False, log, digests)):
+            try:
+                found = answer(reader, example, bias=bias, **options)
+            except FastreaderError as error:
+                if asking.on_error is None:
+                    raise type(error)(f"id {example.id}: {error}") from error
+                asking.on_error(index, example, error)
+                continue
+            if log is not None:
+                key = example.id
+                assert key is not None
+                values = {k: v for k, v in found.to_dict().items() if k != "id"}
+                log.append(key, values, example=digests.pop(key))
+            advance(1)
+            yield found
+
+
+def line(result: Any) -> RenderableType:
+    """Question and answer on one line."""
+    row = result.to_dict()
+    text = Text(f"{row['question']} ", style="bold")
+    return text.append(row["answer"] or "(no answer)", style="green" if row["answer"] else "yellow")
+
+
+def explain(result: Any) -> RenderableType:
+    """The passages in the order they were read, and the answer."""
+    from fastreader.report.moi_tables import ranked_table
+
+    return line(result) if isinstance(result, Kept) else Group(ranked_table(result.ranked), line(result))
+
+
+def _passages(method: str) -> int:
+    """N of "moi@N"."""
+    _name, at, number = method.partition("@")
+    if not at:
+        return _MOST
+    if not number.isdecimal() or int(number) < 1:
+        raise InputError(f"--method: expected a number of passages behind @, got {method!r}")
+    return int(number)
