@@ -94,7 +94,7 @@ def study(
         if data is None or not method:
             raise InputError("expected a study file, or --data and at least one --method")
         given = {key: value for key, value in flags.items() if value is not None}
-        chosen = Study.of(given, "the flags").based(Path())
+        chosen = Study.of(given, "the flags")
     done = run_study(chosen, output, resume=resume, progress=progress)
     typer.echo(f"{done.rows} rows in {done.folder} ({done.fresh} new)", err=True)
     if done.left_out:

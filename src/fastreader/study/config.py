@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tomllib
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fastreader.errors import InputError
+from fastreader.study.files import absolute, read_values
 
 Measure = Literal["em", "f1", "contained"]
 
@@ -179,18 +179,25 @@ class Study(_Strict):
         return self.baseline or ("base" if "base" in labels else labels[0])
 
     @classmethod
-    def of(cls, values: dict[str, Any], where: str = "study") -> Study:
+    def of(cls, values: Mapping[str, Any], where: str = "study", folder: str | os.PathLike[str] = ".") -> Study:
         """A study from its values.
+
+        Args:
+            values: by attribute.
+            where: named in errors.
+            folder: what relative paths are relative to.
 
         Raises:
             InputError: naming `where` and the key: an unknown key or method, a value that cannot be, two methods of
-                one name.
+                one name, a file that does not exist (but `data`, which is looked for when the study is run).
         """
         try:
-            return cls.model_validate(values)
+            return cls.model_validate(absolute(values, Path(folder)))
         except ValidationError as error:
             problems = "; ".join(_problem(e) for e in error.errors())
             raise InputError(f"{where}: {problems}") from None
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **overrides: Any) -> Study:
@@ -198,39 +205,18 @@ class Study(_Strict):
 
         Args:
             path: the file.
-            **overrides: values in place of the file's; None is passed over.
+            **overrides: values in place of the file's, paths in them relative to the working directory; None is
+                passed over.
 
         Raises:
-            InputError: no such file, not of its format, or as `of`.
+            InputError: no such file, not of its format, or as `of`; also where `data` does not exist.
         """
         file = Path(path)
-        given = {key: value for key, value in overrides.items() if value is not None}
-        return cls.of({**_values(file), **given}, str(file)).based(file.parent, keep=given)
-
-    def based(self, folder: Path, keep: Collection[str] = ()) -> Study:
-        """The same with its paths made absolute, relative ones being in `folder`; `keep` are taken as they stand.
-
-        Raises:
-            InputError: a file of it does not exist.
-        """
-
-        def absolute(key: str, text: str) -> str:
-            found = Path(text) if key in keep else folder / text
-            if not found.exists():
-                raise InputError(f"study: {key}: {found}: no such file")
-            return str(found.resolve())
-
-        update: dict[str, Any] = {"data": absolute("data", self.data)}
-        if self.template is not None:
-            update["template"] = absolute("template", self.template)
-        if self.noise.random not in ("others", "words"):
-            random = absolute("noise.random", self.noise.random)
-            update["noise"] = self.noise.model_copy(update={"random": random})
-        sources = {name: absolute(f"eor.sources.{name}", file) for name, file in self.eor.sources.items()}
-        update["eor"] = self.eor.model_copy(update={"sources": sources})
-        if "bias" in self.moi:
-            update["moi"] = {**self.moi, "bias": absolute("moi.bias", self.moi["bias"])}
-        return self.model_copy(update=update)
+        given = absolute({key: value for key, value in overrides.items() if value is not None}, Path())
+        study = cls.of({**read_values(file), **given}, str(file), file.parent)
+        if not Path(study.data).is_file():
+            raise InputError(f"{file}: data: {study.data}: no such file")
+        return study
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
@@ -240,37 +226,6 @@ class Study(_Strict):
         """What results depend on besides the methods: all but names, limits and what the report compares."""
         free = {"methods", "name", "limit", "group", "measure", "baseline", "primary"}
         return {k: v for k, v in self.to_dict().items() if k not in free}
-
-
-def _values(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise InputError(f"{file}: no such file")
-    try:
-        text = file.read_text(encoding="utf-8")
-        if file.suffix == ".toml":
-            values: Any = tomllib.loads(text)
-        elif file.suffix == ".json":
-            values = json.loads(text)
-        elif file.suffix in (".yaml", ".yml"):
-            values = _yaml(text)
-        else:
-            raise InputError(f"{file}: expected a study in a .toml, .yaml or .json file")
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"{file}: cannot be read as {file.suffix[1:]} ({error})") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{file}: expected keys with values, got {type(values).__name__}")
-    return values
-
-
-def _yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error
 
 
 def _problem(error: Any) -> str:

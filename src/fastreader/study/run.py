@@ -134,9 +134,7 @@ def questions_of(study: Study) -> list[Example]:
     """
     if not Path(study.data).is_file():
         raise InputError(f"study: data: {study.data}: no such file")
-    examples = list(keyed(load_examples(study.data, limit=study.limit)))
-    if not examples:
-        raise InputError(f"study: data: {study.data}: expected at least one question, got none")
+    examples = keyed(load_examples(study.data, limit=study.limit))
     return [replace(e, passages=list(e.passages[: study.passages])) for e in examples]
 
 
