@@ -19,7 +19,12 @@ def read_values(file: Path) -> dict[str, Any]:
     """
     if not file.is_file():
         raise InputError(f"{file}: no such file")
-    readers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads, ".yaml": _yaml, ".yml": _yaml}
+    readers: dict[str, Callable[[str], Any]] = {
+        ".toml": tomllib.loads,
+        ".json": json.loads,
+        ".yaml": _yaml,
+        ".yml": _yaml,
+    }
     if file.suffix not in readers:
         raise InputError(f"{file}: expected a study in a .toml, .yaml or .json file")
     try:
