@@ -7,6 +7,8 @@ from families import FAMILIES, tiny
 from support import byte_tokenizer
 
 from fastreader import Reader
+from fastreader.models import rows
+from fastreader.ops import extension
 
 NEW = 12
 
@@ -29,18 +31,6 @@ def alone(model, prompt, new=NEW, end=1) -> list[int]:
     return tokens[:-1] if tokens[-1] == end else tokens
 
 
-def own(model, prompt, new=NEW, end=1) -> list[int]:
-    """The same by plain forwards without a cache."""
-    tokens: list[int] = []
-    while len(tokens) < new:
-        with torch.inference_mode():
-            token = int(model(torch.tensor([[*prompt, *tokens]]), use_cache=False).logits[0, -1].argmax())
-        if token == end:
-            break
-        tokens.append(token)
-    return tokens
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_is_transformers_greedy(family):
     model = tiny(family)
@@ -51,3 +41,48 @@ def test_greedy_is_transformers_greedy(family):
     assert [g.token_ids for (g,) in got] == [alone(model, p) for p in prompts()]
     assert got.stats.computed < got.stats.given
     assert got.passes == 1
+
+
+WAYS = {"by tiles": (0, False), "row by row": (10**9, False), "without the extension": (3, True)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", ["Llama", "Mistral, window", "Gemma2, window, caps", "Phi3, window"])
+def test_every_way_to_read_the_prompt(family, way, monkeypatch):
+    """How the prompts' keys are read is a matter of speed only; texts are longer than the window."""
+    shared, without = WAYS[way]
+    monkeypatch.setattr(rows, "_SHARED", shared)
+    if without:
+        monkeypatch.setattr(rows, "why_not_cpu", lambda tensor: "not here")
+    elif extension.why_missing() is not None:
+        pytest.skip(str(extension.why_missing()))
+    model = tiny(family)
+    got = Reader.load((model, byte_tokenizer()), precision="exact").generate(prompts(), max_new_tokens=20)
+    assert [g.token_ids for (g,) in got] == [alone(model, p, 20) for p in prompts()]
+
+
+def test_texts_are_no_mere_repetition():
+    """The comparisons above are no use if every text is one token over and over."""
+    model = tiny("Llama")
+    texts = [alone(model, p) for p in prompts()]
+    assert all(len(set(text)) > NEW // 2 for text in texts)
+    assert len({tuple(text) for text in texts}) == len(prompts()) - 1  # one prompt is there twice
+
+
+def test_the_packaged_reader_on_questions(packaged_reader, packaged_model):
+    asked = [
+        packaged_reader.prompt(["Read this.\n", "Paris is the capital of France.\n", question])
+        for question in ("What is the capital of France?", "Name a country.", "Write three words.")
+    ]
+    got = packaged_reader.generate(asked, max_new_tokens=20)
+    end = sorted(packaged_reader.end_tokens)
+    for prompt, (text,) in zip(asked, got, strict=True):
+        with torch.inference_mode():
+            out = packaged_model.generate(
+                torch.tensor([prompt]), max_new_tokens=20, do_sample=False, eos_token_id=end, pad_token_id=0
+            )
+        theirs = [t for t in out[0, len(prompt) :].tolist() if t not in end]
+        assert text.token_ids == theirs
+        assert text.text == packaged_reader.encoder.tokenizer.decode(theirs)
+        assert text.finish == ("end" if len(theirs) < 20 else "length")
+    assert "Paris" in got[0][0].text

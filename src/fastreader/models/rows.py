@@ -20,7 +20,7 @@ from fastreader.tree import IntArray, PrefixTree
 Int32Array = npt.NDArray[np.int32]
 
 _FIRST_ROOM = 16  # new tokens a row has room for at first; doubled when full, so that growing costs little
-_SHARED = 8  # rows a prompt token serves on average, from which on reading it once for all of them pays
+_SHARED = 3  # rows a prompt token serves on average, from which on reading it once for all of them pays
 
 
 class RowKeys:
