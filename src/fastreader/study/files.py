@@ -19,11 +19,12 @@ def read_values(file: Path) -> dict[str, Any]:
     """
     if not file.is_file():
         raise InputError(f"{file}: no such file")
-    readers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads, ".yaml": _yaml, ".yml": _yaml}
-    if file.suffix not in readers:
+    parsers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
+    parsers |= {".yaml": _yaml, ".yml": _yaml}
+    if file.suffix not in parsers:
         raise InputError(f"{file}: expected a study in a .toml, .yaml or .json file")
     try:
-        values: Any = readers[file.suffix](file.read_text(encoding="utf-8"))
+        values: Any = parsers[file.suffix](file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{file}: cannot be read as {file.suffix[1:]} ({error})") from error
     if not isinstance(values, dict):
