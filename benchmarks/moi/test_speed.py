@@ -23,7 +23,7 @@ def bias_of(n: int) -> PositionBias:
         passages=n,
         sign="convention",
         intervals=np.stack([shape - 0.05, shape + 0.05], axis=1),
-        covariance=1e-4 * (np.eye(n) - 1 / n),
+        covariance=1e-6 * (np.eye(n) - 1 / n),
         r2=0.7,
         questions=40,
         permutations=800,
@@ -39,6 +39,25 @@ def test_debias(benchmark, n, design):
     found = benchmark(debias, o, bias)
     assert found.rank == n - 1
     assert benchmark.stats.stats.median <= LIMITS[n]
+
+
+def test_share_of_the_readers_pass(benchmark):
+    """debias against the pass that scores its orderings: under 3%, as the paper has of its solver."""
+    import fastreader as fr
+    from fastreader.models.packaged import is_cached
+
+    if not is_cached("smollm2-135m"):
+        pytest.skip("needs the packaged reader: fastreader models pull smollm2-135m")
+    reader = fr.Reader.load("smollm2-135m")
+    bias = bias_of(10)
+    passages = [f"{i}. The river number {i} flows through the town of {'abcdefghij'[i]}." for i in range(10)]
+    question = ("Which river flows through the town of c?", passages)
+    for _ in range(2):  # the first is a warm-up
+        scores = fr.score_permutations(
+            reader, *question, permutations=cyclic_for(bias, squares=1), question_only=True, alone=True
+        )
+    benchmark(debias, scores, bias)
+    assert benchmark.stats.stats.median < 0.03 * scores.seconds
 
 
 def test_calibrate(benchmark):

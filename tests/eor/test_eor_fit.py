@@ -123,10 +123,18 @@ def test_the_report_and_the_seed():
     assert "fitted" in repr(first)
 
 
-def test_nothing_to_learn_leaves_equal_weights():
+@pytest.mark.parametrize("y", [[[1, 1], [0, 0]], [[0, 0], [0, 0]]])
+def test_nothing_to_learn_leaves_equal_weights(y):
     X = [["a1", "b1"], ["c1", "c1"]]
-    voter = Voter(EQUAL, prune=False).fit(X, [[1, 1], [0, 0]])
-    assert voter.retriever_weights_.tolist() == [0.6, 0.6] and voter.score(X, [[1, 1], [0, 0]]) == 0.5
+    voter = Voter(EQUAL).fit(X, y)
+    assert voter.retriever_weights_.tolist() == [0.6, 0.6] and voter.score(X, y) == np.mean(y)
+
+
+def test_pruning_leaves_a_retriever():
+    """Only the right answer of one question varies, and the first retriever has it."""
+    X = [["right", "b1", "c1"], ["d1", "d1", "d1"]]
+    voter = Voter(EQUAL).fit(X, [[1, 0, 0], [0, 0, 0]])
+    assert voter.retriever_weights_[0] > 0 and voter.predict(X).tolist() == ["right", "d1"]
 
 
 @pytest.mark.parametrize(

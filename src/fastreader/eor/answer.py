@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from fastreader.answers import normalise
 from fastreader.eor.texts import Texts
-from fastreader.eor.types import Answers, Document, Retrieval
+from fastreader.eor.types import Answers, Retrieval
 from fastreader.errors import InputError
 from fastreader.protocol import ReaderProtocol, TextOrTokens
 
@@ -78,7 +78,7 @@ def answer(
             if document.failure is not None:
                 row.append(None)
                 continue
-            prompt = reader.prompt(_pieces(words, retrieval.question, document), lead=words.answer_lead)
+            prompt = reader.prompt(words.reading(retrieval.question, document.passages), lead=words.answer_lead)
             key = prompt if isinstance(prompt, str) else tuple(prompt)
             if key not in prompts:
                 prompts[key] = len(asked)
@@ -104,10 +104,3 @@ def answer(
 def first_line(text: str) -> str:
     """The first line of `text` that is not blank, without white space at its edges; "" where there is none."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
-
-
-def _pieces(texts: Texts, question: str, document: Document) -> list[str]:
-    if not document.passages:
-        return [texts.bare_question.format(question=question.strip())]
-    passages = [texts.of(passage) for passage in document.passages]
-    return [texts.read_lead, *passages, texts.read_question.format(question=question.strip())]

@@ -245,12 +245,15 @@ def _nelder_mead(objective: Objective, start: FloatArray, upper: float, budget: 
 
 
 def _prune(objective: Objective, weights: FloatArray) -> FloatArray:
+    """`weights` without the retrievers that `search` says to drop; one is left always."""
+    if not objective.varying:
+        return weights  # no question tells one retriever from another
     retriever = weights[: objective.retrievers]
     weights = weights.copy()
     weights[: objective.retrievers] = np.where(objective.rules.selected(retriever), retriever, 0.0)
     value, outcomes = objective(weights), objective.outcomes(weights)
     for m in np.argsort(weights[: objective.retrievers], kind="stable"):
-        if weights[m] == 0.0:
+        if weights[m] == 0.0 or np.count_nonzero(weights[: objective.retrievers]) == 1:
             continue
         without = weights.copy()
         without[m] = 0.0

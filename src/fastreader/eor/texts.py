@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,13 @@ class Texts:
         title = passage.title.strip()
         pattern = self.passage if title else self.passage_without_title
         return pattern.format(title=title, text=passage.text.strip())
+
+    def reading(self, question: str, passages: Sequence[Passage]) -> list[str]:
+        """Pieces of the prompt that answers `question` from `passages`, or without any."""
+        asked = question.strip()
+        if not passages:
+            return [self.bare_question.format(question=asked)]
+        return [self.read_lead, *(self.of(p) for p in passages), self.read_question.format(question=asked)]
 
     def to_dict(self) -> dict[str, Any]:
         """All attributes by name."""

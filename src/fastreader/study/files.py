@@ -19,12 +19,16 @@ def read_values(file: Path) -> dict[str, Any]:
     """
     if not file.is_file():
         raise InputError(f"{file}: no such file")
-    parsers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
-    parsers |= {".yaml": _yaml, ".yml": _yaml}
-    if file.suffix not in parsers:
+    readers: dict[str, Callable[[str], Any]] = {
+        ".toml": tomllib.loads,
+        ".json": json.loads,
+        ".yaml": _yaml,
+        ".yml": _yaml,
+    }
+    if file.suffix not in readers:
         raise InputError(f"{file}: expected a study in a .toml, .yaml or .json file")
     try:
-        values: Any = parsers[file.suffix](file.read_text(encoding="utf-8"))
+        values: Any = readers[file.suffix](file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{file}: cannot be read as {file.suffix[1:]} ({error})") from error
     if not isinstance(values, dict):

@@ -1,0 +1,46 @@
+"""A small part of benchmarks/moi_simulation.py: what holds on scores drawn from the model."""
+
+import numpy as np
+import pytest
+
+from fastreader.moi import calibrate, debias
+from fastreader.moi.simulate import bias_shape, simulate
+from fastreader.permutations import cyclic, latin, random
+
+
+@pytest.mark.parametrize("noise", [0.25, 1.0])
+def test_intervals_cover_and_p_best_holds_under_a_measured_bias(noise):
+    truth, sigma = bias_shape("last-dominant", 5), noise * np.sqrt(2)
+    inside, claimed, hit = [], [], []
+    for seed in range(2):
+        learnt = simulate(truth, 40, lambda s: latin(5, 3, s), sigma=sigma, seed=seed)
+        bias = calibrate(learnt.observations, resamples=50, starts=3)
+        fresh = simulate(truth, 250, lambda s: cyclic(5), sigma=sigma, seed=100 + seed)
+        for o, v in zip(fresh.observations, fresh.utilities, strict=True):
+            u = debias(o, bias)
+            inside.append((u.intervals[:, 0] <= v) & (v <= u.intervals[:, 1]))
+            claimed.append(u.p_best.max())
+            hit.append(u.p_best.argmax() == v.argmax())
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.03)
+    assert np.mean(claimed) == pytest.approx(np.mean(hit), abs=0.07)
+
+
+def test_a_sign_that_is_decided_is_right():
+    truth = bias_shape("decreasing", 3)
+    decided = 0
+    for seed in range(15):
+        data = simulate(truth, 12, lambda s: random(3, 6, s), beta=0.5, sigma=0.5, seed=seed)
+        bias = calibrate(data.observations, resamples=30, starts=2, folds=3, seed=seed)
+        if bias.sign != "undetermined":
+            decided += 1
+            assert bias.bias @ truth > 0
+    assert decided >= 2
+
+
+def test_a_measured_symmetric_bias_on_an_even_cycle_is_flagged_every_time():
+    truth = bias_shape("u-shaped", 6)
+    for sigma in (0.0, 0.5):
+        learnt = simulate(truth, 30, lambda s: latin(6, 3, s), sigma=sigma, seed=1)
+        bias = calibrate(learnt.observations, resamples=50, starts=3)
+        fresh = simulate(truth, 20, lambda s: cyclic(6), sigma=sigma, seed=2)
+        assert all("singular" in debias(o, bias).flags for o in fresh.observations)
