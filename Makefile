@@ -7,12 +7,13 @@ MODEL := smollm2-135m
 ENCODER := all-minilm-l6-v2
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test lint format bench bench-ops model encoder clean help
+.PHONY: demo test lint format docs bench bench-ops model encoder clean help
 
 help:
 	@echo "make demo       score three bundled questions with the packaged reader"
 	@echo "make test       all tests"
 	@echo "make lint       ruff and mypy"
+	@echo "make docs       the documentation, in build/site"
 	@echo "make bench      the pass beside transformers, on workload W1"
 	@echo "make bench-ops  the operators beside their alternatives"
 
@@ -50,6 +51,9 @@ lint: $(VENV)/.developing
 format: $(VENV)/.developing
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: $(VENV)/.developing
+	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.developing model
 	$(BIN)/python benchmarks/side_by_side.py

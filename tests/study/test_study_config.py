@@ -78,8 +78,12 @@ def test_files_that_are_none(tmp_path):
 
 
 def test_a_flag_replaces_the_files_value(tmp_path):
-    file = write(tmp_path, 'data = "none.jsonl"\nlimit = 5\nmethods = ["base"]')
+    file = write(
+        tmp_path, 'data = "none.jsonl"\nlimit = 5\nmethods = ["base", "moi"]\nprimary = "moi"\nbaseline = "base"'
+    )
     study = Study.load(file, data=str(tmp_path / "q.jsonl"), methods=["sure"], limit=None)
+    assert (study.primary, study.baseline) == (None, None)
+    assert Study.load(file, data=study.data, methods=["moi", "sure"], primary="sure").primary == "sure"
     assert (study.data, study.limit, study.methods[0].label) == (str(tmp_path / "q.jsonl"), 5, "sure")
 
 

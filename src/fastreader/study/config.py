@@ -206,14 +206,18 @@ class Study(_Strict):
         Args:
             path: the file.
             **overrides: values in place of the file's, paths in them relative to the working directory; None is
-                passed over.
+                passed over. With other methods, the file's baseline and primary hold only where they are among them.
 
         Raises:
             InputError: no such file, not of its format, or as `of`; also where `data` does not exist.
         """
         file = Path(path)
         given = absolute({key: value for key, value in overrides.items() if value is not None}, Path())
-        study = cls.of({**read_values(file), **given}, str(file), file.parent)
+        values = read_values(file)
+        if "methods" in given:
+            labels = [MethodConfig.model_validate(method).label for method in given["methods"]]
+            values = {k: v for k, v in values.items() if k not in ("baseline", "primary") or v in labels}
+        study = cls.of({**values, **given}, str(file), file.parent)
         if not Path(study.data).is_file():
             raise InputError(f"{file}: data: {study.data}: no such file")
         return study

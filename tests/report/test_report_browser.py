@@ -1,0 +1,123 @@
+"""The page in a real browser: skipped where there is none."""
+
+import shutil
+import time
+
+import pytest
+from made_up_run import make_run
+
+from fastreader.report import Report
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'fastreader[browser]'")
+    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if program is None:
+        pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is on the path")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("browser")
+    make_run(folder / "run", questions=60)
+    page = folder / "report.html"
+    page.write_text(Report.of(folder / "run").html(), encoding="utf-8")
+    return page
+
+
+@pytest.fixture(params=[(390, "light"), (390, "dark"), (1400, "light"), (1400, "dark")], ids=str)
+def page(request, browser, file):
+    width, scheme = request.param
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    opened = context.new_page()
+    opened.said, opened.asked = [], []
+    opened.on("console", lambda message: opened.said.append(message.text))
+    opened.on("pageerror", lambda error: opened.said.append(str(error)))
+    opened.on("request", lambda asked: opened.asked.append(asked.url))
+    started = time.perf_counter()
+    opened.goto(file.as_uri())
+    opened.took = time.perf_counter() - started
+    yield opened
+    context.close()
+
+
+def luminance(colour):
+    parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a, b):
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_opens_fast_silent_and_alone(page, file):
+    assert page.took < 2 and page.said == []
+    assert page.asked == [file.as_uri()]
+    assert page.title() == "A made-up run"
+
+
+def test_fits_its_width_and_can_be_read(page):
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    for selector in ("body", ".facts", "nav a", "figcaption", "#list .ok", "#list .no", "figure svg text"):
+        element = page.locator(selector).first
+        of = "fill" if selector.endswith("text") else "color"
+        colour = element.evaluate(f"e => getComputedStyle(e).{of}")
+        assert contrast(colour, paper) >= 4.5, (selector, colour, paper)
+    dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+    assert (luminance(paper) < 0.1) == dark
+
+
+def test_search_and_filters(page):
+    count, entries = page.locator("#count"), page.locator("#list details.question")
+    assert count.text_content() == "60 of 60 questions" and entries.count() == 20
+    page.locator("#more").click()
+    assert entries.count() == 40
+    page.locator("#search").fill("question 17?")
+    page.wait_for_function("document.getElementById('count').textContent.startsWith('1 of')")
+    assert entries.count() == 1 and "question 17?" in entries.first.text_content()
+    page.locator("#search").fill("no such words anywhere")
+    page.wait_for_function("document.getElementById('count').textContent.startsWith('0 of')")
+    page.locator("#search").fill("")
+    page.wait_for_function("document.getElementById('count').textContent.startsWith('60 of')")
+    page.locator("#outcome").select_option("none")
+    assert count.text_content() == "1 of 60 questions"
+    page.locator("#outcome").select_option("right")
+    page.locator("#method").select_option(label="moi")
+    right = int(count.text_content().split()[0])
+    page.locator("#outcome").select_option("wrong")
+    assert right + int(count.text_content().split()[0]) == 60
+    page.locator("#outcome").select_option("gained")
+    assert 0 < int(count.text_content().split()[0]) < right
+
+
+def test_a_question_shows_how_it_was_answered(page):
+    page.locator("#search").fill("owned")
+    page.wait_for_function("document.getElementById('count').textContent.startsWith('1 of')")
+    question = page.locator("#list details.question")
+    assert question.locator(".body").inner_text() == ""
+    question.locator("summary").first.click()
+    text = question.inner_text()
+    assert text.startswith("<script>document.title")
+    for expected in ("read in order", "utilities", "P(best)", "candidate 1", "It is the second.", "▸ R@1", "support"):
+        assert expected in text, expected
+    assert question.locator(".chip.gold").count() > 3
+    assert page.title() == "A made-up run"
+
+
+def test_keyboard(page):
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    summary = page.locator("#list details.question > summary").first
+    summary.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#list details.question").first.get_attribute("open") is not None

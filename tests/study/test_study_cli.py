@@ -1,0 +1,100 @@
+"""fastreader study and fastreader report."""
+
+import json
+import sys
+from unittest import mock
+
+import pytest
+from scripted import ScriptedReader
+from typer.testing import CliRunner
+
+from fastreader import cli
+from fastreader.reader import Reader
+
+
+@pytest.fixture
+def questions(tmp_path):
+    file = tmp_path / "q.jsonl"
+    rows = [
+        {"id": f"q{i}", "question": f"Question {i}?", "answers": ["yes"], "ctxs": [{"text": "It is yes."}]}
+        for i in range(3)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+@pytest.fixture(autouse=True)
+def reader():
+    made = ScriptedReader(lambda prompt, i: "yes" if "It is yes" in prompt else "no")
+    with mock.patch.object(Reader, "load", return_value=made):
+        yield made
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.app, list(map(str, arguments)))
+
+
+def test_a_study_by_flags_and_its_report(questions, tmp_path):
+    common = ("study", "--data", questions, "--method", "sure:base", "--method", "sure:no_retrieval", "--reader", "r")
+    done = run(*common, "-o", tmp_path / "run", "--limit", 2)
+    assert done.exit_code == 0 and "4 rows" in done.stderr and "(4 new)" in done.stderr and done.stdout == ""
+    done = run(*common, "-o", tmp_path / "run", "--resume")
+    assert done.exit_code == 0 and "6 rows" in done.stderr and "(2 new)" in done.stderr
+    done = run(
+        "report", tmp_path / "run", "-o", tmp_path / "r.html", "--csv", tmp_path / "csv", "--svg", tmp_path / "svg"
+    )
+    assert done.exit_code == 0, done.output
+    written = done.stdout.splitlines()
+    assert written[0] == str(tmp_path / "r.html") and str(tmp_path / "csv" / "summary.csv") in written
+    assert "not shown: Position bias: no method" in done.stderr
+    assert "sure:<wbr>no_<wbr>retrieval" in (tmp_path / "r.html").read_text()
+    table = (tmp_path / "csv" / "summary.csv").read_text().splitlines()
+    assert len(table) == 3 and table[1].startswith("sure:base,") and ",1.0," in table[1]
+
+
+def test_a_study_file(questions, tmp_path):
+    file = tmp_path / "s.yaml"
+    file.write_text("data: q.jsonl\nreader: r\nmethods: [sure:base, noise:gold]\n")
+    done = run("study", file, "-o", tmp_path / "run")
+    assert done.exit_code == 0 and "3 left out" in done.stderr
+
+
+def test_list():
+    done = run("study", "--list")
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert done.exit_code == 0 and {"base", "moi", "sure", "eor:majority"} < {name for name, _ in lines}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("study", "none.toml", "-o", "run"), "none.toml: no such file"),
+        (("study", "-o", "run"), "expected a study file, or --data and at least one --method"),
+        (("study", "--data", "none.jsonl", "--method", "sure", "-o", "run"), "none.jsonl: no such file"),
+        (("study", "--data", "none.jsonl", "--method", "shure", "-o", "run"), "did you mean 'sure'?"),
+        (("study", "--data", "x", "--method", "sure", "--method", "sure", "-o", "run"), "two methods are named 'sure'"),
+        (("study", "--data", "x", "--method", "sure"), "--output"),
+        (("report", "run"), "--output: expected a file"),
+        (("report", "nothing", "-o", "x.html"), "not the folder of a run"),
+        (("report", "run", "-o", "x.pdf"), "expected an .html file"),
+    ],
+)
+def test_errors_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fastreader", *arguments])
+    monkeypatch.setenv("COLUMNS", "1000")
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and message in said and said.startswith("error:") and len(said.splitlines()) == 1
+
+
+def test_rows_that_fail_make_the_command_fail(questions, tmp_path, reader):
+    from fastreader.errors import ContextOverflowError
+
+    def fail(*_, **__):
+        raise ContextOverflowError("too long")
+
+    reader.generate = fail
+    done = run("study", "--data", questions, "--method", "sure:base", "-o", tmp_path / "run", "--reader", "r")
+    assert done.exit_code == 3 and "3 failed" in done.stderr
