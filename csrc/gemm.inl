@@ -1,5 +1,7 @@
 // C [rows][32], its rows ldc apart, = (or +=) A [rows][depth] B [depth][32] for rows and depth multiples of 32.
 // A: row r, columns k..k+31 at A + r * lda + (k / 32) * a_step. B: float [depth][32], or bf16 pairs [depth / 2][32][2].
+// Depth is added up 32 at a time and all products of split operands before the next 32, in this order whatever the
+// sizes, so that a product in several calls (each adding to C) gives the bits of one.
 
 // One operand of a product: TERMS matrices whose sum is the value.
 template <typename T, int TERMS>
@@ -71,10 +73,11 @@ FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Opera
       _tile_zero(2);
       _tile_zero(3);
     }
-    for (int product = 0; product < kProducts<TA, TB>; ++product) {
-      const bf16* left = a.data + term_of_a<TA, TB>(product) * a.term_stride + row * lda;
-      const bf16* right = b.data + term_of_b<TA, TB>(product) * b.term_stride;
-      for (int64_t k = 0; k < depth; k += 32, left += a_step, right += 32 * kStrip) {
+    for (int64_t k = 0; k < depth; k += 32) {
+#pragma GCC unroll 4
+      for (int product = 0; product < kProducts<TA, TB>; ++product) {
+        const bf16* left = a.data + term_of_a<TA, TB>(product) * a.term_stride + row * lda + k / 32 * a_step;
+        const bf16* right = b.data + term_of_b<TA, TB>(product) * b.term_stride + k * kStrip;
         _tile_loadd(6, right, kStrip * 4);
         _tile_loadd(4, left, lda * 2);
         _tile_dpbf16ps(0, 4, 6);
@@ -103,10 +106,11 @@ FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Opera
       acc[r][0] = add ? _mm512_loadu_ps(c + (row + r) * ldc) : _mm512_setzero_ps();
       acc[r][1] = add ? _mm512_loadu_ps(c + (row + r) * ldc + 16) : _mm512_setzero_ps();
     }
-    for (int product = 0; product < kProducts<TA, TB>; ++product) {
-      const bf16* left = a.data + term_of_a<TA, TB>(product) * a.term_stride + row * lda;
-      const bf16* right = b.data + term_of_b<TA, TB>(product) * b.term_stride;
-      for (int64_t k = 0; k < depth; k += 32, left += a_step) {
+    for (int64_t k = 0; k < depth; k += 32) {
+#pragma GCC unroll 4
+      for (int product = 0; product < kProducts<TA, TB>; ++product) {
+        const bf16* left = a.data + term_of_a<TA, TB>(product) * a.term_stride + row * lda + k / 32 * a_step;
+        const bf16* right = b.data + term_of_b<TA, TB>(product) * b.term_stride + k * kStrip;
         for (int64_t j = 0; j < 32; j += 2, right += 2 * kStrip) {
           const __m512bh first = (__m512bh)_mm512_loadu_si512(right);
           const __m512bh second = (__m512bh)_mm512_loadu_si512(right + 32);

@@ -26,24 +26,41 @@ struct Source {
   int64_t head_stride;
 };
 
+// Keys of one path are summed in chunks of 32 by depth and the chunks in segments of 16, each segment apart. So the
+// order of every sum is a matter of the path alone, and results do not depend on what else the tree holds.
+constexpr int64_t kSegment = 16; // chunks
+
+// 32 slots of keys; see tree_slots.cpp. Births and ends are places of queries: a slot is seen from its birth to its end.
+struct Chunk {
+  int32_t level; // depth / 32 of its keys
+  int32_t first_birth, last_birth; // an empty slot is never born
+  int32_t first_end, last_end;
+};
+
 struct AttentionArgs {
   Source query, key, value; // [Tq, Hq, D], [Tk, Hk, D], [Tk, Hk, Dv]
   int64_t queries, keys, heads, key_heads, groups, size, value_size;
-  int64_t padded_keys, padded_size, padded_value_size; // multiples of 32
+  int64_t slots, padded_size, padded_value_size; // multiples of 32
   const int32_t* place; // [Tq] anchors
-  const int32_t* until; // [Tk]
+  const int32_t* slot_key; // [slots], -1 where empty
+  const int32_t *slot_birth, *slot_end; // [slots]
+  const Chunk* chunks; // [slots / 32]
   const int32_t* query_positions; // [Tq], read with a window only
   const int32_t* key_positions; // [Tk]
   float scale;
   int64_t window; // 0: none
   float softcap; // 0: none
-  // The schedule.
+  // The schedule; blocks are runs of slots, whole chunks of one segment.
   int64_t tiles, tile_rows, key_block; // tile_rows: rows of the largest tile, a multiple of 32
   const int32_t *tile_start, *tile_stop, *block_ptr, *block_start, *block_stop;
   const bool* block_full;
-  // Packed operands: keys [terms][Hk][padded_keys][padded_size], values [terms][Hk][padded_keys / 32][padded_value_size][32].
+  // Packed operands: keys [terms][Hk][slots][padded_size], values [terms][Hk][slots / 32][padded_value_size][32].
   void* packed_keys;
   void* packed_values;
+  // Where there are few tiles each segment is a task of its own (0 parts: not so), which leaves its state here:
+  // sums [tiles][Hk][parts][tile_rows / 32][padded_value_size][32], maximum [tiles][Hk][parts][tile_rows], two totals each.
+  int64_t parts;
+  float *part_sums, *part_maximum, *part_total;
   // [Tq, Hq, Dv] contiguous, float or bf16; lse float [Tq, Hq] or null.
   void* out;
   bool out_bf16;
@@ -138,10 +155,12 @@ struct GateArgs {
 struct Kernels {
   int64_t operand_bytes; // of one element of a packed operand, all its terms together
   int64_t weight_bytes; // of one element of a packed weight, all its terms together
-  // Pack one group of 32 keys of one head.
-  void (*pack_keys)(const AttentionArgs&, int64_t head, int64_t group);
-  // One tile of queries for one key head.
-  void (*attend)(const AttentionArgs&, int64_t tile, int64_t head, void* workspace);
+  // Pack one chunk of 32 slots of one head.
+  void (*pack_keys)(const AttentionArgs&, int64_t head, int64_t chunk);
+  // One tile of queries for one key head, of all segments (part -1) or of one.
+  void (*attend)(const AttentionArgs&, int64_t tile, int64_t head, int64_t part, void* workspace);
+  // Joins the parts of a tile.
+  void (*join)(const AttentionArgs&, int64_t tile, int64_t head, void* workspace);
   // One row for one key head.
   void (*attend_row)(const RowAttentionArgs&, int64_t row, int64_t head, void* workspace);
   // One block of rows against one slice of the vocabulary.

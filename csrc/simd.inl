@@ -47,13 +47,14 @@ FR_INLINE int32_t maximum_of(const int32_t* p, int64_t n) {
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kLn2 = 0.69314718055994530942f;
+constexpr double kLn2Wide = 0.69314718055994530942;
 
-// 2^x, exactly 0 at -inf. Relative error of the polynomial 2.6e-6 (DEGREE 4), 7.5e-8 (5), 1.9e-9 (6).
-template <int DEGREE>
-FR_INLINE vf exp2v(vf x) {
+// Relative error of the polynomials for 2^f: 2.6e-6 (DEGREE 4), 7.5e-8 (5), 1.9e-9 (6, exact at f = 0).
 #if FR_AVX512
-  const __m512 z = (__m512)x;
-  const vf f = (vf)_mm512_reduce_ps(z, 0x09); // x - floor(x)
+// 2^(x - floor(x)).
+template <int DEGREE>
+FR_INLINE vf exp2_fraction(vf x) {
+  const vf f = (vf)_mm512_reduce_ps((__m512)x, 0x09);
   vf p;
   if constexpr (DEGREE == 4) {
     p = fill(0.01353414636105299f);
@@ -77,22 +78,60 @@ FR_INLINE vf exp2v(vf x) {
     p = p * f + fill(0.6931470036506653f);
     p = p * f + fill(1.0f);
   }
-  return (vf)_mm512_scalef_ps((__m512)p, z);
+  return p;
+}
 #else
-  const vf low = fill(-126.0f);
-  const vf clamped = x > low ? x : low;
-  const vf magic = fill(12582912.0f); // 1.5 * 2^23: adding it rounds to an integer kept in the low bits
-  const vf shifted = clamped + magic;
-  const vf f = clamped - (shifted - magic);
+// 2^f for f in [-1/2, 1/2].
+template <int DEGREE>
+FR_INLINE vf exp2_near(vf f) {
   vf p = fill(0.00015345819701906294f);
   p = p * f + fill(0.0013399936724454165f);
   p = p * f + fill(0.009618489071726799f);
   p = p * f + fill(0.05550328642129898f);
   p = p * f + fill(0.24022646248340607f);
   p = p * f + fill(0.6931471824645996f);
-  p = p * f + fill(1.0f);
-  const vf scaled = (vf)((vi)p + ((vi)shifted << 23));
+  return p * f + fill(1.0f);
+}
+#endif
+
+// 2^x, exactly 0 at -inf.
+template <int DEGREE>
+FR_INLINE vf exp2v(vf x) {
+#if FR_AVX512
+  return (vf)_mm512_scalef_ps((__m512)exp2_fraction<DEGREE>(x), (__m512)x);
+#else
+  const vf low = fill(-126.0f);
+  const vf clamped = x > low ? x : low;
+  const vf magic = fill(12582912.0f); // 1.5 * 2^23: adding it rounds to an integer kept in the low bits
+  const vf shifted = clamped + magic;
+  const vf scaled = (vf)((vi)exp2_near<DEGREE>(clamped - (shifted - magic)) + ((vi)shifted << 23));
   return x < low ? vf{} : scaled;
+#endif
+}
+
+// The integer nearest x; x itself from 2^22 on.
+FR_INLINE vf whole(vf x) {
+#if FR_AVX512
+  return (vf)_mm512_roundscale_ps((__m512)x, 0);
+#else
+  const vf magic = fill(12582912.0f), bound = fill(4194304.0f);
+  const vf rounded = (x + magic) - magic;
+  return (x < bound) & (x > -bound) ? rounded : x;
+#endif
+}
+
+// 2^(t - m) for a whole m (or at most as large as leaves 2^(t - m) finite): 2^t times an exact power of two, so that
+// what is rounded does not depend on m. Exactly 0 at t = -inf and where the result is below the normal numbers.
+template <int DEGREE>
+FR_INLINE vf exp2_below(vf t, vf m) {
+#if FR_AVX512
+  // Rounded down, t - m keeps the whole part that t has.
+  const vf exponent = (vf)_mm512_sub_round_ps((__m512)t, (__m512)m, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  return (vf)_mm512_scalef_ps((__m512)exp2_fraction<DEGREE>(t), (__m512)exponent);
+#else
+  const vf n = whole(t), exponent = n - m, magic = fill(12582912.0f);
+  const vf power = (vf)((((vi)(exponent + magic)) << 23) + fill(127 << 23));
+  return exponent < fill(-126.0f) ? vf{} : exp2_near<DEGREE>(t - n) * power;
 #endif
 }
 

@@ -28,6 +28,7 @@ constexpr Kernels kTable = {
     TA * static_cast<int64_t>(sizeof(T)),
     pack_keys<T, TA>,
     attend<T, TA>,
+    join<T, TA>,
     attend_row,
     logprob<T, TA, TB>,
     pack_weight<T, TA>,

@@ -9,6 +9,8 @@ namespace fastreader {
 namespace {
 
 constexpr int64_t kMaxSize = 256;
+constexpr int64_t kEnoughTasks = 16; // with fewer tiles x heads each segment of keys is a task
+constexpr int64_t kPartBytes = 64 << 20; // the most that their states may take
 
 const int32_t* indices(const at::Tensor& tensor, int64_t length, const char* name) {
   TORCH_CHECK(tensor.scalar_type() == at::kInt && tensor.dim() == 1 && tensor.is_contiguous() &&
@@ -17,6 +19,8 @@ const int32_t* indices(const at::Tensor& tensor, int64_t length, const char* nam
               tensor.sizes());
   return tensor.const_data_ptr<int32_t>();
 }
+
+int64_t segment_of(const AttentionArgs& a, int64_t slot) { return a.chunks[slot / kStrip].level / kSegment; }
 
 // A schedule that reached past the tensors would read foreign memory, one that left out queries leave them unset.
 void check_schedule(const AttentionArgs& a, int64_t blocks) {
@@ -29,14 +33,17 @@ void check_schedule(const AttentionArgs& a, int64_t blocks) {
                 "tree_attention: tile ", t, " of the schedule is out of order");
   }
   for (int64_t b = 0; b < blocks; ++b) {
-    TORCH_CHECK(0 <= a.block_start[b] && a.block_start[b] < a.block_stop[b] && a.block_stop[b] <= a.keys,
+    TORCH_CHECK(0 <= a.block_start[b] && a.block_start[b] < a.block_stop[b] && a.block_stop[b] <= a.slots &&
+                    a.block_start[b] % kStrip == 0 && a.block_stop[b] % kStrip == 0,
                 "tree_attention: block ", b, " of the schedule is out of range");
+    TORCH_CHECK(segment_of(a, a.block_start[b]) == segment_of(a, a.block_stop[b] - 1),
+                "tree_attention: block ", b, " of the schedule is in two segments");
   }
 }
 
 std::tuple<at::Tensor, at::Tensor> tree_attention(
-    const at::Tensor& query_in, const at::Tensor& key_in, const at::Tensor& value_in, const at::Tensor& until,
-    const at::Tensor& anchor, const std::optional<at::Tensor>& query_positions,
+    const at::Tensor& query_in, const at::Tensor& key_in, const at::Tensor& value_in, const at::Tensor& slot_key,
+    const at::Tensor& slot_birth, const at::Tensor& slot_end, const at::Tensor& chunks, const at::Tensor& anchor, const std::optional<at::Tensor>& query_positions,
     const std::optional<at::Tensor>& key_positions, const at::Tensor& tile_start, const at::Tensor& tile_stop,
     const at::Tensor& block_ptr, const at::Tensor& block_start, const at::Tensor& block_stop,
     const at::Tensor& block_full, double scale, std::optional<int64_t> window, std::optional<double> softcap,
@@ -66,15 +73,27 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(
   at::Tensor out = at::empty({a.queries, a.heads, a.value_size}, query.options());
   at::Tensor lse = at::full({return_lse ? a.queries : 0, a.heads}, -std::numeric_limits<float>::infinity(),
                             query.options().dtype(at::kFloat));
-  if (out.numel() == 0 || a.keys == 0) return {out.zero_(), lse};
+  a.slots = slot_key.size(0);
+  if (out.numel() == 0 || a.slots == 0) return {out.zero_(), lse};
 
   a.groups = a.heads / a.key_heads;
-  a.padded_keys = round_up(a.keys, kStrip);
   a.padded_size = round_up(a.size, kStrip);
   a.padded_value_size = round_up(a.value_size, kStrip);
   const at::Tensor place = anchor.to(at::kInt).contiguous();
   a.place = indices(place, a.queries, "anchor");
-  a.until = indices(until, a.keys, "until");
+  TORCH_CHECK(a.slots % kStrip == 0, "tree_attention: slots must be whole chunks, got ", a.slots);
+  a.slot_key = indices(slot_key, a.slots, "slot_key");
+  a.slot_birth = indices(slot_birth, a.slots, "slot_birth");
+  a.slot_end = indices(slot_end, a.slots, "slot_end");
+  for (int64_t slot = 0; slot < a.slots; ++slot) {
+    TORCH_CHECK(-1 <= a.slot_key[slot] && a.slot_key[slot] < a.keys, "tree_attention: slot ", slot, " is out of range");
+  }
+  constexpr int64_t kFields = sizeof(Chunk) / sizeof(int32_t);
+  TORCH_CHECK(chunks.scalar_type() == at::kInt && chunks.is_contiguous() && chunks.dim() == 2 &&
+                  chunks.size(0) == a.slots / kStrip && chunks.size(1) == kFields,
+              "tree_attention: chunks must be contiguous int32 [", a.slots / kStrip, ", ", kFields, "], got ",
+              chunks.sizes());
+  a.chunks = reinterpret_cast<const Chunk*>(chunks.const_data_ptr<int32_t>());
   if (window.has_value()) {
     TORCH_CHECK(query_positions.has_value() && key_positions.has_value(), "tree_attention: a window needs positions");
     a.window = std::min<int64_t>(*window, std::numeric_limits<int32_t>::max());
@@ -98,8 +117,7 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(
     a.tile_rows = std::max(a.tile_rows, round_up((a.tile_stop[t] - a.tile_start[t]) * a.groups, kStrip));
   }
   for (int64_t b = 0; b < blocks; ++b) {
-    const int64_t base = a.block_start[b] / kStrip * kStrip;
-    a.key_block = std::max(a.key_block, round_up(a.block_stop[b], kStrip) - base);
+    a.key_block = std::max<int64_t>(a.key_block, a.block_stop[b] - a.block_start[b]);
   }
   a.out = out.data_ptr();
   a.out_bf16 = dtype == at::kBFloat16;
@@ -107,17 +125,44 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(
 
   const Mode mode = split ? Mode::split : dtype == at::kBFloat16 ? Mode::bf16 : Mode::f32;
   const Kernels& kernels = kernels_for(resolve_isa(std::string(isa_name)), mode);
-  const int64_t row_bytes = a.key_heads * a.padded_keys * kernels.operand_bytes;
+  const int64_t row_bytes = a.key_heads * a.slots * kernels.operand_bytes;
   const at::Tensor packed_keys = at::empty({row_bytes * a.padded_size}, at::kByte);
   const at::Tensor packed_values = at::empty({row_bytes * a.padded_value_size}, at::kByte);
   a.packed_keys = packed_keys.data_ptr();
   a.packed_values = packed_values.data_ptr();
-  const int64_t groups = a.padded_keys / kStrip;
-  at::parallel_for(0, a.key_heads * groups, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) kernels.pack_keys(a, i / groups, i % groups);
+  const int64_t count = a.slots / kStrip;
+  at::parallel_for(0, a.key_heads * count, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) kernels.pack_keys(a, i / count, i % count);
   });
-  run_tasks(kernels, a.tiles * a.key_heads, kernels.attend_workspace(a), [&](int64_t i, void* workspace) {
-    kernels.attend(a, i % a.tiles, i / a.tiles, workspace);
+  const int64_t tasks = a.tiles * a.key_heads;
+  at::Tensor sums, maximum, total;
+  if (tasks < kEnoughTasks) {
+    int64_t parts = 0;
+    for (int64_t b = 0; b < blocks; ++b) parts = std::max(parts, segment_of(a, a.block_start[b]) + 1);
+    const int64_t rows = tasks * parts * a.tile_rows;
+    if (parts > 1 && rows * a.padded_value_size * static_cast<int64_t>(sizeof(float)) <= kPartBytes) {
+      a.parts = parts;
+      const auto options = query.options().dtype(at::kFloat);
+      sums = at::empty({rows * a.padded_value_size}, options);
+      maximum = at::empty({rows}, options);
+      total = at::empty({2 * rows}, options);
+      a.part_sums = sums.mutable_data_ptr<float>();
+      a.part_maximum = maximum.mutable_data_ptr<float>();
+      a.part_total = total.mutable_data_ptr<float>();
+    }
+  }
+  const int64_t bytes = kernels.attend_workspace(a);
+  if (a.parts == 0) {
+    run_tasks(kernels, tasks, bytes, [&](int64_t i, void* workspace) {
+      kernels.attend(a, i % a.tiles, i / a.tiles, -1, workspace);
+    });
+    return {out, lse};
+  }
+  run_tasks(kernels, tasks * a.parts, bytes, [&](int64_t i, void* workspace) {
+    kernels.attend(a, i / a.parts % a.tiles, i / a.parts / a.tiles, i % a.parts, workspace);
+  });
+  run_tasks(kernels, tasks, bytes, [&](int64_t i, void* workspace) {
+    kernels.join(a, i % a.tiles, i / a.tiles, workspace);
   });
   return {out, lse};
 }

@@ -219,16 +219,15 @@ def arguments(tree, mode="float32", window=None):
     count = len(tree)
     positions = torch.from_numpy(tree.positions)
     plan = AttentionPlan(tree.until, None, tree.positions, tree.positions)
-    schedule = [torch.from_numpy(a) for a in plan.schedule(window, 42, 64, 32).arrays]
+    tables = [torch.from_numpy(a) for a in (*plan.slots.arrays, *plan.slot_schedule(window, 42, 64).arrays)]
     drawn = quantised(mode, *inputs(0, count, count, 3, 1))
-    until = torch.from_numpy(tree.until)
     return (
         *drawn,
-        until,
+        *tables[:4],
         torch.arange(count),
         positions,
         positions,
-        *schedule,
+        *tables[4:],
         0.125,
         window,
         None,
@@ -245,12 +244,80 @@ def test_opcheck(mode, window):
     torch.library.opcheck(torch.ops.fastreader.tree_attention.default, arguments(tree, mode, window))
 
 
+def test_opcheck_slots():
+    torch.library.opcheck(torch.ops.fastreader.tree_slots.default, (torch.tensor([4, 4, 3, 4], dtype=torch.int32),))
+
+
 def test_a_schedule_out_of_range_is_refused():
     tree = forest(np.random.default_rng(0), 4, 30)
     good = list(arguments(tree))
-    for index, change in ((8, 1), (11, len(tree)), (7, 1)):  # tile_stop, block_stop, tile_start
+    # slot_key, tile_start, tile_stop, block_stop
+    for index, place, change in ((3, 0, len(tree)), (10, 0, 1), (11, -1, 1), (14, -1, 32 * len(tree))):
         bad = list(good)
         bad[index] = good[index].clone()
-        bad[index][-1 if index != 7 else 0] += change
-        with pytest.raises(RuntimeError, match="schedule"):
+        bad[index][place] += change
+        with pytest.raises(RuntimeError, match=r"schedule|out of range"):
             torch.ops.fastreader.tree_attention(*bad)
+
+
+def test_until_of_no_tree_is_refused():
+    with pytest.raises(InputError, match="not of a tree in depth-first order: key 1 lasts until 3"):
+        tree_attention(*inputs(0, 3, 3), torch.tensor([2, 3, 3], dtype=torch.int32), scale=1.0, impl="cpu")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("window", [None, 40])
+def test_a_path_gives_the_same_bits_in_any_tree(isa, mode, window):
+    """Alone, among siblings that branch off everywhere, and in tiles of other rows: no bit of it changes."""
+    rng = np.random.default_rng(3)
+    body = rng.integers(0, 50, 1100).tolist()
+    cuts = [31, 64, 511, 512, 700, 701, *[1100] * 9]
+    tails = [rng.integers(0, 50, n).tolist() for n in (600, 9, 70, 33, 2, 5, *range(2, 11))]
+    tree = PrefixTree.build([(body[:cut] + tail, []) for cut, tail in zip(cuts, tails, strict=True)])
+    count, scale = len(tree), 0.125
+    drawn = inputs(4, count, count, 3, 1)
+    # A few keys far above the others, and a rising trend: references and maxima change on the way.
+    drawn[0] *= 3
+    drawn[1] *= torch.linspace(0.2, 2.0, count)[:, None, None]
+    query, key, value = quantised(mode, *drawn)
+    positions = torch.from_numpy(tree.positions)
+
+    def run(rows):
+        size = torch.full((len(rows),), len(rows), dtype=torch.int32)
+        until = torch.from_numpy(tree.until) if len(rows) == count else size
+        place = {"query_positions": positions[rows], "key_positions": positions[rows], "window": window}
+        return tree_attention(
+            query[rows],
+            key[rows],
+            value[rows],
+            until,
+            scale=scale,
+            impl="cpu",
+            split=mode == "split",
+            return_lse=True,
+            **place,
+        )
+
+    packed, packed_lse = run(torch.arange(count))
+    for leaf in tree.leaves:
+        path = torch.tensor(tree.path(int(leaf)))
+        alone, lse = run(path)
+        assert torch.equal(alone, packed[path]) and torch.equal(lse, packed_lse[path])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_few_queries_split_over_the_keys_give_the_same_bits(isa, mode):
+    """Decoding: three tokens by their anchors, one of which sees nothing, against the whole pass over the same tree."""
+    tree = forest(np.random.default_rng(7), 4, 1900, 50)
+    count = len(tree)
+    assert tree.positions.max() > 1024  # three segments at least
+    query, key, value = quantised(mode, *inputs(6, count, count, 2, 1))
+    until = torch.from_numpy(tree.until)
+    options = {"scale": 0.125, "impl": "cpu", "split": mode == "split", "return_lse": True}
+    whole, whole_lse = tree_attention(query, key, value, until, **options)
+    anchor = torch.tensor([count - 1, int(tree.positions.argmax()), 5])
+    few, lse = tree_attention(query[anchor], key, value, until, anchor=anchor, **options)
+    assert torch.equal(few, whole[anchor]) and torch.equal(lse, whole_lse[anchor])
+    nowhere = torch.tensor([-1, 5])
+    got, lse = tree_attention(query[nowhere], key, value, until, anchor=nowhere, **options)
+    assert bool((got[0] == 0).all()) and bool(lse[0].isneginf().all()) and torch.equal(got[1], few[2])

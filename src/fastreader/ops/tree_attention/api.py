@@ -130,7 +130,6 @@ def tree_attention(
         query,
         key,
         value,
-        until,
         places,
         query_positions,
         key_positions,

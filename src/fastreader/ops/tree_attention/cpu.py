@@ -9,7 +9,7 @@ from fastreader.ops import extension
 from fastreader.ops.tree_attention import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.tree_attention.plan import AttentionPlan
 
-_STRIP = 32  # query rows a strip, and keys a packed group (kStrip in csrc/kernels.h)
+_STRIP = 32  # query rows a strip (kStrip in csrc/kernels.h)
 _ROWS = 128  # rows a tile at most, where one token's heads are not more
 _KEY_BLOCK = 64  # softmax over more would let the tile unit fall asleep, see csrc/tree_attention_tile.inl
 _MAX_SIZE = 256
@@ -46,7 +46,6 @@ def tree_attention_cpu(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    until: Tensor,
     anchor: Tensor,
     query_positions: Tensor | None,
     key_positions: Tensor | None,
@@ -57,14 +56,17 @@ def tree_attention_cpu(
     plan: AttentionPlan,
     return_lse: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Arguments as `tree_attention`; returns (output [Tq, Hq, Dv], lse float32 [Tq, Hq], empty unless asked for)."""
+    """Arguments as `tree_attention`, the tree in the plan.
+
+    Returns (output [Tq, Hq, Dv], lse float32 [Tq, Hq], empty unless asked for).
+    """
     groups = query.shape[1] // max(key.shape[1], 1)
-    schedule = plan.schedule(window, query_block(max(groups, 1)), _KEY_BLOCK, _STRIP)
+    schedule = plan.slot_schedule(window, query_block(max(groups, 1)), _KEY_BLOCK)
     out, lse = torch.ops.fastreader.tree_attention(
         query,
         key,
         value,
-        until.contiguous(),
+        *(torch.from_numpy(array) for array in plan.slots.arrays),
         anchor,
         None if query_positions is None else query_positions.contiguous(),
         None if key_positions is None else key_positions.contiguous(),

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from fastreader.errors import InputError
 from fastreader.ops.tree_attention.schedule import Schedule, make_schedule
+from fastreader.ops.tree_attention.slots import Slots, make_slot_schedule
 from fastreader.ops.tree_attention.tiles import Tiles, cut_tiles
 
 
@@ -34,6 +35,7 @@ class AttentionPlan:
         self.query_positions = query_positions
         self.key_positions = key_positions
         self._schedules: dict[tuple[int | None, int, int, int], Schedule] = {}
+        self._slot_schedules: dict[tuple[int | None, int, int], Schedule] = {}
 
     @cached_property
     def tiles(self) -> Tiles:
@@ -46,8 +48,7 @@ class AttentionPlan:
         Raises:
             InputError: a window, and the plan was made without positions.
         """
-        if window is not None and (self.query_positions is None or self.key_positions is None):
-            raise InputError("AttentionPlan.schedule: a window needs query_positions and key_positions, got None")
+        self._check_window(window)
         key = (window, query_block, key_block, key_align)
         if key not in self._schedules:
             self._schedules[key] = make_schedule(
@@ -61,3 +62,37 @@ class AttentionPlan:
                 key_align=key_align,
             )
         return self._schedules[key]
+
+    @cached_property
+    def slots(self) -> Slots:
+        """Where the C++ kernels keep the keys; needs the extension.
+
+        Raises:
+            InputError: `until` is not of a tree in depth-first order.
+        """
+        return Slots.of(self.until)
+
+    def slot_schedule(self, window: int | None, query_block: int, key_block: int) -> Schedule:
+        """The schedule of the C++ kernels, its blocks runs of slots; made once, arguments as `make_slot_schedule`.
+
+        Raises:
+            InputError: as `schedule` and `slots`.
+        """
+        self._check_window(window)
+        key = (window, query_block, key_block)
+        if key not in self._slot_schedules:
+            self._slot_schedules[key] = make_slot_schedule(
+                self.slots,
+                self.until,
+                self.anchor,
+                self.query_positions,
+                self.key_positions,
+                window,
+                query_block=query_block,
+                key_block=key_block,
+            )
+        return self._slot_schedules[key]
+
+    def _check_window(self, window: int | None) -> None:
+        if window is not None and (self.query_positions is None or self.key_positions is None):
+            raise InputError("AttentionPlan.schedule: a window needs query_positions and key_positions, got None")

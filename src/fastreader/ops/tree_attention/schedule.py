@@ -119,9 +119,9 @@ def make_schedule(
     """
     until64 = until.astype(np.int64)
     place = anchor.astype(np.int64)
-    bounds = _tile_bounds(until64, place, query_block, key_block)
+    bounds = tile_bounds(until64, place, query_block, key_block)
     tiles = len(bounds) - 1
-    runs = _Runs.of(until64, key_positions if window is not None else None)
+    runs = Runs.of(until64, key_positions if window is not None else None)
     pieces = _pieces(runs, place, bounds, query_positions, window)
     starts, stops, full, owner = _blocks(pieces, key_block, key_align)
     pointer = np.zeros(tiles + 1, dtype=np.int32)
@@ -135,13 +135,13 @@ def make_schedule(
         block_start=starts.astype(np.int32),
         block_stop=stops.astype(np.int32),
         block_full=full,
-        useful=_useful(runs, place, query_positions, window),
+        useful=useful_pairs(runs, place, query_positions, window),
         skipped=max(tiles * -(-len(until) // key_block) - len(starts), 0),
     )
 
 
 @dataclass(frozen=True)
-class _Runs:
+class Runs:
     """Maximal stretches of keys ``first:stop`` with one `until` and, under a window, consecutive positions."""
 
     first: Int64
@@ -150,7 +150,8 @@ class _Runs:
     position: Int64 | None  # of the first key
 
     @classmethod
-    def of(cls, until: Int64, key_positions: Int32 | None) -> _Runs:
+    def of(cls, until: Int64, key_positions: Int32 | None) -> Runs:
+        """The runs of a tree; positions under a window."""
         breaks = np.diff(until) != 0
         if key_positions is not None:
             breaks |= np.diff(key_positions) != 1
@@ -171,7 +172,7 @@ class _Pieces:
     full_stop: Int64
 
 
-def _tile_bounds(until: Int64, place: Int64, query_block: int, key_block: int) -> Int64:
+def tile_bounds(until: Int64, place: Int64, query_block: int, key_block: int) -> Int64:
     """Tile bounds [n + 1]. Tiles end where more falls out of sight than stays, so as not to carry it along.
 
     Between two such ends tiles are cut backwards, so that the short one is the first, which sees fewest keys.
@@ -199,8 +200,8 @@ def _tile_bounds(until: Int64, place: Int64, query_block: int, key_block: int) -
     return np.concatenate([starts, [count]])
 
 
-def _pieces(runs: _Runs, place: Int64, bounds: Int64, query_positions: Int32 | None, window: int | None) -> _Pieces:
-    tile, run, lowest, highest, least, most, all_see = _seen_runs(runs, place, bounds, query_positions)
+def _pieces(runs: Runs, place: Int64, bounds: Int64, query_positions: Int32 | None, window: int | None) -> _Pieces:
+    tile, run, lowest, highest, least, most, all_see = seen_runs(runs, place, bounds, query_positions)
     start = runs.first[run]
     stop = np.minimum(runs.stop[run], highest + 1)
     full_start = start.copy()
@@ -217,8 +218,8 @@ def _pieces(runs: _Runs, place: Int64, bounds: Int64, query_positions: Int32 | N
     return _Pieces(*(a[keep][order] for a in (tile, start, stop, full_start, full_stop)))
 
 
-def _seen_runs(
-    runs: _Runs, place: Int64, bounds: Int64, query_positions: Int32 | None
+def seen_runs(
+    runs: Runs, place: Int64, bounds: Int64, query_positions: Int32 | None
 ) -> tuple[Int64, Int64, Int64, Int64, Int64, Int64, Bool]:
     """(tile, run) pairs in which some query sees some key of the run, windows aside.
 
@@ -237,7 +238,7 @@ def _seen_runs(
         # The queries begin:end are contiguous, and so are the tiles they lie in.
         first_tile = np.searchsorted(bounds, begin, side="right") - 1
         last_tile = np.searchsorted(bounds, end, side="left")
-        run, offset = _expand(np.where(end > begin, last_tile - first_tile, 0))
+        run, offset = expand(np.where(end > begin, last_tile - first_tile, 0))
         tile = first_tile[run] + offset
         low = np.maximum(bounds[tile], begin[run])
         high = np.minimum(bounds[tile + 1], end[run])
@@ -246,7 +247,7 @@ def _seen_runs(
         least = np.minimum.reduceat(np.append(positions, 0), span)[::2] if len(span) else low
         most = np.maximum.reduceat(np.append(positions, 0), span)[::2] if len(span) else low
         return tile, run, lowest, highest, least, most, high - low == sizes[tile]
-    run, offset = _expand(end - begin)
+    run, offset = expand(end - begin)
     query = order[begin[run] + offset]
     tile = np.searchsorted(bounds, query, side="right") - 1
     by_pair = np.lexsort((run, tile))
@@ -258,7 +259,7 @@ def _seen_runs(
     return tile[heads], run[heads], lowest, highest, least, most, counts == sizes[tile[heads]]
 
 
-def _expand(counts: Int64) -> tuple[Int64, Int64]:
+def expand(counts: Int64) -> tuple[Int64, Int64]:
     """Row i repeated counts[i] times, and 0..counts[i]-1 beside it."""
     row = np.repeat(np.arange(len(counts)), counts)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -279,7 +280,7 @@ def _blocks(pieces: _Pieces, key_block: int, key_align: int) -> tuple[Int64, Int
     tails = np.append(heads[1:], len(pieces.tile)) - 1
     range_start, range_stop = pieces.start[heads], pieces.stop[tails]
     grid = range_start // key_align * key_align
-    owner, index = _expand(-(-(range_stop - grid) // key_block))
+    owner, index = expand(-(-(range_stop - grid) // key_block))
     start = np.maximum(grid[owner] + index * key_block, range_start[owner])
     stop = np.minimum(grid[owner] + (index + 1) * key_block, range_stop[owner])
     # Keys that every query sees, counted before each key of the pieces laid end to end: a block is full when
@@ -299,7 +300,7 @@ def _blocks(pieces: _Pieces, key_block: int, key_align: int) -> tuple[Int64, Int
     return start, stop, full, pieces.tile[heads][owner]
 
 
-def _useful(runs: _Runs, place: Int64, query_positions: Int32 | None, window: int | None) -> int:
+def useful_pairs(runs: Runs, place: Int64, query_positions: Int32 | None, window: int | None) -> int:
     """Visible (query, key) pairs."""
     order = np.argsort(place, kind="stable")
     ascending = place[order]
@@ -311,7 +312,7 @@ def _useful(runs: _Runs, place: Int64, query_positions: Int32 | None, window: in
         partial = total[inside] - total[begin] - (inside - begin) * (runs.first - 1)
         return int((partial + (end - inside) * (runs.stop - runs.first)).sum())
     assert query_positions is not None and runs.position is not None
-    run, offset = _expand(end - begin)
+    run, offset = expand(end - begin)
     query = order[begin[run] + offset]
     oldest = query_positions.astype(np.int64)[query] - window + 1
     low = runs.first[run] + np.maximum(oldest - runs.position[run], 0)

@@ -1,7 +1,7 @@
 """fastreader::tree_attention for torch.library: its signature, and shapes without data.
 
-The CPU kernel is registered by the C++ extension (csrc/tree_attention.cpp). The schedule comes as plain tensors,
-so that an op can be traced and exported.
+The CPU kernels are registered by the C++ extension (csrc/tree_attention.cpp, csrc/tree_slots.cpp). Slots and
+schedule come as plain tensors, so that an op can be traced and exported.
 """
 
 from __future__ import annotations
@@ -10,12 +10,20 @@ import torch
 from torch import Tensor
 
 LIBRARY = torch.library.Library("fastreader", "FRAGMENT")  # type: ignore[no-untyped-call]
+LIBRARY.define("tree_slots(Tensor until) -> (Tensor, Tensor, Tensor, Tensor)")  # type: ignore[no-untyped-call]
 LIBRARY.define(  # type: ignore[no-untyped-call]
-    "tree_attention(Tensor query, Tensor key, Tensor value, Tensor until, Tensor anchor, Tensor? query_positions, "
-    "Tensor? key_positions, Tensor tile_start, Tensor tile_stop, Tensor block_ptr, Tensor block_start, "
-    "Tensor block_stop, Tensor block_full, float scale, int? window, float? softcap, bool split, bool return_lse, "
-    "str isa) -> (Tensor, Tensor)"
+    "tree_attention(Tensor query, Tensor key, Tensor value, Tensor slot_key, Tensor slot_birth, Tensor slot_end, "
+    "Tensor chunks, Tensor anchor, Tensor? query_positions, Tensor? key_positions, Tensor tile_start, "
+    "Tensor tile_stop, Tensor block_ptr, Tensor block_start, Tensor block_stop, Tensor block_full, float scale, "
+    "int? window, float? softcap, bool split, bool return_lse, str isa) -> (Tensor, Tensor)"
 )
+
+
+@torch.library.register_fake("fastreader::tree_slots", lib=LIBRARY)  # type: ignore[untyped-decorator]
+def _fake_slots(until: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    chunks = torch.library.get_ctx().new_dynamic_size()
+    slots = [until.new_empty(32 * chunks) for _ in range(3)]
+    return slots[0], slots[1], slots[2], until.new_empty((chunks, 5))
 
 
 @torch.library.register_fake("fastreader::tree_attention", lib=LIBRARY)  # type: ignore[untyped-decorator]
@@ -23,7 +31,10 @@ def _fake(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    until: Tensor,
+    slot_key: Tensor,
+    slot_birth: Tensor,
+    slot_end: Tensor,
+    chunks: Tensor,
     anchor: Tensor,
     query_positions: Tensor | None,
     key_positions: Tensor | None,
