@@ -61,6 +61,7 @@ def draw(table: Table) -> Figure:
             low, high = [r["low"] for r in rows], [r["high"] for r in rows]
             axis.fill_between(ranks, low, high, color=COLOURS[index], alpha=0.15, lw=0)
         axis.set(xlabel="retriever's rank", title=label if len(labels) > 1 else "")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(axis="y")
     axes[0].set_ylabel("utility, nats")
     axes[0].legend(title="passages")
