@@ -308,15 +308,14 @@ def _held_out(
         surprise += float((left**2 / expected)[out].sum())
         rows += float(out.sum())
     r2 = float(gained.sum() / spread.sum())
-    return _HeldOut(r2, r2 > 0 and _beyond_chance(gained, spread), max(1.0, surprise / rows))
+    return _HeldOut(r2, r2 > 0 and _beyond_chance(gained), max(1.0, surprise / rows))
 
 
-def _beyond_chance(gained: FloatArray, spread: FloatArray) -> bool:
+def _beyond_chance(gained: FloatArray) -> bool:
     """Whether the questions gain: their mean by Student's t, or, robust to a few wild ones, their ranks by Wilcoxon's.
 
     Args:
-        gained: float64 [Q], squared error that the bias takes away from a question's held-out scores.
-        spread: float64 [Q], their squared error without it.
+        gained: float64 [Q], squared error that the bias takes away from each question's held-out scores.
     """
     from scipy.special import stdtrit
     from scipy.stats import wilcoxon
@@ -324,8 +323,7 @@ def _beyond_chance(gained: FloatArray, spread: FloatArray) -> bool:
     deviation = float(gained.std(ddof=1)) / np.sqrt(len(gained))
     if float(gained.mean()) > float(stdtrit(len(gained) - 1, 1 - _CHANCE)) * deviation:
         return True
-    shares = gained / np.where(spread > 0, spread, 1.0)
-    return bool(np.any(shares != 0) and wilcoxon(shares, alternative="greater").pvalue < _CHANCE)
+    return bool(np.any(gained != 0) and wilcoxon(gained, alternative="greater").pvalue < _CHANCE)
 
 
 def _against(theta: FloatArray, held: Pooled, kept: Pooled) -> FloatArray:
