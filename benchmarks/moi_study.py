@@ -79,7 +79,7 @@ class Study:
         self.arguments = arguments
         count = min(arguments.questions, len(examples))
         self.clusters = [cluster_of(i, e) for i, e in enumerate(examples[:count])]
-        self.folds = [fold_of(c, arguments.folds) for c in self.clusters]
+        self.folds = folds_of(self.clusters, arguments.folds, arguments.seed)
         self.ranks = [gold_rank(e) for e in examples[:count]]
         self.examples = [
             replace(e, passages=e.passages[: arguments.passages], candidates=[], id=str(i))
@@ -163,9 +163,11 @@ class Study:
             if dict(bias.measured_on) != json.loads(json.dumps(made)):
                 sys.exit(f"{path}: measured on other questions or settings; take another --output")
             return bias
+        gold = [gold_of(self.examples[i].passages) for i in pool]
+        known = sum(g is not None for g in gold)
         bias = calibrate(
             (scores[str(i)] for i in pool),
-            gold=[gold_of(self.examples[i].passages) for i in pool],
+            gold=gold if known >= 2 else None,  # fewer tell nothing of how far to trust P(best)
             seed=self.arguments.seed,
         )
         bias = replace(bias, measured_on=made)
@@ -232,8 +234,12 @@ def gold_rank(example: Example) -> int | None:
     return next((r for r, p in enumerate(example.passages, 1) if p.is_gold), None)
 
 
-def fold_of(cluster: str, folds: int) -> int:
-    return int(hashlib.sha256(cluster.encode()).hexdigest(), 16) % folds
+def folds_of(clusters: list[str], folds: int, seed: int) -> list[int]:
+    """A fold for each question: clusters stay whole, and folds differ by one cluster at most."""
+    distinct = list(dict.fromkeys(clusters))
+    order = np.random.default_rng(seed).permutation(len(distinct)).tolist()
+    fold = {distinct[c]: place % folds for place, c in enumerate(order)}
+    return [fold[c] for c in clusters]
 
 
 if __name__ == "__main__":

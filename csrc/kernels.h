@@ -50,6 +50,17 @@ struct AttentionArgs {
   float* lse;
 };
 
+// Rows that each see ranges of keys of their own.
+struct RowAttentionArgs {
+  Source query; // [B, Hq, D]
+  const Source *keys, *values; // for each part [Tk, Hk, D] and [Tk, Hk, Dv]
+  int64_t heads, groups, size, value_size, padded_size, padded_value_size; // padded to multiples of 32
+  // Row b sees keys start[r]..stop[r]-1 of part[r] for r in row_ptr[b]..row_ptr[b + 1]-1.
+  const int32_t *row_ptr, *part, *start, *stop;
+  float scale, softcap; // softcap 0: none
+  float *out, *lse; // [B, Hq, Dv] and [B, Hq] contiguous
+};
+
 // What 32 rows know of the vocabulary read so far; see linear_logprob_tile.inl.
 struct alignas(64) LogprobState {
   float maximum[kStrip]; // log2 units
@@ -131,6 +142,8 @@ struct Kernels {
   void (*pack_keys)(const AttentionArgs&, int64_t head, int64_t group);
   // One tile of queries for one key head.
   void (*attend)(const AttentionArgs&, int64_t tile, int64_t head, void* workspace);
+  // One row for one key head.
+  void (*attend_row)(const RowAttentionArgs&, int64_t row, int64_t head, void* workspace);
   // One block of rows against one slice of the vocabulary.
   void (*logprob)(const LogprobArgs&, int64_t block, int64_t slice, void* workspace);
   // Pack one strip of 32 weight rows.
@@ -143,6 +156,7 @@ struct Kernels {
   void (*gate)(const GateArgs&, int64_t begin, int64_t end);
   // Bytes of workspace, 64-byte aligned, one a thread.
   int64_t (*attend_workspace)(const AttentionArgs&);
+  int64_t (*attend_row_workspace)(const RowAttentionArgs&);
   int64_t (*logprob_workspace)(const LogprobArgs&);
   int64_t (*linear_workspace)(const LinearArgs&);
   int64_t (*pack_weight_workspace)(const PackArgs&);

@@ -29,6 +29,7 @@ namespace {
 #include "simd.inl"
 #include "gemm.inl"
 #include "tree_attention_tile.inl"
+#include "row_attention_tile.inl"
 #include "linear_logprob_tile.inl"
 #include "linear_tile.inl"
 #include "tokens_tile.inl"

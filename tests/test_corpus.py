@@ -18,6 +18,12 @@ def test_pool(tmp_path):
     assert load_passages(file) == [Passage("one", "T", "3"), Passage("two", "", "x", metadata={"year": 1})]
 
 
+def test_contents_with_a_title_and_documents_that_are_a_title_alone(tmp_path):
+    file = tmp_path / "pool.jsonl"
+    file.write_text('{"id": 2, "contents": "Title\\nbody"}\n{"_id": "c", "title": "alone", "text": ""}\n')
+    assert load_passages(file) == [Passage("body", "Title", "2"), Passage("alone", "", "c")]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -40,7 +40,7 @@ _HOME = {
     "save_examples": "data",
     "score_permutations": "scoring",
 }
-_MODULES = ("errors", "moi", "noise", "permutations", "statistics", "sure")
+_MODULES = ("eor", "errors", "moi", "noise", "permutations", "statistics", "sure")
 
 __all__ = [
     "Example",
@@ -56,6 +56,7 @@ __all__ = [
     "Results",
     "Template",
     "TreeStats",
+    "eor",
     "errors",
     "load_examples",
     "moi",

@@ -16,8 +16,8 @@ from torch import Tensor
 from fastreader.errors import ContextOverflowError, InputError, NumericsError
 from fastreader.models.adapter import TreeModel
 from fastreader.models.kept import Kept
-from fastreader.models.keys import RowKeys
 from fastreader.models.kv import KeyValues, Reuse
+from fastreader.models.rows import RowKeys
 from fastreader.progress import track
 from fastreader.protocol import Generation, Results, TextOrTokens
 from fastreader.sampling import Sampling, choose, row_generator
@@ -200,7 +200,7 @@ def run(
     advance(sum(bool(row.finish) for row in rows))
     if record is None:
         return
-    keys = RowKeys(tree, record, leaves, room - 1, any(model.windows), model.device)
+    keys = RowKeys(tree, record, leaves, room - 1, any(model.windows))
     while True:
         positions = keys.positions.tolist()
         live = [i for i, row in enumerate(rows) if not row.finish and model.regimes.of(positions[i] + 1) == regime]

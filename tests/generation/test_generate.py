@@ -8,8 +8,7 @@ from support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
 from fastreader.errors import ContextOverflowError, InputError, NumericsError, OutOfBudgetError
-from fastreader.models import keys as keys_module
-from fastreader.models import memory
+from fastreader.models import memory, rows
 from fastreader.protocol import Generation, Results
 
 RNG = np.random.default_rng(3)
@@ -147,7 +146,7 @@ def test_finished_rows_leave_the_batch(tiny_reader, monkeypatch):
 
 def test_growing_room_changes_nothing(tiny_reader, monkeypatch):
     want = tokens(tiny_reader.generate(PROMPTS, max_new_tokens=40))
-    monkeypatch.setattr(keys_module, "_FIRST_ROOM", 1)
+    monkeypatch.setattr(rows, "_FIRST_ROOM", 1)
     assert tokens(tiny_reader.generate(PROMPTS, max_new_tokens=40)) == want
 
 

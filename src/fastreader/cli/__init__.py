@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fastreader import __version__
-from fastreader.cli import ask, bench, calibrate, info, models, rerank, score
+from fastreader.cli import ask, bench, calibrate, eor, info, models, report, rerank, score, study, vote
 from fastreader.errors import FastreaderError
 
 app = typer.Typer(
@@ -21,10 +21,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(score.score)
+app.command()(bench.bench)
 app.command()(rerank.rerank)
 app.command()(calibrate.calibrate)
-app.command()(bench.bench)
 app.command()(ask.ask)
+app.command()(eor.eor)
+app.command()(vote.vote)
+app.command()(study.study)
+app.command()(report.report)
 app.command()(info.info)
 app.add_typer(models.app, name="models")
 

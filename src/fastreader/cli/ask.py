@@ -2,132 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
 
-from fastreader.cli import ask_moi
+from fastreader.cli.asking import Asking, Result, find_family
 from fastreader.cli.inputs import check_output, examples, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
-from fastreader.cli.writing import Result, Writer
-from fastreader.data import Example
-from fastreader.errors import FastreaderError, InputError
-
-if TYPE_CHECKING:
-    from fastreader.protocol import ReaderProtocol
-
+from fastreader.cli.output import Writer
+from fastreader.errors import InputError
 
 _WIDTH = 120  # columns where standard output is no terminal
-
-
-@dataclass(frozen=True)
-class Asking:
-    """What the command line asks of a method; what a method has no use for is left at None.
-
-    Attributes:
-        method: its name.
-        k: candidates.
-        mode: how labels are judged.
-        max_summary_tokens: of each summary.
-        bias: MoI's calibration.
-        order: MoI's.
-        output, resume: file of results, and whether to continue it.
-        progress: as everywhere.
-        on_error: called for each question that fails; None: raise.
-    """
-
-    method: str
-    k: int | None
-    mode: str | None
-    max_summary_tokens: int | None
-    on_overflow: str | None
-    bias: Path | None
-    order: str | None
-    output: Path | None
-    resume: bool
-    progress: bool | None
-    on_error: Callable[[int, Example, FastreaderError], object] | None
-
-
-@dataclass(frozen=True)
-class AskMethod:
-    """A family of methods behind `fastreader ask`.
-
-    Attributes:
-        names: the methods it answers by; called when needed, so that nothing loads before.
-        answer: gives a result for each example.
-        line: a result on one line.
-        explain: a result with how it came about.
-    """
-
-    names: Callable[[], Mapping[str, object]]
-    answer: Callable[[ReaderProtocol, Iterator[Example], Asking], Iterator[Any]]
-    line: Callable[[Any], RenderableType]
-    explain: Callable[[Any], RenderableType]
-
-
-def _sure_names() -> Mapping[str, object]:
-    from fastreader.sure.variants import METHODS
-
-    return METHODS
-
-
-def _sure_answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking) -> Iterator[Result]:
-    from fastreader import sure
-
-    options: dict[str, Any] = {
-        "k": asking.k,
-        "mode": asking.mode,
-        "max_summary_tokens": asking.max_summary_tokens,
-        "on_overflow": asking.on_overflow,
-    }
-    return sure.answer_many(
-        reader,
-        questions,
-        method=asking.method,
-        output=asking.output,
-        resume=asking.resume,
-        progress=asking.progress,
-        on_error=asking.on_error,
-        **{name: value for name, value in options.items() if value is not None},
-    )
-
-
-def _sure_line(result: Any) -> RenderableType:
-    from fastreader.report.explain import answer_line
-
-    return answer_line(result)
-
-
-def _sure_explain(result: Any) -> RenderableType:
-    from fastreader.report.explain import explain
-
-    return explain(result)
-
-
-# A method of another package is one more entry.
-FAMILIES = [
-    AskMethod(_sure_names, _sure_answers, _sure_line, _sure_explain),
-    AskMethod(ask_moi.names, ask_moi.answers, ask_moi.line, ask_moi.explain),
-]
-
-
-def find_family(method: str) -> AskMethod:
-    """The family that answers by `method`.
-
-    Raises:
-        InputError: none does.
-    """
-    plain = method.partition("@")[0]
-    for family in FAMILIES:
-        if plain in family.names():
-            return family
-    known = [name for family in FAMILIES for name in family.names()]
-    raise InputError(f"--method: expected one of {', '.join(known)}, got {method!r}")
 
 
 def ask(
@@ -142,7 +29,9 @@ def ask(
         list[str] | None, typer.Option("--passage", "-p", help="A passage; repeat, in the retriever's order.")
     ] = None,
     model: ModelOption = "smollm2-135m",
-    method: Annotated[str, typer.Option(help="base, sure, moi, ...; NAME@N: of the first N passages.")] = "base",
+    method: Annotated[
+        str, typer.Option(help="base, moi, sure, ... ; with @N behind it, of the first N passages.")
+    ] = "base",
     explain: Annotated[
         bool, typer.Option("--explain", help="Show how the answer came about: candidates, summaries, vote, cost.")
     ] = False,
@@ -155,14 +44,13 @@ def ask(
     max_summary_tokens: Annotated[
         int | None, typer.Option(help="SuRe: new tokens of a summary at most; 512 by default.", show_default=False)
     ] = None,
+    bias: Annotated[
+        Path | None, typer.Option(help="MoI: a calibration; see fastreader rerank.", show_default=False)
+    ] = None,
+    order: Annotated[str | None, typer.Option(help="MoI: matched (default) or descending.")] = None,
     on_overflow: Annotated[
         str | None, typer.Option(help="When a prompt is too long: error (default) or drop_passages.")
     ] = None,
-    bias: Annotated[
-        Path | None,
-        typer.Option(help="MoI: a calibration; by default the one kept or shipped for this use.", show_default=False),
-    ] = None,
-    order: Annotated[str | None, typer.Option(help="MoI: matched (default) or descending.", show_default=False)] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -229,7 +117,9 @@ def ask(
     done = 0
     shown = (format or Format.table) if output is None else Format.table if explain else None
     render = family.explain if explain else family.line
-    with Writer(shown, lambda result: _print(render(result))) as writer:
+    width = None if Console().is_terminal else _WIDTH
+    writer: Writer[Result]
+    with Writer(shown and shown.value, render, lambda result: result.to_dict(), width, end="\n") as writer:
         for result in family.answer(reader, questions, asking):
             writer.write(result)
             done += 1
@@ -238,8 +128,3 @@ def ask(
     if skipped:
         typer.echo(f"{len(skipped)} skipped", err=True)
         raise typer.Exit(3)
-
-
-def _print(rendered: RenderableType) -> None:
-    console = Console()
-    (console if console.is_terminal else Console(width=_WIDTH)).print(rendered)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fastreader.cli.asking import Result
 from fastreader.cli.inputs import remaining
-from fastreader.cli.writing import Result
 from fastreader.data import Example
 from fastreader.errors import FastreaderError, InputError
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.progress import track
 
 if TYPE_CHECKING:
-    from fastreader.cli.ask import Asking
+    from fastreader.cli.asking import Asking
     from fastreader.protocol import ReaderProtocol
 
 _MOST = 10  # passages read, where no @N says

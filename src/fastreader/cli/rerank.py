@@ -9,20 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from fastreader.cli.inputs import check_output, examples, model_name, remaining, use_cache
-from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
-from fastreader.cli.writing import Writer
+from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
+from fastreader.cli.output import Writer
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.jsonl import ResultLog
 from fastreader.progress import track
 
 if TYPE_CHECKING:
     from fastreader.moi import Ranked
-
-
-_WIDTH = 120  # columns where standard output is no terminal
 
 
 class RankFormat(StrEnum):
@@ -110,6 +106,7 @@ def rerank(
     from fastreader.moi import rerank as run
     from fastreader.prompts import Template
     from fastreader.reader import Reader
+    from fastreader.report.moi_tables import ranked_table
 
     use_cache(cache_dir)
     skipped: list[str] = []
@@ -136,8 +133,8 @@ def rerank(
         digests: dict[str, str] = {}
         advance = stack.enter_context(track("ranking", limit, "questions", False if cost else progress))
         shown = RankFormat.table if format is None else format
-        quiet = log is not None or cost or shown is RankFormat.trec
-        writer = stack.enter_context(Writer(None if quiet else Format(shown.value), _show))
+        writer: Writer[Ranked] = Writer(None if log or cost else shown.value, ranked_table, lambda r: r.to_dict())
+        stack.enter_context(writer)
         given = computed = count = 0
         for example in remaining(questions, None, True, log, digests):
             try:
@@ -179,13 +176,6 @@ def rerank(
     if skipped:
         typer.echo(f"{len(skipped)} skipped", err=True)
         raise typer.Exit(3)
-
-
-def _show(ranked: Ranked) -> None:
-    from fastreader.report.moi_tables import ranked_table
-
-    console = Console()
-    (console if console.is_terminal else Console(width=_WIDTH)).print(ranked_table(ranked), end="\n\n")
 
 
 def _trec(ranked: Ranked) -> list[str]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from fastreader.cli.inputs import check_output, examples, model_name, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
-from fastreader.cli.writing import Writer
+from fastreader.cli.output import Writer
 from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.jsonl import ResultLog
@@ -102,6 +102,8 @@ def score(
     """
     from fastreader.prompts import Template
     from fastreader.reader import Reader
+    from fastreader.report.tables import UNLIMITED
+    from fastreader.scores import PermutationScores
     from fastreader.scoring import permutation_cost, score_permutations
 
     use_cache(cache_dir)
@@ -159,7 +161,8 @@ def score(
                 **what,
             )
             done = 0
-            with Writer(None if output is not None else format or Format.table, _show) as writer:
+            shown = None if output is not None else (format or Format.table).value
+            with Writer(shown, _table, PermutationScores.to_dict, width=UNLIMITED) as writer:
                 for result in results:
                     if log is not None:
                         key = result.id
@@ -175,12 +178,11 @@ def score(
         raise typer.Exit(3)
 
 
-def _show(result: PermutationScores) -> None:
-    from fastreader.report.tables import UNLIMITED, scores_table
+def _table(result: PermutationScores) -> RenderableType:
+    from fastreader.report.tables import scores_table
 
     screen = Console()
-    table = scores_table(result, screen.width if screen.is_terminal else None)
-    Console(width=UNLIMITED).print(table, end="\n\n")
+    return scores_table(result, screen.width if screen.is_terminal else None)
 
 
 def _print_costs(

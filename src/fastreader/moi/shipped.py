@@ -45,6 +45,8 @@ def keep(bias: PositionBias) -> Path:
 def shipped() -> list[Traversable]:
     """Files of the calibrations that ship with the package."""
     folder = files("fastreader.moi").joinpath("calibrations")
+    if not folder.is_dir():
+        return []
     return sorted((f for f in folder.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
 
 

@@ -1,0 +1,194 @@
+"""Seconds and peak memory of writing after many prompts, beside transformers' two usual ways.
+
+Three workloads, each greedy and to the full length (the end of text is taken from every model):
+
+64x1   64 continuations of one prompt of 1,500 tokens
+10x1   one continuation of each of 10 orderings of 10 passages
+4x1    4 conditional summaries: prompts that share 10 passages and differ at their ends
+
+Every way runs in a process of its own, in turn, several rounds, so that all see the same machine. The rate of a
+plain matrix product is measured before and after: when it fell by more than a quarter, something else was running
+and the run is marked as loaded.
+
+    python benchmarks/generation.py                                        all workloads, 128 new tokens
+    python benchmarks/generation.py --workload 64x1 --prompt 60 --rows 4 --new 4 --rounds 1    to see it work
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import machine
+import torch
+import workloads
+import writers
+from peak import Peak
+
+RESULTS = Path(__file__).parent / "results" / "generation.jsonl"
+WAYS = {
+    "fastreader, fast": ("tree", "fast"),
+    "transformers, prefix cache, bf16": ("prefix_cached", "bf16"),
+    "transformers, padded, bf16": ("padded", "bf16"),
+    "fastreader, exact": ("tree", "exact"),
+    "transformers, prefix cache, fp32": ("prefix_cached", "fp32"),
+    "transformers, padded, fp32": ("padded", "fp32"),
+}
+USUAL = list(WAYS)[:3]
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+ROWS = {"64x1": 64, "10x1": 10, "4x1": 4}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--workload", nargs="+", default=list(ROWS), choices=list(ROWS))
+    parser.add_argument("--prompt", type=int, default=1500, help="tokens of 64x1's prompt, of others' at most")
+    parser.add_argument("--rows", type=int, help="fewer rows than the workload has")
+    parser.add_argument("--new", type=int, default=128, help="tokens written a row")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", default=USUAL, choices=list(WAYS), metavar="WAY", help=", ".join(WAYS))
+    parser.add_argument("--output", type=Path, default=RESULTS, help="results are appended here")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        print(json.dumps(child(arguments, *arguments.child)))
+        return
+    for name in arguments.workload:
+        record = run(arguments, name)
+        arguments.output.parent.mkdir(exist_ok=True)
+        with arguments.output.open("a") as stream:
+            stream.write(json.dumps(record) + "\n")
+        print(table(record), end="\n\n")
+
+
+def run(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
+    before = {str(d): machine.gemm_rate(d) for d in DTYPES.values()}
+    runs: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
+    for round_ in range(arguments.rounds):
+        for way in arguments.ways:
+            runs[way].append(spawn(arguments, name, WAYS[way]))
+            print(f"{name}, round {round_ + 1}, {way}: {runs[way][-1]['seconds']:.2f} s", file=sys.stderr)
+    after = {str(d): machine.gemm_rate(d) for d in DTYPES.values()}
+    first = runs[arguments.ways[0]][0]
+    return {
+        "workload": name,
+        "prompts": first["prompts"],
+        "new": arguments.new,
+        "time": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
+        "model": arguments.model,
+        "machine": machine.describe(),
+        "gemm_flops": {"before": before, "after": after},
+        "loaded": any(after[d] < 0.75 * before[d] for d in before),
+        "rows": {way: summary(runs[way], first["tokens"]) for way in runs},
+    }
+
+
+def spawn(arguments: argparse.Namespace, name: str, way: tuple[str, str]) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--model", arguments.model, "--new", str(arguments.new)]
+    command += ["--prompt", str(arguments.prompt), "--child", name, *way]
+    if arguments.rows:
+        command[-4:-4] = ["--rows", str(arguments.rows)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def child(arguments: argparse.Namespace, name: str, way: str, precision: str) -> dict[str, Any]:
+    """Load, then time one way once; the peak is what memory rose to above the loaded model."""
+    import transformers
+
+    from fastreader import Reader
+    from fastreader.models.packaged import PACKAGED, folder_of
+    from fastreader.models.text import TextEncoder
+
+    folder = str(folder_of(arguments.model)) if arguments.model in PACKAGED else arguments.model
+    stored = DTYPES.get(precision, torch.bfloat16)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=stored).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    prompts = make(name, TextEncoder(tokenizer), arguments.prompt, arguments.rows)
+    writers.endless(model, tokenizer)
+    facts: dict[str, Any] = {}
+    if way == "tree":
+        reader = Reader.load((model, tokenizer), precision=precision)
+
+        def write() -> list[list[int]]:
+            results = reader.generate(prompts, max_new_tokens=arguments.new)
+            facts["computed"] = results.stats.computed
+            return [text.token_ids for (text,) in results]
+    else:
+        ask = getattr(writers, way)
+        ask(model, [prompts[0][:4]], 2)  # weights come from the disk when first used; our reader was probed already
+
+        def write() -> list[list[int]]:
+            rows: list[list[int]] = ask(model, prompts, arguments.new)
+            return rows
+
+    with Peak() as peak:
+        started = time.perf_counter()
+        rows = write()
+        seconds = time.perf_counter() - started
+    assert all(len(row) == arguments.new for row in rows), "a row ended early"
+    lengths = [len(prompt) for prompt in prompts]
+    return {"seconds": seconds, "peak_bytes": peak.bytes, "tokens": rows, "prompts": lengths, **facts}
+
+
+def make(name: str, encoder: Any, longest: int, rows: int | None) -> list[list[int]]:
+    """The prompts of a workload."""
+    count = min(rows or ROWS[name], ROWS[name])
+    groups = workloads.orders(encoder, 10, 4).groups
+    if name == "64x1":
+        stream = [token for group in groups for token in group.context]
+        return [stream[:longest]] * count
+    if name == "10x1":
+        return [group.context[:longest] for group in groups[:count]]
+    passages = groups[0].context[:longest]
+    tasks = (
+        f"\n\nSummarise what the passages say for the answer ({letter}) in a few sentences.\nSummary:"
+        for letter in "abcd"[:count]
+    )
+    return [passages + encoder.piece(task) for task in tasks]
+
+
+def summary(runs: list[dict[str, Any]], reference: list[list[int]]) -> dict[str, Any]:
+    seconds = [r["seconds"] for r in runs]
+    pairs = [
+        (a, b)
+        for mine, other in zip(runs[0]["tokens"], reference, strict=True)
+        for a, b in zip(mine, other, strict=True)
+    ]
+    return {
+        "seconds": statistics.median(seconds),
+        "seconds_all": seconds,
+        "peak_bytes": max(r["peak_bytes"] for r in runs),
+        "new_tokens_per_second": len(pairs) / statistics.median(seconds),
+        "tokens_like_first": sum(a == b for a, b in pairs) / len(pairs),
+        **({"computed": runs[0]["computed"]} if "computed" in runs[0] else {}),
+    }
+
+
+def table(record: dict[str, Any]) -> str:
+    ours = next(iter(record["rows"].values()))["seconds"]
+    lines = ["| way | seconds (min .. max) | times the first | new tokens a second | peak above weights |"]
+    lines.append("|-|-|-|-|-|")
+    for way, row in record["rows"].items():
+        spread = f"{min(row['seconds_all']):.2f} .. {max(row['seconds_all']):.2f}"
+        lines.append(
+            f"| {way} | {row['seconds']:.2f} ({spread}) | {row['seconds'] / ours:.1f} "
+            f"| {row['new_tokens_per_second']:.0f} | {row['peak_bytes'] / 1e6:,.0f} MB |"
+        )
+    lengths = record["prompts"]
+    size = f"{min(lengths):,}" if len(set(lengths)) == 1 else f"{min(lengths):,} to {max(lengths):,}"
+    note = " **The machine was loaded: do not quote these times.**" if record["loaded"] else ""
+    what = f"{record['workload']}: {len(lengths)} prompts of {size} tokens, {record['new']} new tokens each"
+    return "\n".join(lines) + f"\n\n{what}, {record['machine']['processor']}.{note}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+// One row of queries against ranges of keys read where they lie, by online softmax over blocks of keys.
+//
+// A row that writes a text shares its keys with few others or none, so that packing them, as the tiles of
+// tree_attention do, would cost more than the products. Products are fp32 whatever the keys are stored in; the query
+// heads of one key head go through its keys together, kMostGroups at a time.
+
+constexpr int64_t kRowKeys = 64; // keys a block: scores and weights of a block stay in cache
+constexpr int kMostGroups = 4;
+
+typedef uint16_t vh_u __attribute__((vector_size(FR_WIDTH * 2), aligned(2), may_alias));
+typedef uint32_t vu __attribute__((vector_size(FR_WIDTH * 4)));
+
+FR_INLINE vf read(const float* p) { return load(p); }
+FR_INLINE vf read(const bf16* p) {
+  return (vf)(__builtin_convertvector(*reinterpret_cast<const vh_u*>(p), vu) << 16);
+}
+// The first n of kWidth values, zeros after them.
+template <typename T>
+FR_INLINE vf read_some(const T* p, int64_t n) {
+  alignas(64) T part[kWidth] = {};
+  for (int64_t i = 0; i < n; ++i) part[i] = p[i];
+  return read(part);
+}
+FR_INLINE float total_of(vf x) {
+#if FR_AVX512
+  return _mm512_reduce_add_ps((__m512)x);
+#else
+  float sum = 0.0f;
+  for (int i = 0; i < kWidth; ++i) sum += x[i];
+  return sum;
+#endif
+}
+FR_INLINE float greatest_of(vf x) {
+#if FR_AVX512
+  return _mm512_reduce_max_ps((__m512)x);
+#else
+  float most = x[0];
+  for (int i = 1; i < kWidth; ++i) most = x[i] > most ? x[i] : most;
+  return most;
+#endif
+}
+
+// What one key head's queries know of the keys read so far.
+struct RowState {
+  float* queries = nullptr; // [groups][padded_size]
+  float* sums = nullptr; // [groups][padded_value_size], weighted by 2^(score - maximum), scores in log2 units
+  float* scores = nullptr; // [groups][kRowKeys], then the weights
+  float* maximum = nullptr; // [groups]
+  float* total = nullptr; // [groups]
+
+  static int64_t layout(const RowAttentionArgs& a, float* base, RowState* state) {
+    int64_t at = 0; // floats
+    const auto take = [&](float*& pointer, int64_t count) {
+      if (base != nullptr) pointer = base + at;
+      at = round_up(at + count, 16);
+    };
+    RowState none;
+    RowState& s = state != nullptr ? *state : none;
+    take(s.queries, a.groups * a.padded_size);
+    take(s.sums, a.groups * a.padded_value_size);
+    take(s.scores, a.groups * kRowKeys);
+    take(s.maximum, a.groups);
+    take(s.total, a.groups);
+    return at * static_cast<int64_t>(sizeof(float));
+  }
+};
+
+// keys [count][stride] -> products with G queries, [G][kRowKeys].
+template <typename T, int G>
+FR_INLINE void multiply_keys(const T* keys, int64_t stride, int64_t count, int64_t size, const float* queries,
+                             int64_t query_stride, float* scores) {
+  for (int64_t j = 0; j < count; ++j) {
+    const T* key = keys + j * stride;
+    vf sums[G] = {};
+    int64_t c = 0;
+    for (; c + kWidth <= size; c += kWidth) {
+      const vf x = read(key + c);
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) sums[g] += x * load(queries + g * query_stride + c);
+    }
+    if (c < size) {
+      const vf x = read_some(key + c, size - c);
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) sums[g] += x * load(queries + g * query_stride + c);
+    }
+    for (int g = 0; g < G; ++g) scores[g * kRowKeys + j] = total_of(sums[g]);
+  }
+}
+
+// sums [G][sum_stride] += weights [G][kRowKeys] times C vectors of values [count][stride].
+template <typename T, int G, int C>
+FR_INLINE void add_values(const T* values, int64_t stride, int64_t count, const float* weights, float* sums,
+                          int64_t sum_stride) {
+  vf held[G][C];
+#pragma GCC unroll 4
+  for (int g = 0; g < G; ++g) {
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) held[g][c] = load(sums + g * sum_stride + c * kWidth);
+  }
+  for (int64_t j = 0; j < count; ++j) {
+    vf x[C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) x[c] = read(values + j * stride + c * kWidth);
+#pragma GCC unroll 4
+    for (int g = 0; g < G; ++g) {
+      const vf weight = fill(weights[g * kRowKeys + j]);
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) held[g][c] += weight * x[c];
+    }
+  }
+#pragma GCC unroll 4
+  for (int g = 0; g < G; ++g) {
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) store(sums + g * sum_stride + c * kWidth, held[g][c]);
+  }
+}
+
+template <typename T, int G>
+FR_INLINE void weigh_values(const T* values, int64_t stride, int64_t count, int64_t size, const float* weights,
+                            float* sums, int64_t sum_stride) {
+  constexpr int C = G > 2 ? 2 : 4; // enough sums at once to hide the latency of adding, few enough for registers
+  int64_t c = 0;
+  for (; c + C * kWidth <= size; c += C * kWidth) {
+    add_values<T, G, C>(values + c, stride, count, weights, sums + c, sum_stride);
+  }
+  for (; c + kWidth <= size; c += kWidth) add_values<T, G, 1>(values + c, stride, count, weights, sums + c, sum_stride);
+  if (c == size) return;
+  for (int64_t j = 0; j < count; ++j) {
+    const vf x = read_some(values + j * stride + c, size - c);
+    for (int g = 0; g < G; ++g) {
+      float* at = sums + g * sum_stride + c;
+      store(at, load(at) + fill(weights[g * kRowKeys + j]) * x);
+    }
+  }
+}
+
+// Scores of one query -> weights; raises its maximum where a score is greater.
+FR_INLINE void weigh_scores(const RowAttentionArgs& a, const RowState& s, int64_t group, int64_t count) {
+  float* scores = s.scores + group * kRowKeys;
+  const int64_t padded = round_up(count, kWidth);
+  for (int64_t j = count; j < padded; ++j) scores[j] = 0.0f;
+  transform_scores(scores, padded, a.scale, a.softcap);
+  for (int64_t j = count; j < padded; ++j) scores[j] = kMinusInfinity;
+  vf most = fill(kMinusInfinity);
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    const vf x = load(scores + j) * fill(kLog2E);
+    store(scores + j, x);
+    most = larger(most, x);
+  }
+  const float greatest = greatest_of(most);
+  if (greatest > s.maximum[group]) {
+    const vf factor = exp2v<6>(fill(s.maximum[group] - greatest));
+    float* sums = s.sums + group * a.padded_value_size;
+    for (int64_t c = 0; c < a.padded_value_size; c += kWidth) store(sums + c, load(sums + c) * factor);
+    s.total[group] *= factor[0];
+    s.maximum[group] = greatest;
+  }
+  vf total{};
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    const vf weight = exp2v<6>(load(scores + j) - fill(s.maximum[group]));
+    total += weight;
+    store(scores + j, weight);
+  }
+  s.total[group] += total_of(total);
+}
+
+template <typename T, int G>
+FR_INLINE void score_and_weigh(const RowAttentionArgs& a, const RowState& s, const T* keys, int64_t key_stride,
+                               const T* values, int64_t value_stride, int64_t count, int64_t first) {
+  float* scores = s.scores + first * kRowKeys;
+  multiply_keys<T, G>(keys, key_stride, count, a.size, s.queries + first * a.padded_size, a.padded_size, scores);
+  for (int g = 0; g < G; ++g) weigh_scores(a, s, first + g, count);
+  weigh_values<T, G>(values, value_stride, count, a.value_size, scores, s.sums + first * a.padded_value_size,
+                     a.padded_value_size);
+}
+
+template <typename T>
+FR_INLINE void attend_block(const RowAttentionArgs& a, const RowState& s, const Source& key, const Source& value,
+                            int64_t first, int64_t count, int64_t head) {
+  const T* keys = static_cast<const T*>(row_of(key, first, head));
+  const T* values = static_cast<const T*>(row_of(value, first, head));
+  int64_t group = 0;
+  for (; group + kMostGroups <= a.groups; group += kMostGroups) {
+    score_and_weigh<T, kMostGroups>(a, s, keys, key.token_stride, values, value.token_stride, count, group);
+  }
+  switch (a.groups - group) {
+    case 1: return score_and_weigh<T, 1>(a, s, keys, key.token_stride, values, value.token_stride, count, group);
+    case 2: return score_and_weigh<T, 2>(a, s, keys, key.token_stride, values, value.token_stride, count, group);
+    case 3: return score_and_weigh<T, 3>(a, s, keys, key.token_stride, values, value.token_stride, count, group);
+  }
+}
+
+void attend_row(const RowAttentionArgs& a, int64_t row, int64_t head, void* workspace) {
+  RowState s;
+  RowState::layout(a, static_cast<float*>(workspace), &s);
+  for (int64_t g = 0; g < a.groups; ++g) {
+    load_row<float, 1>(row_of(a.query, row, head * a.groups + g), a.query.bf16, a.size, a.padded_size,
+                       s.queries + g * a.padded_size, 0);
+    s.maximum[g] = kMinusInfinity;
+    s.total[g] = 0.0f;
+  }
+  std::memset(s.sums, 0, a.groups * a.padded_value_size * sizeof(float));
+  for (int32_t r = a.row_ptr[row]; r < a.row_ptr[row + 1]; ++r) {
+    const Source &key = a.keys[a.part[r]], &value = a.values[a.part[r]];
+    for (int64_t first = a.start[r]; first < a.stop[r]; first += kRowKeys) {
+      const int64_t count = lesser(kRowKeys, a.stop[r] - first);
+      if (key.bf16) {
+        attend_block<bf16>(a, s, key, value, first, count, head);
+      } else {
+        attend_block<float>(a, s, key, value, first, count, head);
+      }
+    }
+  }
+  for (int64_t g = 0; g < a.groups; ++g) {
+    const int64_t at = row * a.heads + head * a.groups + g;
+    const bool any = s.total[g] != 0.0f; // not asked of the maximum, which passes over a NaN
+    const float share = any ? 1.0f / s.total[g] : 0.0f;
+    for (int64_t c = 0; c < a.value_size; ++c) a.out[at * a.value_size + c] = s.sums[g * a.padded_value_size + c] * share;
+    a.lse[at] = any ? s.maximum[g] * kLn2 + std::log(s.total[g]) : kMinusInfinity;
+  }
+}
+
+int64_t attend_row_workspace(const RowAttentionArgs& a) { return RowState::layout(a, nullptr, nullptr); }

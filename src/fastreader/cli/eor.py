@@ -1,0 +1,171 @@
+"""fastreader eor."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fastreader.cli.inputs import check_output, model_name, remaining, use_cache
+from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
+from fastreader.cli.voting import (
+    FitOption,
+    MeasureOption,
+    PoolingOption,
+    SaveOption,
+    SimilarityOption,
+    SupportOption,
+    WeightsOption,
+    fit_voter,
+    make_voter,
+    show,
+)
+from fastreader.errors import InputError
+from fastreader.jsonl import ResultLog, iter_results
+from fastreader.progress import track
+
+if TYPE_CHECKING:
+    from fastreader.eor import Answers
+
+
+def eor(
+    file: Annotated[Path, typer.Argument(help="Lines {question, answers}; passages in it are passed over.")],
+    source: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FILE: a BM25 index over a file of passages; repeat.", show_default=False),
+    ] = None,
+    retriever: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--retriever",
+            "-r",
+            help="A specification such as SE@RR@5&Wiki@5@CP; repeat. By default NAME@5 of every source, and ReFree.",
+            show_default=False,
+        ),
+    ] = None,
+    depth: Annotated[int, typer.Option(help="Passages a source returns at most.", min=1)] = 20,
+    model: ModelOption = "smollm2-135m",
+    max_new_tokens: Annotated[int, typer.Option(help="Of an answer.", min=1)] = 32,
+    similarity: SimilarityOption = None,
+    pooling: PoolingOption = "mean",
+    weights: WeightsOption = None,
+    fit: FitOption = False,
+    measure: MeasureOption = "em",
+    save: SaveOption = None,
+    min_support: SupportOption = None,
+    seed: Annotated[int, typer.Option(help="Of the starts that --fit draws.")] = 0,
+    keep_documents: Annotated[bool, typer.Option(help="Write what was read too, for the error analysis.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Append answers and votes to this .jsonl file.", show_default=False),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue --output where it stopped.")] = False,
+    limit: Annotated[
+        int | None, typer.Option(help="Only the first so many questions.", min=1, show_default=False)
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Questions read together.", min=1)] = 8,
+    format: Annotated[
+        Format | None, typer.Option("--format", "-f", help="Of standard output; table by default.", show_default=False)
+    ] = None,
+    progress: Annotated[
+        bool | None, typer.Option("--progress/--no-progress", help="Default: on a terminal.", show_default=False)
+    ] = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    precision: PrecisionOption = "fast",
+    cache_dir: CacheOption = None,
+) -> None:
+    """Answer questions from several retrievers and let the answers vote.
+
+    With --fit the weights are learned from the answers of all questions in the file once they are there; the votes
+    shown are then the fitted voter's, those in --output the ones before it.
+
+    Examples:
+
+      fastreader eor questions.jsonl --source SE=web.jsonl --source Wiki=wiki.jsonl -r Wiki@10 -r "SE@2&Wiki@5" -r PK
+
+      fastreader eor train.jsonl --source Wiki=wiki.jsonl -o answers.jsonl --resume --fit --save voter.json
+    """
+    from fastreader.data import load_questions
+    from fastreader.eor import Answers, Retrievers, answer, parse
+    from fastreader.reader import Reader
+
+    use_cache(cache_dir)
+    check_output(output, file, resume, format)
+    voter = make_voter(similarity, pooling, weights, fit, save, min_support, seed)
+    examples = load_questions(file, limit=limit)
+    files = _files(source or [])
+    specs = list(retriever or [*(f"{name}@5" for name in files), "ReFree"])
+    if len(specs) < 2:
+        raise InputError(f"--retriever: expected at least 2 to vote, got {', '.join(specs)}")
+    for text in specs:
+        parse(text)
+    settings = {
+        "model": model_name(model),
+        "dtype": dtype,
+        "precision": precision,
+        "retrievers": specs,
+        "sources": {name: str(path.resolve()) for name, path in files.items()},
+        "depth": depth,
+        "max_new_tokens": max_new_tokens,
+        "voter": voter.to_dict(),
+    }
+    with ExitStack() as stack:
+
+        def open_log(path: Path) -> ResultLog:
+            return stack.enter_context(ResultLog(path, settings=settings, resume=resume))
+
+        # A file that is there is checked before the model is loaded; a new one is made after, when it will be used.
+        log = open_log(output) if output is not None and output.exists() else None
+        reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
+        retrievers = Retrievers(specs, _sources(files, depth), reader=reader)
+        if output is not None and log is None:
+            log = open_log(output)
+        digests: dict[str, str] = {}
+        todo = list(remaining(iter(examples), None, True, log, digests))
+        found: list[Answers] = []
+        with track("answering", len(todo), "questions", progress) as advance:
+            for start in range(0, len(todo), batch):
+                part = todo[start : start + batch]
+                retrieved = retrievers.retrieve(part)
+                rows = answer(reader, retrieved, max_new_tokens=max_new_tokens, keep_documents=keep_documents)
+                for row, vote in zip(rows, voter.vote(rows), strict=True):
+                    if log is not None:
+                        assert row.id is not None
+                        values: dict[str, Any] = {k: v for k, v in row.to_dict().items() if k != "id"}
+                        log.append(row.id, {**values, "vote": vote.to_dict()}, example=digests.pop(row.id))
+                found += rows
+                advance(len(part))
+        if log is not None:
+            assert output is not None
+            typer.echo(f"{len(found)} answered now, {len(log)} in {output}", err=True)
+            found = [Answers.from_dict(row) for row in iter_results(output)]
+    if fit:
+        fit_voter(voter, found, measure, save)
+    if output is None:
+        show(list(zip(found, voter.vote(found), strict=True)), format or Format.table)
+
+
+def _files(sources: list[str]) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for text in sources:
+        name, equals, path = text.partition("=")
+        if not (equals and name and path):
+            raise InputError(f"--source: expected NAME=FILE, got {text!r}")
+        if name in files:
+            raise InputError(f"--source: {name} came twice")
+        if not Path(path).exists():
+            raise InputError(f"--source: {path}: no such file")
+        files[name] = Path(path)
+    return files
+
+
+def _sources(files: dict[str, Path], depth: int) -> dict[str, Any]:
+    import logging
+
+    from fastreader.eor import BM25
+
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets its own to DEBUG
+    return {name: BM25(path, depth=depth) for name, path in files.items()}

@@ -1,0 +1,66 @@
+"""Results to standard output as they come: JSON, JSON lines, or tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from rich.console import Console, RenderableType
+
+from fastreader.errors import InputError
+
+Result = TypeVar("Result")
+
+
+class Writer(Generic[Result]):
+    """Writes one result after another; a context manager.
+
+    Args:
+        format: "json" (one list), "jsonl", or anything else for tables; None writes nothing.
+        table: a result as something rich prints.
+        values: a result as JSON values.
+        width: columns of a table; the terminal's by default.
+        end: what follows a table.
+    """
+
+    def __init__(
+        self,
+        format: str | None,
+        table: Callable[[Result], RenderableType],
+        values: Callable[[Result], dict[str, Any]],
+        width: int | None = None,
+        end: str = "\n\n",
+    ) -> None:
+        self.format, self.table, self.values, self.width, self.end = format, table, values, width, end
+        self.first = True
+
+    def write(self, result: Result) -> None:
+        """Write one result."""
+        if self.format in ("json", "jsonl"):
+            values = self.values(result)
+            try:
+                text = json.dumps(values, ensure_ascii=False, allow_nan=False)
+            except ValueError as error:
+                raise InputError(f"result {values.get('id')!r} cannot be written as JSON: {error}") from error
+            lead = "" if self.format == "jsonl" else ("[\n" if self.first else ",\n")
+            sys.stdout.write(lead + text + ("\n" if self.format == "jsonl" else ""))
+            sys.stdout.flush()
+        elif self.format is not None:
+            Console(width=self.width).print(self.table(result), end=self.end)
+        self.first = False
+
+    def __enter__(self) -> Writer[Result]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A list that was begun is closed whatever happened, except that its reader has gone.
+        if self.format == "json" and not isinstance(error, BrokenPipeError):
+            if not self.first:
+                sys.stdout.write("\n]\n")
+            elif kind is None:
+                sys.stdout.write("[]\n")

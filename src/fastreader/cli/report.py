@@ -1,0 +1,55 @@
+"""fastreader report."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fastreader.errors import InputError
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Folder of a run of `fastreader study`.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page, an .html file.", show_default=False)
+    ] = None,
+    png: Annotated[Path | None, typer.Option(help="Folder for the figures as PNG.", show_default=False)] = None,
+    svg: Annotated[Path | None, typer.Option(help="Folder for the figures as SVG.", show_default=False)] = None,
+    csv: Annotated[Path | None, typer.Option(help="Folder for the tables as CSV.", show_default=False)] = None,
+) -> None:
+    """Make one self-contained page of a study's run; or its figures and tables as files.
+
+    Examples:
+
+      fastreader report runs/first -o report.html
+
+      fastreader report runs/first --png figures --csv tables
+    """
+    from fastreader.report.page import Report
+
+    if not (output or png or svg or csv):
+        raise InputError("--output: expected a file for the page, or a folder with --png, --svg or --csv")
+    if output is not None and output.suffix not in (".html", ".htm"):
+        raise InputError(f"--output: expected an .html file, got {output}")
+    found = Report.of(run)
+    if output is not None:
+        scratch = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+        try:
+            scratch.write_text(found.html(), encoding="utf-8")
+            scratch.replace(output)
+        finally:
+            scratch.unlink(missing_ok=True)
+        typer.echo(str(output))
+    written = [
+        path for folder, kind in ((png, "png"), (svg, "svg")) if folder for path in found.write_figures(folder, kind)
+    ]
+    if csv:
+        written += found.write_tables(csv)
+    for path in written:
+        typer.echo(str(path))
+    for section in found.sections:
+        if section.table is None:
+            typer.echo(f"not shown: {section.chart.title}: {section.why_not}", err=True)

@@ -1,0 +1,104 @@
+"""fastreader study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fastreader.cli.inputs import use_cache
+from fastreader.cli.options import CacheOption
+from fastreader.errors import InputError
+
+
+def study(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="The study: a .toml, .yaml or .json file; without one, flags say all.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the run.", show_default=False)
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Questions with passages, in place of the file's.", show_default=False)
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="A method, in place of the file's; repeat.", show_default=False),
+    ] = None,
+    reader: Annotated[
+        list[str] | None,
+        typer.Option("--reader", "-m", help="A reader, in place of the file's; repeat.", show_default=False),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Only the first so many questions.", min=1, show_default=False)
+    ] = None,
+    passages: Annotated[
+        int | None, typer.Option("--passages", "-n", help="Passages of each question.", min=1, show_default=False)
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="For methods that draw; repeat.", show_default=False)] = None,
+    measure: Annotated[
+        str | None, typer.Option(help="What methods are compared by: em, f1 or contained.", show_default=False)
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Method the others are held against.", show_default=False)
+    ] = None,
+    group: Annotated[int | None, typer.Option(help="Questions worked on together.", min=1, show_default=False)] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.", show_default=False)] = None,
+    precision: Annotated[str | None, typer.Option(help="fast, high or exact.", show_default=False)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --output.")] = False,
+    list_methods: Annotated[bool, typer.Option("--list", help="Print all methods and stop.")] = False,
+    progress: Annotated[
+        bool | None, typer.Option("--progress/--no-progress", help="Default: on a terminal.", show_default=False)
+    ] = None,
+    cache_dir: CacheOption = None,
+) -> None:
+    """Run many methods over many questions; a row for each as it goes, and a folder that `fastreader report` reads.
+
+    Examples:
+
+      fastreader study examples/study.toml -o runs/first --limit 4
+
+      fastreader study --data questions.jsonl --method base --method moi --method sure -o runs/second
+
+      fastreader report runs/second -o report.html
+    """
+    from fastreader.study import Study, run_study
+
+    if list_methods:
+        from fastreader.study.registry import FAMILIES, names
+
+        for name in names():
+            typer.echo(f"{name}\t{FAMILIES[name.partition(':')[0]].about}")
+        return
+    if output is None:
+        raise InputError("--output: expected the run's folder")
+    use_cache(cache_dir)
+    flags: dict[str, Any] = {
+        "data": None if data is None else str(data),
+        "methods": method,
+        "readers": reader,
+        "limit": limit,
+        "passages": passages,
+        "seeds": seed,
+        "measure": measure,
+        "baseline": baseline,
+        "group": group,
+        "device": device,
+        "precision": precision,
+    }
+    if file is not None:
+        chosen = Study.load(file, **flags)
+    else:
+        if data is None or not method:
+            raise InputError("expected a study file, or --data and at least one --method")
+        given = {key: value for key, value in flags.items() if value is not None}
+        chosen = Study.of(given, "the flags")
+    done = run_study(chosen, output, resume=resume, progress=progress)
+    typer.echo(f"{done.rows} rows in {done.folder} ({done.fresh} new)", err=True)
+    if done.left_out:
+        typer.echo(f"{done.left_out} left out: their questions lack what the method needs", err=True)
+    if done.failed:
+        typer.echo(f"{done.failed} failed; the rows say why", err=True)
+        raise typer.Exit(3)

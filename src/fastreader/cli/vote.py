@@ -1,0 +1,79 @@
+"""fastreader vote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fastreader.cli.options import Format
+from fastreader.cli.voting import (
+    FitOption,
+    MeasureOption,
+    PoolingOption,
+    SaveOption,
+    SimilarityOption,
+    SupportOption,
+    WeightsOption,
+    fit_voter,
+    make_voter,
+    show,
+)
+from fastreader.data.read import lines, parse_json
+from fastreader.errors import InputError
+
+if TYPE_CHECKING:
+    from fastreader.eor import Answers
+
+
+def vote(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Lines {question, predictions{retriever: text or null}, answers}, as `fastreader eor -o` writes."
+        ),
+    ],
+    similarity: SimilarityOption = None,
+    pooling: PoolingOption = "mean",
+    weights: WeightsOption = None,
+    fit: FitOption = False,
+    measure: MeasureOption = "em",
+    save: SaveOption = None,
+    min_support: SupportOption = None,
+    seed: Annotated[int, typer.Option(help="Of the starts that --fit draws.")] = 0,
+    format: Annotated[Format, typer.Option("--format", "-f", help="table, json or jsonl.")] = Format.table,
+) -> None:
+    """Let the answers of several retrievers vote: one winner a question.
+
+    Examples:
+
+      fastreader vote answers.jsonl
+
+      fastreader vote train.jsonl --fit --save voter.json
+
+      fastreader vote test.jsonl --weights voter.json -f jsonl
+    """
+    voter = make_voter(similarity, pooling, weights, fit, save, min_support, seed)
+    rows = _read(file)
+    if fit:
+        fit_voter(voter, rows, measure, save)
+    show(list(zip(rows, voter.vote(rows), strict=True)), format)
+
+
+def _read(file: Path) -> list[Answers]:
+    from fastreader.eor import Answers
+
+    rows = []
+    for number, line in lines(Path("/dev/stdin") if file == Path("-") else file):
+        if line.strip():
+            try:
+                row = parse_json(line)
+                if not isinstance(row, dict):
+                    raise InputError("expected an object")
+                rows.append(Answers.from_dict(row))
+            except InputError as error:
+                raise InputError(f"{file}, line {number}: {error}") from None
+    if not rows:
+        raise InputError(f"{file}: expected the answers to at least one question, got none")
+    return rows

@@ -1,0 +1,92 @@
+"""Scorers for @RR: how well passages fit a question.
+
+A scorer is any ``scorer(question, passages) -> one number a passage``, larger is better. One that has ``score_many`` is
+called once for all questions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastreader.data.types import Passage
+from fastreader.eor.texts import Texts
+from fastreader.errors import InputError
+from fastreader.protocol import ReaderProtocol
+
+if TYPE_CHECKING:
+    from fastreader.encoders import Encoder
+
+Scorer = Callable[[str, Sequence[Passage]], Any]
+
+
+class QuestionLikelihood:
+    """log P(question | passage) by the reader, nats a token: query generation, as in Sachan et al. (2022).
+
+    All passages of all questions are scored in one packed pass; a question's share the prompt up to the passage.
+    """
+
+    def __init__(self, reader: ReaderProtocol, texts: Texts | None = None) -> None:
+        self.reader, self.texts = reader, texts or Texts()
+
+    def __call__(self, question: str, passages: Sequence[Passage]) -> list[float]:
+        """The scores of one question's passages."""
+        return self.score_many([question], [passages])[0]
+
+    def score_many(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[list[float]]:
+        """The scores of each question's passages."""
+        texts = self.texts
+        requests = [
+            (
+                self.reader.prompt([texts.rank_lead, texts.of(passage), texts.rank_ask]),
+                self.reader.continuation(texts.rank_question.format(question=question.strip())),
+            )
+            for question, group in zip(questions, passages, strict=True)
+            for passage in group
+        ]
+        found = iter(self.reader.loglikelihood(requests) if requests else ())
+        return [
+            [score.logprob / max(score.tokens, 1) for _, score in zip(group, found, strict=False)] for group in passages
+        ]
+
+
+class Cosine:
+    """Cosine of the sentence vectors of question and passage."""
+
+    def __init__(self, encoder: str | os.PathLike[str] | Encoder) -> None:
+        from fastreader.encoders import as_encoder
+
+        self._encode = as_encoder(encoder)
+
+    def __call__(self, question: str, passages: Sequence[Passage]) -> list[float]:
+        """The scores of one question's passages."""
+        vectors = self._encode([question, *(f"{p.title}\n{p.text}" if p.title else p.text for p in passages)])
+        scores: list[float] = (vectors[1:] @ vectors[0]).tolist()
+        return scores
+
+
+def rerank(scorer: Scorer, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[list[Passage]]:
+    """Each question's passages, best first, each with its score; of equal ones the earlier first.
+
+    Raises:
+        InputError: not one finite number a passage.
+    """
+    if callable(many := getattr(scorer, "score_many", None)):
+        scores = many(questions, passages)
+    else:
+        scores = [scorer(question, group) if group else [] for question, group in zip(questions, passages, strict=True)]
+    out = []
+    for question, group, values in zip(questions, passages, scores, strict=True):
+        array = np.asarray(values, dtype=np.float64)
+        if array.shape != (len(group),) or not np.isfinite(array).all():
+            raise InputError(
+                f"scorer: expected {len(group)} finite numbers for the passages of {question[:60]!r}, got "
+                f"{np.array2string(array, threshold=8)}"
+            )
+        order = np.argsort(-array, kind="stable")
+        out.append([replace(group[i], score=float(array[i])) for i in order.tolist()])
+    return out

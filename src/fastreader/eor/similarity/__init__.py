@@ -1,0 +1,60 @@
+"""Similarities of answers: exact match, token F1, BERTScore, entailment, and any function of two texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastreader.eor.similarity.base import Function, Pair, Similarity, tensor
+from fastreader.eor.similarity.bertscore import BertScore, Idf
+from fastreader.eor.similarity.exact import Exact
+from fastreader.eor.similarity.f1 import F1
+from fastreader.eor.similarity.nli import CrossEncoderNli, NliTexts, ReaderNli
+from fastreader.errors import InputError
+
+__all__ = [
+    "F1",
+    "BertScore",
+    "CrossEncoderNli",
+    "Exact",
+    "Function",
+    "Idf",
+    "NliTexts",
+    "Pair",
+    "ReaderNli",
+    "Similarity",
+    "resolve",
+    "tensor",
+]
+
+SimilarityLike = str | Similarity | Callable[[str, str], float]
+
+
+def resolve(found: SimilarityLike) -> Similarity:
+    """A similarity from its name.
+
+    Args:
+        found: "exact", "exact:words", "exact:equal", "f1", "bertscore" or "bertscore:ENCODER", "nli:MODEL"; or a
+            `Similarity`; or a function of two texts.
+
+    Raises:
+        InputError: no such name. "nli:reader" needs its reader: give `ReaderNli(reader)`.
+    """
+    if isinstance(found, Similarity):
+        return found
+    if isinstance(found, str):
+        kind, _, rest = found.partition(":")
+        if kind == "exact":
+            return Exact(rest or "contains")
+        if found == "f1":
+            return F1()
+        if kind == "bertscore":
+            return BertScore(rest) if rest else BertScore()
+        if kind == "nli" and rest == "reader":
+            raise InputError("similarity 'nli:reader': needs a reader; give eor.ReaderNli(reader) in place of the name")
+        if kind == "nli" and rest:
+            return CrossEncoderNli(rest)
+    elif callable(found):
+        return Function(getattr(found, "__name__", "function"), found)
+    raise InputError(
+        f"similarity: expected exact, f1, bertscore[:ENCODER], nli:MODEL, a Similarity or a function, got {found!r}"
+    )

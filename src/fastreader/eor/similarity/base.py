@@ -1,0 +1,162 @@
+"""What a similarity of answers is, and the tensor of all of them that a voter reads."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from fastreader.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+
+_ROUNDING = 1e-6  # of encoders in float32
+
+
+class Pair(NamedTuple):
+    """Two answers to one question; `question` is "" for a similarity that does not read it."""
+
+    question: str
+    first: str
+    second: str
+
+
+class Similarity:
+    """How far two answers say the same. Subclasses give `_compute`, or `tables` where that is cheaper.
+
+    A score depends on its two answers alone, never on what else is asked for, and is computed once in the life of
+    the object. Copies are the object itself, so that cloning a voter neither copies models nor forgets scores.
+
+    Attributes:
+        name: as votes and saved voters call it.
+        symmetric: whether ``score(a, b)`` equals ``score(b, a)``; where not, a voter reads the mean of both.
+        reads_question: whether the score depends on the question too.
+    """
+
+    name = ""
+    symmetric = True
+    reads_question = False
+
+    def __init__(self) -> None:
+        self._known: dict[Pair, float] = {}
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<similarity {self.name}>"
+
+    def score(self, pairs: Sequence[Pair]) -> FloatArray:
+        """Scores float64 [len(pairs)] in [0, 1], of the first answer against the second.
+
+        Raises:
+            InputError: a score is not a number; it names the pair.
+        """
+        keys = [self._key(pair) for pair in pairs]
+        new = list(dict.fromkeys(key for key in keys if key not in self._known))
+        if new:
+            values = np.asarray(self._compute(new), dtype=np.float64)
+            if values.shape != (len(new),):
+                raise InputError(f"similarity {self.name}: expected {len(new)} scores, got the shape {values.shape}")
+            for key, value in zip(new, values.tolist(), strict=True):
+                if not math.isfinite(value):
+                    raise InputError(f"similarity {self.name}: expected a number, got {value} for {key[1:]!r}")
+                self._known[key] = value
+        return np.array([self._known[key] for key in keys], dtype=np.float64)
+
+    def tables(self, questions: Sequence[str], texts: Sequence[Sequence[str]]) -> list[FloatArray]:
+        """For each question, the symmetric similarities float64 [U, U] of its U different answers.
+
+        An answer's similarity to its own text is 1, and not asked for.
+        """
+        jobs, pairs = [], []
+        for i, (question, group) in enumerate(zip(questions, texts, strict=True)):
+            for a, b in itertools.combinations(range(len(group)), 2):
+                jobs.append((i, a, b))
+                pairs.append(Pair(question, group[a], group[b]))
+        scores = self.score(pairs)
+        if not self.symmetric:
+            scores = (scores + self.score([Pair(q, second, first) for q, first, second in pairs])) / 2
+        out = [np.eye(len(group)) for group in texts]
+        for (i, a, b), score in zip(jobs, scores.tolist(), strict=True):
+            out[i][a, b] = out[i][b, a] = score
+        return out
+
+    def _compute(self, pairs: list[Pair]) -> Sequence[float] | FloatArray:
+        raise NotImplementedError
+
+    def _key(self, pair: Pair) -> Pair:
+        question = pair.question if self.reads_question else ""
+        if self.symmetric and pair.second < pair.first:
+            return Pair(question, pair.second, pair.first)
+        return Pair(question, pair.first, pair.second)
+
+
+class Function(Similarity):
+    """A similarity from any function of two texts.
+
+    Args of the constructor:
+        name: for votes and files.
+        function: of two answers, to a number in [0, 1].
+        symmetric: say so where it is, and it is called half as often.
+    """
+
+    def __init__(self, name: str, function: Callable[[str, str], float], *, symmetric: bool = False) -> None:
+        super().__init__()
+        self.name, self.symmetric, self._function = name, symmetric, function
+
+    def _compute(self, pairs: list[Pair]) -> list[float]:
+        return [self._function(pair.first, pair.second) for pair in pairs]
+
+
+def tensor(
+    similarities: Sequence[Similarity],
+    questions: Sequence[str],
+    texts: Sequence[Sequence[str | None]],
+    usable: npt.NDArray[np.bool_],
+) -> FloatArray:
+    """Similarities of all answers to each question.
+
+    Args:
+        similarities: S of them.
+        questions: Q texts.
+        texts: Q lists of M answers.
+        usable: bool [Q, M]; what is not (a failure, an empty answer, a refusal) is similar to nothing.
+
+    Returns:
+        float64 [Q, S, M, M], symmetric in its last two axes, 0 on their diagonal, which no pooling reads.
+
+    Raises:
+        InputError: a similarity gives NaN, or a number outside of [0, 1].
+    """
+    count, width = usable.shape
+    groups: list[list[str]] = []
+    places = np.full((count, width), -1)
+    for q, row in enumerate(texts):
+        seen: dict[str, int] = {}
+        for m, text in enumerate(row):
+            if text is not None and usable[q, m]:
+                places[q, m] = seen.setdefault(text.strip(), len(seen))
+        groups.append(list(seen))
+    out = np.zeros((count, len(similarities), width, width))
+    for s, similarity in enumerate(similarities):
+        for q, table in enumerate(similarity.tables(questions, groups)):
+            _check(similarity, groups[q], table)
+            if len(table):
+                out[q, s] = np.clip(table, 0.0, 1.0)[np.ix_(places[q], places[q])]
+    together = usable[:, None, :, None] & usable[:, None, None, :] & ~np.eye(width, dtype=bool)
+    return np.where(together, out, 0.0)
+
+
+def _check(similarity: Similarity, texts: list[str], table: FloatArray) -> None:
+    wrong = np.argwhere(~((table >= -_ROUNDING) & (table <= 1 + _ROUNDING)))
+    if len(wrong):
+        a, b = wrong[0].tolist()
+        raise InputError(
+            f"similarity {similarity.name}: expected numbers from 0 to 1, got {table[a, b]} for {texts[a]!r} and "
+            f"{texts[b]!r}"
+        )

@@ -1,0 +1,187 @@
+"""Retriever specifications: the names of Li et al. (2024, section 2.1), such as ``SE@RR@5&Wiki@5@CP``.
+
+The grammar, tightest first: ``@RR`` (re-rank), ``@k`` (keep the first k), ``&`` (concatenate), ``@CP`` (compress).
+
+    retriever := parts ["@CP"]
+    parts     := part ("&" part)*
+    part      := NAME ["@RR"] ["@" NUMBER]
+    NAME      := a letter, then letters, digits, "_", "-" or "."
+
+A specification has one spelling: what `parse` reads, ``str`` writes back character for character.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from fastreader.errors import InputError
+
+REFREE = "ReFree"
+"""The retriever without documents."""
+
+_PART = re.compile(r"([A-Za-z][A-Za-z0-9_.\-]*)(@RR)?(?:@([1-9][0-9]{0,8}))?", re.ASCII)
+_COUNT = re.compile(r"@[1-9]")
+
+
+class SpecError(InputError):
+    """A specification does not parse; the message points at the character.
+
+    Attributes:
+        text: the specification.
+        position: index of the character that does not fit; its length where something is missing at the end.
+    """
+
+    def __init__(self, text: str, position: int, expected: str) -> None:
+        self.text, self.position = text, position
+        came = repr(text[position]) if position < len(text) else "the end"
+        super().__init__(
+            f"retriever {text!r}, character {position + 1}: expected {expected}, got {came}\n  {text}\n  "
+            + " " * position
+            + "^"
+        )
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a named source retrieves, in its order."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Rerank:
+    """Chunks of `inner`, best first by a scorer."""
+
+    inner: Node
+
+    def __str__(self) -> str:
+        return f"{_grouped(self.inner, Source)}@RR"
+
+
+@dataclass(frozen=True)
+class Top:
+    """The first `k` passages of `inner`."""
+
+    inner: Node
+    k: int
+
+    def __str__(self) -> str:
+        return f"{_grouped(self.inner, Source, Rerank)}@{self.k}"
+
+
+@dataclass(frozen=True)
+class Concat:
+    """The passages of each part, one part after the other."""
+
+    parts: tuple[Node, ...]
+
+    def __str__(self) -> str:
+        return "&".join(_grouped(part, Source, Rerank, Top) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Compress:
+    """A summary of `inner` in place of its passages."""
+
+    inner: Node
+
+    def __str__(self) -> str:
+        return f"{_grouped(self.inner, Source, Rerank, Top, Concat)}@CP"
+
+
+Node = Source | Rerank | Top | Concat | Compress
+
+
+def parse(text: str) -> Node:
+    """Read a specification.
+
+    Raises:
+        SpecError: it does not follow the grammar above.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"parse: expected a retriever's specification as text, got {type(text).__name__}")
+    parts: list[Node] = []
+    at = 0
+    while not parts or text.startswith("&", at):
+        at += bool(parts)
+        part, at = _part(text, at)
+        parts.append(part)
+    node = parts[0] if len(parts) == 1 else Concat(tuple(parts))
+    if text.startswith("@CP", at):
+        node, at = Compress(node), at + len("@CP")
+        if at < len(text):
+            raise SpecError(text, at, "the end, since @CP binds last")
+    if at < len(text):
+        raise SpecError(text, *_misplaced(text, at))
+    return node
+
+
+def _part(text: str, at: int) -> tuple[Node, int]:
+    """The part that starts at `at`, and where it ends."""
+    found = _PART.match(text, at)
+    if found is None:
+        raise SpecError(text, at, "a source's name, which starts with a letter")
+    name, rerank, count = found.groups()
+    if name == REFREE and text != REFREE:
+        raise SpecError(text, at if at else len(REFREE), f"nothing beside {REFREE}, which has no document")
+    node: Node = Source(name)
+    if rerank:
+        node = Rerank(node)
+    return (Top(node, int(count)) if count else node), found.end()
+
+
+def _misplaced(text: str, at: int) -> tuple[int, str]:
+    """Where what follows a part goes wrong, and what could stand there."""
+    if text.startswith("@RR", at):
+        return at, "@RR once, right after the source, since it binds tightest"
+    if _COUNT.match(text, at):
+        return at, "@k once a part"
+    if text.startswith("@", at):
+        return at + 1, "RR, CP or a number from 1 after '@'"
+    return at, "'&', '@' or the end"
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The expressions `node` is made from."""
+    if isinstance(node, Source):
+        return ()
+    return node.parts if isinstance(node, Concat) else (node.inner,)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """`node` and all expressions in it, what is needed first first; equal ones come as often as they occur."""
+    for child in children(node):
+        yield from walk(child)
+    yield node
+
+
+def expand(node: Node, aliases: Mapping[str, Node]) -> Node:
+    """`node` with every source of a name in `aliases` replaced by its expression, aliases in aliases included.
+
+    Raises:
+        InputError: an alias contains itself.
+    """
+    return _expand(node, aliases, ())
+
+
+def _expand(node: Node, aliases: Mapping[str, Node], within: tuple[str, ...]) -> Node:
+    if isinstance(node, Source):
+        if node.name in within:
+            raise InputError(f"aliases: {node.name!r} is made from itself, through {' -> '.join([*within, node.name])}")
+        return _expand(aliases[node.name], aliases, (*within, node.name)) if node.name in aliases else node
+    if isinstance(node, Concat):
+        return Concat(tuple(_expand(part, aliases, within) for part in node.parts))
+    inner = _expand(node.inner, aliases, within)
+    if isinstance(node, Top):
+        return Top(inner, node.k)
+    return Rerank(inner) if isinstance(node, Rerank) else Compress(inner)
+
+
+def _grouped(node: Node, *plain: type) -> str:
+    """The text of an operand; in parentheses, which the grammar lacks, where an alias put in what binds looser."""
+    return str(node) if isinstance(node, plain) else f"({node})"

@@ -1,0 +1,108 @@
+"""Figures that a page can hold: SVG whose text is text, in the page's own colour, light or dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastreader.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK = "#010203"
+"""Stands for the page's text colour; no other line has it."""
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
+"""Okabe and Ito's, without those that light or dark would hide; the page has a lighter blue for dark."""
+MARKERS = "os^DvP"
+MAP = "cividis"
+"""Even to the eye, and the same to colour-blind ones."""
+
+_STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 10.0,
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "grid.color": "#808080",
+    "grid.alpha": 0.3,
+}
+_PNG_STYLE = {"figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white"}
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure of its own, inches; no global state holds on to it."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def svg(draw: Callable[[], Figure], key: str, title: str) -> str:
+    """An inline SVG element.
+
+    Args:
+        draw: makes the figure.
+        key: goes before every id, so that many figures stand in one page.
+        title: what a screen reader says.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    with _style({"svg.hashsalt": key}):
+        target = io.StringIO()
+        draw().savefig(target, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return _inline(target.getvalue(), key, title)
+
+
+def write(draw: Callable[[], Figure], path: Path, key: str) -> None:
+    """Write a figure to a .svg file, transparent, or to a .png file, on white.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    with _style({"svg.hashsalt": key, **(_PNG_STYLE if path.suffix == ".png" else {})}):
+        draw().savefig(path, dpi=150)
+
+
+def _style(more: dict[str, Any]) -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "plot") from error
+    return matplotlib.rc_context({**_STYLE, **more})
+
+
+def _inline(text: str, key: str, title: str) -> str:
+    """The svg element alone, with ids of its own, the page's font and text colour, and a size the page decides."""
+    from markupsafe import escape
+
+    text = text[text.index("<svg") :]
+    width = re.search(r'viewBox="0 0 ([\d.]+) ', text)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{key}-\1"', text)
+    text = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{key}-", text)
+    text = text.replace(INK, "currentColor").replace(COLOURS[0].lower(), "var(--blue)")
+    text = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font-size: \1px", text)
+    text = re.sub(r"font-family: [^;\"]+;? ?", "", text)
+    size = f"max-width:{width[1]}pt" if width else ""
+    label = escape(title)
+    return re.sub(
+        r"<svg [^>]*?(viewBox=\"[^\"]+\")[^>]*>",
+        rf'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" \1 role="img" '
+        rf'aria-label="{label}" style="{size}">',
+        text,
+        count=1,
+    )

@@ -1,0 +1,182 @@
+"""One self-contained HTML page about a run; and its figures and tables as files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fastreader import __version__
+from fastreader.report import figures
+from fastreader.report.browse import browser_data
+from fastreader.report.plots import Chart, Table, charts
+from fastreader.report.study_data import MEASURE_NAMES, MEASURES, Missing, StudyRun
+from fastreader.report.summary import summary_rows
+
+
+@dataclass(frozen=True)
+class Section:
+    """A figure of the page, or why it is not there.
+
+    Attributes:
+        chart: what it is.
+        table: what it is drawn from; None where the run does not hold it.
+        why_not: what is missing; "" where nothing is.
+    """
+
+    chart: Chart
+    table: Table | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run's figures and tables, computed once for page and files."""
+
+    run: StudyRun
+    summary: list[dict[str, Any]]
+    sections: list[Section]
+
+    @classmethod
+    def of(cls, folder: str | os.PathLike[str]) -> Report:
+        """Read a run folder and compute everything.
+
+        Raises:
+            InputError: it is none, or holds no answers.
+        """
+        run = StudyRun(folder)
+        return cls(run, summary_rows(run), [_section(chart, run) for chart in charts()])
+
+    def html(self) -> str:
+        """The page; it asks the network for nothing.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        from jinja2 import Environment
+
+        data, cut = browser_data(self.run)
+        environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        environment.filters.update(number=_number, interval=_interval, p=_p, whole=_whole, breakable=_breakable)
+        study = self.run.study
+        shown = [(s, _figure(s)) for s in self.sections if s.table is not None]
+        return environment.from_string(_asset("page.html")).render(
+            title=study.name or "Study",
+            study=study,
+            run=self.run,
+            rows=self.summary,
+            measure=self.run.measure_name,
+            measures=[study.measure, *(m for m in MEASURES if m != study.measure)],
+            names=MEASURE_NAMES,
+            reference=study.reference,
+            shown=shown,
+            absent=[s for s in self.sections if s.table is None],
+            problems=_problems(self.run),
+            cut=cut,
+            data=_json(data),
+            style=_asset("style.css"),
+            script=_asset("browser.js"),
+            version=__version__,
+            made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        )
+
+    def write_figures(self, folder: str | os.PathLike[str], kind: str) -> list[Path]:
+        """Every figure as a file: "svg" or "png"; returns their paths."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        written = []
+        for section in self.sections:
+            if (table := section.table) is not None:
+                path = target / f"{section.chart.key}.{kind}"
+                figures.write(lambda c=section.chart, t=table: c.draw(t), path, section.chart.key)  # type: ignore[misc]
+                written.append(path)
+        return written
+
+    def write_tables(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """The summary and every figure's table as CSV; returns their paths."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        tables = {"summary": self.summary}
+        tables |= {s.chart.key: s.table for s in self.sections if s.table is not None}
+        return [_write_csv(target / f"{name}.csv", rows) for name, rows in tables.items()]
+
+
+def _section(chart: Chart, run: StudyRun) -> Section:
+    try:
+        return Section(chart, chart.collect(run))
+    except Missing as missing:
+        return Section(chart, None, str(missing))
+
+
+def _figure(section: Section) -> str:
+    from markupsafe import Markup
+
+    table, chart = section.table, section.chart
+    assert table is not None
+    return Markup(figures.svg(lambda: chart.draw(table), chart.key, chart.title))  # drawn here, out of numbers
+
+
+def _problems(run: StudyRun) -> list[tuple[str, str, int]]:
+    """(method, what happened, how often) of rows without an answer, equal reasons together."""
+    counts: dict[tuple[str, str], int] = {}
+    for condition in run.conditions:
+        for row in run.of(condition):
+            if why := row["left_out"] or row["error"]:
+                reason = str(why).replace(repr(row["question_id"]), "the question")
+                counts[condition.label, reason] = counts.get((condition.label, reason), 0) + 1
+    return [(method, reason, count) for (method, reason), count in counts.items()]
+
+
+def _json(values: Any) -> Any:
+    """JSON that may stand in a script element."""
+    from markupsafe import Markup
+
+    text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+
+
+def _asset(name: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(files("fastreader.report").joinpath("assets", name).read_text(encoding="utf-8"))
+
+
+def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _whole(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _interval(row: dict[str, Any], name: str, sign: bool = False) -> str:
+    if row[name] is None:
+        return ""
+    form = "+.3f" if sign else ".3f"
+    return f"{row[f'{name}_low']:{form}} to {row[f'{name}_high']:{form}}"
+
+
+def _breakable(text: str) -> Any:
+    """`text` with places where a line may break."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("([:_+·])", r"\1<wbr>", str(escape(text))))
+
+
+def _p(value: float | None) -> str:
+    return "–" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"

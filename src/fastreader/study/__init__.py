@@ -1,0 +1,7 @@
+"""Studies over data sets: many methods and readers, the same questions, one row each; see `Study` and `run_study`."""
+
+from fastreader.study.config import EorConfig, MethodConfig, NoiseConfig, Study
+from fastreader.study.folder import RunFolder
+from fastreader.study.run import Finished, run_study
+
+__all__ = ["EorConfig", "Finished", "MethodConfig", "NoiseConfig", "RunFolder", "Study", "run_study"]

@@ -1,0 +1,241 @@
+"""Study: what a study asks whom, as read from a TOML or YAML file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from fastreader.errors import InputError
+from fastreader.study.files import absolute, read_values
+
+Measure = Literal["em", "f1", "contained"]
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, (str, int)) else value
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MethodConfig(BaseModel):
+    """One method of a study; keys beyond these are the method's own options.
+
+    Attributes:
+        method: as the registry knows it, such as "moi", "sure:ranking" or "noise:random:4:near".
+        name: how results and report call it; `method` by default.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    method: str
+    name: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"method": value} if isinstance(value, str) else value
+
+    @property
+    def label(self) -> str:
+        """`name`, or `method` where none was given."""
+        return self.name or self.method
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The method's own options."""
+        return dict(self.model_extra or {})
+
+    def digest(self) -> str:
+        """16 hexadecimal digits that tell methods with their options apart."""
+        return _digest({"method": self.method, "options": self.options})
+
+
+class NoiseConfig(_Strict):
+    """Where the passages of noise layouts come from.
+
+    Attributes:
+        random: a file of passages to draw from, "others" (passages of the study's other questions) or "words"
+            (random words out of the study's passages).
+        random_count: random passages drawn for a question; 0: as many as the largest layout takes.
+        hard_count: hard distractors made for a question; 0: as many as the largest layout takes.
+        max_new_tokens: of a reply.
+        attention: for so many questions, also where the answers' tokens look (the attention heat map).
+    """
+
+    random: str = "others"
+    random_count: Annotated[int, Field(ge=0)] = 0
+    hard_count: Annotated[int, Field(ge=0)] = 0
+    max_new_tokens: Annotated[int, Field(ge=1)] = 15
+    attention: Annotated[int, Field(ge=0)] = 0
+
+
+class EorConfig(_Strict):
+    """The ensemble's retrievers.
+
+    Attributes:
+        retrievers: specifications; the source "R" is the question's own passages. None: a handful of them.
+        sources: further sources by name, each a file of passages searched by BM25.
+        depth: passages a source returns at most.
+        similarities: of the voters, unless a method names its own.
+        fit: also learn weights, from all of the study's questions; they are shown, and no method votes with them.
+    """
+
+    retrievers: tuple[str, ...] | None = None
+    sources: dict[str, str] = {}
+    depth: Annotated[int, Field(ge=1)] = 20
+    similarities: tuple[str, ...] = ("exact", "f1")
+    fit: bool = False
+
+
+class Study(_Strict):
+    """A study.
+
+    Attributes:
+        data: questions with passages, in any format `load_examples` reads.
+        methods: what is compared, at least one, each of its own name.
+        name: of the study.
+        readers: as `Reader.load` takes them ("reader" is the same).
+        device, dtype, precision: as `Reader.load` takes them.
+        limit: only the first so many questions.
+        passages: N, the first so many passages of each question.
+        seeds: methods that draw run once for each of them, the others for the first.
+        max_new_tokens: of an answer, where the method does not say.
+        group: questions worked on together; more are packed better and need more memory. Results do not depend on
+            it beyond rounding.
+        measure: what the report compares methods by.
+        baseline: method that others are held against; by default "base" where there is one, else the first.
+        primary: method whose contrast with the baseline was chosen beforehand; None for none.
+        template: file with the prompt's texts, for base, closed book and MoI.
+        noise, eor: what is common to these families.
+        sure: settings of SuRe, by name.
+        moi: options of all MoI methods, by name.
+    """
+
+    data: str
+    methods: Annotated[tuple[MethodConfig, ...], Field(min_length=1)]
+    name: str = ""
+    readers: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)] = ("smollm2-135m",)
+    device: str = "auto"
+    dtype: str = "auto"
+    precision: str = "fast"
+    limit: Annotated[int | None, Field(ge=1)] = None
+    passages: Annotated[int, Field(ge=1)] = 10
+    seeds: Annotated[tuple[int, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
+    max_new_tokens: Annotated[int, Field(ge=1)] = 32
+    group: Annotated[int, Field(ge=1)] = 8
+    measure: Measure = "contained"
+    baseline: str | None = None
+    primary: str | None = None
+    template: str | None = None
+    noise: NoiseConfig = NoiseConfig()
+    eor: EorConfig = EorConfig()
+    sure: dict[str, Any] = {}
+    moi: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _synonyms(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            for one, many in (("reader", "readers"), ("seed", "seeds")):
+                if one in value:
+                    if many in value:
+                        raise ValueError(f"{one} and {many} are the same; give one of them")
+                    value = {**{k: v for k, v in value.items() if k != one}, many: value[one]}
+        return value
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        from fastreader.study.registry import make
+
+        labels = [method.label for method in self.methods]
+        if repeated := sorted({label for label in labels if labels.count(label) > 1}):
+            raise ValueError(f"two methods are named {repeated[0]!r}; give one of them another name")
+        for role in ("baseline", "primary"):
+            label = getattr(self, role)
+            if label is not None and label not in labels:
+                raise ValueError(f"{role} {label!r} is none of the methods {', '.join(labels)}")
+        for values in ("readers", "seeds"):
+            given = getattr(self, values)
+            if len(set(given)) < len(given):
+                raise ValueError(f"{values} must be different, got {', '.join(map(str, given))}")
+        if self.reference == self.primary:
+            raise ValueError(f"primary {self.primary!r} is the baseline; it cannot be held against itself")
+        for method in self.methods:
+            make(method, self)  # an unknown method, or an option it does not take
+        return self
+
+    @property
+    def reference(self) -> str:
+        """The baseline, by default "base" where there is one, else the first method."""
+        labels = [method.label for method in self.methods]
+        return self.baseline or ("base" if "base" in labels else labels[0])
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], where: str = "study", folder: str | os.PathLike[str] = ".") -> Study:
+        """A study from its values.
+
+        Args:
+            values: by attribute.
+            where: named in errors.
+            folder: what relative paths are relative to.
+
+        Raises:
+            InputError: naming `where` and the key: an unknown key or method, a value that cannot be, two methods of
+                one name, a file that does not exist (but `data`, which is looked for when the study is run).
+        """
+        try:
+            return cls.model_validate(absolute(values, Path(folder)))
+        except ValidationError as error:
+            problems = "; ".join(_problem(e) for e in error.errors())
+            raise InputError(f"{where}: {problems}") from None
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], **overrides: Any) -> Study:
+        """Read a study from a .toml, .yaml, .yml or .json file; paths in it are relative to it.
+
+        Args:
+            path: the file.
+            **overrides: values in place of the file's, paths in them relative to the working directory; None is
+                passed over.
+
+        Raises:
+            InputError: no such file, not of its format, or as `of`; also where `data` does not exist.
+        """
+        file = Path(path)
+        given = absolute({key: value for key, value in overrides.items() if value is not None}, Path())
+        study = cls.of({**read_values(file), **given}, str(file), file.parent)
+        if not Path(study.data).is_file():
+            raise InputError(f"{file}: data: {study.data}: no such file")
+        return study
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return self.model_dump(mode="json")
+
+    def identity(self) -> dict[str, Any]:
+        """What results depend on besides the methods: all but names, limits and what the report compares."""
+        free = {"methods", "name", "limit", "group", "measure", "baseline", "primary"}
+        return {k: v for k, v in self.to_dict().items() if k not in free}
+
+
+def _problem(error: Any) -> str:
+    place = ".".join(str(part) for part in error["loc"])
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = "unknown key"
+    return f"{place}: {message}" if place else message
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

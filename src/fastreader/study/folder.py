@@ -1,0 +1,155 @@
+"""RunFolder: where a study's rows, its cache and a copy of its configuration lie."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fastreader.data import Example, Passage
+from fastreader.errors import InputError
+from fastreader.jsonl import iter_results
+from fastreader.study.config import Study
+
+RESULTS, QUESTIONS, ATTENTION, STUDY, CACHE, COSTS, VOTER = (
+    "results.jsonl",
+    "questions.jsonl",
+    "attention.jsonl",
+    "study.json",
+    "cache.sqlite",
+    "costs.json",
+    "voter.json",
+)
+
+
+class RunFolder:
+    """A run's files.
+
+    - study.json: the study, paths absolute;
+    - questions.jsonl: its questions with their passages, so that a report needs nothing else;
+    - results.jsonl: a row a question, method, reader and seed;
+    - attention.jsonl, voter.json: what some methods leave beside their rows;
+    - cache.sqlite: generations and scores by content;
+    - costs.json: tokens and seconds of the calls, over all starts of the run.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def file(self, name: str) -> Path:
+        """A file of it."""
+        return self.path / name
+
+    def begin(self, study: Study, resume: bool) -> None:
+        """Make the folder, or check that it is of this study; then keep the study in it.
+
+        Methods, questions (limit) and what the report compares may be added or changed between runs; everything else
+        must be as it was.
+
+        Raises:
+            InputError: it holds a run and `resume` is off, or a run of another study (what differs is named); or it
+                is no folder or holds something else.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path}: expected a folder for the run, got a file")
+        if self.file(STUDY).exists():
+            if not resume:
+                raise InputError(f"{self.path}: holds a run already; continue it with resume, or name another folder")
+            self._check(study)
+        elif self.path.exists() and any(self.path.iterdir()):
+            raise InputError(f"{self.path}: holds files, but no run of a study; name a new folder")
+        self.path.mkdir(parents=True, exist_ok=True)
+        scratch = self.file(f".{STUDY}.{os.getpid()}.tmp")
+        scratch.write_text(json.dumps(study.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        scratch.replace(self.file(STUDY))
+
+    def study(self) -> Study:
+        """The study it is of.
+
+        Raises:
+            InputError: it is no run folder.
+        """
+        if not self.file(STUDY).is_file():
+            raise InputError(f"{self.path}: not the folder of a run (it has no {STUDY})")
+        try:
+            values = json.loads(self.file(STUDY).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{self.file(STUDY)}: broken JSON ({error})") from error
+        return Study.of(values, str(self.file(STUDY)))
+
+    def _check(self, study: Study) -> None:
+        theirs = self.study()
+        before, now = theirs.identity(), study.identity()
+        if differing := [key for key in now if before.get(key) != now[key]]:
+            shown = "; ".join(f"{key} was {_show(before.get(key))}, is now {_show(now[key])}" for key in differing)
+            raise InputError(f"{self.path}: holds a run of another study: {shown}")
+        mine = {method.label: method for method in study.methods}
+        for method in theirs.methods:
+            if method.label not in mine:
+                raise InputError(
+                    f"{self.path}: holds a run of another study: it has results of the method {method.label!r}, which "
+                    "this one does not name"
+                )
+            if mine[method.label].digest() != method.digest():
+                raise InputError(
+                    f"{self.path}: holds a run of another study: the method {method.label!r} was "
+                    f"{_show(method.model_dump())}, is now {_show(mine[method.label].model_dump())}"
+                )
+
+    def keep_questions(self, examples: Sequence[Example]) -> None:
+        """Write the questions, all of them or nothing."""
+        scratch = self.file(f".{QUESTIONS}.{os.getpid()}.tmp")
+        with scratch.open("w", encoding="utf-8") as lines:
+            for example in examples:
+                row = {
+                    "id": example.id,
+                    "question": example.question,
+                    "answers": example.answers,
+                    "passages": [{k: v for k, v in asdict(p).items() if k != "metadata"} for p in example.passages],
+                }
+                lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+        scratch.replace(self.file(QUESTIONS))
+
+    def questions(self) -> list[Example]:
+        """The questions."""
+        return [
+            Example(row["question"], [Passage(**p) for p in row["passages"]], row["answers"], id=row["id"])
+            for row in _lines(self.file(QUESTIONS))
+        ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The results; none where nothing was run."""
+        file = self.file(RESULTS)
+        return list(iter_results(file)) if file.is_file() else []
+
+    def attention(self) -> list[dict[str, Any]]:
+        """Rows of the attention file; none where nobody asked."""
+        file = self.file(ATTENTION)
+        return list(iter_results(file)) if file.is_file() else []
+
+    def read_json(self, name: str) -> Any:
+        """A JSON file of it; None where it is not there."""
+        file = self.file(name)
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file, all of it or nothing."""
+        scratch = self.file(f".{name}.{os.getpid()}.tmp")
+        scratch.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        scratch.replace(self.file(name))
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    if not file.is_file():
+        raise InputError(f"{file}: no such file; the run has not begun")
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def _show(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) < 200 else text[:197] + "..."

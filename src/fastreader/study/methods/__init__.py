@@ -1,0 +1,1 @@
+"""The families of methods a study knows, one module each."""

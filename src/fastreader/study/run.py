@@ -1,0 +1,244 @@
+"""run_study: questions in groups, all methods of a group together, a row for each as it ends."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fastreader.answers import contained, exact_match, f1
+from fastreader.data import Example, load_examples
+from fastreader.errors import FastreaderError, InputError
+from fastreader.jsonl import ResultLog
+from fastreader.progress import track
+from fastreader.protocol import ReaderProtocol
+from fastreader.study.cache import Cache, CachedReader
+from fastreader.study.config import MethodConfig, Study
+from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
+from fastreader.study.metering import Spent, metered
+from fastreader.study.method import Answered, Asked, NotApplicable, StudyMethod
+from fastreader.study.registry import make
+from fastreader.sure.batch import keyed
+from fastreader.sure.lockstep import run as run_together
+from fastreader.sure.requests import Program
+from fastreader.sure.task import Readers
+
+Load = Callable[[str], ReaderProtocol]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a run ended.
+
+    Attributes:
+        folder: of the run.
+        rows: in it now.
+        fresh: written by this call.
+        failed: rows whose method raised an error, which they hold.
+        left_out: rows of questions that lack what their method needs.
+    """
+
+    folder: Path
+    rows: int
+    fresh: int
+    failed: int
+    left_out: int
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One method under one seed."""
+
+    config: MethodConfig
+    method: StudyMethod
+    seed: int
+
+
+def run_study(
+    study: Study,
+    folder: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    progress: bool | None = None,
+    load: Load | None = None,
+) -> Finished:
+    """Run a study, or what is left of it.
+
+    Every question, method, reader and seed becomes a row of results.jsonl as soon as it is answered. A run that is
+    killed loses the calls that were running; what the reader gave before is in the cache.
+
+    Args:
+        study: what to run.
+        folder: of the run; made where there is none.
+        resume: continue the run in the folder.
+        progress: a bar on standard error; None: on a terminal.
+        load: a reader by name, in place of `Reader.load`.
+
+    Raises:
+        InputError: as `RunFolder.begin`; no questions; a row in the folder that was made from other texts.
+    """
+    examples = questions_of(study)
+    run = RunFolder(folder)
+    run.begin(study, resume)
+    run.keep_questions(examples)
+    cells = [
+        _Cell(config, method, seed)
+        for config in study.methods
+        for method in [make(config, study)]
+        for seed in (study.seeds if method.draws else study.seeds[:1])
+    ]
+    total = len(examples) * len(cells) * len(study.readers)
+    with ExitStack() as stack:
+        settings = {"study": _digest(study.identity())}
+        log = stack.enter_context(ResultLog(run.file(RESULTS), settings=settings, resume=True))
+        cache = stack.enter_context(Cache(run.file(CACHE)))
+        advance = stack.enter_context(track("studying", total, "answers", progress))
+        before = len(log)
+        for name in study.readers:
+            writer = _Rows(log, name, advance)
+            todo = [(group, [c for c in cells if writer.lacks(c, group)]) for group in _groups(examples, study.group)]
+            if not any(left for _, left in todo):
+                writer.skip(len(examples) * len(cells))
+                continue
+            reader = CachedReader((load or _loader(study))(name), cache)
+            for group, left in todo:
+                writer.skip(len(group) * (len(cells) - len(left)))
+                _run_group(reader, group, left, examples, writer)
+                _keep_costs(run, name, reader)
+            _attention(study, run, reader, examples, name)
+        fresh = len(log) - before
+    rows = run.rows()
+    if study.eor.fit:
+        from fastreader.study.fitting import fit_voters
+
+        fit_voters(study, run, rows, examples)
+    return Finished(
+        run.path,
+        len(rows),
+        fresh,
+        sum(row["error"] is not None for row in rows),
+        sum(row["left_out"] is not None for row in rows),
+    )
+
+
+def questions_of(study: Study) -> list[Example]:
+    """The study's questions, each with an id of its own and the first N passages.
+
+    Raises:
+        InputError: no such file, or no questions in it.
+    """
+    if not Path(study.data).is_file():
+        raise InputError(f"study: data: {study.data}: no such file")
+    examples = keyed(load_examples(study.data, limit=study.limit))
+    return [replace(e, passages=list(e.passages[: study.passages])) for e in examples]
+
+
+class _Rows:
+    """Writes rows, and knows which there are."""
+
+    def __init__(self, log: ResultLog, reader: str, advance: Callable[[int], None]) -> None:
+        self._log, self._reader, self._advance = log, reader, advance
+
+    def lacks(self, cell: _Cell, group: Sequence[Example]) -> bool:
+        """Whether a row of the group is to be made."""
+        return any(not self.holds(cell, example) for example in group)
+
+    def holds(self, cell: _Cell, example: Example) -> bool:
+        """Whether the row is there."""
+        return self._log.holds(self._key(cell, example), _made_from(cell, example))
+
+    def write(self, cell: _Cell, example: Example, outcome: Answered | FastreaderError, spent: Spent) -> None:
+        """Write the row of one answer, or of why there is none."""
+        text = outcome.text if isinstance(outcome, Answered) else None
+        right = example.answers
+        row = {
+            "question_id": example.id,
+            "method": cell.config.label,
+            "reader": self._reader,
+            "seed": cell.seed,
+            "answer": text,
+            "em": exact_match(text, right) if text is not None and right else None,
+            "f1": f1(text, right) if text is not None and right else None,
+            "contained": contained(text, right) if text is not None and right else None,
+            "left_out": str(outcome) if isinstance(outcome, NotApplicable) else None,
+            "error": None if isinstance(outcome, (Answered, NotApplicable)) else str(outcome),
+            "tokens": {"given": spent.given, "computed": spent.computed, "new": spent.new, "calls": spent.calls},
+            "seconds": round(spent.seconds, 4),
+            "trace": outcome.trace if isinstance(outcome, Answered) else {},
+        }
+        self._log.append(self._key(cell, example), row, example=_made_from(cell, example))
+        self._advance(1)
+
+    def skip(self, count: int) -> None:
+        """Count rows that were there."""
+        self._advance(count)
+
+    def _key(self, cell: _Cell, example: Example) -> str:
+        return json.dumps([example.id, cell.config.label, self._reader, cell.seed], ensure_ascii=False)
+
+
+def _run_group(
+    reader: CachedReader, group: list[Example], cells: list[_Cell], everything: list[Example], rows: _Rows
+) -> None:
+    """One group: every method's program for each question that has no row yet, all of them in step."""
+    programs: list[tuple[Program[None], Readers]] = []
+    readers = Readers(reader)
+    for cell in cells:
+        todo = [example for example in group if not rows.holds(cell, example)]
+        rows.skip(len(group) - len(todo))
+        asked = Asked(reader, todo, cell.seed, everything)
+        for example, program in zip(todo, cell.method.programs(asked), strict=True):
+            programs.append((metered(program, reader, _writer(rows, cell, example)), readers))
+    for outcome in run_together(programs):
+        if outcome.error is not None:  # of ours, not the method's: `metered` hands those to the row
+            raise outcome.error
+
+
+def _writer(rows: _Rows, cell: _Cell, example: Example) -> Callable[[Answered | FastreaderError, Spent], None]:
+    return lambda outcome, spent: rows.write(cell, example, outcome, spent)
+
+
+def _groups(examples: Sequence[Example], size: int) -> Iterator[list[Example]]:
+    for start in range(0, len(examples), size):
+        yield list(examples[start : start + size])
+
+
+def _loader(study: Study) -> Load:
+    def load(name: str) -> ReaderProtocol:
+        from fastreader.reader import Reader
+
+        return Reader.load(name, device=study.device, dtype=study.dtype, precision=study.precision)
+
+    return load
+
+
+def _attention(study: Study, run: RunFolder, reader: CachedReader, examples: Sequence[Example], name: str) -> None:
+    if study.noise.attention:
+        from fastreader.study.attention import keep_attention
+
+        keep_attention(study, run, reader, examples, name)
+
+
+def _keep_costs(run: RunFolder, name: str, reader: CachedReader) -> None:
+    """Add what was spent since the last call to the run's costs."""
+    costs = run.read_json(COSTS) or {}
+    spent = reader.total.to_dict()
+    mine = costs.setdefault(name, dict.fromkeys(spent, 0))
+    costs[name] = {key: mine[key] + spent[key] for key in spent}
+    costs[name]["seconds"] = round(costs[name]["seconds"], 4)
+    run.write_json(COSTS, costs)
+    reader.total.clear()
+
+
+def _made_from(cell: _Cell, example: Example) -> str:
+    passages = [[p.title, p.text, p.score, p.is_gold] for p in example.passages]
+    return _digest([example.question, example.answers, passages, cell.config.digest()])
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]

@@ -1,0 +1,174 @@
+"""fastreader vote and fastreader eor, in this process."""
+
+import contextlib
+import io
+import json
+import sys
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import pytest
+from eor_cases import WEB, WIKI, passage_file, simulate
+from support import byte_tokenizer, tiny_llama
+
+from fastreader import cli
+from fastreader.eor import Answers, Voter, correctness
+from fastreader.jsonl import iter_results
+
+
+def run(*arguments, expect=0):
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["fastreader", *map(str, arguments)]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+    assert code == expect, err.getvalue()
+    return SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue())
+
+
+@pytest.fixture
+def answers(tmp_path):
+    texts, _ = simulate(0, 40, [0.6, 0.5, 0.5])
+    rows = [Answers(f"q{i}", ["A", "B@2", "ReFree"], [*row], right=["right"], id=str(i)) for i, row in enumerate(texts)]
+    file = tmp_path / "answers.jsonl"
+    file.write_text("".join(json.dumps(row.to_dict()) + "\n" for row in rows))
+    return file, rows
+
+
+def test_vote(answers):
+    file, rows = answers
+    lines = [json.loads(line) for line in run("vote", file, "-f", "jsonl").stdout.splitlines()]
+    expected = Voter().vote(rows)
+    assert [line["answer"] for line in lines] == [vote.answer for vote in expected]
+    assert lines[0] == {"id": "0", "question": "q0", "retrievers": ["A", "B@2", "ReFree"], **expected[0].to_dict()}
+    assert json.loads(run("vote", file, "-f", "json").stdout) == lines
+    table = run("vote", file, "--pooling", "max", "-s", "exact:equal").stdout
+    assert "q39" in table and "B@2" in table
+
+
+def test_vote_learns_saves_and_uses_weights(answers, tmp_path):
+    file, rows = answers
+    voter = tmp_path / "voter.json"
+    done = run("vote", file, "--fit", "--save", voter, "-f", "jsonl")
+    fitted = Voter().fit(rows, correctness(rows))
+    assert [json.loads(line)["answer"] for line in done.stdout.splitlines()] == fitted.predict(rows).tolist()
+    assert f"{fitted.fit_report_.objective:.3f}" in done.stderr and "weights: " in done.stderr
+    again = run("vote", file, "--weights", voter, "-f", "jsonl")
+    assert again.stdout == done.stdout
+
+
+def test_vote_says_why_nobody_won(tmp_path):
+    file = tmp_path / "answers.jsonl"
+    file.write_text('{"question": "q", "predictions": {"A": "", "B": null}}\n')
+    assert "all answers are empty or refusals" in run("vote", file).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--save", "x.json"], "--fit"),
+        (["--weights", "x.json", "--fit"], "--weights"),
+        (["--weights", "x.json", "--pooling", "max"], "--weights"),
+        (["--weights", "none.json"], "none.json"),
+        (["--pooling", "median"], "median"),
+        (["-s", "odd"], "odd"),
+        (["--fit", "--measure", "bleu"], "bleu"),
+    ],
+)
+def test_vote_with_options_that_cannot_be(answers, arguments, expected):
+    assert expected in run("vote", answers[0], *arguments, expect=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "at least one question"),
+        ("[]\n", "line 1"),
+        ('{"question": "q", "predictions": {"A": "x", "B": "y"}}\n{"question": "q"}\n', "line 2"),
+        ('{"question": "q", "predictions": {"A": "x"}}\n', "at least 2 retrievers"),
+        ("{\n", "line 1"),
+    ],
+)
+def test_vote_on_a_file_that_is_none(tmp_path, text, expected):
+    file = tmp_path / "answers.jsonl"
+    file.write_text(text)
+    assert expected in run("vote", file, expect=2).stderr
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world")
+    tiny_llama().save_pretrained(folder / "model")
+    byte_tokenizer(chat=True).save_pretrained(folder / "model")
+    short = [(i, t, " ".join(x.split()[:20])) for i, t, x in WEB]
+    questions = folder / "questions.jsonl"
+    questions.write_text(
+        "".join(json.dumps({"question": f"Which river is {i} in Cairo?", "answers": ["Nile"]}) + "\n" for i in range(5))
+    )
+    return SimpleNamespace(
+        questions=questions,
+        options=[
+            *("--model", folder / "model"),
+            *("--source", f"SE={passage_file(folder / 'web.jsonl', short)}"),
+            *("--source", f"Wiki={passage_file(folder / 'wiki.jsonl', WIKI)}"),
+            *("--max-new-tokens", 4),
+        ],
+    )
+
+
+def test_eor_writes_answers_and_votes_and_resumes(world, tmp_path):
+    specs = ("-r", "Wiki@2", "-r", "SE@1&Wiki@1", "-r", "SE@RR@1", "-r", "ReFree")
+    output = tmp_path / "out.jsonl"
+    arguments = ("eor", world.questions, *world.options, *specs, "-o", output, "--keep-documents", "--batch", 2)
+    assert "3 answered now, 3 in" in run(*arguments, "--limit", 3).stderr
+    done = run(*arguments, "--resume")
+    assert "2 answered now, 5 in" in done.stderr and done.stdout == ""
+    rows = [Answers.from_dict(row) for row in iter_results(output)]
+    assert [row.id for row in rows] == ["0", "1", "2", "3", "4"]
+    assert rows[0].retrievers == ["Wiki@2", "SE@1&Wiki@1", "SE@RR@1", "ReFree"] and rows[0].right == ["Nile"]
+    assert [len(d.passages) for d in rows[0].documents] == [2, 2, 1, 0]
+    votes = [row["vote"]["answer"] for row in iter_results(output)]
+    assert votes == Voter().predict(rows).tolist()
+
+    whole = tmp_path / "whole.jsonl"
+    run("eor", world.questions, *world.options, *specs, "-o", whole, "--keep-documents", "--batch", 5)
+    assert [row["predictions"] for row in iter_results(whole)] == [row["predictions"] for row in iter_results(output)]
+    assert "retrievers" in run(*arguments, "--resume", "-r", "PK", expect=2).stderr
+    voted = run("vote", output, "-f", "jsonl")
+    assert [json.loads(line)["answer"] for line in voted.stdout.splitlines()] == votes
+
+
+def test_eor_to_standard_output_with_a_fit(world, tmp_path):
+    voter = tmp_path / "voter.json"
+    done = run(
+        "eor", world.questions, *world.options, "--fit", "--measure", "f1", "--save", voter, "-f", "jsonl", "--limit", 2
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["retrievers"] for line in lines] == [["SE@5", "Wiki@5", "ReFree"]] * 2
+    assert "weights: " in done.stderr
+    assert np.isfinite(Voter.load(voter).retriever_weights_).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--source", "SE"], "NAME=FILE"),
+        (["--source", "SE=none.jsonl"], "no such file"),
+        (["--resume"], "--output"),
+        (["-r", "SE@1"], "at least 2"),
+    ],
+)
+def test_eor_with_options_that_cannot_be(world, arguments, expected):
+    assert expected in run("eor", world.questions, *arguments, expect=2).stderr
+
+
+def test_eor_with_retrievers_that_cannot_be(world):
+    assert "^" in run("eor", world.questions, *world.options, "-r", "SE@", "-r", "PK", expect=2).stderr
+    assert "'HTTP'" in run("eor", world.questions, *world.options, "-r", "HTTP@1", "-r", "PK", expect=2).stderr

@@ -1,0 +1,251 @@
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from eor_cases import simulate
+
+from fastreader.eor import Answers, Exact, Function, ReaderNli, Voter
+from fastreader.eor.answer import is_answer
+from fastreader.eor.ballots import ballots
+from fastreader.eor.fit import Objective, simplex
+from fastreader.errors import InputError
+
+EQUAL = ("exact:equal",)
+
+
+def objective(voter, X, y):
+    return Objective(ballots(X, voter._measures(), is_answer), np.asarray(y, dtype=float), voter._rules())
+
+
+WORDS = ["paris", "paris france", "lyon", "the lyon city", "nice", "", "i don't know", None, "rome italy", "italy"]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "majority", "plurality"])
+@pytest.mark.parametrize("dropped_vote", [False, True])
+@pytest.mark.parametrize("ties", ["first", "weight"])
+def test_the_objective_is_the_score_at_its_weights(pooling, dropped_vote, ties):
+    """The search's shortcuts (settled questions, equal questions, kept supports) change nothing."""
+    generator = np.random.default_rng(5)
+    picked = generator.integers(0, len(WORDS), (60, 5))
+    X = np.array([[WORDS[i] for i in row] for row in np.concatenate([picked, picked[:20]])], dtype=object)
+    y = generator.random((60, 5)).round(1)
+    y[:10] = 0.7  # settled
+    y = np.concatenate([y, y[:20]])  # twice
+    voter = Voter(pooling=pooling, dropped_vote=dropped_vote, ties=ties, similarity_threshold=0.3)
+    found = objective(voter, X, y)
+    for draw in range(12):
+        weights = generator.uniform(0, 0.6, 7).round(1 if draw % 2 else 5)
+        weights[generator.random(7) < 0.3] = 0
+        retriever, similarity = found.split(weights)
+        voter.set_params(retriever_weights=retriever, similarity_weights=similarity)
+        assert found(weights) == pytest.approx(voter.score(X, y), abs=1e-12)
+
+
+def test_the_simplex_is_inside_the_bounds_and_toggles_one_weight_at_a_time():
+    start = np.array([0.6, 0.0, 0.4, 0.2])
+    vertices = simplex(start, 0.6)
+    assert vertices.tolist() == [
+        [0.6, 0.0, 0.4, 0.2],
+        [0.0, 0.0, 0.4, 0.2],
+        [0.6, 0.6, 0.4, 0.2],
+        [0.6, 0.0, 0.0, 0.2],
+        [0.6, 0.0, 0.4, 0.6],
+    ]
+
+
+CASES = {
+    "noise": {"skills": [0.55, 0.5, 0.45, 0.4], "noise": 2},
+    "copies": {"skills": [0.6, 0.55, 0.5, 0.45], "copies": (2, 3), "copying": 0.5, "noise": 1},
+    "three copies": {"skills": [0.6, 0.55, 0.5, 0.45, 0.4], "copies": (2, 3, 4), "copying": 0.5},
+    "one good": {"skills": [0.7, 0.3, 0.3, 0.3], "wrong": 3},
+}
+
+
+@pytest.fixture(scope="module", params=[(name, seed) for name in CASES for seed in (0, 1)], ids=str)
+def fitted(request):
+    name, seed = request.param
+    X, y = simulate(seed, 300, **CASES[name])
+    voter = Voter(EQUAL, starts=6).fit(X, y)
+    found = objective(voter, X, y)
+    grid = [0.0, 0.15, 0.3, 0.45, 0.6] if X.shape[1] < 6 else [0.0, 0.2, 0.4, 0.6]
+    best = max(found(np.array([*weights, 0.6])) for weights in itertools.product(grid, repeat=X.shape[1]))
+    return name, X, y, voter, best
+
+
+def test_the_fit_closes_the_gap_to_the_best_weights_of_a_grid(fitted):
+    _, X, y, voter, best = fitted
+    unweighted = Voter(EQUAL).score(X, y)
+    assert voter.fit_report_.unweighted == pytest.approx(unweighted)
+    assert voter.score(X, y) == pytest.approx(voter.fit_report_.objective)
+    assert best > unweighted
+    assert voter.score(X, y) - unweighted >= 0.8 * (best - unweighted)
+
+
+def test_retrievers_of_noise_are_dropped_and_weights_are_within_the_bounds(fitted):
+    name, _, _, voter, _ = fitted
+    noise = CASES[name].get("noise", 0)
+    weights = voter.retriever_weights_
+    assert (weights[len(weights) - noise :] == 0).all()
+    assert (weights[: len(weights) - noise] > 0).any()
+    assert ((weights == 0) | ((weights > 0.1) & (weights <= 0.6))).all()
+    assert voter.similarity_weights_.sum() == pytest.approx(1)
+
+
+def test_out_of_fold_the_fit_is_not_below_unweighted_voting(fitted):
+    _, X, y, _, _ = fitted
+    folds = np.arange(len(X)) % 5
+    out = [
+        Voter(EQUAL, starts=4).fit(X[folds != k], y[folds != k]).score(X[folds == k], y[folds == k]) for k in range(3)
+    ]
+    plain = [Voter(EQUAL).score(X[folds == k], y[folds == k]) for k in range(3)]
+    assert np.mean(out) >= np.mean(plain)
+
+
+def test_similarity_weights_are_learned():
+    """One similarity is right, the other calls every two answers the same."""
+    X, y = simulate(3, 200, [0.6, 0.5, 0.5])
+    blind = Function("blind", lambda a, b: 1.0 if "wrong" in a and "wrong" in b else 0.0, symmetric=True)
+    voter = Voter([Exact("equal"), blind]).fit(X, y)
+    plain = Voter([Exact("equal"), blind])
+    assert voter.score(X, y) > plain.score(X, y)
+    assert voter.similarity_weights_[0] > voter.similarity_weights_[1]
+
+
+def test_the_report_and_the_seed():
+    X, y = simulate(0, 80, [0.6, 0.5, 0.4])
+    first, second = (Voter(EQUAL, starts=5, seed=7).fit(X, y) for _ in range(2))
+    np.testing.assert_array_equal(first.retriever_weights_, second.retriever_weights_)
+    report = first.fit_report_
+    assert len(report.starts) == 5 and report.objective >= max(report.starts) >= min(report.starts)
+    assert report.questions == 80 and 0 < report.varying <= 80 and report.evaluations > 5
+    assert "fitted" in repr(first)
+
+
+@pytest.mark.parametrize("y", [[[1, 1], [0, 0]], [[0, 0], [0, 0]]])
+def test_nothing_to_learn_leaves_equal_weights(y):
+    X = [["a1", "b1"], ["c1", "c1"]]
+    voter = Voter(EQUAL).fit(X, y)
+    assert voter.retriever_weights_.tolist() == [0.6, 0.6] and voter.score(X, y) == np.mean(y)
+
+
+def test_pruning_leaves_a_retriever():
+    """Only the right answer of one question varies, and the first retriever has it."""
+    X = [["right", "b1", "c1"], ["d1", "d1", "d1"]]
+    voter = Voter(EQUAL).fit(X, [[1, 0, 0], [0, 0, 0]])
+    assert voter.retriever_weights_[0] > 0 and voter.predict(X).tolist() == ["right", "d1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "y", "expected"),
+    [
+        ({}, [[1, 0]], r"y: expected .*\[2, 2\]"),
+        ({}, [1, 0], "y: expected"),
+        ({}, [[1, 0], [1, float("nan")]], "NaN"),
+        ({"upper": 0.1}, [[1, 0], [1, 0]], "upper"),
+        ({"starts": 0}, [[1, 0], [1, 0]], "starts"),
+        ({"max_evaluations": 0}, [[1, 0], [1, 0]], "max_evaluations"),
+    ],
+)
+def test_what_cannot_be_fitted(options, y, expected):
+    with pytest.raises(InputError, match=expected):
+        Voter(EQUAL, **options).fit([["a1", "b1"], ["c1", "c1"]], y)
+
+
+def test_a_fitted_voter_is_for_its_retrievers():
+    rows = [Answers("q", ["A", "B"], ["x", "y"])] * 3
+    voter = Voter(EQUAL).fit(rows, [[1, 0]] * 3)
+    with pytest.raises(InputError, match="A, B; got B, A"):
+        voter.vote(Answers("q", ["B", "A"], ["x", "y"]))
+    with pytest.raises(InputError, match="expected 3"):
+        voter.vote(["x", "y", "z"])
+
+
+def test_saving(tmp_path):
+    X, y = simulate(1, 60, [0.6, 0.5, 0.4])
+    voter = Voter(("exact:equal", "f1"), pooling="max", min_support=0.2, retriever_weights=(0.5, 0.4, 0.3)).fit(X, y)
+    voter.save(tmp_path / "voter.json")
+    loaded = Voter.load(tmp_path / "voter.json")
+    assert loaded.to_dict() == voter.to_dict()
+    assert loaded.fit_report_ == voter.fit_report_
+    assert loaded.predict(X).tolist() == voter.predict(X).tolist()
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_saving_similarities_that_have_no_name_to_load_by(tmp_path):
+    same = Function("same", lambda a, b: float(a == b))
+    Voter([same]).save(tmp_path / "voter.json")
+    with pytest.raises(InputError, match="'same'"):
+        Voter.load(tmp_path / "voter.json").vote(["x", "y"])
+    assert Voter.load(tmp_path / "voter.json", similarities=[same]).vote(["x", "x"]).support.tolist() == [1, 1]
+    with pytest.raises(InputError, match="same"):
+        Voter.load(tmp_path / "voter.json", similarities=["f1"])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"similarities": ["f1"], "parameters": {"oops": 1}}', '{"similarities": ["f1"]}']
+)
+def test_loading_what_is_no_voter(tmp_path, text):
+    (tmp_path / "voter.json").write_text(text)
+    with pytest.raises(InputError):
+        Voter.load(tmp_path / "voter.json")
+    with pytest.raises(InputError, match="cannot be read"):
+        Voter.load(tmp_path / "none.json")
+
+
+def test_loading_weights_that_do_not_fit(tmp_path):
+    X, y = simulate(1, 30, [0.6, 0.5])
+    values = Voter(EQUAL).fit(X, y).to_dict()
+    values["fitted"]["similarity_weights"] = [0.5, 0.5]
+    with pytest.raises(InputError, match="similarity_weights"):
+        Voter.from_dict(values)
+
+
+# scikit-learn
+
+
+def test_parameters():
+    voter = Voter(("f1",), pooling="max")
+    assert voter.get_params()["pooling"] == "max"
+    assert voter.set_params(pooling="mean", seed=3) is voter and voter.seed == 3
+    with pytest.raises(InputError, match="'oops'"):
+        voter.set_params(oops=1)
+
+
+def test_clones_share_similarities_and_drop_weights():
+    sklearn = pytest.importorskip("sklearn.base", reason="needs scikit-learn")
+    X, y = simulate(2, 40, [0.6, 0.5])
+    similarity = Exact("equal")
+    voter = Voter([similarity], starts=2).fit(X, y)
+    clone = sklearn.clone(voter)
+    assert clone._measures()[0] is similarity
+    assert not hasattr(clone, "retriever_weights_")
+    assert {k: v for k, v in clone.get_params().items() if k != "similarities"} == {
+        k: v for k, v in voter.get_params().items() if k != "similarities"
+    }
+
+
+def test_cross_validation_tools():
+    selection = pytest.importorskip("sklearn.model_selection", reason="needs scikit-learn")
+    X, y = simulate(2, 90, [0.6, 0.5, 0.4])
+    scores = selection.cross_val_score(Voter(EQUAL, starts=2), X, y, cv=3)
+    expected = []
+    for train, test in selection.KFold(3).split(X):
+        expected.append(Voter(EQUAL, starts=2).fit(X[train], y[train]).score(X[test], y[test]))
+    assert scores.tolist() == expected
+    search = selection.GridSearchCV(Voter(EQUAL, starts=1), {"pooling": ["mean", "max"]}, cv=2).fit(X, y)
+    assert search.best_params_["pooling"] in ("mean", "max")
+    rows = [Answers(f"q{i}", ["A", "B", "C"], list(row)) for i, row in enumerate(X)]
+    assert selection.cross_val_score(Voter(EQUAL, starts=2), rows, y, cv=3).tolist() == expected
+
+
+def test_no_torch_and_no_scikit_learn_for_voters_and_measures():
+    code = (
+        "import sys, fastreader; eor = fastreader.eor; eor.Voter(starts=1).fit([['a1', 'b1']] * 2, [[1, 0]] * 2);"
+        "eor.measures.rwr([[1, 0], [0, 1]]); eor.parse('SE@5');"
+        "print([m for m in ('torch', 'transformers', 'sklearn', 'bm25s') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert ReaderNli.name == "nli:reader"

@@ -1,0 +1,127 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from eor_cases import WIKI, passage_file
+
+from fastreader.data import Passage, load_passages, load_questions
+from fastreader.eor import BM25, Dense, as_source
+from fastreader.eor.sources import as_passage
+from fastreader.errors import InputError
+
+
+def test_bm25_ranks_by_words_in_common_and_leaves_out_what_has_none(tmp_path):
+    index = BM25(passage_file(tmp_path / "wiki.jsonl", WIKI))
+    found = index("the capital of Egypt")
+    assert {p.id for p in found} == {"k1", "k3", "k4"}
+    assert [p.score for p in found] == sorted((p.score for p in found), reverse=True)
+    assert index("zebra") == [] and index("") == []
+
+
+def test_bm25_gives_the_scores_of_its_formula():
+    """Lucene's BM25 (k1 = 1.5, b = 0.75) worked by hand: idf log(1 + (N - n + 0.5) / (n + 0.5))."""
+    passages = [Passage("apple apple pear"), Passage("apple plum plum plum plum"), Passage("cherry")]
+    (first, second) = BM25(passages, language="")("apple")
+    idf = np.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
+    mean = (3 + 5 + 1) / 3
+    for found, count, length in ((first, 2, 3), (second, 1, 5)):
+        assert found.score == pytest.approx(idf * count / (count + 1.5 * (0.25 + 0.75 * length / mean)), rel=1e-5)
+
+
+def test_bm25_takes_the_first_of_equals_and_so_many():
+    passages = [Passage("same text", id=str(i)) for i in range(5)]
+    assert [p.id for p in BM25(passages, depth=3)("same text")] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(("passages", "depth"), [([], 5), ([Passage("a")], 0)])
+def test_an_index_needs_passages_and_depth(passages, depth):
+    with pytest.raises(InputError):
+        BM25(passages, depth=depth)
+
+
+def letters(texts):
+    vectors = np.array([[text.lower().count(c) for c in "abcdefghijklmnopqrstuvwxyz"] for text in texts], float)
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_dense_ranks_by_cosine():
+    index = Dense(letters, [Passage("bbb"), Passage("aab"), Passage("aaa")], depth=2)
+    assert [p.text for p in index("aa")] == ["aaa", "aab"]
+    assert index("aa")[0].score == pytest.approx(1)
+
+
+def test_dense_refuses_vectors_of_other_passages():
+    with pytest.raises(InputError, match=r"\[2, d\]"):
+        Dense(letters, [Passage("a"), Passage("b")], vectors=letters(["a"]))
+
+
+def test_a_langchain_retriever():
+    class Retriever:
+        def invoke(self, question):
+            return [SimpleNamespace(page_content=f"about {question}", metadata={"title": "T", "page": 3}, id="d1")]
+
+    (found,) = map(as_passage, as_source(Retriever())("x"))
+    assert (found.text, found.title, found.id, found.metadata) == ("about x", "T", "d1", {"title": "T", "page": 3})
+
+
+def test_a_haystack_retriever():
+    class Retriever:
+        def run(self, query):
+            return {"documents": [SimpleNamespace(content=query, meta={"k": 1}, id="d", score=0.5)]}
+
+    (found,) = map(as_passage, as_source(Retriever())("x"))
+    assert (found.text, found.id, found.score, found.metadata) == ("x", "d", 0.5, {"k": 1})
+
+
+def test_a_haystack_component_that_gives_no_documents():
+    with pytest.raises(InputError, match="documents"):
+        as_source(SimpleNamespace(run=lambda query: {"embedding": []}))("x")
+
+
+def test_texts_mappings_and_passages():
+    assert as_passage("a text") == Passage("a text")
+    assert as_passage({"contents": "c", "title": "t", "id": 5, "score": 1}) == Passage("c", "t", "5", 1.0)
+    assert as_passage(Passage("p")) == Passage("p")
+
+
+@pytest.mark.parametrize("found", ["  ", {"body": "x"}, 5, {"text": ""}])
+def test_what_is_no_passage(found):
+    with pytest.raises(InputError):
+        as_passage(found)
+
+
+def test_what_is_no_source():
+    with pytest.raises(InputError, match="int"):
+        as_source(5)
+
+
+def test_passage_files_of_several_kinds(tmp_path):
+    file = tmp_path / "pool.jsonl"
+    file.write_text(
+        '{"_id": "a", "title": "T", "text": "beir"}\n\n{"id": 2, "contents": "Title\\nflash"}\n'
+        '{"docid": "c", "title": "only a title", "text": ""}\n'
+    )
+    assert [(p.id, p.title, p.text) for p in load_passages(file)] == [
+        ("a", "T", "beir"),
+        ("2", "Title", "flash"),
+        ("c", "", "only a title"),
+    ]
+
+
+@pytest.mark.parametrize(("line", "expected"), [('{"id": 1}', "line 1"), ("{", "line 1"), ("", "at least one")])
+def test_a_passage_file_that_is_none(tmp_path, line, expected):
+    file = tmp_path / "pool.jsonl"
+    file.write_text(line + "\n")
+    with pytest.raises(InputError, match=expected):
+        load_passages(file)
+
+
+def test_question_files(tmp_path):
+    file = tmp_path / "questions.jsonl"
+    file.write_text('{"question": "a?", "golden_answers": ["b"], "id": 7}\n{"query": "c?", "ctxs": []}\n')
+    first, second = load_questions(file)
+    assert (first.question, first.answers, first.id, first.passages) == ("a?", ["b"], "7", [])
+    assert second.answers == []
+    file.write_text('{"answers": ["b"]}\n')
+    with pytest.raises(InputError, match="line 1"):
+        load_questions(file)

@@ -1,0 +1,148 @@
+"""benchmarks/moi_study.py: it runs every method, resumes, and its report says what the rows say."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import byte_tokenizer, tiny_llama
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import moi_report  # noqa: E402
+import moi_study  # noqa: E402
+from moi_orders import BASELINES, MOI, POLARITY, REVERSED  # noqa: E402
+
+from fastreader.moi import calibrate  # noqa: E402
+from fastreader.statistics import holm, paired_bootstrap, wilcoxon  # noqa: E402
+
+
+def run(*arguments):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["moi_study.py", *map(str, arguments)])
+        # Of a random model the sign cannot be told, and orders that need it would be refused.
+        patch.setattr(moi_study, "calibrate", lambda *a, **k: replace(calibrate(*a, **k), sign="convention"))
+        moi_study.main()
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """Five questions of three passages, one of them without its gold passage, read by a tiny random model."""
+    folder = tmp_path_factory.mktemp("study")
+    tiny_llama().save_pretrained(folder / "model")
+    byte_tokenizer().save_pretrained(folder / "model")
+    words = ["Nile", "Seine", "Po", "Rhine", "Volga"]
+    with (folder / "data.jsonl").open("w") as data:
+        for q, word in enumerate(words):
+            ctxs = [
+                {"id": 10 * q + p, "title": "", "text": f"{words[(q + p) % 5]} {p}", "score": 3 - p, "isgold": p == q}
+                for p in range(3)
+            ]
+            row = {"question": f"where {q}?", "answers": [word, word.lower()], "ctxs": ctxs}
+            data.write(json.dumps(row) + "\n")
+    arguments = [folder / "data.jsonl", "--passages", 3, "--model", folder / "model", "--folds", 2]
+    arguments += ["--samples", 3, "--shuffles", 2, "--max-new-tokens", 4, "--output", folder / "run", "--questions", 5]
+    run(*arguments)
+    return folder, arguments
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (folder / "run" / "readings.jsonl").open()]
+
+
+def test_every_method_ordered_and_read_every_question(study):
+    rows = rows_of(study[0])
+    assert [r["id"] for r in rows] == list("01234")
+    assert [r["gold_rank"] for r in rows] == [1, 2, 3, None, None]
+    for row in rows:
+        assert set(row["methods"]) == {*BASELINES, *MOI, *(p + REVERSED for p in POLARITY)}
+        for name, method in row["methods"].items():
+            if name == "oracle" and row["gold"] is None:
+                assert "no passage is marked" in method["error"]
+                continue
+            assert sorted(method["order"]) == [0, 1, 2], (name, method)
+            assert np.isfinite(method["outcome"]["nats"])
+            assert method["computed"] <= method["given"]
+        orders = {name: method["order"] for name, method in row["methods"].items() if "order" in method}
+        assert orders["retriever"] == [0, 1, 2]
+        assert orders["reversed"] == [2, 1, 0]
+        assert orders["moi-calibrated" + REVERSED] == orders["moi-calibrated"][::-1]
+        same = [m["outcome"] for m in row["methods"].values() if m.get("order") == [0, 1, 2]]
+        assert all(outcome == same[0] for outcome in same)
+
+
+def test_calibrations_have_not_seen_the_question(study):
+    rows = rows_of(study[0])
+    for path in (study[0] / "run").glob("bias-fold*.json"):
+        measured_on = json.loads(path.read_text())["measured_on"]["questions"]
+        fold = int(path.stem.removeprefix("bias-fold"))
+        assert measured_on
+        assert all(rows[i]["fold"] != fold for i in measured_on)
+
+
+def test_it_resumes_where_it_was(study):
+    folder, arguments = study
+    readings, observations = folder / "run" / "readings.jsonl", folder / "run" / "observations.jsonl"
+    whole, seen = readings.read_text().splitlines(keepends=True), observations.read_bytes()
+    readings.write_text("".join(whole[:3]) + whole[3][:100])  # killed while it wrote the fourth
+    run(*arguments)
+    again = readings.read_text().splitlines(keepends=True)
+    assert again[:3] == whole[:3]
+    assert observations.read_bytes() == seen
+    for line, before in zip(again, whole, strict=True):
+        now, then = json.loads(line), json.loads(before)
+        assert {n: m.get("order") for n, m in now["methods"].items()} == {
+            n: m.get("order") for n, m in then["methods"].items()
+        }
+
+
+def test_the_report_says_what_the_rows_say(study):
+    folder, arguments = study
+    run(*arguments, "--report")
+    report = json.loads((folder / "run" / "report.json").read_text())
+    rows = rows_of(folder)
+    methods = {m["name"]: m for m in report["methods"]}
+    mean = np.mean([r["methods"]["qg"]["outcome"]["nats"] for r in rows])
+    assert methods["qg"]["nats"]["estimate"] == pytest.approx(mean)
+    assert methods["oracle"]["n"] == 3
+    assert methods["retriever"]["gold_mrr"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+    assert methods["self-consistency"]["tokens"] > 0
+    assert report["strata"]["gold at rank 1"]["questions"] == 1
+    assert report["strata"]["gold not among the N"]["questions"] == 2
+    first = report["contrasts"][0]
+    assert (first["against"], first["measure"], first["primary"]) == (moi_study.PRIMARY[1], moi_study.PRIMARY[2], True)
+    assert "p_holm" not in first
+    assert report["errors"]["oracle"]["questions"] == 2
+    text = (folder / "run" / "report.md").read_text()
+    assert "**qg-matched**" in text
+    assert "nan" not in text.lower()
+
+
+def test_folds_keep_clusters_whole():
+    clusters = [f"c{i // 2}" for i in range(20)]
+    folds = moi_study.folds_of(clusters, 5, seed=0)
+    assert folds[::2] == folds[1::2]
+    assert sorted(folds) == sorted([0, 1, 2, 3, 4] * 4)
+
+
+def test_contrasts_by_hand():
+    values = {
+        "moi-calibrated": {"nats": {"a": 1.0, "b": 2.0, "c": 4.0}, "em": {"a": 1.0, "b": 1.0, "c": 0.0}},
+        "qg-matched": {"nats": {"a": 0.0, "b": 2.5, "c": 1.0}},
+        "retriever": {"nats": {"a": 0.5, "b": 0.0, "c": 0.0}, "em": {"a": 0.0, "b": 0.0, "c": 0.0}},
+    }
+    clusters = {"a": "p", "b": "p", "c": "q"}
+    found = moi_report.contrasts(values, clusters, moi_study.PRIMARY)
+    assert [(c["against"], c["measure"]) for c in found] == [
+        ("qg-matched", "nats"), ("retriever", "nats"), ("retriever", "em")
+    ]  # fmt: skip
+    a, b = [1.0, 2.0, 4.0], [0.0, 2.5, 1.0]
+    assert found[0]["difference"] == paired_bootstrap(a, b, clusters=["p", "p", "q"]).to_dict()
+    assert found[0]["p"] == wilcoxon(a, b)
+    assert [c["p_holm"] for c in found[1:]] == holm([c["p"] for c in found[1:]])
+    assert [c["test"] for c in found] == ["Wilcoxon", "Wilcoxon", "McNemar"]

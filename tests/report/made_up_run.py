@@ -1,0 +1,172 @@
+"""A run folder with rows out of a random generator, in the shape a study writes them: for the report's tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from fastreader.data import Example, Passage
+from fastreader.study import RunFolder, Study
+from fastreader.study.folder import ATTENTION, COSTS, RESULTS, VOTER
+
+RETRIEVERS = ["R@1", "R@3", "R", "R@RR@3", "ReFree"]
+WORDS = """
+    river metal planet king city treaty film engine sea mountain bridge poet island comet theory
+""".split()  # noqa: SIM905
+LAYOUTS = ["noise:closed_book", "noise:gold"] + [
+    f"noise:{kind}:{n}:{position}"
+    for kind in ("distracting", "random")
+    for n in (2, 4, 8)
+    for position in ("far", "mid", "near")
+]
+METHODS = ["base", "closed_book", "moi", "order:random", "sure", "eor", *LAYOUTS]
+
+
+def make_run(folder: Path, questions: int = 24, methods=METHODS, gold: bool = True, seed: int = 0, passages: int = 10):
+    """Write the folder; its questions' answers are made-up words, some of them written out in hostile ways."""
+    rng = np.random.default_rng(seed)
+    folder.mkdir(parents=True)
+    study = Study.of(
+        {
+            "name": "A made-up run",
+            "data": str(folder / "none.jsonl"),
+            "methods": list(methods),
+            "passages": passages,
+            "primary": "moi" if "moi" in methods else None,
+            "eor": {"fit": True},
+        }
+    )
+    run = RunFolder(folder)
+    run.write_json("study.json", study.to_dict())
+    examples = [_example(rng, q, passages, gold) for q in range(questions)]
+    run.keep_questions(examples)
+    with run.file(RESULTS).open("w", encoding="utf-8") as lines:
+        for q, example in enumerate(examples):
+            for method in methods:
+                row = _row(rng, q, example, method, gold)
+                lines.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+    if any(m.startswith("noise:random") for m in methods) and gold:
+        with run.file(ATTENTION).open("w", encoding="utf-8") as lines:
+            for example in examples[:3]:
+                layouts = {
+                    "gold": _attention(rng, ["gold"]),
+                    "random:2:near": _attention(rng, ["random"] * 2 + ["gold"]),
+                }
+                row = {"question_id": example.id, "reader": "smollm2-135m", "error": None, "layouts": layouts}
+                lines.write(json.dumps({"id": example.id, **row, "settings": {}}) + "\n")
+    run.write_json(
+        COSTS, {"smollm2-135m": {"calls": 9, "given": 90000, "computed": 50000, "run": 40000, "seconds": 12}}
+    )
+    if "eor" in methods:
+        fitted = {"retrievers": RETRIEVERS, "retriever_weights": [0.3, 0.0, 0.6, 0.21, 0.0]}
+        run.write_json(VOTER, {"smollm2-135m": {"eor": {"voter": {"fitted": fitted}, "questions": questions}}})
+    return run
+
+
+def _example(rng, q: int, count: int, gold: bool) -> Example:
+    right = str(rng.choice(WORDS))
+    place = int(rng.integers(0, count))
+    passages = [
+        Passage(
+            " ".join(rng.choice(WORDS, 40)) + (f" {right}." if p == place else "."),
+            f"Title {q}-{p}" if p else "</script><b>Title</b>",
+            f"{q}/{p}",
+            float(20 - p),
+            (p == place) if gold else None,
+        )
+        for p in range(count)
+    ]
+    hostile = "<script>document.title = 'owned'</script> & " if q == 0 else ""
+    return Example(f"{hostile}Which {rng.choice(WORDS)} is meant in question {q}?", passages, [right], id=f"q{q}")
+
+
+def _row(rng, q: int, example: Example, method: str, gold: bool):
+    right = rng.random() < {"closed_book": 0.15, "moi": 0.55, "sure": 0.5, "eor": 0.45}.get(method, 0.4)
+    count = len(example.passages)
+    answer: str | None = example.answers[0] if right else str(rng.choice(["a word", "nothing", "<i>no</i>"]))
+    needs_gold = method.startswith("noise:") and method != "noise:closed_book"
+    missing = needs_gold and (not gold or q == 1)
+    trace = _trace(rng, method, example, count)
+    if missing:
+        answer, trace = None, {}
+    score = None if missing else float(right)
+    given = int(rng.integers(800, 1600))
+    return {
+        "id": json.dumps([example.id, method, "smollm2-135m", 0]),
+        "question_id": example.id,
+        "method": method,
+        "reader": "smollm2-135m",
+        "seed": 0,
+        "answer": answer,
+        "em": score,
+        "f1": score,
+        "contained": score,
+        "left_out": f"{method[6:]}: no retrieved passage of {example.id!r} is flagged as gold" if missing else None,
+        "error": None,
+        "tokens": {"given": given, "computed": given * 2 // 3, "new": 9, "calls": 1},
+        "seconds": round(float(rng.random()), 3),
+        "trace": trace,
+        "settings": {},
+    }
+
+
+def _trace(rng, method: str, example: Example, count: int):
+    order = rng.permutation(count).tolist()
+    if method == "moi":
+        utility = rng.normal(size=count)
+        shifts = [order[i:] + order[:i] for i in range(count)]
+        return {
+            "order": order,
+            "design": "matched",
+            "utilities": {
+                "utility": (utility - utility.mean()).tolist(),
+                "p_best": (np.exp(utility) / np.exp(utility).sum()).tolist(),
+                "bias": (1 / count + 0.05 * rng.normal(size=count)).tolist(),
+            },
+            "observations": {"permutations": shifts, "values": rng.normal(-20, 1, count).tolist()},
+            "notes": ["no calibration for this reader"],
+        }
+    if method == "sure":
+        return {
+            "order": list(range(count)),
+            "candidates": ["first", "second"],
+            "summaries": ["It is the first. " * 20, "It is the second."],
+            "validity": [1.0, 0.0],
+            "validity_probability": [0.8, 0.3],
+            "ranking": [1.0, 0.0],
+            "scores": [2.0, 0.0],
+        }
+    if method == "eor":
+        texts = [example.answers[0] if rng.random() < 0.4 else str(rng.choice(WORDS)) for _ in RETRIEVERS]
+        documents = [
+            {
+                "retriever": name,
+                "failure": None,
+                "passages": [{"title": p.title, "text": p.text} for p in example.passages[: 2 * m]],
+            }
+            for m, name in enumerate(RETRIEVERS)
+        ]
+        vote = {
+            "winner": 0,
+            "scores": [0.9, 0.5, 0.2, None, 0.1],
+            "support": [0.9, 0.5, 0.2, 0.1, 0.1],
+            "abstained": None,
+        }
+        return {
+            "ensemble": {"predictions": dict(zip(RETRIEVERS, texts, strict=True)), "documents": documents, "vote": vote}
+        }
+    if method.startswith("noise:random"):
+        return {"order": [{"kind": "random", "title": "Elsewhere", "text": "Far away."}, {"kind": "gold", "index": 0}]}
+    return {"order": order if method != "closed_book" else []}
+
+
+def _attention(rng, kinds):
+    return {
+        "attention": rng.random((6, len(kinds))).tolist(),
+        "entropy": rng.random(6).tolist(),
+        "prompt_tokens": 300,
+        "answer_tokens": 3,
+        "kinds": kinds,
+    }

@@ -1,0 +1,83 @@
+import pytest
+from scripted import ScriptedReader
+
+from fastreader.errors import InputError
+from fastreader.study.cache import Cache, CachedReader
+
+
+@pytest.fixture
+def cache(tmp_path):
+    with Cache(tmp_path / "cache.sqlite") as opened:
+        yield opened
+
+
+def test_only_what_is_new_is_asked(cache):
+    inner = ScriptedReader(lambda prompt, i: prompt.upper())
+    reader = CachedReader(inner, cache)
+    first = reader.generate(["a", "b", "a"], max_new_tokens=4)
+    assert [g[0].text for g in first] == ["A", "B", "A"] and inner.prompts == ["a", "b"]
+    again = CachedReader(inner, cache).generate(["b", "c"], max_new_tokens=4)
+    assert [g[0].text for g in again] == ["B", "C"] and inner.prompts == ["a", "b", "c"]
+    assert again[0] == first[1]
+
+
+def test_options_and_readers_are_part_of_the_content(cache):
+    inner = ScriptedReader(lambda prompt, i: f"{prompt}{len(inner.prompts)}")
+    reader = CachedReader(inner, cache)
+    for options in ({"max_new_tokens": 4}, {"max_new_tokens": 5}, {"max_new_tokens": 4, "stop": ["\n"]}):
+        reader.generate(["a"], **options)
+    other = ScriptedReader(lambda prompt, i: "other")
+    other.describe = lambda: {"name": "another"}
+    assert CachedReader(other, cache).generate(["a"], max_new_tokens=4)[0][0].text == "other"
+    assert inner.prompts == ["a"] * 3
+
+
+def test_samples_belong_to_their_call(cache):
+    inner = ScriptedReader(lambda prompt, i: f"{prompt}{i}{len(inner.prompts)}")
+    reader = CachedReader(inner, cache)
+    options = {"n": 2, "temperature": 1.0}
+    first = reader.generate(["a", "a"], **options)
+    assert reader.generate(["a", "a"], **options) == first and len(inner.prompts) == 2
+    reader.generate(["a"], **options)
+    assert len(inner.prompts) == 3
+
+
+def test_scores(cache):
+    inner = ScriptedReader(score=lambda context, continuation: -float(len(context)))
+    reader = CachedReader(inner, cache)
+    assert [r.logprob for r in reader.loglikelihood([("ab", "x"), ("a", "x"), ("ab", "x")])] == [-2.0, -1.0, -2.0]
+    assert [r.logprob for r in reader.loglikelihood([("a", "x"), ("abc", "x")])] == [-1.0, -3.0]
+    assert inner.requests == [("ab", "x"), ("a", "x"), ("abc", "x")]
+
+
+def test_a_reader_on_a_tree_gives_the_same_out_of_the_cache(cache, tiny_reader):
+    pairs = [(tiny_reader.prompt(["Once upon"]), tiny_reader.continuation(t)) for t in ("a time", "a", "a time there")]
+    direct = tiny_reader.score(pairs)
+    reader = CachedReader(tiny_reader, cache)
+    for _ in range(2):
+        kept = reader.tree_reader().score(pairs)
+        assert kept.logprob.tolist() == direct.logprob.tolist() and kept.greedy.tolist() == direct.greedy.tolist()
+        assert [t.tolist() for t in kept.token_logprobs] == [t.tolist() for t in direct.token_logprobs]
+        assert (kept.stats.given, kept.stats.computed) == (direct.stats.given, direct.stats.computed)
+    assert reader.total.run == direct.stats.computed  # once, not twice
+    prompts = [tiny_reader.prompt([text]) for text in ("One two", "One three")]
+    wanted = tiny_reader.generate(prompts, max_new_tokens=3)
+    for _ in range(2):
+        found = reader.generate(prompts, max_new_tokens=3)
+        assert found == wanted
+        assert (found.stats.given, found.stats.computed) != (0, 0)
+
+
+def test_counts_do_not_depend_on_what_is_kept(cache, tiny_reader):
+    prompts = [tiny_reader.prompt([text]) for text in ("One two", "One three")]
+    fresh = CachedReader(tiny_reader, cache).generate(prompts, max_new_tokens=3).stats
+    kept = CachedReader(tiny_reader, cache).generate(prompts, max_new_tokens=3).stats
+    assert fresh == kept and fresh.given > fresh.computed > 0
+
+
+def test_what_is_no_cache_and_what_is_no_reader(tmp_path, cache):
+    (tmp_path / "x").write_text("something else entirely, long enough to be read as a header of a database file " * 9)
+    with pytest.raises(InputError, match="not a cache"):
+        Cache(tmp_path / "x")
+    with pytest.raises(InputError, match=r"needs a fastreader\.Reader, got ScriptedReader"):
+        CachedReader(ScriptedReader(), cache).tree_reader()

@@ -1,0 +1,97 @@
+import json
+
+import pytest
+
+from fastreader.errors import InputError
+from fastreader.study import Study
+from fastreader.study.registry import FAMILIES, names
+
+
+def write(folder, text, name="study.toml", data=True):
+    if data:
+        (folder / "q.jsonl").write_text(json.dumps({"question": "Q?", "ctxs": [{"text": "t"}]}) + "\n")
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+def test_toml_and_yaml_say_the_same(tmp_path):
+    toml = write(
+        tmp_path, 'data = "q.jsonl"\nreader = "r"\nseed = 3\nmethods = ["sure", {method = "sure", name = "k3", k = 3}]'
+    )
+    yaml = write(
+        tmp_path, "data: q.jsonl\nreader: r\nseed: 3\nmethods: [sure, {method: sure, name: k3, k: 3}]", "study.yaml"
+    )
+    study = Study.load(toml)
+    assert study == Study.load(yaml)
+    assert (study.readers, study.seeds, study.data) == (("r",), (3,), str(tmp_path / "q.jsonl"))
+    assert [m.label for m in study.methods] == ["sure", "k3"] and study.methods[1].options == {"k": 3}
+    assert Study.of(study.to_dict()) == study  # what the run folder keeps
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('methods = ["moy"]', r"unknown method 'moy'; did you mean 'moi'\? There are: base,"),
+        ('methods = ["sure:rankin"]', "expected one of sure, base"),
+        ('methods = ["order:best"]', "expected one of order:retriever"),
+        ('methods = ["noise"]', "expected a layout behind it"),
+        ('methods = ["noise:random:1:mid"]', "between nothing"),
+        ('methods = ["eor:loudest"]', "expected one of eor:mean"),
+        ('methods = ["eor"]\n[eor]\nsimilarities = ["feeling"]', "feeling"),
+        ('methods = ["base", "moi", "base"]', "two methods are named 'base'"),
+        ('methods = [{method = "base", name = "x"}, {method = "moi", name = "x"}]', "two methods are named 'x'"),
+        ('methods = [{method = "base", temperature = 1}]', "unknown option 'temperature'; it takes max_new_tokens"),
+        ('methods = [{method = "sure", q = 1}]', "unknown settings q"),
+        ("methods = []", "methods"),
+        ('methods = ["base"]\nmetods = 1', "metods: unknown key"),
+        ('methods = ["base"]\n[noise]\nrandum = "words"', "noise.randum: unknown key"),
+        ('methods = ["base"]\nlimit = 0', "limit"),
+        ('methods = ["base"]\nbaseline = "moi"', "baseline 'moi' is none of the methods base"),
+        ('methods = ["base"]\nprimary = "base"', "cannot be held against itself"),
+        ('methods = ["base"]\nseeds = [1, 1]', "seeds must be different"),
+        ('methods = ["base"]\nseed = 1\nseeds = [2]', "seed and seeds are the same"),
+        ('methods = ["base"]\nmeasure = "bleu"', "measure"),
+        ('methods = ["base"]\n[noise]\nrandom = "pool.jsonl"', r"noise.random: .*pool.jsonl: no such file"),
+        ('methods = ["base"]\n[eor.sources]\nWiki = "w.jsonl"', "eor.sources.Wiki: .*no such file"),
+        ('methods = ["base"]\ntemplate = "t.toml"', "template: .*no such file"),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_place(tmp_path, line, message):
+    with pytest.raises(InputError, match=message):
+        Study.load(write(tmp_path, f'data = "q.jsonl"\n{line}'))
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(InputError, match=r"nothing.toml: no such file"):
+        Study.load(tmp_path / "nothing.toml")
+    with pytest.raises(InputError, match=r"data: .*q.jsonl: no such file"):
+        Study.load(write(tmp_path, 'data = "q.jsonl"\nmethods = ["base"]', data=False))
+    with pytest.raises(InputError, match="cannot be read as toml"):
+        Study.load(write(tmp_path, "data = "))
+    with pytest.raises(InputError, match="cannot be read as yaml"):
+        Study.load(write(tmp_path, "a: [", "s.yaml"))
+    with pytest.raises(InputError, match="expected keys with values, got list"):
+        Study.load(write(tmp_path, "- a", "s.yaml"))
+    with pytest.raises(InputError, match=r"\.toml, \.yaml or \.json"):
+        Study.load(write(tmp_path, "x", "s.txt"))
+
+
+def test_a_flag_replaces_the_files_value(tmp_path):
+    file = write(tmp_path, 'data = "none.jsonl"\nlimit = 5\nmethods = ["base"]')
+    study = Study.load(file, data=str(tmp_path / "q.jsonl"), methods=["sure"], limit=None)
+    assert (study.data, study.limit, study.methods[0].label) == (str(tmp_path / "q.jsonl"), 5, "sure")
+
+
+def test_every_listed_name_is_made(tmp_path):
+    placeholders = {"noise:KIND:N:POSITION": "noise:hard:2:mid", "noise:retrieved:K": "noise:retrieved:3"}
+    placeholders["noise:retrieved:K+random:M"] = "noise:retrieved:3+random:fill"
+    needs_more = {"order:cross-encoder", "order:cross-encoder-matched"}  # the option model
+    listed = [placeholders.get(name, name) for name in names() if name not in needs_more]
+    study = Study.of({"data": "q.jsonl", "methods": listed, "sure": {"shots": [["q", "a"]]}})
+    assert len(study.methods) == len(listed) > 40
+    assert {name.partition(":")[0] for name in listed} == set(FAMILIES)
+    for name in needs_more:
+        with pytest.raises(InputError, match="needs the option model"):
+            Study.of({"data": "q.jsonl", "methods": [name]})
+        assert Study.of({"data": "q.jsonl", "methods": [{"method": name, "model": "some/model"}]})

@@ -1,0 +1,254 @@
+import json
+from collections import Counter
+
+import pytest
+from scripted import ScriptedReader
+
+from fastreader.errors import ContextOverflowError, InputError
+from fastreader.study import RunFolder, Study, run_study
+
+METHODS = ["sure:base", "sure", "noise:gold", "noise:random:2:far", "noise:random:2:near", "eor"]
+
+
+def passages(q, gold):
+    return [
+        {"id": f"{q}/{p}", "title": f"T{q}{p}", "text": f"Text {q}{p}." + (f" It is a{q}." if p == q % 3 else ""),
+         "score": 9 - p, **({"isgold": p == q % 3} if gold else {})}
+        for p in range(3)
+    ]  # fmt: skip
+
+
+def data(folder, count=5, gold=True, name="q.jsonl"):
+    file = folder / name
+    rows = [
+        {"id": f"q{q}", "question": f"Question {q}?", "answers": [f"a{q}"], "ctxs": passages(q, gold)}
+        for q in range(count)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+def write(prompt, i):
+    """Answers are right where the prompt ends in the gold passage, or asks for candidates."""
+    for q in range(9):
+        if f"It is a{q}." in prompt and f"Question {q}?" in prompt:
+            return f"a{q}"
+    return "nothing"
+
+
+def study_of(tmp_path, methods=METHODS, count=5, gold=True, **more):
+    values = {"data": data(tmp_path, count, gold), "readers": ["scripted"], "methods": methods, **more}
+    return Study.of({**values, "eor": {"retrievers": ["R@1", "R", "ReFree"]}, **more})
+
+
+def run(study, folder, reader=None, **options):
+    reader = reader or ScriptedReader(write)
+    return run_study(study, folder, load=lambda name: reader, progress=False, **options)
+
+
+def rows_of(folder):
+    return {row["id"]: row for row in RunFolder(folder).rows()}
+
+
+def without_seconds(rows):
+    return {key: {k: v for k, v in row.items() if k != "seconds"} for key, row in rows.items()}
+
+
+def test_a_row_a_question_and_method(tmp_path):
+    study = study_of(tmp_path)
+    done = run(study, tmp_path / "run")
+    rows = list(rows_of(tmp_path / "run").values())
+    assert done.rows == done.fresh == len(rows) == 5 * len(METHODS) and done.failed == done.left_out == 0
+    assert Counter(row["method"] for row in rows) == dict.fromkeys(METHODS, 5)
+    by_method = {row["method"]: row for row in rows if row["question_id"] == "q1"}
+    base = by_method["sure:base"]
+    assert base["answer"] == "a1" and (base["em"], base["f1"], base["contained"]) == (1.0, 1.0, 1.0)
+    assert by_method["sure"]["trace"]["candidates"] and by_method["sure"]["trace"]["summaries"]
+    near, far = (by_method[f"noise:random:2:{place}"]["trace"]["order"] for place in ("near", "far"))
+    assert [entry["kind"] for entry in near] == ["random", "random", "gold"] and near[-1]["index"] == 1
+    assert [entry["kind"] for entry in far] == ["gold", "random", "random"] and far[0] == near[-1]
+    assert all(entry["text"].startswith("Text") and "index" not in entry for entry in far[1:])
+    votes = by_method["eor"]["trace"]["ensemble"]
+    assert list(votes["predictions"]) == ["R@1", "R", "ReFree"] and votes["vote"]["winner"] is not None
+
+
+def test_methods_and_questions_share_calls(tmp_path):
+    calls = []
+
+    class Counting(ScriptedReader):
+        def generate(self, prompts, **options):
+            texts = list(prompts)
+            calls.append(len(texts))
+            return super().generate(texts, **options)
+
+    run(
+        study_of(tmp_path, ["noise:gold", "noise:random:2:far", "noise:closed_book"]), tmp_path / "run", Counting(write)
+    )
+    assert calls == [15]
+    calls.clear()
+    run(study_of(tmp_path, ["noise:gold", "noise:random:2:far"], group=2), tmp_path / "other", Counting(write))
+    assert calls == [4, 4, 2]
+
+
+class Killed(BaseException):
+    """The process ends."""
+
+
+@pytest.mark.parametrize("last", [1, 2, 3, 5, 8])
+def test_a_killed_run_goes_on_and_asks_nothing_twice(tmp_path, last):
+    study = study_of(tmp_path, group=2)
+    run(study, tmp_path / "whole")
+    asked = Counter()
+
+    class Dying(ScriptedReader):
+        calls = 0
+
+        def generate(self, prompts, **options):
+            texts = list(prompts)
+            self.calls += 1
+            if self.calls > last:
+                raise Killed
+            asked.update((text, str(sorted(options.items()))) for text in texts)
+            return super().generate(texts, **options)
+
+    with pytest.raises(Killed):
+        run(study, tmp_path / "run", Dying(write))
+    with pytest.raises(InputError, match="holds a run already"):
+        run(study, tmp_path / "run")
+    living = Dying(write)
+    living.calls = -1000
+    done = run(study, tmp_path / "run", living, resume=True)
+    assert done.rows == 5 * len(METHODS)
+    assert without_seconds(rows_of(tmp_path / "run")) == without_seconds(rows_of(tmp_path / "whole"))
+    assert set(asked.values()) == {1}
+
+
+def test_a_torn_line_is_written_anew(tmp_path):
+    study = study_of(tmp_path)
+    run(study, tmp_path / "run")
+    file = tmp_path / "run" / "results.jsonl"
+    whole = without_seconds(rows_of(tmp_path / "run"))
+    file.write_bytes(file.read_bytes()[:-40])
+    assert run(study, tmp_path / "run", resume=True).fresh == 1
+    assert without_seconds(rows_of(tmp_path / "run")) == whole
+
+
+def test_another_study_is_refused(tmp_path):
+    run(study_of(tmp_path), tmp_path / "run")
+    for change, message in [
+        ({"passages": 2}, "passages was 10, is now 2"),
+        ({"seeds": [1]}, r"seeds was \[0\], is now \[1\]"),
+        ({"methods": METHODS[1:]}, "results of the method 'sure:base'"),
+        ({"methods": [{"method": "sure", "name": "sure:base"}, *METHODS[1:]]}, "the method 'sure:base' was"),
+    ]:
+        with pytest.raises(InputError, match=f"holds a run of another study: .*{message}"):
+            run(study_of(tmp_path, **{"methods": METHODS, **change}), tmp_path / "run", resume=True)
+    changed = json.loads((tmp_path / "q.jsonl").read_text().splitlines()[0])
+    changed["question"] = "Something else?"
+    (tmp_path / "q.jsonl").write_text(json.dumps(changed) + "\n")
+    study = Study.of({**study_of(tmp_path).to_dict()})
+    (tmp_path / "q.jsonl").write_text(json.dumps(changed) + "\n")
+    with pytest.raises(InputError, match="made from another question or other texts"):
+        run(study, tmp_path / "run", resume=True)
+
+
+def test_folders_that_are_none(tmp_path):
+    study = study_of(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="expected a folder"):
+        run(study, tmp_path / "file")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("")
+    with pytest.raises(InputError, match="no run of a study"):
+        run(study, tmp_path / "full")
+    with pytest.raises(InputError, match="not the folder of a run"):
+        RunFolder(tmp_path).study()
+
+
+def test_methods_and_questions_can_be_added(tmp_path):
+    run(study_of(tmp_path, METHODS[:2], limit=2), tmp_path / "run")
+    done = run(study_of(tmp_path, METHODS[:3], limit=4), tmp_path / "run", resume=True)
+    assert (done.rows, done.fresh) == (12, 8)
+
+
+def test_no_questions(tmp_path):
+    study = study_of(tmp_path)
+    (tmp_path / "q.jsonl").write_text("")
+    with pytest.raises(InputError, match="expected at least one"):
+        run(study, tmp_path / "run")
+
+
+def test_without_gold_flags_what_needs_them_is_left_out_and_said(tmp_path):
+    done = run(study_of(tmp_path, gold=False), tmp_path / "run")
+    rows = list(rows_of(tmp_path / "run").values())
+    assert done.left_out == 15 and done.failed == 0
+    for row in rows:
+        needs = row["method"].startswith("noise:")
+        assert (row["answer"] is None) is needs and (row["em"] is None) is needs
+        assert ("is flagged as gold" in (row["left_out"] or "")) is needs
+
+
+def test_a_question_that_fails_has_a_row_that_says_why(tmp_path):
+    class Narrow(ScriptedReader):
+        def generate(self, prompts, **options):
+            texts = list(prompts)
+            if any("Question 2?" in text and "Text" in text for text in texts):
+                raise ContextOverflowError("a prompt is longer than the context")
+            return super().generate(texts, **options)
+
+    study = study_of(tmp_path, ["sure:base", "sure:no_retrieval"])
+    done = run(study, tmp_path / "run", Narrow(write))
+    failed = [row for row in rows_of(tmp_path / "run").values() if row["error"]]
+    assert done.failed == len(failed) == 1 and done.rows == 10
+    assert failed[0]["question_id"] == "q2" and "longer than the context" in failed[0]["error"]
+
+
+def test_methods_that_draw_run_once_a_seed(tmp_path):
+    run(study_of(tmp_path, ["sure:base", "noise:random:2:far"], seeds=[0, 1, 2]), tmp_path / "run")
+    rows = list(rows_of(tmp_path / "run").values())
+    assert Counter(row["method"] for row in rows) == {"sure:base": 5, "noise:random:2:far": 15}
+    drawn = {row["seed"]: row["trace"]["order"] for row in rows if row["question_id"] == "q0" and row["seed"] > 0}
+    assert drawn[1] != drawn[2]
+
+
+def test_moi_on_a_tree_reader(tmp_path, tiny_reader):
+    methods = ["base", "closed_book", "moi", "order:reversed", "order:qg", "order:oracle", "noise:gold"]
+    study = study_of(tmp_path, methods, count=2, max_new_tokens=3, noise={"attention": 1, "max_new_tokens": 3})
+    done = run(study, tmp_path / "run", tiny_reader)
+    rows = {(r["question_id"], r["method"]): r for r in rows_of(tmp_path / "run").values()}
+    assert done.failed == 0
+    assert rows["q0", "order:reversed"]["trace"]["order"] == [2, 1, 0] and rows["q0", "base"]["trace"]["order"] == [
+        0,
+        1,
+        2,
+    ]
+    moi = rows["q0", "moi"]
+    assert sorted(moi["trace"]["order"]) == [0, 1, 2] and len(moi["trace"]["utilities"]["utility"]) == 3
+    assert moi["tokens"]["given"] > moi["tokens"]["computed"] > rows["q0", "base"]["tokens"]["given"]
+    assert "needs a calibration" in rows["q0", "order:oracle"]["left_out"]
+    attention = RunFolder(tmp_path / "run").attention()
+    said = rows["q0", "noise:gold"]["answer"]
+    assert [list(row["layouts"]) for row in attention] == ([["gold"]] if said else [])
+    again = run_study(study, tmp_path / "run", resume=True, load=lambda name: pytest.fail("not needed"), progress=False)
+    assert again.fresh == 0
+
+
+def test_base_asks_what_moi_reads(tmp_path, tiny_reader):
+    from fastreader.moi.reading import read
+    from fastreader.study.run import questions_of
+
+    study = study_of(tmp_path, ["base"], count=2, max_new_tokens=5)
+    run(study, tmp_path / "run", tiny_reader)
+    for example in questions_of(study):
+        wanted = read(tiny_reader, example, max_new_tokens=5)
+        row = next(r for r in rows_of(tmp_path / "run").values() if r["question_id"] == example.id)
+        assert row["answer"] == wanted.text
+        assert (row["tokens"]["given"], row["tokens"]["computed"]) == (wanted.stats.given, wanted.stats.computed)
+
+
+def test_a_voter_is_fitted_and_kept(tmp_path):
+    study = study_of(tmp_path, ["eor"]).model_copy(update={"measure": "em"})
+    fitting = study.model_copy(update={"eor": study.eor.model_copy(update={"fit": True})})
+    run(fitting, tmp_path / "run")
+    voter = json.loads((tmp_path / "run" / "voter.json").read_text())["scripted"]["eor"]
+    assert voter["questions"] == 5 and voter["voter"]["fitted"]["retrievers"] == ["R@1", "R", "ReFree"]
