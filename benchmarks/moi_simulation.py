@@ -256,7 +256,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
         "",
         f"- Without noise: largest error of the bias {max((e for e, _ in exact), default=0):.0e}, of a utility "
         f"{max((d['utility_error'] for _, d in exact), default=0):.0e}, where all directions are identified.",
-        f"- Coverage with noise, of questions that are not flagged: {min(noisy, default=0):.3f} to {max(noisy, default=0):.3f}.",
+        f"- Coverage with noise, of questions that are not flagged: {min(noisy, default=0):.3f} to "
+        f"{max(noisy, default=0):.3f}.",
         f"- Flat biases flagged: {sum(r['flat'] for r in flats)} of {sum(r['calibrations'] for r in flats)}; "
         "without noise their scores are constant, and refused.",
         f"- Orderings that miss a place for some passage: {'NOT all flagged' if wrong else 'all flagged'}.",
