@@ -57,7 +57,7 @@ def main() -> None:
         options.sizes, options.sign_runs = [3, 5], 20
     cells = list(calibrations(options)) + list(joints(options)) + list(singulars(options)) + list(signs(options))
     with (
-        ResultLog(options.output, settings={"version": 1}, resume=True) as log,
+        ResultLog(options.output, settings={"version": 2}, resume=True) as log,
         track("simulating", len(cells), "cells", None) as advance,
         ProcessPoolExecutor(options.jobs) as workers,
     ):
@@ -116,10 +116,17 @@ def calibration(n: int, shape: str, noise: float, repeats: int, what: str) -> di
         "bias_error": max(bias_errors),
         "designs": {
             design: {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
-            | {"utility_error": float(max(row["error"] for row in rows))}
+            | {
+                "utility_error": float(max(row["error"] for row in rows)),
+                "sound_coverage": mean_or_none([row["coverage"] for row in rows if not row["flagged"]]),
+            }
             for design, rows in parts.items()
         },
     }
+
+
+def mean_or_none(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None
 
 
 def zip_strict(data: Simulated) -> Iterator[tuple[Observations, FloatArray]]:
@@ -240,7 +247,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
                 for design, d in r["designs"].items()
             ]
     told = [r for r in calibrated if r["shape"] != "flat"]
-    noisy = [d["coverage"] for r in told if r["noise"] > 0 for d in r["designs"].values() if d["flagged"] < 0.5]
+    sound = [d["sound_coverage"] for r in told if r["noise"] > 0 for d in r["designs"].values()]
+    noisy = [coverage for coverage in sound if coverage is not None]
     exact = [(r["bias_error"], d) for r in told if r["noise"] == 0 for d in r["designs"].values() if d["flagged"] == 0]
     flats = [r for r in calibrated if r["shape"] == "flat" and "refused" not in r]
     wrong = sum(d["uncovered_wrong"] for r in told for d in r["designs"].values())
@@ -248,7 +256,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
         "",
         f"- Without noise: largest error of the bias {max((e for e, _ in exact), default=0):.0e}, of a utility "
         f"{max((d['utility_error'] for _, d in exact), default=0):.0e}, where all directions are identified.",
-        f"- Coverage with noise: {min(noisy, default=0):.3f} to {max(noisy, default=0):.3f}.",
+        f"- Coverage with noise, of questions that are not flagged: {min(noisy, default=0):.3f} to "
+        f"{max(noisy, default=0):.3f}.",
         f"- Flat biases flagged: {sum(r['flat'] for r in flats)} of {sum(r['calibrations'] for r in flats)}; "
         "without noise their scores are constant, and refused.",
         f"- Orderings that miss a place for some passage: {'NOT all flagged' if wrong else 'all flagged'}.",
@@ -281,10 +290,10 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     left, right = figure.subplots(1, 2)
     shown = [r for r in of(rows, "calibration") if r["shape"] != "flat" and r["noise"] > 0]
     for n in sorted({r["n"] for r in shown}):
-        mine = [(r["noise"], d) for r in shown if r["n"] == n for d in r["designs"].values() if d["flagged"] < 0.5]
+        mine = [(r["noise"], d) for r in shown if r["n"] == n for d in r["designs"].values() if d["flagged"] < 1]
         jitter = 0.01 * (np.arange(len(mine)) % 9 - 4)
         noise = np.array([at for at, _ in mine])
-        left.plot(noise + jitter, [d["coverage"] for _, d in mine], "o", ms=4, label=f"N = {n}")
+        left.plot(noise + jitter, [d["sound_coverage"] for _, d in mine], "o", ms=4, label=f"N = {n}")
         right.plot([d["best_claimed"] for _, d in mine], [d["best_found"] for _, d in mine], "o", ms=4)
     left.axhline(LEVEL, color="0.6", lw=0.8)
     left.axhspan(LEVEL - 0.03, LEVEL + 0.03, color="0.92", zorder=0)

@@ -137,6 +137,8 @@ def test_bad_input():
         calibrate([*named, replace(good[0], reader={"name": "b"})])
     with pytest.raises(InputError, match="question 6 has template 'x'"):
         calibrate([*good, replace(good[0], template="x")])
+    with pytest.raises(InputError, match="question 6 has query likelihoods False"):
+        calibrate([*good, replace(good[0], qg=None)])
     with pytest.raises(InputError, match="fewer than needed for 5 unknowns"):
         calibrate([replace(o, values=o.values[:3], permutations=o.permutations[:3]) for o in good[:2]])
     with pytest.raises(InputError, match="question 1 has 2 orderings"):

@@ -11,8 +11,10 @@ from fastreader.moi.calibrate import calibrate
 from fastreader.moi.cost import Cost
 from fastreader.moi.debias import debias
 from fastreader.moi.observe import observe
+from fastreader.moi.planning import Plan, plan
 from fastreader.moi.probe import Probe, probe
-from fastreader.moi.rerank import Plan, Ranked, RankedPassage, plan, rerank
+from fastreader.moi.ranked import Ranked, RankedPassage
+from fastreader.moi.rerank import rerank
 from fastreader.moi.types import Observations, PositionBias, Utilities
 
 __all__ = [

@@ -16,7 +16,7 @@ from fastreader.moi.types import IntArray, Observations, Utilities
 from fastreader.permutations import Design, pruned, random
 
 if TYPE_CHECKING:
-    from fastreader.moi.rerank import Plan
+    from fastreader.moi.planning import Plan
     from fastreader.prompts import Template
     from fastreader.reader import Reader
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from fastreader.data.types import Example
 from fastreader.moi.adaptive import Stop
 from fastreader.moi.cost import Cost
+from fastreader.moi.planning import PassageLike
+from fastreader.moi.ranked import Ranked
 from fastreader.moi.reading import Reading, read
-from fastreader.moi.rerank import PassageLike, Ranked, rerank
+from fastreader.moi.rerank import rerank
 from fastreader.moi.types import PositionBias
 from fastreader.permutations import Spec
 

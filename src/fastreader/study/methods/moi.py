@@ -12,7 +12,8 @@ from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.moi.adaptive import Stop
 from fastreader.moi.baselines import METHODS, Method
-from fastreader.moi.rerank import Ranked, rerank
+from fastreader.moi.ranked import Ranked
+from fastreader.moi.rerank import rerank
 from fastreader.moi.shipped import find
 from fastreader.moi.types import ORDERS, PositionBias
 from fastreader.prompts import Template

@@ -1,0 +1,143 @@
+"""plan: what a re-ranking would score, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fastreader.data.types import Example, Passage
+from fastreader.errors import InputError
+from fastreader.moi.cost import NOTHING, Cost, full_orderings
+from fastreader.moi.designs import cyclic_for, prefixes
+from fastreader.moi.shipped import find
+from fastreader.moi.types import PositionBias
+from fastreader.permutations import Design, Spec, pruned, resolve, variable_length
+
+if TYPE_CHECKING:
+    from fastreader.prompts import Template
+    from fastreader.reader import Reader
+
+PassageLike = Passage | str
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What `rerank` would score, and what that costs; nothing has run.
+
+    Attributes:
+        example: the question with the passages to score.
+        tail: passages left out.
+        design: orderings; None for a single passage.
+        bias, bias_from: as in `Ranked`.
+        cost: of the first scoring pass.
+    """
+
+    example: Example
+    tail: list[Passage]
+    design: Design | None
+    bias: PositionBias | None
+    bias_from: str
+    cost: Cost
+
+
+def plan(
+    reader: Reader,
+    question: str | Example,
+    passages: Sequence[PassageLike] | None = None,
+    bias: PositionBias | None = None,
+    *,
+    max_passages: int = 10,
+    permutations: Spec | None = None,
+    prune: int | float | None = None,
+    template: Template | None = None,
+    seed: int = 0,
+    on_overflow: str = "error",
+    max_tokens: int | None = None,
+) -> Plan:
+    """What `rerank` with these arguments would score, and its cost in tokens, without running it.
+
+    Args and errors as `rerank`.
+    """
+    from fastreader.prompts import Template, encode
+    from fastreader.scoring import permutation_cost
+
+    prompts = template or Template()
+    example = _example(question, passages)
+    if max_passages < 1:
+        raise InputError(f"max_passages: expected at least 1, got {max_passages}")
+    tail = example.passages[max_passages:]
+    example = replace(example, passages=example.passages[:max_passages], candidates=[])
+    n = len(example.passages)
+    if n == 1:
+        return Plan(example, tail, None, bias, "given", NOTHING)
+    length = _length(example, prune)
+    origin = "given"
+    if bias is None:
+        found = find(reader.describe()["name"], prompts.digest(), n, length)
+        bias, origin = found if found is not None else (None, "none: random prefixes")
+    elif (bias.passages, bias.length) != (n, length):
+        raise InputError(
+            f"bias: measured for N = {bias.passages} passages, L = {bias.length} places; the question has N = {n}, "
+            f"L = {length}"
+        )
+    elif bias.kind == "candidate":
+        raise InputError("bias: one of kind 'candidate' needs an answer to score; use score_permutations and debias")
+    design = _design(bias, n, length, permutations, seed)
+    stats = permutation_cost(
+        reader,
+        example,
+        permutations=design,
+        template=prompts,
+        question_only=True,
+        score_passages=bias is not None and bias.kind == "joint",
+        alone=bias is not None,
+        on_overflow=on_overflow,
+        max_tokens=max_tokens,
+    )
+    pieces = encode(reader.encoder, prompts, example.question, example.passages, [])
+    return Plan(example, tail, design, bias, origin, Cost(stats.given, stats.computed, full_orderings(pieces)))
+
+
+def _design(bias: PositionBias | None, n: int, length: int, permutations: Spec | None, seed: int) -> Design:
+    if permutations is not None:
+        made = resolve(permutations, n, seed)
+        if bias is None and made.length == n and length == n:
+            raise InputError(
+                "permutations: whole orderings need a calibration, and there is none for this reader, template and N; "
+                "give bias, or leave permutations out"
+            )
+        return made if made.length <= length else pruned(made, length)
+    if bias is not None:
+        return cyclic_for(bias, seed)
+    return prefixes(n, length if length < n else None, seed)
+
+
+def _length(example: Example, prune: int | float | None) -> int:
+    n = len(example.passages)
+    if prune is None:
+        return n
+    if isinstance(prune, int) and not isinstance(prune, bool) and prune >= 1:
+        return min(prune, n)
+    if isinstance(prune, float) and 0 < prune < 1:
+        known = [p.score for p in example.passages if p.score is not None]
+        if len(known) < n:
+            raise InputError(f"prune={prune} needs the retriever's score of every passage")
+        return variable_length(np.array(known), prune)
+    raise InputError(f"prune: expected a number of places, or a share in (0, 1), got {prune!r}")
+
+
+def _example(question: str | Example, passages: Sequence[PassageLike] | None) -> Example:
+    if isinstance(question, Example):
+        if passages is not None:
+            raise InputError("passages: expected None with an Example, which brings its own")
+        example = question
+    else:
+        if passages is None or isinstance(passages, (str, bytes, Passage)):
+            raise InputError(f"passages: expected a list of passages, got {type(passages).__name__}")
+        example = Example(question, [Passage(p) if isinstance(p, str) else p for p in passages])
+    if not example.passages:
+        raise InputError("passages: expected at least one passage, got none")
+    return example
