@@ -41,7 +41,7 @@ demo: model
 	@$(BIN)/fastreader score examples/questions.jsonl --limit 3 --model $(MODEL)
 
 test: $(VENV)/.developing model encoder
-	FASTREADER_REQUIRE_MODEL=1 $(BIN)/python -m pytest
+	FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.developing
 	$(BIN)/ruff check
@@ -53,6 +53,7 @@ format: $(VENV)/.developing
 	$(BIN)/ruff format
 
 docs: $(VENV)/.developing
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[docs]'
 	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.developing model
