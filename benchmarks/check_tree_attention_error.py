@@ -2,40 +2,89 @@
 
     python benchmarks/check_tree_attention_error.py --trees 10000
 
-Every tree draws its heads, sizes, window, soft cap, anchors, operands and instruction set; the script stops at the
-first tree whose error is over the bound of the tests (tests/ops/cpu_cases.py), and prints its seed.
+Every tree draws its heads, sizes, window, soft cap and anchors from its seed, and takes the operand types and
+instruction sets in turn. One line for each hundred trees is appended to --output, so that a run goes on where one
+before it stopped; at the end they are summed up. The script stops at the first tree whose error is over the bound of
+the tests (tests/ops/cpu_cases.py), and prints its seed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "ops"))
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "ops"))
 
-from cpu_cases import available
-from test_tree_attention_cpu import MODES, random_forest
+from cpu_cases import MODES, available, measure, random_case  # noqa: E402
+from machine import describe  # noqa: E402
+
+BATCH = 100
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the first tree")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "tree_attention_error.jsonl")
     options = parser.parse_args()
     sets = available()
     if not sets:
         sys.exit("the C++ extension is not there")
+    lines = [json.loads(line) for line in options.output.read_text().splitlines()] if options.output.exists() else []
+    done = {line["seed"] for line in lines if line["instruction_sets"] == sets}
+    about = describe()
+    for first in range(options.seed, options.seed + options.trees, BATCH):
+        if first in done:
+            continue
+        line = batch(first, min(BATCH, options.seed + options.trees - first), sets) | about
+        lines.append(line)
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        with options.output.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+    summary(lines)
+
+
+def batch(first: int, count: int, sets: list[str]) -> dict[str, object]:
+    """The largest errors over `count` trees, by operand type."""
     start = time.monotonic()
-    for tree in range(options.trees):
-        mode, isa = MODES[tree % len(MODES)], sets[tree // len(MODES) % len(sets)]
-        try:
-            random_forest(options.seed + tree, mode, isa)
-        except AssertionError as error:
-            sys.exit(f"seed {options.seed + tree}, {mode}, {isa}: {error}")
-        if (tree + 1) % 1000 == 0:
-            print(f"{tree + 1} trees within bounds, {time.monotonic() - start:.0f} s", flush=True)
+    worst = {mode: {"error": 0.0, "eager": 0.0, "share": 0.0, "lse_share": 0.0} for mode in MODES}
+    for seed in range(first, first + count):
+        mode, isa = MODES[seed % len(MODES)], sets[seed // len(MODES) % len(sets)]
+        os.environ["FASTREADER_CPU_ISA"] = isa
+        drawn, until, anchor, options = random_case(seed)
+        got = measure(mode, *drawn, until, anchor, **options)
+        if not (got.error <= got.allowed and got.lse_error <= got.lse_allowed):
+            sys.exit(f"seed {seed}, {mode}, {isa}: {got.error} > {got.allowed} or {got.lse_error} > {got.lse_allowed}")
+        seen = {
+            "error": got.error,
+            "eager": got.eager,
+            "share": got.error / got.allowed,
+            "lse_share": got.lse_error / got.lse_allowed,
+        }
+        worst[mode] = {name: max(value, seen[name]) for name, value in worst[mode].items()}
+    return {
+        "seed": first,
+        "trees": count,
+        "instruction_sets": sets,
+        "largest": worst,
+        "seconds": round(time.monotonic() - start, 1),
+    }
+
+
+def summary(lines: list[dict[str, object]]) -> None:
+    """Print the largest errors over all lines."""
+    print(f"{sum(int(str(line['trees'])) for line in lines)} trees within bounds")
+    print("operands   error      eager      of the bound  lse, of its bound")
+    for mode in MODES:
+        cells = [
+            max(line["largest"][mode][name] for line in lines) for name in ("error", "eager", "share", "lse_share")
+        ]  # type: ignore[index]
+        print(f"{mode:9s}  {cells[0]:.2e}   {cells[1]:.2e}   {cells[2]:.2f}          {cells[3]:.2f}")
 
 
 if __name__ == "__main__":

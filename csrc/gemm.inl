@@ -1,4 +1,4 @@
-// C [rows][32], its rows ldc apart, = (or +=) A [rows][depth] B [depth][32] for rows and depth multiples of 32.
+// C [rows][32], its rows ldc apart, = (or +=) A [rows][depth] B [depth][32] for depth a multiple of 32, and rows too, or 16.
 // A: row r, columns k..k+31 at A + r * lda + (k / 32) * a_step. B: float [depth][32], or bf16 pairs [depth / 2][32][2].
 // Depth is added up 32 at a time and all products of split operands before the next 32, in this order whatever the
 // sizes, so that a product in several calls (each adding to C) gives the bits of one.
@@ -60,6 +60,30 @@ template <int TA, int TB>
 FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Operand<bf16, TB> b, float* c,
                          int64_t rows, int64_t depth, bool add, int64_t ldc = kStrip) {
   asm volatile("" ::: "memory"); // tile loads do not tell the compiler that they read what was stored before
+  if (rows == 16) { // half of the below, for few rows
+    if (add) {
+      _tile_loadd(0, c, ldc * 4);
+      _tile_loadd(1, c + 16, ldc * 4);
+    } else {
+      _tile_zero(0);
+      _tile_zero(1);
+    }
+    for (int64_t k = 0; k < depth; k += 32) {
+#pragma GCC unroll 4
+      for (int product = 0; product < kProducts<TA, TB>; ++product) {
+        const bf16* left = a.data + term_of_a<TA, TB>(product) * a.term_stride + k / 32 * a_step;
+        const bf16* right = b.data + term_of_b<TA, TB>(product) * b.term_stride + k * kStrip;
+        _tile_loadd(4, left, lda * 2);
+        _tile_loadd(6, right, kStrip * 4);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, right + 32, kStrip * 4);
+        _tile_dpbf16ps(1, 4, 7);
+      }
+    }
+    _tile_stored(0, c, ldc * 4);
+    _tile_stored(1, c + 16, ldc * 4);
+    return;
+  }
   for (int64_t row = 0; row < rows; row += 32) {
     float* out = c + row * ldc;
     if (add) {

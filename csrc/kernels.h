@@ -81,8 +81,8 @@ struct RowAttentionArgs {
 // What 32 rows know of the vocabulary read so far; see linear_logprob_tile.inl.
 struct alignas(64) LogprobState {
   float maximum[kStrip]; // log2 units
-  float total[kStrip];
-  float weighted[kStrip];
+  float total[kStrip], total_lost[kStrip]; // the sum is total - total_lost
+  float weighted[kStrip], weighted_lost[kStrip];
   float best[kStrip]; // greatest logit, nats
   float picked[kStrip]; // logit of the target
   int32_t argmax[kStrip];

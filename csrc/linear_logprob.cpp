@@ -98,8 +98,8 @@ Result linear_logprob(const at::Tensor& hidden_in, const at::Tensor& weight_in, 
       for (int64_t slice = 0; slice < slices; ++slice) {
         const LogprobState& s = state(slice);
         const double factor = std::exp2(static_cast<double>(s.maximum[lane]) - top);
-        total += s.total[lane] * factor;
-        weighted += s.weighted[lane] * factor;
+        total += (static_cast<double>(s.total[lane]) - s.total_lost[lane]) * factor;
+        weighted += (static_cast<double>(s.weighted[lane]) - s.weighted_lost[lane]) * factor;
         if (s.best[lane] > best) {
           best = s.best[lane];
           winner = s.argmax[lane];

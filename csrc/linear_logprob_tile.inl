@@ -1,7 +1,9 @@
 // A block of rows (several strips) against a slice of the vocabulary, 32 tokens at a time, by online log-sum-exp.
 //
 // The logits of 32 tokens x 32 rows are 4 KB and are consumed where they are made. A lane keeps the running maximum m,
-// l = sum of e^(x - m) and t = sum of x e^(x - m); then logsumexp = m + log l and entropy = logsumexp - t / l.
+// l = sum of e^(x - m) and t = sum of x e^(x - m); then logsumexp = m + log l and entropy = logsumexp - t / l. What
+// adding 32 tokens' share to l and t rounds off is kept apart and added with the next (Kahan's sums): over a whole
+// vocabulary it would be several units in the last place.
 
 template <typename T, int TW, int TH>
 struct Logits {
@@ -64,6 +66,14 @@ FR_INLINE void transform_logits(const LogprobArgs& a, float* tile, int64_t first
   if (a.scale != 1.0f || a.softcap > 0) transform_scores(tile, count * kStrip, a.scale, a.softcap);
 }
 
+// sum += x, with what rounding loses in `lost`.
+FR_INLINE void add_exactly(vf& sum, vf& lost, vf x) {
+  const vf share = x - lost, grown = sum + share;
+  lost = (grown - sum) - share;
+  sum = grown;
+}
+
+template <int DEGREE>
 FR_INLINE void absorb(const float* tile, int64_t first, int64_t count, LogprobState& s) {
   for (int v = 0; v < kVectors; ++v) {
     const int at = v * kWidth;
@@ -81,11 +91,14 @@ FR_INLINE void absorb(const float* tile, int64_t first, int64_t count, LogprobSt
       store(s.best + at, larger(known, best));
     }
     vf m = load(s.maximum + at), l = load(s.total + at), t = load(s.weighted + at);
+    vf l_lost = load(s.total_lost + at), t_lost = load(s.weighted_lost + at);
     if (any(best * fill(kLog2E) > m + fill(kSlack))) {
       const vf raised = larger(m, best * fill(kLog2E));
       const vf scaling = exp2v<6>(m - raised);
       l *= scaling;
       t *= scaling;
+      l_lost *= scaling;
+      t_lost *= scaling;
       m = raised;
       store(s.maximum + at, m);
     }
@@ -93,12 +106,16 @@ FR_INLINE void absorb(const float* tile, int64_t first, int64_t count, LogprobSt
 #pragma GCC unroll 4
     for (int64_t r = 0; r < count; ++r) {
       const vf x = load(tile + r * kStrip + at);
-      const vf p = exp2v<5>(x * fill(kLog2E) - m);
+      const vf p = exp2v<DEGREE>(x * fill(kLog2E) - m);
       l1 += p;
       t1 += p * x;
     }
-    store(s.total + at, l + l1);
-    store(s.weighted + at, t + t1);
+    add_exactly(l, l_lost, l1);
+    add_exactly(t, t_lost, t1);
+    store(s.total + at, l);
+    store(s.weighted + at, t);
+    store(s.total_lost + at, l_lost);
+    store(s.weighted_lost + at, t_lost);
     const vi offset = load(s.target + at) - fill(static_cast<int32_t>(first));
     if (any((offset >= fill(0)) & (offset < fill(static_cast<int32_t>(count))))) {
       for (int lane = at; lane < at + kWidth; ++lane) {
@@ -145,7 +162,8 @@ void logprob(const LogprobArgs& a, int64_t block, int64_t slice, void* workspace
       gemm<T, TW, TH>(weight, stride, kStrip, {t.hidden + strip * a.padded_size * kStrip, term}, t.tile, kStrip,
                       a.padded_size, false);
       transform_logits(a, t.tile, first, nullptr, count);
-      absorb(t.tile, first, count, t.state[strip]);
+      // Products of bf16 are off by more than the shorter polynomial.
+      absorb<std::is_same_v<T, float> || TH == 2 ? 6 : 5>(t.tile, first, count, t.state[strip]);
     }
   }
   std::memcpy(a.states + (slice * a.blocks + block) * (a.row_block / kStrip), t.state, strips * sizeof(LogprobState));

@@ -187,6 +187,7 @@ FR_INLINE void narrow_row(const float* from, bf16* to, int64_t n) {
 
 FR_INLINE void copy_row(const bf16* from, bf16* to, int64_t n) {
   int64_t i = 0; // a call to memcpy costs more than such a row
+  for (; i + 32 <= n; i += 32) __builtin_memcpy(to + i, from + i, 64);
   for (; i + 8 <= n; i += 8) __builtin_memcpy(to + i, from + i, 16);
   for (; i < n; ++i) to[i] = from[i];
 }

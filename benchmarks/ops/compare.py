@@ -2,11 +2,12 @@
 
     python benchmarks/ops/compare.py attention --workload w1 --tokens w1-tokens.json
     python benchmarks/ops/compare.py logprob
+    python benchmarks/ops/compare.py linear --rows 512
 
 Inputs and masks are built beforehand; a 64 MB buffer is written before each run so that none starts with warm
 caches. The GEMM rate is measured before and after: where the two differ by more than a fifth, the machine had other
-things to do, and the run is refused unless --allow-loaded, which marks the row. An implementation whose result is
-wrong is not timed. Rows are appended to benchmarks/results/ops.jsonl.
+things to do, and the run is refused unless --allow-loaded, which marks the row. An op whose tests fail is not timed
+(they run first), nor is a way whose result is wrong. Rows are appended to benchmarks/results/ops.jsonl.
 """
 
 from __future__ import annotations
@@ -14,132 +15,86 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from workloads import SEED, SIZE, AttentionCase, attention_case, head_case
+from ways import Contest, Way, attention, layers, logprob
+from workloads import LAYERS, ROWS, SEED
 
-from fastreader.ops import extension, linear_logprob, tree_attention
+from fastreader.ops import extension
 
-RESULTS = Path(__file__).parent.parent / "results" / "ops.jsonl"
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from machine import describe  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "ops.jsonl"
+TESTS = {"attention": "test_tree_attention_cpu.py", "logprob": "test_linear_logprob_cpu.py", "linear": "test_linear.py"}
 DRIFT = 0.2  # of the GEMM rate, from before to after
 LOAD = 0.5  # runnable processes a core besides this one
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("op", choices=["attention", "logprob"])
-    parser.add_argument("--workload", choices=["w1", "w2"], default="w1")
+    parser.add_argument("op", choices=list(TESTS))
+    parser.add_argument("--workload", choices=["w1", "w2"], default="w1", help="of attention")
     parser.add_argument("--tokens", type=Path, help="token file of W1; random tokens of its shape without")
-    parser.add_argument("--rows", type=int, default=12_701, help="rows of the LM head")
+    parser.add_argument("--rows", type=int, help=f"of the LM head ({ROWS} when not given) or of linear layers (512)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--allow-loaded", action="store_true")
     parser.add_argument("--only", nargs="*", help="names of the ways to run")
+    parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
 
+    refuse_red_tests(options.op)
     if options.op == "attention":
-        case = attention_case(options.workload, torch.bfloat16, options.tokens)
-        name, flops, ways = f"tree_attention {case.name}", case.flops, attention_ways(case)
-        expected, tolerance = tree_attention(*floats(case), case.until, scale=SIZE**-0.5, impl="torch"), 0.05
+        contests = [attention(options.workload, options.tokens)]
+    elif options.op == "logprob":
+        contests = [logprob(options.rows or ROWS)]
     else:
-        hidden, weight, target, flops = head_case(torch.bfloat16, options.rows)
-        name, ways = f"linear_logprob {options.rows}", logprob_ways(hidden, weight, target)
-        few = slice(0, 256)
-        expected = linear_logprob(hidden[few].float(), weight.float(), target[few], impl="torch")
-        tolerance = 0.1
-    ways = {key: way for key, way in ways.items() if not options.only or key in options.only}
+        contests = [layers(options.rows or 512, shape) for shape in LAYERS]
+    for contest in contests:
+        run(contest, options)
 
-    refused = {key for key, way in ways.items() if not agrees(way(), expected, tolerance)}
-    for key in refused:
-        print(f"{key}: its result is off by more than {tolerance}; not timed", file=sys.stderr)
-    loaded = os.getloadavg()[0] / (os.cpu_count() or 1) > 1 + LOAD
-    before = gemm_rate()
-    seconds = interleave({key: way for key, way in ways.items() if key not in refused}, options.rounds)
-    after = gemm_rate()
+
+def refuse_red_tests(op: str) -> None:
+    """Stop unless the op's tests pass on this machine with this build."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", f"tests/ops/{TESTS[op]}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{done.stdout[-3000:]}\nthe tests of {op} fail; it is not timed")
+    print(f"tests of {op}: {done.stdout.splitlines()[-1]}")
+
+
+def run(contest: Contest, options: argparse.Namespace) -> None:
+    ways = {key: way for key, way in contest.ways.items() if not options.only or key in options.only}
+    with torch.inference_mode():
+        for key in [key for key, way in ways.items() if not agrees(way(), contest.expected, contest.tolerance)]:
+            print(f"{key}: its result is off by more than {contest.tolerance}; not timed", file=sys.stderr)
+            del ways[key]
+        loaded = os.getloadavg()[0] / (os.cpu_count() or 1) > 1 + LOAD
+        before = gemm_rate()
+        seconds = interleave(ways, options.rounds)
+        after = gemm_rate()
     loaded |= abs(after - before) > DRIFT * max(before, after)
     if loaded and not options.allow_loaded:
         sys.exit(
             f"the machine is loaded (GEMM {before:.0f} then {after:.0f} GFLOP/s); --allow-loaded runs all the same"
         )
-    report(name, flops, seconds, before, after, loaded)
-
-
-def floats(case: AttentionCase) -> tuple[Tensor, Tensor, Tensor]:
-    return case.query.float(), case.key.float(), case.value.float()
-
-
-def attention_ways(case: AttentionCase) -> dict[str, Callable[[], Tensor]]:
-    scale = SIZE**-0.5
-    wide = floats(case)
-
-    def ours(impl: str, inputs: tuple[Tensor, ...], split: bool = False) -> Callable[[], Tensor]:
-        def run() -> Tensor:
-            out = tree_attention(*inputs, case.until, scale=scale, plan=case.plan, impl=impl, split=split)
-            assert isinstance(out, Tensor)
-            return out
-
-        return run
-
-    narrow = (case.query, case.key, case.value)
-    ways = {"sdpa per segment": ours("torch", narrow), "flex_attention compiled": flex(case, scale)}
-    if extension.why_missing() is None:
-        ways |= {"ours": ours("cpu", narrow), "ours split": ours("cpu", wide, True), "ours fp32": ours("cpu", wide)}
-    return ways
-
-
-def flex(case: AttentionCase, scale: float) -> Callable[[], Tensor]:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    until, count = case.until, len(case.until)
-
-    def visible(_batch: Tensor, _head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return (column <= row) & (row < until[column])
-
-    mask = create_block_mask(visible, None, None, count, count, device="cpu")
-    query, key, value = (t.transpose(0, 1)[None].contiguous() for t in (case.query, case.key, case.value))
-    compiled = torch.compile(flex_attention)
-
-    def run() -> Tensor:
-        out = compiled(query, key, value, block_mask=mask, scale=scale, enable_gqa=True)
-        return out[0].transpose(0, 1)
-
-    return run
-
-
-def logprob_ways(hidden: Tensor, weight: Tensor, target: Tensor) -> dict[str, Callable[[], Tensor]]:
-    def full() -> Tensor:
-        return F.log_softmax((hidden @ weight.T).float(), dim=-1).gather(1, target[:, None])[:, 0]
-
-    def chunked() -> Tensor:
-        parts = []
-        for low in range(0, len(hidden), 512):
-            rows = slice(low, low + 512)
-            logits = (hidden[rows] @ weight.T).float()
-            parts.append(logits.gather(1, target[rows, None])[:, 0] - torch.logsumexp(logits, -1))
-        return torch.cat(parts)
-
-    ways: dict[str, Callable[[], Tensor]] = {"full logits": full, "chunked logits": chunked}
-    if extension.why_missing() is None:
-        wide = hidden.float()
-        ways["ours"] = lambda: linear_logprob(hidden, weight, target, impl="cpu")
-        ways["ours split"] = lambda: linear_logprob(wide, weight, target, split=True, impl="cpu")
-    return ways
+    report(contest, seconds, before, after, loaded, options.output)
 
 
 def agrees(got: Tensor, expected: Tensor, tolerance: float) -> bool:
     return bool((got[: len(expected)].float() - expected).abs().max() <= tolerance)
 
 
-def interleave(ways: dict[str, Callable[[], Tensor]], rounds: int) -> dict[str, list[float]]:
+def interleave(ways: dict[str, Way], rounds: int) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {key: [] for key in ways}
     caches = torch.empty(64 << 20, dtype=torch.uint8)
     for turn in range(rounds):
@@ -163,18 +118,20 @@ def gemm_rate() -> float:
     return 2 * 2048**3 / min(times) / 1e9
 
 
-def report(name: str, flops: float, seconds: dict[str, list[float]], before: float, after: float, loaded: bool) -> None:
+def report(
+    contest: Contest, seconds: dict[str, list[float]], before: float, after: float, loaded: bool, output: Path
+) -> None:
     rate = max(before, after)
-    print(f"{name}: GEMM {before:.0f} GFLOP/s before, {after:.0f} after{', LOADED' if loaded else ''}")
+    print(f"{contest.name}: GEMM {before:.0f} GFLOP/s before, {after:.0f} after{', LOADED' if loaded else ''}")
     rows = []
     for way, times in seconds.items():
         low, median, high = np.quantile(times, [0.25, 0.5, 0.75])
-        done = flops / median / 1e9
+        done = contest.flops / median / 1e9
         spread = f"{median * 1e3:9.2f} ms [{low * 1e3:.2f}, {high * 1e3:.2f}]"
-        print(f"  {way:24s} {spread}  {done:7.0f} GFLOP/s  {done / rate:.2f}")
+        print(f"  {way:38s} {spread}  {done:7.0f} GFLOP/s  {done / rate:.2f}")
         rows.append(
             {
-                "benchmark": name,
+                "benchmark": contest.name,
                 "way": way,
                 "median_s": median,
                 "quartile_1_s": low,
@@ -188,34 +145,23 @@ def report(name: str, flops: float, seconds: dict[str, list[float]], before: flo
                 **environment(),
             }
         )
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    with RESULTS.open("a") as file:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with output.open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def environment() -> dict[str, object]:
-    git = ["git", "-C", str(Path(__file__).parent)]
-    commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    dirty = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True).stdout.strip()
+    changed = subprocess.run(
+        ["git", "-C", str(ROOT), "status", "--porcelain", "-uno"], capture_output=True, text=True, check=False
+    )
+    about = describe()
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device": cpu_name(),
         "instruction_set": None if extension.why_missing() else extension.best_instruction_set(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "commit": commit + ("+" if dirty else ""),
+        **about,
+        "commit": f"{about['commit']}{'+' if changed.stdout.strip() else ''}",
         "seed": SEED,
     }
-
-
-def cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return f"{line.split(':', 1)[1].strip()}, {os.cpu_count()} cores"
-    return platform.processor()
 
 
 if __name__ == "__main__":

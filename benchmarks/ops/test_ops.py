@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from workloads import attention_case, head_case
+from workloads import LAYERS, attention_case, head_case, linear_case
 
-from fastreader.ops import extension, linear_logprob, tree_attention
+from fastreader.ops import extension, linear, linear_logprob, tree_attention
+from fastreader.ops.linear import prepare
 
 IMPLEMENTATIONS = ["torch"] if extension.why_missing() else ["torch", "cpu"]
 
@@ -30,3 +31,13 @@ def test_linear_logprob(benchmark, dtype, impl):
     hidden, weight, target, flops = head_case(dtype, 1024)
     benchmark.extra_info["flops"] = flops
     benchmark.pedantic(lambda: linear_logprob(hidden, weight, target, impl=impl), rounds=3, warmup_rounds=1)
+
+
+@pytest.mark.skipif(bool(extension.why_missing()), reason=f"no C++ extension: {extension.why_missing()}")
+@pytest.mark.parametrize("precision", ["fast", "high"])
+@pytest.mark.parametrize("shape", LAYERS, ids=lambda shape: f"{shape[0]}-{shape[1]}")
+def test_linear(benchmark, shape, precision):
+    inputs, weight, flops = linear_case(512, shape)
+    packed = prepare(weight, precision)
+    benchmark.extra_info["flops"] = flops
+    benchmark.pedantic(lambda: linear(inputs, packed, precision=precision), rounds=20, warmup_rounds=2)

@@ -16,6 +16,7 @@ from fastreader.tree import PrefixTree
 SEED = 0
 HEADS, KEY_HEADS, SIZE = 9, 3, 64  # SmolLM2-135M's attention
 ROWS, WIDTH, VOCABULARY = 12_701, 576, 49_152  # its LM head at every position of W1
+LAYERS = [(576, 576), (576, 192), (576, 1536), (1536, 576)]  # its linear layers, inputs and outputs
 
 
 @dataclass(frozen=True)
@@ -72,3 +73,12 @@ def head_case(dtype: torch.dtype, rows: int = ROWS) -> tuple[Tensor, Tensor, Ten
     weight = (torch.randn(VOCABULARY, WIDTH, generator=generator) * 0.05).to(dtype)
     target = torch.randint(0, VOCABULARY, (rows,), generator=generator)
     return hidden, weight, target, 2.0 * rows * WIDTH * VOCABULARY
+
+
+def linear_case(rows: int, shape: tuple[int, int]) -> tuple[Tensor, Tensor, float]:
+    """Inputs [rows, in] in float32, a weight [out, in] in bfloat16, and the operations of the product."""
+    size, width = shape
+    generator = torch.Generator().manual_seed(SEED)
+    inputs = torch.randn(rows, size, generator=generator)
+    weight = (torch.randn(width, size, generator=generator) * 0.05).bfloat16()
+    return inputs, weight, 2.0 * rows * size * width

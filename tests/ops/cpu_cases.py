@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from fastreader.ops import extension
+from fastreader.ops import extension, tree_attention
 from fastreader.ops.tree_attention.reference import visible
 from fastreader.tree import PrefixTree
 
+MODES = ("float32", "bfloat16", "split")
 INSTRUCTION_SETS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 
 # A kernel may be off by this many times what the eager computation with the same operands is off by, at the worst
@@ -55,6 +59,15 @@ def operand(mode: str, tensor: Tensor) -> Tensor:
     return high.double() + (tensor.float() - high.float()).bfloat16().double()
 
 
+def product(mode: str, equation: str, left: Tensor, right: Tensor) -> Tensor:
+    """A product of rounded operands in float32; of split ones without low times low, as the op defines it."""
+    whole = torch.einsum(equation, operand(mode, left).float(), operand(mode, right).float())
+    if mode != "split":
+        return whole
+    lows = [(t.float() - t.bfloat16().float()).bfloat16().float() for t in (left, right)]
+    return whole - torch.einsum(equation, *lows)
+
+
 def eager_attention(
     mode: str,
     query: Tensor,
@@ -71,16 +84,14 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Attention with operands rounded as `mode` says, products summed and softmax taken in float32."""
     groups = query.shape[1] // key.shape[1]
-    q = operand(mode, query).float()
-    k = operand(mode, key).float().repeat_interleave(groups, 1)
-    v = operand(mode, value).float().repeat_interleave(groups, 1)
-    score = torch.einsum("qhd,khd->hqk", q, k) * scale
+    k, v = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    score = product(mode, "qhd,khd->hqk", query, k) * scale
     if softcap is not None:
         score = softcap * torch.tanh(score / softcap)
     score = score.masked_fill(~visible(until, anchor, query_positions, key_positions, window), float("-inf"))
     lse = torch.logsumexp(score, -1)
     weight = torch.exp(score - lse.masked_fill(lse.isneginf(), 0.0)[..., None])
-    out = torch.einsum("hqk,khd->qhd", operand(mode, weight).float(), v)
+    out = product(mode, "hqk,khd->qhd", weight, v)
     return (out.bfloat16() if mode == "bfloat16" else out), lse.T
 
 
@@ -91,3 +102,77 @@ def worst(got: Tensor, wanted: Tensor) -> float:
         return float("inf")
     keep = ~wanted.isneginf()
     return float((got - wanted)[keep].abs().max()) if bool(keep.any()) else 0.0
+
+
+def inputs(
+    seed: int, queries: int, keys: int, heads: int = 2, key_heads: int = 1, size: int = 64, value_size: int = 64
+) -> list[Tensor]:
+    """Normal query, key and value."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (queries, heads, size), (keys, key_heads, size), (keys, key_heads, value_size)
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a kernel gave, and its largest errors against float64 beside what they may be."""
+
+    out: Tensor
+    lse: Tensor
+    error: float
+    eager: float  # error of the eager computation with the same operands
+    allowed: float
+    lse_error: float
+    lse_allowed: float
+
+
+def measure(
+    mode: str, query: Tensor, key: Tensor, value: Tensor, until: Tensor, anchor: Tensor | None = None, **options: Any
+) -> Measured:
+    """Run the C++ kernel, and compare it with float64 and with the eager computation."""
+    query, key, value = quantised(mode, query, key, value)
+    options.setdefault("scale", query.shape[-1] ** -0.5)
+    places = torch.arange(len(until)) if anchor is None else anchor
+    wide = query.double(), key.double(), value.double()
+    wanted, wanted_lse = tree_attention(*wide, until, anchor=anchor, impl="reference", return_lse=True, **options)
+    eager, eager_lse = eager_attention(mode, query, key, value, until, places, **options)
+    out, lse = tree_attention(
+        query, key, value, until, anchor=anchor, impl="cpu", split=mode == "split", return_lse=True, **options
+    )
+    by_eager, by_eager_lse = worst(eager, wanted), worst(eager_lse, wanted_lse)
+    return Measured(
+        out,
+        lse,
+        worst(out, wanted),
+        by_eager,
+        TIMES_EAGER * by_eager + FLOOR[mode],
+        worst(lse, wanted_lse),
+        TIMES_EAGER * by_eager_lse + LSE_FLOOR[mode],
+    )
+
+
+def random_case(seed: int) -> tuple[list[Tensor], Tensor, Tensor | None, dict[str, Any]]:
+    """A random forest with random heads, sizes, window, soft cap and anchors: (inputs, until, anchor, options)."""
+    rng = np.random.default_rng(seed)
+    longest = int(rng.choice([5, 40, 200], p=[0.45, 0.5, 0.05]))
+    tree = forest(rng, int(rng.integers(1, 12)), longest, int(rng.integers(2, 4)))
+    until, positions = torch.from_numpy(tree.until), torch.from_numpy(tree.positions)
+    count = len(tree)
+    anchor = None
+    if rng.random() < 0.3:
+        anchor = torch.from_numpy(rng.integers(0, count, int(rng.integers(0, 50))))
+    queries = count if anchor is None else len(anchor)
+    key_heads = int(rng.integers(1, 3))
+    size, value_size = (int(rng.choice([8, 32, 64, 80])) for _ in range(2))
+    drawn = inputs(
+        int(rng.integers(2**31)), queries, count, key_heads * int(rng.integers(1, 5)), key_heads, size, value_size
+    )
+    options: dict[str, Any] = {}
+    if rng.random() < 0.4:
+        query_positions = positions if anchor is None else positions[anchor]
+        options |= {"window": int(rng.integers(1, 60)), "query_positions": query_positions, "key_positions": positions}
+    if rng.random() < 0.3:
+        options["softcap"] = float(rng.choice([1.0, 30.0]))
+    if rng.random() < 0.2:
+        options["scale"] = float(rng.choice([-0.2, 0.0, 2.0]))
+    return drawn, until, anchor, options

@@ -142,3 +142,13 @@ def test_dispatch_by_name() -> None:
     assert_as_exact_as_eager("logprob", mine, eager, golden)
     with pytest.raises(UnsupportedImplementationError, match="float64"):
         linear_logprob(hidden.double(), weight.double(), target, impl="triton")
+
+
+def test_opcheck() -> None:
+    from fastreader.ops.linear_logprob.triton import linear_logprob_triton
+
+    assert callable(linear_logprob_triton)  # importing it registers the op
+    hidden, weight, target = torch.randn(5, 24), torch.randn(70, 24), torch.tensor([3, 0, 69, 1, 1])
+    for bias, labels, stats in ((None, None, False), (torch.randn(70), torch.tensor([1, 2]), True)):
+        arguments = (hidden, weight, target, bias, labels, 1.0, 2.0, stats, 2, 2, [16, 32, 16, 4, 2], None)
+        torch.library.opcheck(torch.ops.fastreader.linear_logprob_triton.default, arguments)

@@ -58,3 +58,10 @@ def test_a_stack(count: int, dtype: torch.dtype) -> None:
     assert_as_exact_as_eager("lse", lse, eager_lse, golden_lse)
     merge_stack_triton(part, part_lse, out, None)
     assert_as_exact_as_eager("output", out, eager.to(dtype), golden)
+
+
+def test_opcheck() -> None:
+    import fastreader.ops.merge_state.triton  # noqa: F401  (registers the op)
+
+    out, lse = states(2, 5, 2, 24, torch.float32)
+    torch.library.opcheck(torch.ops.fastreader.merge_state_triton.default, (out[0], lse[0], out[1], lse[1]))

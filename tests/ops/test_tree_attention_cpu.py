@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cpu_cases import FLOOR, LSE_FLOOR, TIMES_EAGER, available, eager_attention, forest, quantised, worst
+from cpu_cases import MODES, available, forest, inputs, measure, quantised, random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +15,6 @@ from fastreader.ops.tree_attention import AttentionPlan, status, tree_attention
 from fastreader.tree import PrefixTree
 
 pytestmark = pytest.mark.skipif(not available(), reason=f"no C++ extension: {extension.why_missing()}")
-MODES = ("float32", "bfloat16", "split")
 
 
 @pytest.fixture(params=available())
@@ -24,29 +23,17 @@ def isa(request, monkeypatch):
     return request.param
 
 
-def inputs(seed, queries, keys, heads=2, key_heads=1, size=64, value_size=64):
-    generator = torch.Generator().manual_seed(seed)
-    shapes = (queries, heads, size), (keys, key_heads, size), (keys, key_heads, value_size)
-    return [torch.randn(shape, generator=generator) for shape in shapes]
-
-
 def check(mode, query, key, value, until, anchor=None, **options):
-    query, key, value = quantised(mode, query, key, value)
+    got = measure(mode, query, key, value, until, anchor, **options)
+    assert got.out.dtype == (torch.bfloat16 if mode == "bfloat16" else torch.float32)
+    assert got.lse.dtype == torch.float32
+    assert got.error <= got.allowed
+    assert got.lse_error <= got.lse_allowed
     options.setdefault("scale", query.shape[-1] ** -0.5)
-    places = torch.arange(len(until)) if anchor is None else anchor
-    wanted, wanted_lse = tree_attention(
-        query.double(), key.double(), value.double(), until, anchor=anchor, impl="reference", return_lse=True, **options
-    )
-    eager, eager_lse = eager_attention(mode, query, key, value, until, places, **options)
-    got, lse = tree_attention(
-        query, key, value, until, anchor=anchor, impl="cpu", split=mode == "split", return_lse=True, **options
-    )
-    assert got.dtype == query.dtype and lse.dtype == torch.float32
-    assert worst(got, wanted) <= TIMES_EAGER * worst(eager, wanted) + FLOOR[mode]
-    assert worst(lse, wanted_lse) <= TIMES_EAGER * worst(eager_lse, wanted_lse) + LSE_FLOOR[mode]
-    again = tree_attention(query, key, value, until, anchor=anchor, impl="cpu", split=mode == "split", **options)
-    assert torch.equal(got, again)
-    return got, lse
+    inputs = quantised(mode, query, key, value)
+    again = tree_attention(*inputs, until, anchor=anchor, impl="cpu", split=mode == "split", **options)
+    assert torch.equal(got.out, again)
+    return got.out, got.lse
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -104,32 +91,7 @@ def test_rows_that_see_nothing(isa, mode):
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(MODES), st.sampled_from(available() or ["none"]))
 def test_random_forests(seed, mode, isa):
-    random_forest(seed, mode, isa)
-
-
-def random_forest(seed, mode, isa):
-    """One random forest with random heads, window, soft cap and anchors."""
-    rng = np.random.default_rng(seed)
-    tree = forest(rng, int(rng.integers(1, 12)), int(rng.choice([5, 40, 200])), int(rng.integers(2, 4)))
-    until, positions = torch.from_numpy(tree.until), torch.from_numpy(tree.positions)
-    count = len(tree)
-    anchor = None
-    if rng.random() < 0.3:
-        anchor = torch.from_numpy(rng.integers(0, count, int(rng.integers(0, 50))))
-    queries = count if anchor is None else len(anchor)
-    key_heads = int(rng.integers(1, 3))
-    size, value_size = (int(rng.choice([8, 32, 64, 80])) for _ in range(2))
-    drawn = inputs(
-        int(rng.integers(2**31)), queries, count, key_heads * int(rng.integers(1, 5)), key_heads, size, value_size
-    )
-    options = {}
-    if rng.random() < 0.4:
-        query_positions = positions if anchor is None else positions[anchor]
-        options |= {"window": int(rng.integers(1, 60)), "query_positions": query_positions, "key_positions": positions}
-    if rng.random() < 0.3:
-        options["softcap"] = float(rng.choice([1.0, 30.0]))
-    if rng.random() < 0.2:
-        options["scale"] = float(rng.choice([-0.2, 0.0, 2.0]))
+    drawn, until, anchor, options = random_case(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FASTREADER_CPU_ISA", isa)
         check(mode, *drawn, until, anchor, **options)

@@ -183,3 +183,16 @@ def test_what_it_cannot_take_is_refused() -> None:
     inputs = attention_inputs(*random_forest(12, 10), dtype=torch.float64, size=16)
     with pytest.raises(UnsupportedImplementationError, match="float16, bfloat16 or float32, got float64"):
         tree_attention(inputs.query, inputs.key, inputs.value, inputs.until, scale=1.0, impl="triton")
+
+
+@pytest.mark.parametrize("window", [None, 9])
+def test_opcheck(window: int | None) -> None:
+    from fastreader.ops.tree_attention.triton import Config, device_schedule
+
+    inputs = attention_inputs(*random_forest(1, 40), dtype=torch.float32, heads=(3, 1), size=16)
+    tables = device_schedule(inputs.plan().schedule(window, 8, 16), torch.device("cpu"))
+    positions = (inputs.query_positions, inputs.key_positions) if window else (None, None)
+    tensors = (inputs.query, inputs.key, inputs.value, inputs.until, inputs.anchor, *positions, *tables[:3])
+    for return_lse, splits in ((True, 1), (False, 2)):
+        options = (inputs.scale, window, None, return_lse, splits, list(Config(32, 16, 4, 2)[:4]), None)
+        torch.library.opcheck(torch.ops.fastreader.tree_attention_triton.default, (*tensors, *options))

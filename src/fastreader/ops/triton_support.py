@@ -6,7 +6,10 @@ Triton itself is imported inside the functions, so that `import fastreader` stay
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +17,7 @@ from torch import Tensor
 from fastreader.errors import UnsupportedImplementationError
 from fastreader.ops.extension import Serving
 
+LIBRARY = torch.library.Library("fastreader", "FRAGMENT")  # type: ignore[no-untyped-call]
 TARGETS = (80, 89, 90, 100, 120)  # compute capabilities with a pinned configuration of their own
 _MAX_SIZE = 256
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -98,3 +102,35 @@ def with_near_tiles(tensor: Tensor, extents: tuple[int, ...]) -> Tensor:
     """
     span = sum((extent - 1) * stride for extent, stride in zip(extents, tensor.stride(), strict=True))
     return tensor if span < 2**31 else tensor.contiguous()
+
+
+@dataclass(frozen=True)
+class Registered:
+    """An op registered with torch.library, waiting for its fake.
+
+    Attributes:
+        name: qualified.
+    """
+
+    name: str
+
+    def register_fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Register what the op's result looks like, from shapes without data."""
+        torch.library.register_fake(self.name, function, lib=LIBRARY)
+        return function
+
+
+def triton_op(schema: str) -> Callable[[Callable[..., Any]], Registered]:
+    """Register a function that launches Triton kernels as the op ``fastreader::<schema>``.
+
+    On CUDA tensors, and for the interpreter on the CPU's.
+    """
+
+    def register(function: Callable[..., Any]) -> Registered:
+        LIBRARY.define(schema)  # type: ignore[no-untyped-call]
+        name = schema.partition("(")[0]
+        for device in ("CUDA", "CPU"):
+            LIBRARY.impl(name, function, device)  # type: ignore[no-untyped-call]
+        return Registered(f"fastreader::{name}")
+
+    return register

@@ -12,14 +12,14 @@ Everything is accumulated in float32. No length is a constexpr or specialised on
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from fastreader.ops.triton_support import interpreting, processors, target_of, with_near_tiles
+from fastreader.ops.triton_support import interpreting, processors, target_of, triton_op, with_near_tiles
 
 _LOWEST = -1.0e30  # stands for -inf in the running maximum, so that differences of two of them are numbers
 _MAX_SPLITS = 64
@@ -226,7 +226,7 @@ def linear_logprob_triton(
 
     `config` and `splits` replace the pinned configuration and the split of the vocabulary.
     """
-    rows, width = hidden.shape
+    rows = hidden.shape[0]
     vocabulary, device = weight.shape[0], hidden.device
     config = config or default_config(target_of(device), hidden.dtype, rows, softcap is not None)
     hidden = with_near_tiles(hidden, (config.block_r, config.block_e))
@@ -238,56 +238,113 @@ def linear_logprob_triton(
     tiles_a_split = triton.cdiv(tiles, min(splits, tiles))
     splits = triton.cdiv(tiles, tiles_a_split)  # none of them empty
 
+    picked, label_logits, peak, total, tilt, argmax = torch.ops.fastreader.linear_logprob_triton(
+        hidden,
+        weight,
+        target,
+        bias,
+        labels,
+        float(scale),
+        softcap,
+        stats,
+        splits,
+        tiles_a_split,
+        [config.block_r, config.block_v, config.block_e, config.num_warps, config.num_stages],
+        config.max_registers,
+    )
+    logsumexp, entropy, best = _join(peak, total, tilt if stats else None, argmax if stats else None)
+    return TritonStats(
+        picked - logsumexp,
+        logsumexp,
+        entropy,
+        best,
+        None if labels is None else label_logits - logsumexp[:, None],
+    )
+
+
+@triton_op(
+    "linear_logprob_triton(Tensor hidden, Tensor weight, Tensor target, Tensor? bias, Tensor? labels, float scale, "
+    "float? softcap, bool stats, int splits, int tiles_a_split, int[] config, int? max_registers) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+def _run(
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None,
+    labels: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    stats: bool,
+    splits: int,
+    tiles_a_split: int,
+    config: list[int],
+    max_registers: int | None,
+) -> tuple[Tensor, ...]:
+    """The states of the splits: the target's logit [R], labels' [R, L], maxima, sums, tilts and arg-maxima [S, R]."""
+    rows, width = hidden.shape
+    block_r, block_v, block_e, num_warps, num_stages = config
+    states = _states(hidden, labels, splits, stats)
+    picked, label_logits, peak, total, tilt, argmax = states
     # A bfloat16 weight under float32 states is exact in float32. The interpreter mistakes bfloat16 altogether.
     upcast = weight.dtype != hidden.dtype or (interpreting() and hidden.dtype == torch.bfloat16)
-
-    def parts(dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.empty((splits, rows), dtype=dtype, device=device)
-
-    picked = torch.empty(rows, dtype=torch.float32, device=device)
-    count = 0 if labels is None else len(labels)
-    label_logits = torch.empty((rows, count), dtype=torch.float32, device=device) if labels is not None else None
-    peak, total = parts(), parts()
-    tilt, argmax = (parts(), parts(torch.int32)) if stats else (None, None)
     if rows:
-        linear_logprob_kernel[(row_tiles, splits)](
+        linear_logprob_kernel[(triton.cdiv(rows, block_r), splits)](
             hidden,
             weight,
             bias,
             target,
             labels,
             picked,
-            label_logits,
+            label_logits if labels is not None else None,
             peak,
             total,
-            tilt,
-            argmax,
+            tilt if stats else None,
+            argmax if stats else None,
             rows,
-            vocabulary,
+            weight.shape[0],
             width,
-            count,
+            0 if labels is None else len(labels),
             tiles_a_split,
-            float(scale),
-            float(softcap or 1.0),
+            scale,
+            softcap or 1.0,
             *hidden.stride(),
             *weight.stride(),
             SOFTCAP=softcap is not None,
             STATS=stats,
             UPCAST=upcast,
-            BLOCK_R=config.block_r,
-            BLOCK_V=config.block_v,
-            BLOCK_E=config.block_e,
+            BLOCK_R=block_r,
+            BLOCK_V=block_v,
+            BLOCK_E=block_e,
             LOWEST=_LOWEST,
-            num_warps=config.num_warps,
-            num_stages=config.num_stages,
-            maxnreg=config.max_registers,
+            num_warps=num_warps,
+            num_stages=num_stages,
+            maxnreg=max_registers,
             enable_fp_fusion=True,
         )
-    logsumexp, entropy, best = _join(peak, total, tilt, argmax)
-    return TritonStats(
-        picked - logsumexp,
-        logsumexp,
-        entropy,
-        best,
-        None if label_logits is None else label_logits - logsumexp[:, None],
+    return states
+
+
+def _states(hidden: Tensor, labels: Tensor | None, splits: int, stats: bool) -> tuple[Tensor, ...]:
+    """Unset results of the kernel; those not asked for are empty."""
+    rows = hidden.shape[0]
+    kept = splits if stats else 0
+
+    def unset(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=hidden.device)
+
+    label_logits = unset(rows, 0 if labels is None else labels.shape[0])
+    return (
+        unset(rows),
+        label_logits,
+        unset(splits, rows),
+        unset(splits, rows),
+        unset(kept, rows),
+        unset(kept, rows, dtype=torch.int32),
     )
+
+
+@_run.register_fake
+def _fake(hidden: Tensor, weight: Tensor, target: Tensor, bias: Any, labels: Any, *others: Any) -> tuple[Tensor, ...]:
+    stats, splits = others[2:4]
+    return _states(hidden, labels, splits, stats)

@@ -25,7 +25,7 @@ def merge_state(
         out [T, H, Dv] in out_a's dtype and lse [T, H] in lse_a's; two empty states give 0 and -inf.
 
     Raises:
-        InputError: shapes differ.
+        InputError: shapes differ, or an input requires a gradient.
         UnsupportedImplementationError: no such implementation.
     """
     if out_a.shape != out_b.shape or lse_a.shape != lse_b.shape or lse_a.shape != out_a.shape[:-1]:
@@ -33,6 +33,11 @@ def merge_state(
             "merge_state: expected two outputs [T, H, Dv] and two lse [T, H] of one shape, "
             f"got {list(out_a.shape)}, {list(lse_a.shape)}, {list(out_b.shape)}, {list(lse_b.shape)}"
         )
+    for name, tensor in (("out_a", out_a), ("lse_a", lse_a), ("out_b", out_b), ("lse_b", lse_b)):
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise InputError(
+                f"merge_state: {name} requires a gradient, and this op is forward only; use torch.no_grad()"
+            )
     if impl == "auto":
         impl = "triton" if out_a.is_cuda and why_not(out_a, out_a.shape[-1]) is None else "torch"
     if impl == "triton":

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fastreader.ops.triton_support import interpreting
+from fastreader.ops.triton_support import interpreting, triton_op
 
 _ROWS = 8  # rows of a program; 8 x 256 values in 4 warps is 16 registers a thread
 
@@ -143,6 +143,12 @@ def merge_stack_triton(part: Tensor, part_lse: Tensor, out: Tensor, lse: Tensor 
 
 def merge_state_triton(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     """Arguments as `merge_state`; returns (out [T, H, Dv] in out_a's dtype, lse [T, H] in lse_a's)."""
+    out, lse = torch.ops.fastreader.merge_state_triton(out_a, lse_a, out_b, lse_b)
+    return out, lse
+
+
+@triton_op("merge_state_triton(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) -> (Tensor, Tensor)")
+def _run(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     tokens, heads, size = out_a.shape
     # The interpreter truncates a cast to bfloat16, so there PyTorch does it.
     wide = torch.float32 if interpreting() else out_a.dtype
@@ -170,3 +176,8 @@ def merge_state_triton(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tenso
             enable_fp_fusion=True,
         )
     return out.to(out_a.dtype), lse.to(lse_a.dtype)
+
+
+@_run.register_fake
+def _fake(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    return out_a.new_empty(out_a.shape), lse_a.new_empty(lse_a.shape)

@@ -15,7 +15,7 @@ and the accumulator are float32. No length is a constexpr or specialised on, so 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,7 +27,7 @@ from torch import Tensor
 from fastreader.ops.merge_state.triton import merge_stack_triton
 from fastreader.ops.tree_attention.plan import AttentionPlan
 from fastreader.ops.tree_attention.schedule import Schedule
-from fastreader.ops.triton_support import interpreting, processors, target_of, with_near_tiles
+from fastreader.ops.triton_support import interpreting, processors, target_of, triton_op, with_near_tiles
 
 _LOG2_E = 1.0 / math.log(2.0)
 _MAX_SPLITS = 64
@@ -337,28 +337,15 @@ def tree_attention_triton(
     value = with_near_tiles(value, (config.block_n, 1, value_size))
     schedule = plan.schedule(window, config.block_m // packed, config.block_n)
     tables = device_schedule(schedule, device)
-    programs = len(tables.tiles) * key_heads * chunks
-    # The interpreter mistakes bfloat16 (it multiplies raw bits, and truncates): there it computes in float32.
-    upcast = interpreting() and query.dtype == torch.bfloat16
-    out = torch.empty((tokens, heads, value_size), dtype=torch.float32 if upcast else query.dtype, device=device)
-    lse = torch.empty((tokens, heads), dtype=torch.float32, device=device) if return_lse else None
-    if programs == 0:
-        return out.to(query.dtype), lse
     if splits is None:
+        programs = max(len(tables.tiles) * key_heads * chunks, 1)
         splits = min(
             triton.cdiv(2 * processors(device), programs), triton.cdiv(tables.longest, _BLOCKS_A_SPLIT), _MAX_SPLITS
         )
-        splits = max(splits, 1)
-    part, part_lse = out, lse
-    if splits > 1:
-        part = torch.empty((splits, tokens, heads, value_size), dtype=torch.float32, device=device)
-        part_lse = torch.empty((splits, tokens, heads), dtype=torch.float32, device=device)
-    tree_attention_kernel[(len(tables.tiles), key_heads * chunks, splits)](
+    out, lse = torch.ops.fastreader.tree_attention_triton(
         query,
         key,
         value,
-        part,
-        part_lse,
         until,
         anchor,
         query_positions if window is not None else None,
@@ -366,12 +353,77 @@ def tree_attention_triton(
         tables.tiles,
         tables.block_start,
         tables.block_stop,
+        float(scale),
+        window,
+        softcap,
+        return_lse,
+        max(splits, 1),
+        [config.block_m, config.block_n, config.num_warps, config.num_stages],
+        config.max_registers,
+    )
+    return out, lse if return_lse else None
+
+
+@triton_op(
+    "tree_attention_triton(Tensor query, Tensor key, Tensor value, Tensor until, Tensor anchor, "
+    "Tensor? query_positions, Tensor? key_positions, Tensor tiles, Tensor block_start, Tensor block_stop, "
+    "float scale, int? window, float? softcap, bool return_lse, int splits, int[] config, int? max_registers) "
+    "-> (Tensor, Tensor)"
+)
+def _run(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    until: Tensor,
+    anchor: Tensor,
+    query_positions: Tensor | None,
+    key_positions: Tensor | None,
+    tiles: Tensor,
+    block_start: Tensor,
+    block_stop: Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    return_lse: bool,
+    splits: int,
+    config: list[int],
+    max_registers: int | None,
+) -> tuple[Tensor, Tensor]:
+    tokens, heads, size = query.shape
+    key_heads, value_size = key.shape[1], value.shape[2]
+    groups = heads // max(key_heads, 1)
+    block_m, block_n, num_warps, num_stages = config
+    packed, chunks = pack_heads(max(groups, 1), block_m)
+    device = query.device
+    # The interpreter mistakes bfloat16 (it multiplies raw bits, and truncates): there it computes in float32.
+    upcast = interpreting() and query.dtype == torch.bfloat16
+    out = torch.empty((tokens, heads, value_size), dtype=torch.float32 if upcast else query.dtype, device=device)
+    lse = torch.empty((tokens if return_lse else 0, heads), dtype=torch.float32, device=device)
+    if len(tiles) * key_heads * chunks == 0:
+        return out.to(query.dtype), lse
+    part, part_lse = out, lse if return_lse else None
+    if splits > 1:
+        part = torch.empty((splits, tokens, heads, value_size), dtype=torch.float32, device=device)
+        part_lse = torch.empty((splits, tokens, heads), dtype=torch.float32, device=device)
+    tree_attention_kernel[(len(tiles), key_heads * chunks, splits)](
+        query,
+        key,
+        value,
+        part,
+        part_lse,
+        until,
+        anchor,
+        query_positions,
+        key_positions,
+        tiles,
+        block_start,
+        block_stop,
         tokens,
         splits,
         groups,
-        float(scale),
+        scale,
         scale * _LOG2_E if softcap is None else _LOG2_E,
-        float(softcap or 1.0),
+        softcap or 1.0,
         window or 0,
         *query.stride(),
         *key.stride(),
@@ -386,15 +438,23 @@ def tree_attention_triton(
         WINDOW=window is not None,
         SOFTCAP=softcap is not None,
         UPCAST=upcast,
-        BLOCK_M=config.block_m,
-        BLOCK_N=config.block_n,
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
         BLOCK_D=max(triton.next_power_of_2(size), 16),
         BLOCK_DV=max(triton.next_power_of_2(value_size), 16),
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-        maxnreg=config.max_registers,
+        num_warps=num_warps,
+        num_stages=num_stages,
+        maxnreg=max_registers,
         enable_fp_fusion=True,
     )
     if splits > 1 and part_lse is not None:
-        merge_stack_triton(part, part_lse, out, lse)
+        merge_stack_triton(part, part_lse, out, lse if return_lse else None)
     return out.to(query.dtype), lse
+
+
+@_run.register_fake
+def _fake(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    return_lse = others[-4]
+    tokens, heads, _ = query.shape
+    out = query.new_empty((tokens, heads, value.shape[2]))
+    return out, query.new_empty((tokens if return_lse else 0, heads), dtype=torch.float32)
