@@ -10,30 +10,30 @@ from torch import nn
 from transformers.models.llama import modeling_llama
 
 from fastreader import Reader
-from fastreader.models.fused import FusedAttention, FusedFeedForward, FusedNorm
+from fastreader.models.fused import FusedAttention, FusedFeedForward, FusedLayer, FusedNorm
 
 LAYERS = 3
-# family: fused attention, feed-forward and norm modules of three layers
+# family: fused layers, and attention, feed-forward and norm modules in three layers
 ADOPTED = {
-    "Llama": (3, 3, 7),
-    "Llama, biases": (3, 3, 7),
-    "Qwen2": (3, 3, 7),
-    "Qwen3": (3, 3, 13),
-    "Mistral, window": (3, 3, 7),
-    "Gemma2, window, caps": (3, 3, 13),
-    "Gemma3, window": (3, 3, 19),
-    "Phi3, window": (3, 3, 7),
-    "Granite": (3, 3, 7),
-    "Olmo2": (3, 3, 13),
-    "SmolLM3": (3, 3, 7),
-    "Cohere2, window": (1, 3, 0),  # its rotary embedding turns neighbours, and it has layer norms
-    "GPTNeoX": (0, 0, 0),
+    "Llama": (3, 3, 3, 7),
+    "Llama, biases": (3, 3, 3, 7),
+    "Qwen2": (3, 3, 3, 7),
+    "Qwen3": (3, 3, 3, 13),
+    "Mistral, window": (3, 3, 3, 7),
+    "Gemma2, window, caps": (3, 3, 3, 13),
+    "Gemma3, window": (3, 3, 3, 19),
+    "Phi3, window": (3, 3, 3, 7),
+    "Granite": (3, 3, 3, 7),
+    "Olmo2": (3, 3, 3, 13),
+    "SmolLM3": (3, 3, 3, 7),
+    "Cohere2, window": (0, 1, 3, 0),  # its rotary embedding turns neighbours, and it has layer norms
+    "GPTNeoX": (0, 0, 0, 0),
 }
 
 
 def counts(reader):
     found = Counter(type(m) for m in reader._model.model.modules())
-    return tuple(found[kind] for kind in (FusedAttention, FusedFeedForward, FusedNorm))
+    return tuple(found[kind] for kind in (FusedLayer, FusedAttention, FusedFeedForward, FusedNorm))
 
 
 @pytest.mark.parametrize("precision", ["fast", "high", "exact"])
@@ -63,9 +63,9 @@ class ShiftedRMSNorm(modeling_llama.LlamaRMSNorm):
 @pytest.mark.parametrize(
     ("where", "kind", "left"),
     [
-        ("self_attn", Scaled, (2, 3, 7)),
-        ("mlp", Swapped, (3, 2, 7)),
-        ("input_layernorm", ShiftedRMSNorm, (3, 3, 6)),
+        ("self_attn", Scaled, (2, 2, 3, 7)),
+        ("mlp", Swapped, (2, 3, 2, 7)),
+        ("input_layernorm", ShiftedRMSNorm, (3, 3, 3, 6)),
     ],
 )
 def test_a_module_that_computes_something_else_keeps_its_own_code(where, kind, left):
@@ -74,11 +74,47 @@ def test_a_module_that_computes_something_else_keeps_its_own_code(where, kind, l
     getattr(layer, where).__class__ = kind
     reader = Reader.load((model, byte_tokenizer()), precision="exact")
     assert counts(reader) == left
+    assert_same_as_alone(reader, model)
+
+
+def assert_same_as_alone(reader, model):
     text = torch.arange(12)[None] + 40
     with torch.no_grad():
         own = model(text).logits[0, :-1].log_softmax(-1).gather(1, text[0, 1:, None]).sum()
     tokens = text[0].tolist()
     assert abs(reader.loglikelihood([(tokens[:1], tokens[1:])])[0].logprob - float(own)) < 1e-3
+
+
+class Halved(modeling_llama.LlamaDecoderLayer):
+    def forward(self, hidden_states, **named):
+        return (hidden_states + super().forward(hidden_states, **named)) / 2
+
+
+def test_a_layer_that_computes_something_else_keeps_its_own_code():
+    model = tiny("Llama")
+    model.model.layers[1].__class__ = Halved
+    reader = Reader.load((model, byte_tokenizer()), precision="exact")
+    assert counts(reader) == (2, 3, 3, 7)
+    assert_same_as_alone(reader, model)
+
+
+class Remembering(modeling_llama.LlamaModel):
+    """Adds its embeddings to what comes out; layers that overwrite them would change it."""
+
+    def forward(self, input_ids=None, position_ids=None, **named):
+        embedded = self.embed_tokens(input_ids)
+        named.pop("inputs_embeds", None)
+        out = super().forward(inputs_embeds=embedded, position_ids=position_ids, **named)
+        out.last_hidden_state = out.last_hidden_state + embedded
+        return out
+
+
+def test_a_model_that_reads_an_earlier_state_again_keeps_its_layers():
+    model = tiny("Llama")
+    model.model.__class__ = Remembering
+    reader = Reader.load((model, byte_tokenizer()), precision="exact")
+    assert counts(reader) == (0, 3, 3, 7)
+    assert_same_as_alone(reader, model)
 
 
 def test_a_borrowed_model_keeps_its_modules():

@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fastreader.models.fused import fuse
+from fastreader.models.blocks import blocks_of
+from fastreader.models.fused import FusedFeedForward, FusedLayer, fuse
 from fastreader.ops.linear import PackedWeight, linear, prepare
-
-_BLOCK = 512  # tokens; a feed-forward of 1,536 wide then works on 3 MB at a time
 
 
 class WideLinear(nn.Module):
@@ -57,21 +56,21 @@ class WideEmbedding(nn.Module):
 class Blocked(nn.Module):
     """A module that treats tokens alone, run over blocks of them."""
 
-    def __init__(self, inner: nn.Module, rows: int = _BLOCK) -> None:
+    def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
-        self.rows = rows
 
     def forward(self, input: Tensor) -> Tensor:
         """[1, T, E] to [1, T, F]."""
-        if input.dim() != 3 or input.shape[1] <= self.rows:
+        blocks = blocks_of(input.shape[1], input.device)
+        if input.dim() != 3 or len(blocks) == 1:
             result: Tensor = self.inner(input)
             return result
-        first: Tensor = self.inner(input[:, : self.rows])
+        first: Tensor = self.inner(input[:, blocks[0]])
         out = first.new_empty(1, input.shape[1], first.shape[2])
-        out[:, : self.rows] = first
-        for start in range(self.rows, input.shape[1], self.rows):
-            out[:, start : start + self.rows] = self.inner(input[:, start : start + self.rows])
+        out[:, blocks[0]] = first
+        for block in blocks[1:]:
+            out[:, block] = self.inner(input[:, block])
         return out
 
 
@@ -112,13 +111,18 @@ def widen(model: Any, precision: str, dtype: torch.dtype, windows: list[int | No
     if dtype == torch.float32:
         fuse(model, layers, windows, precision)
         for name, module in list(base.named_modules()):
-            if _treats_tokens_alone(name, module):
+            if _treats_tokens_alone(name, module) and not _runs_over_blocks(base, name, module):
                 _set(base, name, Blocked(module))
 
 
 def _treats_tokens_alone(name: str, module: nn.Module) -> bool:
     kind = type(module).__name__
     return (kind.endswith("MLP") and name.endswith("mlp")) or (kind.endswith("RMSNorm") and "self_attn" not in name)
+
+
+def _runs_over_blocks(root: nn.Module, name: str, module: nn.Module) -> bool:
+    layer = root.get_submodule(name.rpartition(".")[0])
+    return isinstance(module, FusedFeedForward) or isinstance(layer, FusedLayer)
 
 
 def _set(root: nn.Module, name: str, module: nn.Module) -> None:

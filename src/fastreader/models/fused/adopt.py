@@ -1,0 +1,186 @@
+"""Our own forward for the parts that most decoder families share, adopted only where it gives their numbers.
+
+transformers' code stays the definition. After a model has been widened (`models.wide`), each norm, feed-forward and
+attention whose parts look familiar gets a fused counterpart (`ops.tokens`, joined projections), both are run on the
+same input, and the counterpart replaces it only where they agree to rounding. So a family that does something else
+keeps its own code, and nothing depends on a list of class names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastreader.errors import InputError
+from fastreader.models.attention import KEYWORD, TreePass
+from fastreader.models.fused.attention import FusedAttention
+from fastreader.models.fused.layer import NORM_SCHEMES, FusedLayer
+from fastreader.models.fused.parts import FusedFeedForward, FusedNorm, Joined
+from fastreader.models.fused.record import TOKENS, AttentionCall, LayerCall, Windows, record_attention, record_layers
+from fastreader.ops.tokens import ACTIVATIONS
+
+_AGREE = 1e-5  # largest difference, relative to the largest value: float32 sums in another order
+_AGREE_BEHIND = 1e-3  # the same behind a softmax, which raises it
+_AGREE_ROUNDED = 0.02  # where operands were rounded to bfloat16 on the way, and a last bit may fall otherwise
+
+
+@torch.no_grad()
+def fuse(model: Any, layers: dict[str, nn.Linear], windows: Windows, precision: str) -> None:
+    """Replace in place what has an equal counterpart.
+
+    Args:
+        model: a widened transformers model whose activations are float32.
+        layers: its linear layers before widening, by name in ``model.base_model``.
+        windows: each layer's attention window, tokens or None.
+        precision: of the products.
+    """
+    base = model.base_model
+    for name, module in list(base.named_modules()):
+        if (norm := _norm(module)) is not None:
+            _set(base, name, norm)
+    for name, module in list(base.named_modules()):
+        if (feed_forward := _feed_forward(name, module, layers, precision)) is not None:
+            _set(base, name, feed_forward)
+    for name, call in record_attention(model, windows, precision).items():
+        module = base.get_submodule(name)
+        if (attention := _attention(name, module, call, layers, precision)) is not None:
+            _set(base, name, attention)
+    _fuse_layers(model, windows, precision)
+
+
+def describe(model: Any) -> str:
+    """How much of a widened model runs fused, in words."""
+    kinds = {"layer": FusedLayer, "attention": FusedAttention, "feed-forward": FusedFeedForward, "norm": FusedNorm}
+    modules = list(model.base_model.modules())
+    counts = {name: sum(isinstance(m, kind) for m in modules) for name, kind in kinds.items()}
+    parts = [f"{count} {name}" for name, count in counts.items() if count]
+    return f"fused ({', '.join(parts)})" if parts else "widened"
+
+
+def _norm(module: nn.Module) -> FusedNorm | None:
+    parameters = dict(module.named_parameters())
+    epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    if not type(module).__name__.endswith("RMSNorm") or list(parameters) != ["weight"] or epsilon is None:
+        return None
+    weight = parameters["weight"].detach()
+    if weight.dim() != 1:
+        return None
+    rows = _random(TOKENS, len(weight), weight)
+    for own in (weight, weight + 1):  # Gemma keeps its weight's difference from one
+        fused = FusedNorm(own, float(epsilon))
+        if all(_close(fused(rows * scale), module(rows * scale)) for scale in (1.0, 1e-3)):
+            return fused
+    return None
+
+
+def _feed_forward(
+    name: str, module: nn.Module, layers: dict[str, nn.Linear], precision: str
+) -> FusedFeedForward | None:
+    children = dict(module.named_children())
+    apart = {"gate_proj", "up_proj", "down_proj"} <= set(children)
+    if not apart and not {"gate_up_proj", "down_proj"} <= set(children):
+        return None
+    names = ["gate_proj", "up_proj"] if apart else ["gate_up_proj"]
+    found = [layers.get(f"{name}.{child}") for child in names]
+    inner = [layer for layer in found if layer is not None]
+    if len(inner) < len(names):
+        return None
+    rows = _random(TOKENS, inner[0].in_features, inner[0].weight)[None]
+    want = module(rows)
+    joined = Joined(inner, precision)
+    for activation in ACTIVATIONS:
+        fused = FusedFeedForward(joined, children["down_proj"], activation, split=not apart)
+        if _close(fused(rows), want, _AGREE_ROUNDED if precision == "fast" else _AGREE):
+            return fused
+    return None
+
+
+def _attention(
+    name: str, module: nn.Module, call: AttentionCall, layers: dict[str, nn.Linear], precision: str
+) -> FusedAttention | None:
+    children = dict(module.named_children())
+    names = ["qkv_proj"] if "qkv_proj" in children else ["q_proj", "k_proj", "v_proj"]
+    inner = [layer for child in names if (layer := layers.get(f"{name}.{child}")) is not None]
+    known = {*names, "o_proj", "q_norm", "k_norm"}
+    if len(inner) < len(names) or "o_proj" not in children or not set(children) <= known:
+        return None
+    heads, key_heads, size = call.query.shape[1], call.key.shape[1], call.query.shape[3]
+    if call.value.shape != call.key.shape or sum(i.out_features for i in inner) != (heads + 2 * key_heads) * size:
+        return None
+    joined = Joined(inner, precision)
+    norms = "none"
+    if "q_norm" in children:
+        norms = "head" if _width(children["q_norm"]) == size else "flat"
+    fused = FusedAttention(module, joined, (heads, key_heads, size), norms)
+    fused.constants = call.constants
+    hidden = call.arguments["hidden_states"][0]
+    angles = call.arguments.get("position_embeddings")
+    for rotates in (True, False):
+        fused.rotates = rotates
+        try:
+            seen = fused.project(hidden, angles, bf16=False)
+        except InputError:  # angles wider than a head: not this scheme
+            continue
+        wanted = (call.query, call.key, call.value)
+        if all(_close(got.transpose(0, 1)[None], want) for got, want in zip(seen, wanted, strict=True)):
+            break
+    else:
+        return None
+    arguments = {k: v for k, v in call.arguments.items() if k != KEYWORD}
+    state: TreePass = call.arguments[KEYWORD]
+    state.calls.clear()
+    out, _ = fused(**arguments, **{KEYWORD: state})
+    return fused if _close(out, call.output, _AGREE_BEHIND if precision == "exact" else _AGREE_ROUNDED) else None
+
+
+def _fuse_layers(model: Any, windows: Windows, precision: str) -> None:
+    """Replace whole layers. They change their input, so the model is run again, and put back unless nothing moved."""
+    base = model.base_model
+    calls, before = record_layers(model, windows, precision)
+    replaced = {}
+    for name, call in calls.items():
+        module = base.get_submodule(name)
+        if (layer := _layer(module, call)) is not None:
+            replaced[name] = module
+            _set(base, name, layer)
+    if replaced and not _close(record_layers(model, windows, precision)[1], before):
+        for name, module in replaced.items():
+            _set(base, name, module)
+
+
+def _layer(module: nn.Module, call: LayerCall) -> FusedLayer | None:
+    children = {name for name, child in module.named_children() if not isinstance(child, nn.Dropout)}
+    if not isinstance(module.self_attn, FusedAttention) or not isinstance(module.mlp, FusedFeedForward):
+        return None
+    for names in NORM_SCHEMES:
+        if children != {"self_attn", "mlp", *filter(None, names)}:
+            continue
+        fused = FusedLayer(module, names, float(getattr(module, "residual_multiplier", 1.0)))
+        state: TreePass = call.arguments[KEYWORD]
+        state.calls.clear()
+        if _close(fused(call.input.clone(), **call.arguments), call.output):
+            return fused
+    return None
+
+
+def _width(norm: nn.Module) -> int:
+    return int(next(norm.parameters()).shape[0])
+
+
+def _random(rows: int, width: int, like: Tensor) -> Tensor:
+    values = torch.randn(rows, width, generator=torch.Generator().manual_seed(0))
+    return values.to(like.device)
+
+
+def _close(got: Tensor, want: Tensor, agree: float = _AGREE) -> bool:
+    if got.shape != want.shape:
+        return False
+    allowed = agree * float(want.abs().max())
+    return float((got.float() - want.float()).abs().max()) <= allowed
+
+
+def _set(root: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(root.get_submodule(parent) if parent else root, child, module)

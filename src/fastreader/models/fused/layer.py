@@ -1,0 +1,97 @@
+"""A decoder layer in two sweeps over blocks of tokens, attention between them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fastreader.models.blocks import blocks_of
+from fastreader.models.fused.attention import Angles, FusedAttention
+from fastreader.models.fused.parts import FusedFeedForward
+
+Projected = tuple[Tensor, Tensor, Tensor]
+
+
+class NormNames(NamedTuple):
+    """Which norm of a layer stands where; None where there is none.
+
+    Attributes:
+        before_attention, before_feed_forward: on what these read.
+        after_attention, after_feed_forward: on what they add to the residual stream.
+    """
+
+    before_attention: str | None
+    after_attention: str | None
+    before_feed_forward: str | None
+    after_feed_forward: str | None
+
+
+# Norms before (Llama and most), after (OLMo2), or both (Gemma2).
+NORM_SCHEMES = (
+    NormNames("input_layernorm", None, "post_attention_layernorm", None),
+    NormNames(None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
+    NormNames("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+)
+
+
+class FusedLayer(nn.Module):
+    """A decoder layer; the residual stream it is given is overwritten.
+
+    A block goes from the norm to rotated queries while it is in cache, and from attention's output to the next
+    layer's input, so that nothing wider than a query exists for all tokens at once.
+
+    Args:
+        general: the layer it stands for, whose parts it takes.
+        names: where its norms stand.
+        factor: of what is added to the residual stream (Granite).
+    """
+
+    def __init__(self, general: nn.Module, names: NormNames, factor: float) -> None:
+        super().__init__()
+        for name, value in vars(general).items():
+            if not name.startswith("_") and name != "training":
+                setattr(self, name, value)  # the model's loop may read such as the layer's kind of attention
+        self.self_attn: FusedAttention = general.self_attn  # type: ignore[assignment]
+        self.mlp: FusedFeedForward = general.mlp  # type: ignore[assignment]
+        for name in filter(None, names):
+            setattr(self, name, getattr(general, name))
+        self.names = names
+        self.factor = factor
+
+    def forward(self, hidden_states: Tensor, position_embeddings: Angles | None = None, **others: Any) -> Tensor:
+        """[1, T, E] to the same tensor, changed; the other arguments are those of transformers' layers."""
+        stream = hidden_states[0]
+        blocks = blocks_of(len(stream), stream.device)
+        others.pop("past_key_values", None)
+        out = self.self_attn.attend(*self._project(stream, position_embeddings, blocks), **others)
+        for block in blocks:
+            part = stream[block]
+            self._add(part, self.self_attn.o_proj(out[block]), self.names.after_attention)
+            inner = self._normed(part, self.names.before_feed_forward)
+            self._add(part, self.mlp.of_block(inner), self.names.after_feed_forward)
+        return hidden_states
+
+    def _project(self, stream: Tensor, angles: Angles | None, blocks: list[slice]) -> Projected:
+        wholes: list[Tensor] = []
+        for block in blocks:
+            turned = None if angles is None else (angles[0][:, block], angles[1][:, block])
+            parts = self.self_attn.project(self._normed(stream[block], self.names.before_attention), turned)
+            if len(blocks) == 1:
+                return parts
+            if not wholes:
+                wholes = [part.new_empty(len(stream), *part.shape[1:]) for part in parts]
+            for whole, part in zip(wholes, parts, strict=True):
+                whole[block] = part
+        query, key, value = wholes
+        return query, key, value
+
+    def _normed(self, rows: Tensor, name: str | None) -> Tensor:
+        if name is None:
+            return rows
+        result: Tensor = getattr(self, name)(rows)
+        return result
+
+    def _add(self, part: Tensor, share: Tensor, norm: str | None) -> None:
+        torch.add(part, self._normed(share, norm), alpha=self.factor, out=part)

@@ -1,0 +1,83 @@
+"""Norm, joined linear layers and gated feed-forward on float32 activations."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fastreader.models.blocks import blocks_of
+from fastreader.ops.linear import PackedWeight, linear, prepare
+from fastreader.ops.tokens import gate, rms_norm
+
+
+class Joined(nn.Module):
+    """Linear layers that read the same input, as one product where the kernels take a packed weight."""
+
+    def __init__(self, layers: list[nn.Linear], precision: str) -> None:
+        super().__init__()
+        self.precision = precision
+        self.widths = [layer.out_features for layer in layers]
+        self._weights: list[Tensor | PackedWeight] = []
+        self._biases: list[Tensor | None] = []
+        if len(layers) > 1 and isinstance(prepare(layers[0].weight.detach()[:1], precision), PackedWeight):
+            self._weights = [prepare(torch.cat([layer.weight.detach() for layer in layers]), precision)]
+            self._biases = [_joined_bias(layers)]
+        else:
+            self._weights = [prepare(layer.weight.detach(), precision) for layer in layers]
+            self._biases = [None if layer.bias is None else layer.bias.detach() for layer in layers]
+
+    def forward(self, rows: Tensor) -> list[Tensor]:
+        """[T, E] to one [T, F] for each layer; they may be views of one tensor."""
+        parts = [linear(rows, w, b, precision=self.precision) for w, b in zip(self._weights, self._biases, strict=True)]
+        return parts if len(parts) == len(self.widths) else list(torch.split(parts[0], self.widths, dim=1))
+
+
+class FusedNorm(nn.Module):
+    """Root-mean-square norm over the last axis."""
+
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.epsilon = epsilon
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[..., E] to the same."""
+        return rms_norm(input.reshape(-1, input.shape[-1]), self.weight, self.epsilon).view(input.shape)
+
+
+class FusedFeedForward(nn.Module):
+    """Gated feed-forward over blocks of tokens."""
+
+    def __init__(self, inner: Joined, down: nn.Module, activation: str, split: bool) -> None:
+        super().__init__()
+        self.inner, self.down = inner, down
+        self.activation = activation
+        self.split = split  # one layer gives gate and up side by side
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[1, T, E] to the same."""
+        rows = input.reshape(-1, input.shape[-1])
+        blocks = blocks_of(len(rows), rows.device)
+        if len(blocks) == 1:
+            return self.of_block(rows).view(input.shape)
+        out = torch.empty_like(rows)
+        for block in blocks:
+            out[block] = self.of_block(rows[block])
+        return out.view(input.shape)
+
+    def of_block(self, rows: Tensor) -> Tensor:
+        """[B, E] to the same, for few enough tokens that the inner values stay in cache."""
+        parts = self.inner(rows)
+        gates, up = parts[0].chunk(2, dim=1) if self.split else parts
+        bf16 = self.inner.precision == "fast"
+        result: Tensor = self.down(gate(gates, up, self.activation, bf16=bf16))
+        return result
+
+
+def _joined_bias(layers: list[nn.Linear]) -> Tensor | None:
+    if all(layer.bias is None for layer in layers):
+        return None
+    parts: list[Tensor] = [
+        layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers
+    ]
+    return torch.cat(parts).detach()
