@@ -104,6 +104,12 @@ struct LogprobArgs {
   float* label_logits; // [R, L]
 };
 
+enum class Activation { silu, gelu_tanh };
+
+// What becomes of the products: they are stored, added to what the output holds, or their first half is activated and
+// multiplied by the second.
+enum class After { store, add, gate };
+
 struct LinearArgs {
   Source input; // [T, E]
   int64_t rows, width, size, padded_size;
@@ -113,7 +119,11 @@ struct LinearArgs {
   // Blocks of rows (a multiple of 32), whose operands stay in cache, times slices of the strips. Each output is one
   // product over the whole depth, so results do not depend on how the work is cut.
   int64_t row_block, slice_strips;
-  float* out; // [T, F] contiguous
+  After after;
+  Activation activation; // of After::gate
+  void* out; // [T, F], or [T, F / 2] after the gate; float, or bf16 after the gate
+  int64_t out_stride;
+  bool out_bf16;
 };
 
 struct PackArgs {
@@ -128,7 +138,8 @@ struct NormArgs {
   int64_t input_stride, size;
   const float* weight; // [E]
   float epsilon;
-  float* out; // [T, E] contiguous
+  void* out; // [T, E] contiguous
+  bool out_bf16;
 };
 
 struct RotaryArgs {
@@ -139,8 +150,6 @@ struct RotaryArgs {
   void* out; // [T, H, D] contiguous
   bool out_bf16;
 };
-
-enum class Activation { silu, gelu_tanh };
 
 struct GateArgs {
   const float* gate; // [T, F]

@@ -31,8 +31,8 @@ namespace {
 #include "tree_attention_tile.inl"
 #include "row_attention_tile.inl"
 #include "linear_logprob_tile.inl"
-#include "linear_tile.inl"
 #include "tokens_tile.inl"
+#include "linear_tile.inl"
 #include "table.inl"
 } // namespace
 

@@ -37,43 +37,86 @@ at::Tensor pack_weight(const at::Tensor& weight_in, bool split, c10::string_view
   return packed;
 }
 
-at::Tensor linear(const at::Tensor& input_in, const at::Tensor& packed, int64_t width,
-                  const std::optional<at::Tensor>& bias_in, bool split, bool bf16_weight, c10::string_view isa_name) {
+// A product of inputs with a packed weight, checked, its output not yet set.
+struct Product {
+  LinearArgs args{};
+  const Kernels* kernels;
+  at::Tensor input, bias; // kept alive
+};
+
+Product product_of(const at::Tensor& input_in, const at::Tensor& packed, int64_t width,
+                   const std::optional<at::Tensor>& bias_in, bool split, bool bf16_weight, c10::string_view isa_name) {
   TORCH_CHECK(input_in.dim() == 2 && input_in.size(1) > 0 &&
                   (input_in.scalar_type() == at::kFloat || input_in.scalar_type() == at::kBFloat16),
               "linear: the CPU kernel takes a float32 or bfloat16 input [T, E], got ", input_in.sizes(), " ", input_in.scalar_type());
-  const at::Tensor input = with_contiguous_rows(input_in);
-  const Kernels& kernels =
-      kernels_for(resolve_isa(std::string(isa_name)), mode_of(bf16_weight ? at::kBFloat16 : at::kFloat, split));
-  LinearArgs a{};
-  a.input = source_of(input, -1);
-  a.rows = input.size(0);
-  a.size = input.size(1);
+  Product p;
+  p.input = with_contiguous_rows(input_in);
+  p.kernels = &kernels_for(resolve_isa(std::string(isa_name)), mode_of(bf16_weight ? at::kBFloat16 : at::kFloat, split));
+  LinearArgs& a = p.args;
+  a.input = source_of(p.input, -1);
+  a.rows = p.input.size(0);
+  a.size = p.input.size(1);
   a.padded_size = round_up(a.size, kStrip);
   a.width = width;
   a.strips = (width + kStrip - 1) / kStrip;
   TORCH_CHECK(packed.is_contiguous() && packed.scalar_type() == at::kByte &&
-                  packed.numel() == a.strips * kStrip * a.padded_size * kernels.weight_bytes,
+                  packed.numel() == a.strips * kStrip * a.padded_size * p.kernels->weight_bytes,
               "linear: this weight was packed for another size, precision or instruction set");
   a.packed = packed.const_data_ptr();
-  at::Tensor bias;
   if (bias_in.has_value()) {
-    bias = bias_in->to(at::kFloat).contiguous();
-    TORCH_CHECK(bias.numel() == a.width, "linear: bias must be [F]");
-    a.bias = bias.const_data_ptr<float>();
+    p.bias = bias_in->to(at::kFloat).contiguous();
+    TORCH_CHECK(p.bias.numel() == a.width, "linear: bias must be [F]");
+    a.bias = p.bias.const_data_ptr<float>();
   }
-  const at::Tensor out = at::empty({a.rows, a.width}, input.options().dtype(at::kFloat));
-  if (out.numel() == 0) return out;
-  a.out = out.mutable_data_ptr<float>();
-  const int64_t fitting = kStagedBytes / (a.padded_size * kernels.operand_bytes) / kStrip * kStrip;
+  return p;
+}
+
+void run(Product& p, After after, const at::Tensor& out) {
+  LinearArgs& a = p.args;
+  if (out.numel() == 0) return;
+  a.after = after;
+  a.out = out.mutable_data_ptr();
+  a.out_stride = out.stride(0);
+  a.out_bf16 = out.scalar_type() == at::kBFloat16;
+  const int64_t fitting = kStagedBytes / (a.padded_size * p.kernels->operand_bytes) / kStrip * kStrip;
   a.row_block = std::min(std::clamp(fitting, kStrip, kMostRows), round_up(a.rows, kStrip));
   const int64_t blocks = (a.rows + a.row_block - 1) / a.row_block;
-  const int64_t threads = at::get_num_threads();
-  const int64_t wanted = threads == 1 ? 1 : std::min(a.strips, (kTasksPerThread * threads + blocks - 1) / blocks);
-  a.slice_strips = (a.strips + wanted - 1) / wanted;
-  const int64_t slices = (a.strips + a.slice_strips - 1) / a.slice_strips;
-  run_tasks(kernels, blocks * slices, kernels.linear_workspace(a),
-            [&](int64_t i, void* workspace) { kernels.linear(a, i / slices, i % slices, workspace); });
+  const int64_t threads = at::get_num_threads(), strips = after == After::gate ? a.strips / 2 : a.strips;
+  const int64_t wanted = threads == 1 ? 1 : std::min(strips, (kTasksPerThread * threads + blocks - 1) / blocks);
+  a.slice_strips = (strips + wanted - 1) / wanted;
+  const int64_t slices = (strips + a.slice_strips - 1) / a.slice_strips;
+  run_tasks(*p.kernels, blocks * slices, p.kernels->linear_workspace(a),
+            [&](int64_t i, void* workspace) { p.kernels->linear(a, i / slices, i % slices, workspace); });
+}
+
+at::Tensor linear(const at::Tensor& input, const at::Tensor& packed, int64_t width,
+                  const std::optional<at::Tensor>& bias, bool split, bool bf16_weight, c10::string_view isa_name) {
+  Product p = product_of(input, packed, width, bias, split, bf16_weight, isa_name);
+  const at::Tensor out = at::empty({p.args.rows, width}, input.options().dtype(at::kFloat));
+  run(p, After::store, out);
+  return out;
+}
+
+at::Tensor& linear_add(at::Tensor& sum, const at::Tensor& input, const at::Tensor& packed,
+                       const std::optional<at::Tensor>& bias, bool split, bool bf16_weight, c10::string_view isa_name) {
+  TORCH_CHECK(sum.dim() == 2 && sum.size(0) == input.size(0) && sum.scalar_type() == at::kFloat && sum.stride(1) == 1,
+              "linear_add: expected a float32 sum [", input.size(0), ", F] of contiguous rows, got ", sum.sizes(), " ",
+              sum.scalar_type());
+  Product p = product_of(input, packed, sum.size(1), bias, split, bf16_weight, isa_name);
+  run(p, After::add, sum);
+  return sum;
+}
+
+at::Tensor linear_gated(const at::Tensor& input, const at::Tensor& packed, int64_t width,
+                        const std::optional<at::Tensor>& bias, c10::string_view activation, bool to_bf16, bool split,
+                        bool bf16_weight, c10::string_view isa_name) {
+  TORCH_CHECK(activation == "silu" || activation == "gelu_tanh", "linear_gated: unknown activation ", std::string(activation));
+  TORCH_CHECK(width % (2 * kStrip) == 0, "linear_gated: the width of the gate must be a multiple of ", kStrip, ", got ", width / 2.0);
+  Product p = product_of(input, packed, width, bias, split, bf16_weight, isa_name);
+  p.args.activation = activation == "silu" ? Activation::silu : Activation::gelu_tanh;
+  const at::Tensor out =
+      at::empty({p.args.rows, width / 2}, input.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat));
+  run(p, After::gate, out);
   return out;
 }
 
@@ -82,6 +125,8 @@ at::Tensor linear(const at::Tensor& input_in, const at::Tensor& packed, int64_t 
 TORCH_LIBRARY_IMPL(fastreader, CPU, m) {
   m.impl("linear_pack", &pack_weight);
   m.impl("linear", &linear);
+  m.impl("linear_add_", &linear_add);
+  m.impl("linear_gated", &linear_gated);
 }
 
 } // namespace fastreader

@@ -55,52 +55,119 @@ FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count,
   }
 }
 
+// Where a strip of rows lies as operand: in the input itself, or staged.
+template <typename T, int TI>
+struct Rows {
+  const T* direct; // whole strips lie here, null where all are staged
+  int64_t direct_stride, direct_rows;
+  const T* staged; // the others, [padded / 32][32][32] each
+  int64_t padded, term;
+};
+
+// Rows begin to end (multiples of 32, or the end) times one strip of the weight, into `out` (or added to it).
+// A chunk of the depth of a strip stays in the first cache while all rows go by. The sums wait in the output between
+// chunks; their order is the same as in one.
 template <typename T, int TW, int TI>
-void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) {
-  const int64_t staged_term = a.row_block * a.padded_size, packed_strip = kStrip * a.padded_size;
-  T* staged = static_cast<T*>(workspace);
-  float* tile = reinterpret_cast<float*>(static_cast<char*>(workspace) +
-                                         round_up(TI * staged_term * static_cast<int64_t>(sizeof(T)), 64));
-  const int64_t begin = block * a.row_block, rows = lesser(a.row_block, a.rows - begin);
-  for (int64_t row = 0; row < rows; row += kStrip) {
-    stage_columns<T, TI>(a.input, begin + row, lesser(kStrip, rows - row), a.size, a.padded_size,
-                         staged + row * a.padded_size, staged_term);
-  }
-  // A chunk of the depth of a strip stays in the first cache while all rows go by. The sums wait in the output between
-  // chunks; their order is the same as in one.
-  const int64_t chunks = rows > 2 * kStrip ? (a.padded_size + kDepth - 1) / kDepth : 1;
+FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<T, TI>& rows, int64_t strip, int64_t begin, int64_t end,
+                              float* out, int64_t out_stride, bool add) {
+  const int64_t packed_strip = kStrip * a.padded_size;
+  const T* weight = static_cast<const T*>(a.packed) + strip * packed_strip;
+  const int64_t chunks = end - begin > 2 * kStrip ? (a.padded_size + kDepth - 1) / kDepth : 1;
   const int64_t chunk = round_up((a.padded_size + chunks - 1) / chunks, kStrip);
-  const int64_t low = slice * a.slice_strips, high = lesser(low + a.slice_strips, a.strips);
-  for (int64_t strip = low; strip < high; ++strip) {
-    const T* weight = static_cast<const T*>(a.packed) + strip * packed_strip;
-    const int64_t first = strip * kStrip, columns = lesser(kStrip, a.width - first);
-    for (int64_t from = 0; from < a.padded_size; from += chunk) {
-      const int64_t depth = lesser(chunk, a.padded_size - from);
-      for (int64_t row = 0; row < rows; row += kStrip) {
-        const bool whole = columns == kStrip && rows - row >= kStrip; // of the output; else by way of a buffer
-        if (!whole && from > 0) continue;
-        const T* input = staged + row * a.padded_size;
-        float* out = a.out + (begin + row) * a.width + first;
-        gemm<T, TI, TW>({input + from * kStrip, staged_term}, kStrip, kStrip * kStrip,
-                        {weight + from * kStrip, a.strips * packed_strip}, whole ? out : tile,
-                        rows - row <= kStrip / 2 ? kStrip / 2 : kStrip,
-                        whole ? depth : a.padded_size, from > 0, whole ? a.width : kStrip);
-        if (whole) continue;
-        for (int64_t r = 0; r < lesser(kStrip, rows - row); ++r) {
-          for (int64_t c = 0; c < columns; ++c) out[r * a.width + c] = tile[r * kStrip + c];
-        }
+  for (int64_t from = 0; from < a.padded_size; from += chunk) {
+    const int64_t depth = lesser(chunk, a.padded_size - from);
+    const Operand<T, TW> right{weight + from * kStrip, a.strips * packed_strip};
+    for (int64_t row = begin; row < end; row += kStrip) {
+      float* to = out + (row - begin) * out_stride;
+      if (row < rows.direct_rows) {
+        gemm<T, TI, TW>({rows.direct + row * rows.direct_stride + from, 0}, rows.direct_stride, kStrip, right, to,
+                        kStrip, depth, add || from > 0, out_stride);
+      } else {
+        const T* left = rows.staged + (row - rows.direct_rows) * rows.padded;
+        gemm<T, TI, TW>({left + from * kStrip, rows.term}, kStrip, kStrip * kStrip, right, to,
+                        end - row <= kStrip / 2 ? kStrip / 2 : kStrip, depth, add || from > 0, out_stride);
       }
     }
-    if (a.bias == nullptr) continue;
-    for (int64_t row = 0; row < rows; ++row) {
-      float* out = a.out + (begin + row) * a.width + first;
-      for (int64_t c = 0; c < columns; ++c) out[c] += a.bias[first + c];
+  }
+}
+
+// The products themselves, or added to what is there. What does not fill a strip goes by way of the buffer, added up
+// in the same order.
+template <typename T, int TW, int TI>
+FR_INLINE void store_strip(const LinearArgs& a, const Rows<T, TI>& operand, int64_t strip, int64_t begin, int64_t rows,
+                           float* buffer) {
+  const bool add = a.after == After::add;
+  const int64_t first = strip * kStrip, columns = lesser(kStrip, a.width - first);
+  const int64_t whole = columns == kStrip ? rows / kStrip * kStrip : 0;
+  float* out = static_cast<float*>(a.out) + begin * a.out_stride + first;
+  if (whole > 0) multiply_strip<T, TW, TI>(a, operand, strip, 0, whole, out, a.out_stride, add);
+  if (whole < rows) {
+    for (int64_t r = whole; add && r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) buffer[(r - whole) * kStrip + c] = out[r * a.out_stride + c];
     }
+    multiply_strip<T, TW, TI>(a, operand, strip, whole, rows, buffer, kStrip, add);
+    for (int64_t r = whole; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) out[r * a.out_stride + c] = buffer[(r - whole) * kStrip + c];
+    }
+  }
+  if (a.bias == nullptr) return;
+  for (int64_t r = 0; r < rows; ++r) {
+    float* to = out + r * a.out_stride;
+    for (int64_t c = 0; c < columns; ++c) to[c] += a.bias[first + c];
+  }
+}
+
+template <typename O>
+FR_INLINE void gate_strip(const LinearArgs& a, int64_t strip, int64_t begin, int64_t rows, const float* buffer) {
+  const int64_t first = strip * kStrip, half = a.width / 2;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* from = buffer + r * 2 * kStrip;
+    O* to = static_cast<O*>(a.out) + (begin + r) * a.out_stride + first;
+    for (int64_t c = 0; c < kStrip; c += kWidth) {
+      vf gate = load(from + c), up = load(from + kStrip + c);
+      if (a.bias != nullptr) {
+        gate += load(a.bias + first + c);
+        up += load(a.bias + half + first + c);
+      }
+      store_some(to + c, activate(a.activation, gate) * up, kWidth);
+    }
+  }
+}
+
+template <typename T, int TW, int TI>
+void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) {
+  const int64_t term = a.row_block * a.padded_size;
+  T* staged = static_cast<T*>(workspace);
+  float* buffer = reinterpret_cast<float*>(static_cast<char*>(workspace) +
+                                           round_up(TI * term * static_cast<int64_t>(sizeof(T)), 64));
+  const int64_t begin = block * a.row_block, rows = lesser(a.row_block, a.rows - begin);
+  Rows<T, TI> operand{nullptr, 0, 0, staged, a.padded_size, term};
+  if constexpr (std::is_same_v<T, bf16> && TI == 1) {
+    if (a.input.bf16 && a.size == a.padded_size) {
+      operand.direct = static_cast<const bf16*>(row_of(a.input, begin, 0));
+      operand.direct_stride = a.input.token_stride;
+      operand.direct_rows = rows / kStrip * kStrip;
+    }
+  }
+  for (int64_t row = operand.direct_rows; row < rows; row += kStrip) {
+    stage_columns<T, TI>(a.input, begin + row, lesser(kStrip, rows - row), a.size, a.padded_size,
+                         staged + (row - operand.direct_rows) * a.padded_size, term);
+  }
+  const int64_t strips = a.after == After::gate ? a.strips / 2 : a.strips;
+  const int64_t low = slice * a.slice_strips, high = lesser(low + a.slice_strips, strips);
+  for (int64_t strip = low; strip < high; ++strip) {
+    if (a.after != After::gate) {
+      store_strip<T, TW, TI>(a, operand, strip, begin, rows, buffer);
+      continue;
+    }
+    multiply_strip<T, TW, TI>(a, operand, strip, 0, rows, buffer, 2 * kStrip, false);
+    multiply_strip<T, TW, TI>(a, operand, strips + strip, 0, rows, buffer + kStrip, 2 * kStrip, false);
+    a.out_bf16 ? gate_strip<bf16>(a, strip, begin, rows, buffer) : gate_strip<float>(a, strip, begin, rows, buffer);
   }
 }
 
 template <typename T, int TW, int TI>
 int64_t linear_workspace(const LinearArgs& a) {
   return round_up(TI * a.row_block * a.padded_size * static_cast<int64_t>(sizeof(T)), 64) +
-         kStrip * kStrip * static_cast<int64_t>(sizeof(float));
+         2 * kStrip * a.row_block * static_cast<int64_t>(sizeof(float));
 }

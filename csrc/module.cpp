@@ -18,7 +18,7 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "fastreader._C", nullptr, -1, metho
 } // namespace
 
 // Raised with every change of an op's signature: an extension left over from older sources is then told apart.
-constexpr long kAbi = 6;
+constexpr long kAbi = 7;
 
 PyMODINIT_FUNC PyInit__C() {
   PyObject* created = PyModule_Create(&module);

@@ -19,15 +19,16 @@ void over_rows(const Kernels& kernels, int64_t rows, int64_t row_bytes, const Ru
 
 const Kernels& any_kernels(c10::string_view isa) { return kernels_for(resolve_isa(std::string(isa)), Mode::bf16); }
 
-at::Tensor rms_norm(const at::Tensor& input_in, const at::Tensor& weight_in, double epsilon, c10::string_view isa) {
+at::Tensor rms_norm(const at::Tensor& input_in, const at::Tensor& weight_in, double epsilon, bool to_bf16,
+                    c10::string_view isa) {
   TORCH_CHECK(input_in.dim() == 2 && input_in.scalar_type() == at::kFloat && weight_in.scalar_type() == at::kFloat &&
                   weight_in.dim() == 1 && weight_in.size(0) == input_in.size(1),
               "rms_norm: the CPU kernel takes float32 [T, E] and [E], got ", input_in.sizes(), " and ", weight_in.sizes());
   const at::Tensor input = with_contiguous_rows(input_in), weight = weight_in.contiguous();
-  const at::Tensor out = at::empty(input.sizes(), input.options());
+  const at::Tensor out = at::empty(input.sizes(), input.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat));
   if (out.numel() == 0) return out;
-  const NormArgs a{input.const_data_ptr<float>(), input.stride(0), input.size(1), weight.const_data_ptr<float>(),
-                   static_cast<float>(epsilon), out.mutable_data_ptr<float>()};
+  const NormArgs a{input.const_data_ptr<float>(), input.stride(0),        input.size(1),
+                   weight.const_data_ptr<float>(), static_cast<float>(epsilon), out.mutable_data_ptr(), to_bf16};
   const Kernels& kernels = any_kernels(isa);
   over_rows(kernels, input.size(0), a.size * 4, [&](int64_t begin, int64_t end) { kernels.rms_norm(a, begin, end); });
   return out;

@@ -15,6 +15,9 @@ FR_INLINE void store_some(float* p, vf x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = part[i];
 }
 FR_INLINE void store_some(bf16* p, vf x, int64_t n) {
+#if FR_BF16
+  if (n >= kWidth) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh((__m512)x));
+#endif
   alignas(64) float part[kWidth];
   store(part, x);
   narrow_row(part, p, n < kWidth ? n : kWidth);
@@ -25,10 +28,11 @@ FR_INLINE float sum_of(vf x) {
   return sum;
 }
 
-void rms_norm(const NormArgs& a, int64_t begin, int64_t end) {
+template <typename O>
+FR_INLINE void norm_rows(const NormArgs& a, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const float* x = a.input + row * a.input_stride;
-    float* out = a.out + row * a.size;
+    O* out = static_cast<O*>(a.out) + row * a.size;
     vf sums[4] = {};
     int64_t i = 0;
     for (; i + 4 * kWidth <= a.size; i += 4 * kWidth) {
@@ -49,6 +53,10 @@ void rms_norm(const NormArgs& a, int64_t begin, int64_t end) {
       store_some(out + j, load_some(x + j, n) * factor * load_some(a.weight + j, n), n);
     }
   }
+}
+
+void rms_norm(const NormArgs& a, int64_t begin, int64_t end) {
+  a.out_bf16 ? norm_rows<bf16>(a, begin, end) : norm_rows<float>(a, begin, end);
 }
 
 template <typename O>

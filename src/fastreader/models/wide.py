@@ -18,22 +18,7 @@ from torch import Tensor, nn
 
 from fastreader.models.blocks import blocks_of
 from fastreader.models.fused import FusedFeedForward, FusedLayer, fuse
-from fastreader.ops.linear import PackedWeight, linear, prepare
-
-
-class WideLinear(nn.Module):
-    """A linear layer on float32 activations; the weight stays as stored, or as the kernels want it laid out."""
-
-    def __init__(self, layer: nn.Linear, precision: str) -> None:
-        super().__init__()
-        self.bias = layer.bias
-        self.precision = precision
-        self._weight: Tensor | PackedWeight = prepare(layer.weight.detach(), precision)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """[..., E] to [..., F]."""
-        rows = input.reshape(-1, input.shape[-1])
-        return linear(rows, self._weight, self.bias, precision=self.precision).reshape(*input.shape[:-1], -1)
+from fastreader.models.linear import WideLinear
 
 
 class WideEmbedding(nn.Module):

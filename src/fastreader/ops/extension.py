@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from functools import cache
 
-ABI = 6  # of the operators' signatures; csrc/module.cpp has the same number
+ABI = 7  # of the operators' signatures; csrc/module.cpp has the same number
 
 HOW_TO_GET = (
     "install torch and a C++20 compiler (g++ 11 or clang 14, or later), then reinstall fastreader with "

@@ -19,6 +19,7 @@ from fastreader.models.fused.attention import FusedAttention
 from fastreader.models.fused.layer import NORM_SCHEMES, FusedLayer
 from fastreader.models.fused.parts import FusedFeedForward, FusedNorm, Joined
 from fastreader.models.fused.record import TOKENS, AttentionCall, LayerCall, Windows, record_attention, record_layers
+from fastreader.models.linear import WideLinear
 from fastreader.ops.tokens import ACTIVATIONS
 
 _AGREE = 1e-5  # largest difference, relative to the largest value: float32 sums in another order
@@ -85,13 +86,14 @@ def _feed_forward(
     names = ["gate_proj", "up_proj"] if apart else ["gate_up_proj"]
     found = [layers.get(f"{name}.{child}") for child in names]
     inner = [layer for layer in found if layer is not None]
-    if len(inner) < len(names):
+    down = children["down_proj"]
+    if len(inner) < len(names) or not isinstance(down, WideLinear):
         return None
     rows = _random(TOKENS, inner[0].in_features, inner[0].weight)[None]
     want = module(rows)
     joined = Joined(inner, precision)
     for activation in ACTIVATIONS:
-        fused = FusedFeedForward(joined, children["down_proj"], activation, split=not apart)
+        fused = FusedFeedForward(joined, down, activation)
         if _close(fused(rows), want, _AGREE_ROUNDED if precision == "fast" else _AGREE):
             return fused
     return None
@@ -104,7 +106,8 @@ def _attention(
     names = ["qkv_proj"] if "qkv_proj" in children else ["q_proj", "k_proj", "v_proj"]
     inner = [layer for child in names if (layer := layers.get(f"{name}.{child}")) is not None]
     known = {*names, "o_proj", "q_norm", "k_norm"}
-    if len(inner) < len(names) or "o_proj" not in children or not set(children) <= known:
+    out = children.get("o_proj")
+    if len(inner) < len(names) or not isinstance(out, WideLinear) or not set(children) <= known:
         return None
     heads, key_heads, size = call.query.shape[1], call.key.shape[1], call.query.shape[3]
     if call.value.shape != call.key.shape or sum(i.out_features for i in inner) != (heads + 2 * key_heads) * size:
@@ -113,7 +116,7 @@ def _attention(
     norms = "none"
     if "q_norm" in children:
         norms = "head" if _width(children["q_norm"]) == size else "flat"
-    fused = FusedAttention(module, joined, (heads, key_heads, size), norms)
+    fused = FusedAttention(module, joined, out, (heads, key_heads, size), norms)
     fused.constants = call.constants
     hidden = call.arguments["hidden_states"][0]
     angles = call.arguments.get("position_embeddings")
@@ -131,8 +134,8 @@ def _attention(
     arguments = {k: v for k, v in call.arguments.items() if k != KEYWORD}
     state: TreePass = call.arguments[KEYWORD]
     state.calls.clear()
-    out, _ = fused(**arguments, **{KEYWORD: state})
-    return fused if _close(out, call.output, _AGREE_BEHIND if precision == "exact" else _AGREE_ROUNDED) else None
+    answer, _ = fused(**arguments, **{KEYWORD: state})
+    return fused if _close(answer, call.output, _AGREE_BEHIND if precision == "exact" else _AGREE_ROUNDED) else None
 
 
 def _fuse_layers(model: Any, windows: Windows, precision: str) -> None:
@@ -145,14 +148,16 @@ def _fuse_layers(model: Any, windows: Windows, precision: str) -> None:
         if (layer := _layer(module, call)) is not None:
             replaced[name] = module
             _set(base, name, layer)
-    if replaced and not _close(record_layers(model, windows, precision)[1], before):
+    agree = _AGREE_ROUNDED if precision == "fast" else _AGREE_BEHIND
+    if replaced and not _close(record_layers(model, windows, precision)[1], before, agree):
         for name, module in replaced.items():
             _set(base, name, module)
 
 
 def _layer(module: nn.Module, call: LayerCall) -> FusedLayer | None:
     children = {name for name, child in module.named_children() if not isinstance(child, nn.Dropout)}
-    if not isinstance(module.self_attn, FusedAttention) or not isinstance(module.mlp, FusedFeedForward):
+    attention, feed_forward = module.self_attn, module.mlp
+    if not isinstance(attention, FusedAttention) or not isinstance(feed_forward, FusedFeedForward):
         return None
     for names in NORM_SCHEMES:
         if children != {"self_attn", "mlp", *filter(None, names)}:

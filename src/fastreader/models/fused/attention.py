@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fastreader.models.attention import attention_forward
 from fastreader.models.fused.parts import Joined
+from fastreader.models.linear import WideLinear
 from fastreader.ops.tokens import rotary
 
 Angles = tuple[Tensor, Tensor]
@@ -17,14 +18,16 @@ Angles = tuple[Tensor, Tensor]
 class FusedAttention(nn.Module):
     """Projections, norms of queries and keys, rotary embedding and attention of one layer."""
 
-    def __init__(self, general: nn.Module, projections: Joined, sizes: tuple[int, int, int], norms: str) -> None:
+    def __init__(
+        self, general: nn.Module, projections: Joined, o_proj: WideLinear, sizes: tuple[int, int, int], norms: str
+    ) -> None:
         super().__init__()
         self.layer_idx: int = general.layer_idx  # type: ignore[assignment]
         self.projections = projections
         self.heads, self.key_heads, self.head_dim = sizes
         self.norms = norms
         self.q_norm, self.k_norm = getattr(general, "q_norm", None), getattr(general, "k_norm", None)
-        self.o_proj: nn.Module = general.o_proj  # type: ignore[assignment]
+        self.o_proj = o_proj
         self.rotates = True
         self.constants: dict[str, Any] = {}
 

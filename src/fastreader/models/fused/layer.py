@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from fastreader.models.blocks import blocks_of
 from fastreader.models.fused.attention import Angles, FusedAttention
-from fastreader.models.fused.parts import FusedFeedForward
+from fastreader.models.fused.parts import FusedFeedForward, FusedNorm
+from fastreader.models.linear import WideLinear
 
 Projected = tuple[Tensor, Tensor, Tensor]
 
@@ -58,6 +59,7 @@ class FusedLayer(nn.Module):
         for name in filter(None, names):
             setattr(self, name, getattr(general, name))
         self.names = names
+        self.rounds = self.mlp.inner.precision == "fast"
         self.factor = factor
 
     def forward(self, hidden_states: Tensor, position_embeddings: Angles | None = None, **others: Any) -> Tensor:
@@ -68,9 +70,8 @@ class FusedLayer(nn.Module):
         out = self.self_attn.attend(*self._project(stream, position_embeddings, blocks), **others)
         for block in blocks:
             part = stream[block]
-            self._add(part, self.self_attn.o_proj(out[block]), self.names.after_attention)
-            inner = self._normed(part, self.names.before_feed_forward)
-            self._add(part, self.mlp.of_block(inner), self.names.after_feed_forward)
+            self._add(part, self.self_attn.o_proj, out[block], self.names.after_attention)
+            self._add(part, self.mlp, self._normed(part, self.names.before_feed_forward), self.names.after_feed_forward)
         return hidden_states
 
     def _project(self, stream: Tensor, angles: Angles | None, blocks: list[slice]) -> Projected:
@@ -88,10 +89,20 @@ class FusedLayer(nn.Module):
         return query, key, value
 
     def _normed(self, rows: Tensor, name: str | None) -> Tensor:
+        """What a product reads: rows after the norm, rounded where the product rounds."""
         if name is None:
             return rows
-        result: Tensor = getattr(self, name)(rows)
+        norm = getattr(self, name)
+        if self.rounds and isinstance(norm, FusedNorm):
+            return norm.rounded(rows)
+        result: Tensor = norm(rows)
         return result
 
-    def _add(self, part: Tensor, share: Tensor, norm: str | None) -> None:
-        torch.add(part, self._normed(share, norm), alpha=self.factor, out=part)
+    def _add(self, part: Tensor, module: WideLinear | FusedFeedForward, rows: Tensor, norm: str | None) -> None:
+        if norm is None and self.factor == 1.0:
+            module.add_to(part, rows)
+            return
+        share = module.of_block(rows) if isinstance(module, FusedFeedForward) else module(rows)
+        if norm is not None:
+            share = getattr(self, norm)(share)
+        torch.add(part, share, alpha=self.factor, out=part)

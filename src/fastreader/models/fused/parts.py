@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.models.blocks import blocks_of
-from fastreader.ops.linear import PackedWeight, linear, prepare
+from fastreader.models.linear import WideLinear
+from fastreader.ops.linear import PackedWeight, linear, linear_gated, prepare
 from fastreader.ops.tokens import gate, rms_norm
 
 
@@ -31,6 +32,16 @@ class Joined(nn.Module):
         parts = [linear(rows, w, b, precision=self.precision) for w, b in zip(self._weights, self._biases, strict=True)]
         return parts if len(parts) == len(self.widths) else list(torch.split(parts[0], self.widths, dim=1))
 
+    def gated(self, rows: Tensor, activation: str) -> Tensor:
+        """[T, E] to [T, F], in the next product's type: the first half of the outputs gates the second."""
+        bf16 = self.precision == "fast"
+        if len(self._weights) > 1:
+            gates, up = self(rows)
+            return gate(gates, up, activation, bf16=bf16)
+        return linear_gated(
+            rows, self._weights[0], self._biases[0], activation=activation, bf16=bf16, precision=self.precision
+        )
+
 
 class FusedNorm(nn.Module):
     """Root-mean-square norm over the last axis."""
@@ -44,15 +55,18 @@ class FusedNorm(nn.Module):
         """[..., E] to the same."""
         return rms_norm(input.reshape(-1, input.shape[-1]), self.weight, self.epsilon).view(input.shape)
 
+    def rounded(self, rows: Tensor) -> Tensor:
+        """[T, E] to the same in bfloat16."""
+        return rms_norm(rows, self.weight, self.epsilon, bf16=True)
+
 
 class FusedFeedForward(nn.Module):
     """Gated feed-forward over blocks of tokens."""
 
-    def __init__(self, inner: Joined, down: nn.Module, activation: str, split: bool) -> None:
+    def __init__(self, inner: Joined, down: WideLinear, activation: str) -> None:
         super().__init__()
         self.inner, self.down = inner, down
         self.activation = activation
-        self.split = split  # one layer gives gate and up side by side
 
     def forward(self, input: Tensor) -> Tensor:
         """[1, T, E] to the same."""
@@ -67,11 +81,12 @@ class FusedFeedForward(nn.Module):
 
     def of_block(self, rows: Tensor) -> Tensor:
         """[B, E] to the same, for few enough tokens that the inner values stay in cache."""
-        parts = self.inner(rows)
-        gates, up = parts[0].chunk(2, dim=1) if self.split else parts
-        bf16 = self.inner.precision == "fast"
-        result: Tensor = self.down(gate(gates, up, self.activation, bf16=bf16))
+        result: Tensor = self.down(self.inner.gated(rows, self.activation))
         return result
+
+    def add_to(self, sum: Tensor, rows: Tensor) -> None:
+        """Add `of_block` of rows [B, E] to `sum` [B, E] in place."""
+        self.down.add_to(sum, self.inner.gated(rows, self.activation))
 
 
 def _joined_bias(layers: list[nn.Linear]) -> Tensor | None:

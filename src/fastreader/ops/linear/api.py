@@ -12,6 +12,7 @@ from fastreader.ops.linear import cpu
 from fastreader.ops.linear.cpu import PackedWeight
 from fastreader.ops.linear.reference import linear_reference
 from fastreader.ops.linear.torch_impl import linear_torch
+from fastreader.ops.tokens import ACTIVATIONS, gate
 
 IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu")
 PRECISIONS = ("fast", "high", "exact")
@@ -73,6 +74,65 @@ def linear(
     if impl == "torch" or why_not_cpu is not None:
         return linear_torch(input, weight, bias, precision)
     return cpu.linear_packed(input, cpu.pack(weight, precision), bias)
+
+
+def linear_add(
+    sum: Tensor, input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None = None, *, precision: str = "fast"
+) -> None:
+    """``sum += linear(input, weight, bias)``, in place; without a tensor for the product where the kernels allow it.
+
+    Args:
+        sum: [T, F], float32 (float64 for a float64 input).
+        input, weight, bias, precision: as `linear`.
+
+    Raises:
+        As `linear`.
+    """
+    _check(input, weight, bias, precision)
+    width = weight.width if isinstance(weight, PackedWeight) else weight.shape[0]
+    kind = torch.float64 if input.dtype == torch.float64 else torch.float32
+    if tuple(sum.shape) != (input.shape[0], width) or sum.dtype != kind:
+        raise InputError(
+            f"linear_add: sum must be [{input.shape[0]}, {width}] in {kind}, got {list(sum.shape)} in {sum.dtype}"
+        )
+    if isinstance(weight, PackedWeight) and sum.stride(1) == 1:
+        cpu.linear_add_packed(sum, input, weight, bias)
+    else:
+        sum += linear(input, weight, bias, precision=precision)
+
+
+def linear_gated(
+    input: Tensor,
+    weight: Tensor | PackedWeight,
+    bias: Tensor | None = None,
+    *,
+    activation: str,
+    bf16: bool = False,
+    precision: str = "fast",
+) -> Tensor:
+    """``activation(g) * u`` with g and u the two halves of ``linear(input, weight, bias)`` (Shazeer 2020, eq. 5).
+
+    Args:
+        input, weight, bias, precision: as `linear`, F even; the gate's rows of the weight come first.
+        activation: one of `fastreader.ops.tokens.ACTIVATIONS`.
+        bf16: round the result to bfloat16.
+
+    Returns:
+        [T, F / 2] in float32 (float64 for a float64 input), or bfloat16.
+
+    Raises:
+        As `linear`; InputError for an odd F or an unknown activation.
+    """
+    _check(input, weight, bias, precision)
+    width = weight.width if isinstance(weight, PackedWeight) else weight.shape[0]
+    if width % 2:
+        raise InputError(f"linear_gated: the weight must have an even number of rows, got {width}")
+    if activation not in ACTIVATIONS:
+        raise InputError(f"linear_gated: activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    if isinstance(weight, PackedWeight) and width % cpu.GATE_MULTIPLE == 0:
+        return cpu.linear_gated_packed(input, weight, bias, activation, bf16)
+    gates, up = linear(input, weight, bias, precision=precision).chunk(2, dim=1)
+    return gate(gates, up, activation, bf16=bf16)
 
 
 def status() -> list[Serving]:

@@ -10,6 +10,8 @@ from torch import Tensor
 from fastreader.ops import extension
 from fastreader.ops.linear import schema as _schema  # noqa: F401  (defines the op)
 
+GATE_MULTIPLE = 64  # of a gated weight's rows: two strips of 32
+
 
 def why_not(weight: Tensor, precision: str) -> str | None:
     """Why the kernels cannot take this weight here, or None when they can."""
@@ -57,5 +59,28 @@ def linear_packed(input: Tensor, weight: PackedWeight, bias: Tensor | None) -> T
     """[T, E] float32 to [T, F] float32."""
     out: Tensor = torch.ops.fastreader.linear(
         input, weight.data, weight.width, bias, weight.precision == "high", weight.bf16, weight.isa
+    )
+    return out
+
+
+def linear_add_packed(sum: Tensor, input: Tensor, weight: PackedWeight, bias: Tensor | None) -> None:
+    """Add the product to `sum` [T, F] float32 of contiguous rows."""
+    torch.ops.fastreader.linear_add_(sum, input, weight.data, bias, weight.precision == "high", weight.bf16, weight.isa)
+
+
+def linear_gated_packed(
+    input: Tensor, weight: PackedWeight, bias: Tensor | None, activation: str, bf16: bool
+) -> Tensor:
+    """[T, E] to [T, F / 2] float32 or bfloat16, F / 2 a multiple of 32."""
+    out: Tensor = torch.ops.fastreader.linear_gated(
+        input,
+        weight.data,
+        weight.width,
+        bias,
+        activation,
+        bf16,
+        weight.precision == "high",
+        weight.bf16,
+        weight.isa,
     )
     return out

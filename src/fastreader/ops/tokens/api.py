@@ -15,17 +15,18 @@ IMPLEMENTATIONS = ("auto", "torch", "cpu")
 ACTIVATIONS = ("silu", "gelu_tanh")
 
 
-def rms_norm(input: Tensor, weight: Tensor, epsilon: float, *, impl: str = "auto") -> Tensor:
+def rms_norm(input: Tensor, weight: Tensor, epsilon: float, *, bf16: bool = False, impl: str = "auto") -> Tensor:
     """``input / sqrt(mean(input^2) + epsilon) * weight`` over the last axis (Zhang & Sennrich 2019, eq. 4).
 
     Args:
         input: [T, E], float32 or float64.
         weight: [E], of input's type.
         epsilon: added to the mean square.
+        bf16: round the result to bfloat16.
         impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
 
     Returns:
-        [T, E] of input's type.
+        [T, E] of input's type, or bfloat16.
 
     Raises:
         InputError: shapes or types do not fit, or an input requires a gradient.
@@ -35,9 +36,10 @@ def rms_norm(input: Tensor, weight: Tensor, epsilon: float, *, impl: str = "auto
         raise InputError(f"rms_norm: expected [T, E] and [E], got {list(input.shape)} and {list(weight.shape)}")
     _check("rms_norm", input=input, weight=weight)
     if _on_cpu("rms_norm", impl, input):
-        out: Tensor = torch.ops.fastreader.rms_norm(input, weight, epsilon, extension.instruction_set())
+        out: Tensor = torch.ops.fastreader.rms_norm(input, weight, epsilon, bf16, extension.instruction_set())
         return out
-    return input * torch.rsqrt(input.square().mean(-1, keepdim=True) + epsilon) * weight
+    out = input * torch.rsqrt(input.square().mean(-1, keepdim=True) + epsilon) * weight
+    return out.bfloat16() if bf16 else out
 
 
 def rotary(input: Tensor, cosine: Tensor, sine: Tensor, *, bf16: bool = False, impl: str = "auto") -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 LIBRARY = torch.library.Library("fastreader", "FRAGMENT")  # type: ignore[no-untyped-call]
 for signature in (
-    "rms_norm(Tensor input, Tensor weight, float epsilon, str isa) -> Tensor",
+    "rms_norm(Tensor input, Tensor weight, float epsilon, bool to_bf16, str isa) -> Tensor",
     "rotary(Tensor input, Tensor cosine, Tensor sine, bool to_bf16, str isa) -> Tensor",
     "gate(Tensor gate, Tensor up, str activation, bool to_bf16, str isa) -> Tensor",
 ):
@@ -18,8 +18,8 @@ for signature in (
 
 
 @torch.library.register_fake("fastreader::rms_norm", lib=LIBRARY)  # type: ignore[untyped-decorator]
-def _rms_norm(input: Tensor, weight: Tensor, epsilon: float, isa: str) -> Tensor:
-    return input.new_empty(input.shape)
+def _rms_norm(input: Tensor, weight: Tensor, epsilon: float, to_bf16: bool, isa: str) -> Tensor:
+    return input.new_empty(input.shape, dtype=torch.bfloat16 if to_bf16 else torch.float32)
 
 
 @torch.library.register_fake("fastreader::rotary", lib=LIBRARY)  # type: ignore[untyped-decorator]
