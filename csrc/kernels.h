@@ -138,7 +138,8 @@ struct NormArgs {
   int64_t input_stride, size;
   const float* weight; // [E]
   float epsilon;
-  void* out; // [T, E] contiguous
+  void* out; // [T, E]
+  int64_t out_stride;
   bool out_bf16;
 };
 

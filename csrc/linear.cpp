@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
-#include "parallel.h"
+#include "linear.h"
 
 namespace fastreader {
 namespace {
@@ -16,6 +16,49 @@ constexpr int64_t kTasksPerThread = 4; // fewer, and the last one to finish keep
 Mode mode_of(at::ScalarType weight, bool split) {
   return !split ? Mode::bf16 : weight == at::kBFloat16 ? Mode::half_split : Mode::split;
 }
+
+} // namespace
+
+Product product_of(int64_t size, const at::Tensor& packed, int64_t width, const std::optional<at::Tensor>& bias,
+                   bool split, bool bf16_weight, c10::string_view isa) {
+  Product p;
+  p.kernels = &kernels_for(resolve_isa(std::string(isa)), mode_of(bf16_weight ? at::kBFloat16 : at::kFloat, split));
+  LinearArgs& a = p.args;
+  a.size = size;
+  a.padded_size = round_up(size, kStrip);
+  a.width = width;
+  a.strips = (width + kStrip - 1) / kStrip;
+  TORCH_CHECK(packed.is_contiguous() && packed.scalar_type() == at::kByte &&
+                  packed.numel() == a.strips * kStrip * a.padded_size * p.kernels->weight_bytes,
+              "linear: this weight was packed for another size, precision or instruction set");
+  a.packed = packed.const_data_ptr();
+  if (bias.has_value()) {
+    p.bias = bias->to(at::kFloat).contiguous();
+    TORCH_CHECK(p.bias.numel() == width, "linear: bias must be [F]");
+    a.bias = p.bias.const_data_ptr<float>();
+  }
+  return p;
+}
+
+Product product_of(const at::Tensor& input, const at::Tensor& packed, int64_t width,
+                   const std::optional<at::Tensor>& bias, bool split, bool bf16_weight, c10::string_view isa) {
+  TORCH_CHECK(input.dim() == 2 && input.size(1) > 0 &&
+                  (input.scalar_type() == at::kFloat || input.scalar_type() == at::kBFloat16),
+              "linear: the CPU kernel takes a float32 or bfloat16 input [T, E], got ", input.sizes(), " ",
+              input.scalar_type());
+  Product p = product_of(input.size(1), packed, width, bias, split, bf16_weight, isa);
+  p.input = with_contiguous_rows(input);
+  p.args.input = source_of(p.input, -1);
+  p.args.rows = p.input.size(0);
+  return p;
+}
+
+Activation activation_of(c10::string_view name) {
+  TORCH_CHECK(name == "silu" || name == "gelu_tanh", "unknown activation ", std::string(name));
+  return name == "silu" ? Activation::silu : Activation::gelu_tanh;
+}
+
+namespace {
 
 at::Tensor pack_weight(const at::Tensor& weight_in, bool split, c10::string_view isa_name) {
   TORCH_CHECK(weight_in.dim() == 2 && (weight_in.scalar_type() == at::kFloat || weight_in.scalar_type() == at::kBFloat16),
@@ -35,40 +78,6 @@ at::Tensor pack_weight(const at::Tensor& weight_in, bool split, c10::string_view
   run_tasks(kernels, a.strips, kernels.pack_weight_workspace(a),
             [&](int64_t strip, void* workspace) { kernels.pack_weight(a, strip, workspace); });
   return packed;
-}
-
-// A product of inputs with a packed weight, checked, its output not yet set.
-struct Product {
-  LinearArgs args{};
-  const Kernels* kernels;
-  at::Tensor input, bias; // kept alive
-};
-
-Product product_of(const at::Tensor& input_in, const at::Tensor& packed, int64_t width,
-                   const std::optional<at::Tensor>& bias_in, bool split, bool bf16_weight, c10::string_view isa_name) {
-  TORCH_CHECK(input_in.dim() == 2 && input_in.size(1) > 0 &&
-                  (input_in.scalar_type() == at::kFloat || input_in.scalar_type() == at::kBFloat16),
-              "linear: the CPU kernel takes a float32 or bfloat16 input [T, E], got ", input_in.sizes(), " ", input_in.scalar_type());
-  Product p;
-  p.input = with_contiguous_rows(input_in);
-  p.kernels = &kernels_for(resolve_isa(std::string(isa_name)), mode_of(bf16_weight ? at::kBFloat16 : at::kFloat, split));
-  LinearArgs& a = p.args;
-  a.input = source_of(p.input, -1);
-  a.rows = p.input.size(0);
-  a.size = p.input.size(1);
-  a.padded_size = round_up(a.size, kStrip);
-  a.width = width;
-  a.strips = (width + kStrip - 1) / kStrip;
-  TORCH_CHECK(packed.is_contiguous() && packed.scalar_type() == at::kByte &&
-                  packed.numel() == a.strips * kStrip * a.padded_size * p.kernels->weight_bytes,
-              "linear: this weight was packed for another size, precision or instruction set");
-  a.packed = packed.const_data_ptr();
-  if (bias_in.has_value()) {
-    p.bias = bias_in->to(at::kFloat).contiguous();
-    TORCH_CHECK(p.bias.numel() == a.width, "linear: bias must be [F]");
-    a.bias = p.bias.const_data_ptr<float>();
-  }
-  return p;
 }
 
 void run(Product& p, After after, const at::Tensor& out) {
@@ -97,23 +106,21 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& packed, int64_t wid
   return out;
 }
 
-at::Tensor& linear_add(at::Tensor& sum, const at::Tensor& input, const at::Tensor& packed,
-                       const std::optional<at::Tensor>& bias, bool split, bool bf16_weight, c10::string_view isa_name) {
+void linear_add(const at::Tensor& sum, const at::Tensor& input, const at::Tensor& packed,
+                const std::optional<at::Tensor>& bias, bool split, bool bf16_weight, c10::string_view isa_name) {
   TORCH_CHECK(sum.dim() == 2 && sum.size(0) == input.size(0) && sum.scalar_type() == at::kFloat && sum.stride(1) == 1,
               "linear_add: expected a float32 sum [", input.size(0), ", F] of contiguous rows, got ", sum.sizes(), " ",
               sum.scalar_type());
   Product p = product_of(input, packed, sum.size(1), bias, split, bf16_weight, isa_name);
   run(p, After::add, sum);
-  return sum;
 }
 
 at::Tensor linear_gated(const at::Tensor& input, const at::Tensor& packed, int64_t width,
                         const std::optional<at::Tensor>& bias, c10::string_view activation, bool to_bf16, bool split,
                         bool bf16_weight, c10::string_view isa_name) {
-  TORCH_CHECK(activation == "silu" || activation == "gelu_tanh", "linear_gated: unknown activation ", std::string(activation));
   TORCH_CHECK(width % (2 * kStrip) == 0, "linear_gated: the width of the gate must be a multiple of ", kStrip, ", got ", width / 2.0);
   Product p = product_of(input, packed, width, bias, split, bf16_weight, isa_name);
-  p.args.activation = activation == "silu" ? Activation::silu : Activation::gelu_tanh;
+  p.args.activation = activation_of(activation);
   const at::Tensor out =
       at::empty({p.args.rows, width / 2}, input.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat));
   run(p, After::gate, out);

@@ -3,6 +3,7 @@
 // The weight is packed once, 32 of its rows a strip, and is the second operand of the product; the inputs are the first,
 // rounded (or split) row by row into the workspace. So a product's result lies as the output does and is stored there.
 
+constexpr int64_t kLine = 64; // bytes
 constexpr int64_t kDepth = 288; // 18 KB of a strip, and as much of the rows that go by
 
 // Up to 32 rows of `source` from `first` on as operand rows, zeros for those that are missing.
@@ -66,10 +67,11 @@ struct Rows {
 
 // Rows begin to end (multiples of 32, or the end) times one strip of the weight, into `out` (or added to it).
 // A chunk of the depth of a strip stays in the first cache while all rows go by. The sums wait in the output between
-// chunks; their order is the same as in one.
+// chunks; their order is the same as in one. Meanwhile the next chunk is fetched: the weight is larger than the caches
+// near the core, and each row of tiles would wait for its part of it.
 template <typename T, int TW, int TI>
 FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<T, TI>& rows, int64_t strip, int64_t begin, int64_t end,
-                              float* out, int64_t out_stride, bool add) {
+                              float* out, int64_t out_stride, bool add, int64_t next_strip) {
   const int64_t packed_strip = kStrip * a.padded_size;
   const T* weight = static_cast<const T*>(a.packed) + strip * packed_strip;
   const int64_t chunks = end - begin > 2 * kStrip ? (a.padded_size + kDepth - 1) / kDepth : 1;
@@ -77,7 +79,14 @@ FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<T, TI>& rows, int6
   for (int64_t from = 0; from < a.padded_size; from += chunk) {
     const int64_t depth = lesser(chunk, a.padded_size - from);
     const Operand<T, TW> right{weight + from * kStrip, a.strips * packed_strip};
+    const char* next = reinterpret_cast<const char*>(
+        from + chunk < a.padded_size ? weight + (from + chunk) * kStrip
+                                     : static_cast<const T*>(a.packed) + lesser(next_strip, a.strips - 1) * packed_strip);
+    const int64_t lines = lesser(chunk, a.padded_size) * kStrip * static_cast<int64_t>(sizeof(T)) / kLine;
+    const int64_t steps = (end - begin + kStrip - 1) / kStrip, share = (lines + steps - 1) / steps;
     for (int64_t row = begin; row < end; row += kStrip) {
+      const int64_t line = (row - begin) / kStrip * share;
+      for (int64_t i = line; i < lesser(line + share, lines); ++i) __builtin_prefetch(next + i * kLine, 0, 2);
       float* to = out + (row - begin) * out_stride;
       if (row < rows.direct_rows) {
         gemm<T, TI, TW>({rows.direct + row * rows.direct_stride + from, 0}, rows.direct_stride, kStrip, right, to,
@@ -100,12 +109,12 @@ FR_INLINE void store_strip(const LinearArgs& a, const Rows<T, TI>& operand, int6
   const int64_t first = strip * kStrip, columns = lesser(kStrip, a.width - first);
   const int64_t whole = columns == kStrip ? rows / kStrip * kStrip : 0;
   float* out = static_cast<float*>(a.out) + begin * a.out_stride + first;
-  if (whole > 0) multiply_strip<T, TW, TI>(a, operand, strip, 0, whole, out, a.out_stride, add);
+  if (whole > 0) multiply_strip<T, TW, TI>(a, operand, strip, 0, whole, out, a.out_stride, add, strip + 1);
   if (whole < rows) {
     for (int64_t r = whole; add && r < rows; ++r) {
       for (int64_t c = 0; c < columns; ++c) buffer[(r - whole) * kStrip + c] = out[r * a.out_stride + c];
     }
-    multiply_strip<T, TW, TI>(a, operand, strip, whole, rows, buffer, kStrip, add);
+    multiply_strip<T, TW, TI>(a, operand, strip, whole, rows, buffer, kStrip, add, strip + 1);
     for (int64_t r = whole; r < rows; ++r) {
       for (int64_t c = 0; c < columns; ++c) out[r * a.out_stride + c] = buffer[(r - whole) * kStrip + c];
     }
@@ -160,8 +169,8 @@ void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) 
       store_strip<T, TW, TI>(a, operand, strip, begin, rows, buffer);
       continue;
     }
-    multiply_strip<T, TW, TI>(a, operand, strip, 0, rows, buffer, 2 * kStrip, false);
-    multiply_strip<T, TW, TI>(a, operand, strips + strip, 0, rows, buffer + kStrip, 2 * kStrip, false);
+    multiply_strip<T, TW, TI>(a, operand, strip, 0, rows, buffer, 2 * kStrip, false, strips + strip);
+    multiply_strip<T, TW, TI>(a, operand, strips + strip, 0, rows, buffer + kStrip, 2 * kStrip, false, strip + 1);
     a.out_bf16 ? gate_strip<bf16>(a, strip, begin, rows, buffer) : gate_strip<float>(a, strip, begin, rows, buffer);
   }
 }

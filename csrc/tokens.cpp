@@ -28,7 +28,8 @@ at::Tensor rms_norm(const at::Tensor& input_in, const at::Tensor& weight_in, dou
   const at::Tensor out = at::empty(input.sizes(), input.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat));
   if (out.numel() == 0) return out;
   const NormArgs a{input.const_data_ptr<float>(), input.stride(0),        input.size(1),
-                   weight.const_data_ptr<float>(), static_cast<float>(epsilon), out.mutable_data_ptr(), to_bf16};
+                   weight.const_data_ptr<float>(), static_cast<float>(epsilon), out.mutable_data_ptr(), input.size(1),
+                   to_bf16};
   const Kernels& kernels = any_kernels(isa);
   over_rows(kernels, input.size(0), a.size * 4, [&](int64_t begin, int64_t end) { kernels.rms_norm(a, begin, end); });
   return out;

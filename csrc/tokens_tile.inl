@@ -32,7 +32,7 @@ template <typename O>
 FR_INLINE void norm_rows(const NormArgs& a, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const float* x = a.input + row * a.input_stride;
-    O* out = static_cast<O*>(a.out) + row * a.size;
+    O* out = static_cast<O*>(a.out) + row * a.out_stride;
     vf sums[4] = {};
     int64_t i = 0;
     for (; i + 4 * kWidth <= a.size; i += 4 * kWidth) {

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
-from fastreader.ops.linear import PackedWeight, linear, prepare
+from fastreader.ops.linear import PackedWeight, linear, linear_add, linear_gated, prepare
+from fastreader.ops.tokens import gate
 
 ISAS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 ORDER = list(ISAS)
@@ -150,3 +151,79 @@ GOOD = dict(zip(("input", "weight", "bias"), inputs(4, 8, 6, torch.bfloat16), st
 def test_bad_input_is_named(change, error, message):
     with pytest.raises(error, match=message):
         linear(**{**copy.copy(GOOD), **change})
+
+
+@no_extension
+@pytest.mark.parametrize("isa", available())
+@pytest.mark.parametrize("precision", ["fast", "high"])
+@pytest.mark.parametrize("size", SIZES)
+def test_added_to_a_sum(monkeypatch, isa, precision, size):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    x, weight, bias = inputs(*size, torch.bfloat16)
+    start = torch.randn(size[0], size[2], generator=torch.Generator().manual_seed(1))
+    packed, total = prepare(weight, precision), start.clone()
+    linear_add(total, x, packed, bias, precision=precision)
+    product = linear(x, packed, bias, precision=precision)
+    terms = x.abs().double() @ weight.abs().double().T + bias.abs() + start.abs()
+    assert ((total.double() - start.double() - product.double()).abs() <= 2.0**-20 * terms).all()
+    if size[0] > 40:  # the order of the sums of a row is the same alone
+        alone = start[33:40].clone()
+        linear_add(alone, x[33:40], packed, bias, precision=precision)
+        assert torch.equal(alone, total[33:40])
+
+
+@no_extension
+@pytest.mark.parametrize("isa", available())
+@pytest.mark.parametrize("precision", ["fast", "high"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize(("rows", "depth", "inner"), [(0, 8, 32), (1, 40, 64), (70, 64, 33), (300, 576, 96)])
+def test_gated(monkeypatch, isa, precision, activation, rows, depth, inner):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    x, weight, bias = inputs(rows, depth, 2 * inner, torch.bfloat16)
+    packed = prepare(weight * 0.1, precision)
+    for own in (bias, None):
+        gates, up = linear(x, packed, own, precision=precision).chunk(2, dim=1)
+        want = gate(gates, up, activation)
+        got = linear_gated(x, packed, own, activation=activation, precision=precision)
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
+        rounded = linear_gated(x, packed, own, activation=activation, bf16=True, precision=precision)
+        assert torch.equal(rounded, got.bfloat16())
+
+
+def test_sums_and_gates_without_packing():
+    x, weight, bias = inputs(9, 16, 12, torch.float32)
+    total = torch.ones(9, 12)
+    linear_add(total, x, weight, bias, precision="exact")
+    torch.testing.assert_close(total, 1 + linear(x, weight, bias, precision="exact"))
+    gates, up = linear(x, weight, bias, precision="exact").chunk(2, dim=1)
+    got = linear_gated(x, weight, bias, activation="silu", precision="exact")
+    torch.testing.assert_close(got, torch.nn.functional.silu(gates) * up)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x, w: linear_add(torch.ones(3, 5), x, w), r"sum must be \[4, 5\] in torch.float32, got \[3, 5\]"),
+        (lambda x, w: linear_add(torch.ones(4, 5).double(), x, w), "got .* in torch.float64"),
+        (lambda x, w: linear_gated(x, w, activation="silu"), "even number of rows, got 5"),
+        (
+            lambda x, w: linear_gated(x, w[:4], activation="relu"),
+            "activation must be one of silu, gelu_tanh, got 'relu'",
+        ),
+    ],
+)
+def test_bad_sums_and_gates_are_refused(call, message):
+    x, weight, _ = inputs(4, 8, 5, torch.float32)
+    with pytest.raises(InputError, match=message):
+        call(x, weight)
+
+
+@no_extension
+def test_opcheck_of_sums_and_gates():
+    x, weight, bias = inputs(5, 9, 64, torch.bfloat16)
+    packed = prepare(weight, "fast")
+    torch.library.opcheck(
+        torch.ops.fastreader.linear_add_, (torch.zeros(5, 64), x, packed.data, bias, False, True, "auto")
+    )
+    arguments = (x, packed.data, 64, bias, "silu", True, False, True, "auto")
+    torch.library.opcheck(torch.ops.fastreader.linear_gated, arguments)

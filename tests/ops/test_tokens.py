@@ -128,6 +128,6 @@ def test_an_implementation_asked_for_by_name():
 @no_extension
 def test_opcheck():
     x, weight, angles = random(5, 12), random(12), random(5, 4)
-    torch.library.opcheck(torch.ops.fastreader.rms_norm, (x, weight, 1e-6, "auto"))
+    torch.library.opcheck(torch.ops.fastreader.rms_norm, (x, weight, 1e-6, True, "auto"))
     torch.library.opcheck(torch.ops.fastreader.rotary, (x.unflatten(1, (2, 6)), angles, angles, True, "auto"))
     torch.library.opcheck(torch.ops.fastreader.gate, (x, x, "silu", False, "auto"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from fastreader.ops.layer import Weight
 from fastreader.ops.linear import PackedWeight, linear, linear_add, prepare
 
 
@@ -20,6 +21,11 @@ class WideLinear(nn.Module):
         """[..., E] to [..., F]."""
         rows = input.reshape(-1, input.shape[-1])
         return linear(rows, self._weight, self.bias, precision=self.precision).reshape(*input.shape[:-1], -1)
+
+    @property
+    def packed(self) -> Weight | None:
+        """The weight as the kernels want it, where they take it."""
+        return Weight(self._weight, self.bias) if isinstance(self._weight, PackedWeight) else None
 
     def add_to(self, sum: Tensor, rows: Tensor) -> None:
         """Add the layer's output for rows [T, E] to `sum` [T, F] in place."""

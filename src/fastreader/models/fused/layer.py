@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fastreader.models.blocks import blocks_of
 from fastreader.models.fused.attention import Angles, FusedAttention
+from fastreader.models.fused.kernels import LayerKernels
 from fastreader.models.fused.parts import FusedFeedForward, FusedNorm
 from fastreader.models.linear import WideLinear
 
@@ -60,13 +61,22 @@ class FusedLayer(nn.Module):
             setattr(self, name, getattr(general, name))
         self.names = names
         self.rounds = self.mlp.inner.precision == "fast"
+        self.kernels: LayerKernels | None = None
+        before = names.before_attention, names.before_feed_forward
+        if None not in before and not names.after_attention and not names.after_feed_forward and factor == 1.0:
+            first, second = (getattr(general, name or "") for name in before)
+            self.kernels = LayerKernels.of(self.self_attn, self.mlp, first, second)
         self.factor = factor
 
     def forward(self, hidden_states: Tensor, position_embeddings: Angles | None = None, **others: Any) -> Tensor:
         """[1, T, E] to the same tensor, changed; the other arguments are those of transformers' layers."""
         stream = hidden_states[0]
-        blocks = blocks_of(len(stream), stream.device)
         others.pop("past_key_values", None)
+        if self.kernels is not None and self.kernels.serve(stream):
+            projected = self.kernels.before(stream, position_embeddings)
+            self.kernels.after(stream, self.self_attn.attend(*projected, **others))
+            return hidden_states
+        blocks = blocks_of(len(stream), stream.device)
         out = self.self_attn.attend(*self._project(stream, position_embeddings, blocks), **others)
         for block in blocks:
             part = stream[block]

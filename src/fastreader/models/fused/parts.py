@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fastreader.models.blocks import blocks_of
 from fastreader.models.linear import WideLinear
+from fastreader.ops.layer import Weight
 from fastreader.ops.linear import PackedWeight, linear, linear_gated, prepare
 from fastreader.ops.tokens import gate, rms_norm
 
@@ -26,6 +27,12 @@ class Joined(nn.Module):
         else:
             self._weights = [prepare(layer.weight.detach(), precision) for layer in layers]
             self._biases = [None if layer.bias is None else layer.bias.detach() for layer in layers]
+
+    @property
+    def packed(self) -> Weight | None:
+        """All the layers as one weight as the kernels want it, where they take it."""
+        weight = self._weights[0]
+        return Weight(weight, self._biases[0]) if len(self._weights) == 1 and isinstance(weight, PackedWeight) else None
 
     def forward(self, rows: Tensor) -> list[Tensor]:
         """[T, E] to one [T, F] for each layer; they may be views of one tensor."""

@@ -13,7 +13,7 @@ for signature in (
     "linear_pack(Tensor weight, bool split, str isa) -> Tensor",
     "linear(Tensor input, Tensor packed, int width, Tensor? bias, bool split, bool bf16_weight, str isa) -> Tensor",
     "linear_add_(Tensor(a!) sum, Tensor input, Tensor packed, Tensor? bias, bool split, bool bf16_weight, str isa) "
-    "-> Tensor(a!)",
+    "-> ()",
     "linear_gated(Tensor input, Tensor packed, int width, Tensor? bias, str activation, bool to_bf16, bool split, "
     "bool bf16_weight, str isa) -> Tensor",
 ):
@@ -30,8 +30,8 @@ def _linear(
 @torch.library.register_fake("fastreader::linear_add_", lib=LIBRARY)  # type: ignore[untyped-decorator]
 def _linear_add(
     sum: Tensor, input: Tensor, packed: Tensor, bias: Tensor | None, split: bool, bf16_weight: bool, isa: str
-) -> Tensor:
-    return sum
+) -> None:
+    return None
 
 
 @torch.library.register_fake("fastreader::linear_gated", lib=LIBRARY)  # type: ignore[untyped-decorator]

@@ -1,0 +1,218 @@
+// fastreader::layer_in and layer_out_ on the CPU: a decoder layer before and after attention.
+//
+// A block of rows goes through everything in one thread, its values staying in that core's caches: nothing waits for
+// the slowest thread between two products, and nothing wider than a query is ever written to memory.
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include "linear.h"
+
+namespace fastreader {
+namespace {
+
+constexpr int64_t kBlocks[] = {256, 128, 64}; // rows; more of them read the weights less often
+constexpr int64_t kTasksPerThread = 4;
+
+// The largest block that leaves every thread several, so that the last one to finish keeps the others waiting little.
+int64_t block_of(int64_t rows) {
+  for (const int64_t block : kBlocks) {
+    if (rows / block >= kTasksPerThread * at::get_num_threads()) return block;
+  }
+  return kStrip;
+}
+
+// Memory of a thread, handed out in pieces.
+struct Pieces {
+  int64_t bytes = 0;
+  int64_t add(int64_t size) {
+    const int64_t at = bytes;
+    bytes += round_up(size, 64);
+    return at;
+  }
+};
+
+// Sets up a product that one thread computes whole for rows of its own.
+void whole(LinearArgs& a, int64_t block) {
+  a.row_block = block;
+  a.slice_strips = a.strips;
+}
+
+void check_stream(const at::Tensor& stream, const char* op) {
+  TORCH_CHECK(stream.dim() == 2 && stream.scalar_type() == at::kFloat && stream.stride(1) == 1, op,
+              ": the residual stream must be float32 [T, E] of contiguous rows, got ", stream.sizes(), " ",
+              stream.scalar_type());
+}
+
+at::Tensor vector_of(const at::Tensor& weight, int64_t size, const char* name) {
+  TORCH_CHECK(weight.dim() == 1 && weight.size(0) == size && weight.scalar_type() == at::kFloat, name,
+              " must be float32 [", size, "], got ", weight.sizes(), " ", weight.scalar_type());
+  return weight.contiguous();
+}
+
+// Norm of heads (each row has several) or of whole rows, in place.
+struct HeadNorm {
+  at::Tensor weight;
+  float epsilon = 0;
+  void operator()(const Kernels& kernels, float* first, int64_t rows, int64_t stride, int64_t features) const {
+    if (!weight.defined()) return;
+    const int64_t size = weight.size(0);
+    for (int64_t r = 0; r < rows; ++r) {
+      float* row = first + r * stride;
+      const NormArgs norm{row, size, size, weight.const_data_ptr<float>(), epsilon, row, size, false};
+      kernels.rms_norm(norm, 0, features / size);
+    }
+  }
+};
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
+    const at::Tensor& stream, const at::Tensor& norm_in, double epsilon, const at::Tensor& packed,
+    const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& query_norm,
+    const std::optional<at::Tensor>& key_norm, double head_epsilon, const std::optional<at::Tensor>& cosine_in,
+    const std::optional<at::Tensor>& sine_in, int64_t heads, int64_t key_heads, int64_t size, bool to_bf16, bool split,
+    bool bf16_weight, c10::string_view isa) {
+  check_stream(stream, "layer_in");
+  const int64_t rows = stream.size(0), hidden = stream.size(1), width = (heads + 2 * key_heads) * size;
+  const at::Tensor norm_weight = vector_of(norm_in, hidden, "layer_in: norm");
+  Product product = product_of(hidden, packed, width, bias, split, bf16_weight, isa);
+  const Kernels& kernels = *product.kernels;
+  HeadNorm of_query, of_key;
+  const auto head_norm = [&](const std::optional<at::Tensor>& weight, int64_t count, HeadNorm& out) {
+    if (!weight.has_value()) return;
+    TORCH_CHECK(weight->numel() == size || weight->numel() == count * size,
+                "layer_in: a norm of heads must be of one or of all, got ", weight->sizes());
+    out = {vector_of(*weight, weight->numel(), "layer_in: norm of heads"), static_cast<float>(head_epsilon)};
+  };
+  head_norm(query_norm, heads, of_query);
+  head_norm(key_norm, key_heads, of_key);
+  at::Tensor cosine, sine;
+  if (cosine_in.has_value()) {
+    TORCH_CHECK(sine_in.has_value() && cosine_in->dim() == 2 && cosine_in->sizes() == sine_in->sizes() &&
+                    cosine_in->size(0) == rows && cosine_in->size(1) % 2 == 0 && cosine_in->size(1) <= size &&
+                    cosine_in->scalar_type() == at::kFloat && sine_in->scalar_type() == at::kFloat,
+                "layer_in: cosine and sine must be float32 [T, R], R even and at most ", size);
+    cosine = cosine_in->contiguous();
+    sine = sine_in->contiguous();
+  }
+  const auto type = stream.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat);
+  const at::Tensor query = at::empty({rows, heads, size}, type), key = at::empty({rows, key_heads, size}, type);
+  const at::Tensor value = at::empty({rows, key_heads, size}, type);
+  if (rows == 0) return {query, key, value};
+
+  const int64_t block = block_of(rows), rotated = cosine.defined() ? cosine.size(1) : 0;
+  whole(product.args, block);
+  product.args.after = After::store;
+  product.args.out_stride = width;
+  const bool round = !split; // the norm's result is rounded where the product would round it
+  Pieces pieces;
+  const int64_t workspace = pieces.add(kernels.linear_workspace(product.args));
+  const int64_t normed_at = pieces.add(block * hidden * 4), projected_at = pieces.add(block * width * 4);
+  run_tasks(kernels, (rows + block - 1) / block, pieces.bytes, [&](int64_t task, void* memory) {
+    char* base = static_cast<char*>(memory);
+    const int64_t begin = task * block, count = std::min(block, rows - begin);
+    void* normed = base + normed_at;
+    float* projected = reinterpret_cast<float*>(base + projected_at);
+    const NormArgs norm{stream.const_data_ptr<float>() + begin * stream.stride(0),
+                        stream.stride(0),
+                        hidden,
+                        norm_weight.const_data_ptr<float>(),
+                        static_cast<float>(epsilon),
+                        normed,
+                        hidden,
+                        round};
+    kernels.rms_norm(norm, 0, count);
+    LinearArgs a = product.args;
+    a.input = {normed, round, hidden, 0};
+    a.rows = count;
+    a.out = projected;
+    kernels.linear(a, 0, 0, base + workspace);
+    of_query(kernels, projected, count, width, heads * size);
+    of_key(kernels, projected + heads * size, count, width, key_heads * size);
+    const auto emit = [&](const float* from, int64_t some, const at::Tensor& out, int64_t turned) {
+      const int64_t bytes = begin * some * size * out.element_size();
+      const RotaryArgs r{from,
+                         width,
+                         size,
+                         some,
+                         size,
+                         turned,
+                         turned > 0 ? cosine.const_data_ptr<float>() + begin * rotated : nullptr,
+                         turned > 0 ? sine.const_data_ptr<float>() + begin * rotated : nullptr,
+                         rotated,
+                         static_cast<char*>(out.mutable_data_ptr()) + bytes,
+                         to_bf16};
+      kernels.rotary(r, 0, count);
+    };
+    emit(projected, heads, query, rotated);
+    emit(projected + heads * size, key_heads, key, rotated);
+    emit(projected + (heads + key_heads) * size, key_heads, value, 0);
+  });
+  return {query, key, value};
+}
+
+void layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::Tensor& out_packed,
+               const std::optional<at::Tensor>& out_bias, const at::Tensor& norm_in, double epsilon,
+               const at::Tensor& inner_packed, int64_t inner, const std::optional<at::Tensor>& inner_bias,
+               c10::string_view activation, const at::Tensor& down_packed,
+               const std::optional<at::Tensor>& down_bias, bool split, bool bf16_weight, c10::string_view isa) {
+  check_stream(stream, "layer_out_");
+  const int64_t rows = stream.size(0), hidden = stream.size(1);
+  TORCH_CHECK(attended.size(0) == rows, "layer_out_: attention's output has ", attended.size(0), " rows, the stream ", rows);
+  TORCH_CHECK(inner % kStrip == 0, "layer_out_: the gate's width must be a multiple of ", kStrip, ", got ", inner);
+  const at::Tensor norm_weight = vector_of(norm_in, hidden, "layer_out_: norm");
+  Product out = product_of(attended, out_packed, hidden, out_bias, split, bf16_weight, isa);
+  Product gate = product_of(hidden, inner_packed, 2 * inner, inner_bias, split, bf16_weight, isa);
+  Product down = product_of(inner, down_packed, hidden, down_bias, split, bf16_weight, isa);
+  const Kernels& kernels = *out.kernels;
+  if (rows == 0) return;
+  const int64_t block = block_of(rows);
+  const bool round = !split;
+  Pieces pieces;
+  int64_t needed = 0;
+  for (Product* p : {&out, &gate, &down}) {
+    whole(p->args, block);
+    needed = std::max(needed, kernels.linear_workspace(p->args));
+  }
+  out.args.after = down.args.after = After::add;
+  out.args.out_stride = down.args.out_stride = stream.stride(0);
+  gate.args.after = After::gate;
+  gate.args.slice_strips = gate.args.strips / 2;
+  gate.args.activation = activation_of(activation);
+  gate.args.out_stride = inner;
+  gate.args.out_bf16 = round;
+  const int64_t workspace = pieces.add(needed);
+  const int64_t normed_at = pieces.add(block * hidden * 4), gated_at = pieces.add(block * inner * 4);
+  run_tasks(kernels, (rows + block - 1) / block, pieces.bytes, [&](int64_t task, void* memory) {
+    char* base = static_cast<char*>(memory);
+    const int64_t begin = task * block, count = std::min(block, rows - begin);
+    float* part = stream.mutable_data_ptr<float>() + begin * stream.stride(0);
+    void *normed = base + normed_at, *gated = base + gated_at;
+    LinearArgs a = out.args;
+    a.input.data = static_cast<const char*>(a.input.data) + begin * a.input.token_stride * (a.input.bf16 ? 2 : 4);
+    a.rows = count;
+    a.out = part;
+    kernels.linear(a, 0, 0, base + workspace);
+    const NormArgs norm{part,   stream.stride(0), hidden, norm_weight.const_data_ptr<float>(), static_cast<float>(epsilon),
+                        normed, hidden,           round};
+    kernels.rms_norm(norm, 0, count);
+    LinearArgs g = gate.args;
+    g.input = {normed, round, hidden, 0};
+    g.rows = count;
+    g.out = gated;
+    kernels.linear(g, 0, 0, base + workspace);
+    LinearArgs d = down.args;
+    d.input = {gated, round, inner, 0};
+    d.rows = count;
+    d.out = part;
+    kernels.linear(d, 0, 0, base + workspace);
+  });
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(fastreader, CPU, m) {
+  m.impl("layer_in", &layer_in);
+  m.impl("layer_out_", &layer_out);
+}
+
+} // namespace fastreader

@@ -1,0 +1,199 @@
+"""layer_in and layer_out against float64, and bit for bit against the ops they are made of."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cpu_cases import available
+from torch import Tensor
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+from fastreader.errors import InputError
+from fastreader.ops import extension
+from fastreader.ops.layer import HeadNorms, Weight, layer_in, layer_out, why_not
+from fastreader.ops.linear import linear, linear_add, linear_gated, prepare
+from fastreader.ops.tokens import rms_norm, rotary
+
+pytestmark = pytest.mark.skipif(not available(), reason=f"no C++ extension: {extension.why_missing()}")
+
+HEADS, KEY_HEADS, SIZE, HIDDEN, INNER, EPSILON = 3, 1, 24, 40, 96, 1e-5
+# Largest error against float64 as a share of the largest value; the operands' rounding makes up nearly all of it.
+ALLOWED = {"fast": 2e-2, "high": 1e-4}
+
+
+class Case:
+    """Weights of a small layer and a stream of tokens, biases and norms of heads on request."""
+
+    def __init__(self, rows: int, precision: str, *, biases: bool = False, norms: str = "none") -> None:
+        self.generator = torch.Generator().manual_seed(rows)
+        self.rows, self.precision = rows, precision
+        self.stream = self.random(rows, HIDDEN)
+        self.attended = self.random(rows, HEADS * SIZE)
+        self.norm, self.second = self.random(HIDDEN), self.random(HIDDEN)
+        angle = self.random(rows, SIZE // 2)
+        self.angles = tuple(f(angle).repeat(1, 2) for f in (torch.cos, torch.sin))
+        self.shapes = {
+            "projections": ((HEADS + 2 * KEY_HEADS) * SIZE, HIDDEN),
+            "out": (HIDDEN, HEADS * SIZE),
+            "inner": (2 * INNER, HIDDEN),
+            "down": (HIDDEN, INNER),
+        }
+        self.plain = {name: self.random(*shape).bfloat16() * 0.2 for name, shape in self.shapes.items()}
+        self.biases = {name: self.random(shape[0]) if biases else None for name, shape in self.shapes.items()}
+        self.weights = {n: Weight(prepare(w, precision), self.biases[n]) for n, w in self.plain.items()}
+        count = {"none": None, "head": (1, 1), "flat": (HEADS, KEY_HEADS)}[norms]
+        self.head_norms = count and HeadNorms(*(self.random(n * SIZE) for n in count), EPSILON)
+
+    def random(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.generator)
+
+    def before(self) -> tuple[Tensor, Tensor, Tensor]:
+        return layer_in(
+            self.stream,
+            self.norm,
+            EPSILON,
+            self.weights["projections"],
+            heads=HEADS,
+            key_heads=KEY_HEADS,
+            head_norms=self.head_norms,
+            angles=self.angles,
+        )
+
+    def after(self) -> Tensor:
+        stream = self.stream.clone()
+        out, inner, down = (self.weights[name] for name in ("out", "inner", "down"))
+        layer_out(stream, self.attended, out, self.second, EPSILON, inner, "silu", down)
+        return stream
+
+
+def normed(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x.double(), (x.shape[-1],), weight.double(), EPSILON)
+
+
+@pytest.fixture(params=available())
+def isa(request, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", request.param)
+    return request.param
+
+
+def assert_near(got: Tensor, want: Tensor, precision: str) -> None:
+    assert (got.double() - want).abs().max() <= ALLOWED[precision] * want.abs().max()
+
+
+@pytest.mark.parametrize("precision", ["fast", "high"])
+@pytest.mark.parametrize("rows", [1, 31, 70, 1100])
+@pytest.mark.parametrize(("biases", "norms"), [(False, "none"), (True, "head"), (True, "flat")])
+def test_against_float64(isa, rows, precision, biases, norms):
+    case = Case(rows, precision, biases=biases, norms=norms)
+    wide = {n: (w.double(), None if case.biases[n] is None else case.biases[n].double()) for n, w in case.plain.items()}
+
+    projected = F.linear(normed(case.stream, case.norm), *wide["projections"])
+    parts = torch.split(projected, [HEADS * SIZE, KEY_HEADS * SIZE, KEY_HEADS * SIZE], dim=1)
+    query, key, value = (part.unflatten(1, (-1, SIZE)) for part in parts)
+    if case.head_norms:
+        flat = norms == "flat"
+        query, key = (
+            normed(x.flatten(1) if flat else x, w).view(x.shape)
+            for x, w in ((query, case.head_norms.query), (key, case.head_norms.key))
+        )
+    angles = [x[None].double() for x in case.angles]
+    query, key = (
+        x[0].transpose(0, 1) for x in apply_rotary_pos_emb(*(x.transpose(0, 1)[None] for x in (query, key)), *angles)
+    )
+    for got, want in zip(case.before(), (query, key, value), strict=True):
+        assert got.dtype == (torch.bfloat16 if precision == "fast" else torch.float32)
+        assert_near(got, want, precision)
+
+    stream = case.stream.double() + F.linear(case.attended.double(), *wide["out"])
+    gates, up = F.linear(normed(stream, case.second), *wide["inner"]).chunk(2, dim=1)
+    assert_near(case.after(), stream + F.linear(F.silu(gates) * up, *wide["down"]), precision)
+
+
+@pytest.mark.parametrize("precision", ["fast", "high"])
+@pytest.mark.parametrize("rows", [1, 33, 700])
+def test_the_bits_of_the_ops_it_is_made_of(isa, rows, precision):
+    case = Case(rows, precision, biases=True)
+    bf16 = precision == "fast"
+    first = rms_norm(case.stream, case.norm, EPSILON, bf16=bf16)
+    weight = case.weights["projections"]
+    projected = linear(first, weight.packed, weight.bias, precision=precision)
+    parts = torch.split(projected, [HEADS * SIZE, KEY_HEADS * SIZE, KEY_HEADS * SIZE], dim=1)
+    query, key, value = (part.unflatten(1, (-1, SIZE)) for part in parts)
+    want = [rotary(query, *case.angles, bf16=bf16), rotary(key, *case.angles, bf16=bf16), value]
+    for got, expected in zip(case.before(), want, strict=True):
+        assert torch.equal(got, expected.to(got.dtype))
+
+    stream = case.stream.clone()
+    out, inner, down = (case.weights[name] for name in ("out", "inner", "down"))
+    linear_add(stream, case.attended, out.packed, out.bias, precision=precision)
+    second = rms_norm(stream, case.second, EPSILON, bf16=bf16)
+    gated = linear_gated(second, inner.packed, inner.bias, activation="silu", bf16=bf16, precision=precision)
+    linear_add(stream, gated, down.packed, down.bias, precision=precision)
+    assert torch.equal(case.after(), stream)
+
+
+@pytest.mark.parametrize("precision", ["fast", "high"])
+def test_a_row_does_not_depend_on_its_neighbours(isa, precision):
+    case = Case(900, precision)
+    whole, after = case.before(), case.after()
+    few = slice(130, 171)
+    case.stream, case.attended = case.stream[few], case.attended[few]
+    case.angles = tuple(x[few] for x in case.angles)
+    assert all(torch.equal(a[few], b) for a, b in zip(whole, case.before(), strict=True))
+    assert torch.equal(after[few], case.after())
+
+
+def test_threads_do_not_matter():
+    case = Case(1100, "fast")
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            results.append((*case.before(), case.after()))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_opcheck():
+    case = Case(5, "fast", biases=True, norms="head")
+    weight, norms = case.weights["projections"], case.head_norms
+    arguments = (case.stream, case.norm, EPSILON, weight.packed.data, weight.bias, norms.query, norms.key, EPSILON)
+    sizes = (HEADS, KEY_HEADS, SIZE, True, False, True, "auto")
+    torch.library.opcheck(torch.ops.fastreader.layer_in, (*arguments, *case.angles, *sizes))
+    out, inner, down = (case.weights[name] for name in ("out", "inner", "down"))
+    arguments = (case.stream, case.attended, out.packed.data, out.bias, case.second, EPSILON)
+    rest = (inner.packed.data, INNER, inner.bias, "silu", down.packed.data, down.bias, False, True, "auto")
+    torch.library.opcheck(torch.ops.fastreader.layer_out_, (*arguments, *rest))
+
+
+def test_when_they_serve():
+    case = Case(8, "fast")
+    weight = case.weights["out"]
+    assert "too few" in why_not(torch.zeros(8, HIDDEN), weight)
+    many = torch.zeros(256 * torch.get_num_threads(), HIDDEN)
+    assert why_not(many, weight) is None
+    assert "float64" in why_not(many.double(), weight)
+    assert "different ways" in why_not(many, weight, Case(8, "high").weights["out"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda c: c.weights.update(projections=c.weights["down"]),
+            r"projections must be \[\(3 \+ 2 \* 1\) \* D, 40\]",
+        ),
+        (lambda c: setattr(c, "attended", c.attended[:, :-1]), r"out must be \[40, 71\], got \[40, 72\]"),
+        (lambda c: setattr(c, "attended", c.attended[:-1]), "attended must have 8 rows like stream, got 7"),
+        (lambda c: c.weights.update(inner=c.weights["out"]), r"inner must be \[192, 40\], got \[40, 72\]"),
+    ],
+)
+def test_bad_inputs_are_refused(change, message):
+    case = Case(8, "fast")
+    change(case)
+    with pytest.raises(InputError, match=message):
+        case.before()
+        case.after()
