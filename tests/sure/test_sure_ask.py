@@ -162,6 +162,14 @@ def test_a_question_that_fails_is_skipped_and_named(run, questions):
     assert "skipped: id 3: too long" in text.stderr
 
 
+def test_a_question_the_method_cannot_answer_is_skipped_and_named(run, questions):
+    rows = questions.read_text().splitlines()
+    questions.write_text("\n".join([rows[0], json.dumps({**json.loads(rows[1]), "answers": []}), rows[2]]) + "\n")
+    text = run(questions, "--method", "oracle", "-f", "json", "--skip-errors", expect=3)
+    assert [row["id"] for row in json.loads(text.stdout)] == ["0", "2"]
+    assert "skipped: id 1: method 'oracle': needs answers, got none" in text.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fastreader.errors import FastreaderError
 from fastreader.protocol import ReaderProtocol, TextOrTokens
 from fastreader.sure.costs import packed_cost, stage_cost
+from fastreader.sure.journal import Journal, Replies
+from fastreader.sure.keeping import KeptReader
 from fastreader.sure.requests import Program, Request, Score, Write
 from fastreader.sure.task import Readers
 from fastreader.sure.types import StageCost
 
 T = TypeVar("T")
-Replies = list[Any]
-
-
-class Journal(Protocol):
-    """Where replies are kept as they come, so that a program that is run again need not ask again."""
-
-    def recall(self, index: int, step: int, request: Request) -> tuple[Replies, StageCost] | None:
-        """What was recorded for request number `step` of program `index`; None where nothing was."""
-        ...
-
-    def record(self, index: int, step: int, request: Request, replies: Replies, cost: StageCost) -> None:
-        """Keep the replies to a request."""
-        ...
 
 
 @dataclass
@@ -159,11 +148,15 @@ def _ask(reader: ReaderProtocol, requests: Sequence[Request]) -> list[tuple[Repl
             stop=first.stop,
             progress=False,
         )
+    known = reader.known if isinstance(reader, KeptReader) else None
     answered = []
     for request, row in zip(requests, order, strict=True):
         replies = [results[place] for place in row]
-        cost = stage_cost if len(requests) == 1 and len(asked) == len(row) else packed_cost
-        answered.append((replies, cost(request, replies, results.stats, results.seconds)))
+        if len(requests) == 1 and len(asked) == len(row):
+            cost = stage_cost(request, replies, results.stats, results.seconds)
+        else:
+            cost = packed_cost(request, replies, results.stats, results.seconds, known)
+        answered.append((replies, cost))
     return answered
 
 
