@@ -20,7 +20,7 @@ from fastreader.models.kv import KeyValues, Reuse
 from fastreader.models.rows import RowKeys
 from fastreader.progress import track
 from fastreader.protocol import Generation, Results, TextOrTokens
-from fastreader.sampling import Sampling, choose, row_generator
+from fastreader.sampling import Sampling, check_count, choose, row_generator
 from fastreader.stopping import Decode, StopWatch, check_stop, cut
 from fastreader.tree import IntArray, PrefixTree, TreeStats
 
@@ -109,10 +109,8 @@ def generate(
 ) -> Results[list[Generation]]:
     """As `Reader.generate`, which documents the arguments; what of the prompts is in `kept` is not read again."""
     started = time.perf_counter()
-    if max_new_tokens < 1:
-        raise InputError(f"max_new_tokens: expected at least 1, got {max_new_tokens}")
-    if n < 1:
-        raise InputError(f"n: expected at least 1, got {n}")
+    check_count("max_new_tokens", max_new_tokens)
+    check_count("n", n)
     if isinstance(prompts, str):
         raise InputError(f"prompts: expected a list of prompts, got the text {prompts[:60]!r}")
     if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:

@@ -259,6 +259,8 @@ def test_prompts_as_text_and_as_tokens(tiny_reader):
     ("arguments", "message"),
     [
         ({"max_new_tokens": 0}, "max_new_tokens: expected at least 1, got 0"),
+        ({"max_new_tokens": "5"}, "max_new_tokens: expected at least 1, got '5'"),
+        ({"n": 1.5}, "n: expected at least 1, got 1.5"),
         ({"n": 0}, "n: expected at least 1, got 0"),
         ({"temperature": -1.0}, "temperature: .*got -1.0"),
         ({"temperature": float("nan")}, "temperature: .*got nan"),
