@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fastreader.errors import ContextOverflowError, InputError, NumericsError
 from fastreader.models.adapter import TreeModel
+from fastreader.models.head import LOGIT_BYTES
 from fastreader.models.kept import Kept
 from fastreader.models.kv import KeyValues, Reuse
 from fastreader.models.rows import RowKeys
@@ -26,8 +27,6 @@ from fastreader.tree import IntArray, PrefixTree, TreeStats
 
 if TYPE_CHECKING:
     from fastreader.reader import Reader
-
-_LOGIT_BYTES = 64 << 20  # logits held at once
 
 
 @dataclass(frozen=True)
@@ -217,7 +216,7 @@ def run(
 
 def _write(model: TreeModel, states: Tensor, state_of: IntArray, rows: list[Row], request: Request) -> None:
     """Choose the next token of every row; row r's distribution comes from ``states[state_of[r]]``, ascending."""
-    per = max(1, _LOGIT_BYTES // (4 * model.head.weight.shape[0]))
+    per = max(1, LOGIT_BYTES // (4 * model.head.weight.shape[0]))
     for first in range(0, len(rows), per):
         part = rows[first : first + per]
         used, of = np.unique(state_of[first : first + per], return_inverse=True)
