@@ -219,6 +219,28 @@ def test_a_group_reads_its_passages_in_one_session(tiny_reader, monkeypatch):
     assert opened[0].nbytes == 0  # let go at the end
 
 
+def test_what_is_kept_for_one_method_is_not_taken_from_the_cost_of_another(tiny_reader):
+    from fastreader.sure.pipeline import Job, run_group
+    from fastreader.sure.task import Readers
+
+    example, readers = two_questions()[0], Readers(tiny_reader)
+    first, usual = (
+        sure.Settings(**{**FIRST, "candidates_prompt": order}) for order in ("passages_first", "instruction_first")
+    )
+    jobs = [
+        Job(example, "sure", usual, readers),
+        Job(example, "sure", first, readers),
+        Job(example, "oracle", usual, readers),
+    ]
+    jobs[2] = replace(jobs[2], example=replace(example, answers=["Ada"]))
+    for job, outcome in zip(jobs, run_group(jobs), strict=True):
+        (alone,) = run_group([job])
+        assert list(alone.value.costs) == list(outcome.value.costs)
+        for stage, cost in alone.value.costs.items():
+            other = outcome.value.costs[stage]
+            assert (cost.given, cost.computed, cost.new) == (other.given, other.computed, other.new), stage
+
+
 def test_what_a_journal_has_is_not_read_again(tiny_reader, tmp_path, monkeypatch):
     """Killed after the summaries; the passages are not read again, and what reading them took is still told."""
     output = tmp_path / "out.jsonl"

@@ -56,6 +56,7 @@ class KeptReader:
         self.name = reader.name
         self.costs: dict[int, StageCost] = {}
         self._passages = passages
+        self._prefixes = {one.index: one.prefix for one in passages}
         self._journal = journal
         self._session: Any = None
         self._opened = False
@@ -107,13 +108,14 @@ class KeptReader:
         """As the reader's, passages read once."""
         return self._serving().generate(prompts, **options)
 
-    def known(self, prompts: Sequence[Sequence[int]]) -> int:
-        """How many tokens of the packed prompts are kept."""
-        if self._session is None:
+    def known(self, index: int, prompts: Sequence[Sequence[int]]) -> int:
+        """How many tokens of a program's packed prompts were kept for it; what was kept for others does not count."""
+        if self._session is None or index not in self._prefixes:
             return 0
-        kept, asked = [p.prefix for p in self._passages], list(prompts)
-        sizes = [len(PrefixTree.build([(tokens, ()) for tokens in part])) for part in (kept, asked, [*kept, *asked])]
-        return sizes[0] + sizes[1] - sizes[2]
+        prefix = self._prefixes[index]
+        asked = [(prompt, ()) for prompt in prompts]
+        together = PrefixTree.build([*asked, (prefix, ())])
+        return len(PrefixTree.build(asked)) + len(prefix) - len(together)
 
     def __enter__(self) -> KeptReader:
         return self

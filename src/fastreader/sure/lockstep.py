@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -105,7 +106,7 @@ def _call(members: list[_Running[T]], journal: Journal | None) -> None:
     requests = [one.pending for one in members if one.pending is not None]
     reader = members[0].readers.of(requests[0].stage)
     try:
-        answered = _ask(reader, requests)
+        answered = _ask(reader, requests, [one.index for one in members])
     except FastreaderError as error:
         if len(members) == 1:
             members[0].advance(None, error)
@@ -119,8 +120,10 @@ def _call(members: list[_Running[T]], journal: Journal | None) -> None:
         one.receive(replies, cost)
 
 
-def _ask(reader: ReaderProtocol, requests: Sequence[Request]) -> list[tuple[Replies, StageCost]]:
-    """One call for all requests, which are of one kind; each one's replies and cost."""
+def _ask(
+    reader: ReaderProtocol, requests: Sequence[Request], indices: Sequence[int]
+) -> list[tuple[Replies, StageCost]]:
+    """One call for all requests, which are of one kind, of programs of these indices; each one's replies and cost."""
     places: dict[Any, int] = {}  # of what is asked, in the call
     order: list[list[int]] = []
     asked: list[Any] = []
@@ -148,13 +151,14 @@ def _ask(reader: ReaderProtocol, requests: Sequence[Request]) -> list[tuple[Repl
             stop=first.stop,
             progress=False,
         )
-    known = reader.known if isinstance(reader, KeptReader) else None
+    kept = reader if isinstance(reader, KeptReader) else None
     answered = []
-    for request, row in zip(requests, order, strict=True):
+    for index, request, row in zip(indices, requests, order, strict=True):
         replies = [results[place] for place in row]
-        if len(requests) == 1 and len(asked) == len(row):
+        if kept is None and len(requests) == 1 and len(asked) == len(row):
             cost = stage_cost(request, replies, results.stats, results.seconds)
         else:
+            known = None if kept is None else functools.partial(kept.known, index)
             cost = packed_cost(request, replies, results.stats, results.seconds, known)
         answered.append((replies, cost))
     return answered
