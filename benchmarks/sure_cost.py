@@ -2,7 +2,11 @@
 
 The prompts are those SuRe makes for the questions with the reader in float32. Every way then runs them in a process of
 its own, in turn, several rounds. Each label is a call of its own for transformers. With "no cache at all" the keys and
-values are not even kept from one new token to the next.
+values are not even kept from one new token to the next: that takes minutes a question, so it has a number of questions
+and of rounds of its own, and is compared on these questions. The bars are at the end, each with pass or FAIL.
+
+    python benchmarks/sure_cost.py DATA                              all ways
+    python benchmarks/sure_cost.py --questions 1 --passages 2 --max-summary-tokens 4 --rounds 1    to see it work
 """
 
 from __future__ import annotations
@@ -14,26 +18,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import machine
 import torch
 import workloads
+from sure_cost_ways import SAME_TYPE, STAGES, UNCACHED, WAYS, child
 
 from fastreader import Passage, Reader, load_examples, sure
 
-RESULTS = Path(__file__).parent / "results"
-STAGES = ("summaries", "validity", "ranking")
-WAYS = {
-    "fastreader, fast": ("fastreader", "fast"),
-    "fastreader, exact": ("fastreader", "exact"),
-    "transformers one by one, bf16": ("transformers", "bfloat16"),
-    "transformers one by one, fp32": ("transformers", "float32"),
-    "transformers one by one, no cache at all, fp32": ("transformers_uncached", "float32"),
-}
-Replies = dict[str, list[Any]]
+RESULTS = Path(__file__).parent / "results" / "sure_cost.jsonl"
+SHARE, FASTER = 0.55, 2.0  # bars: prompt tokens of stages 2 to 4 computed at most; times faster at least
 
 
 def main() -> None:
@@ -45,7 +41,12 @@ def main() -> None:
     parser.add_argument("--max-summary-tokens", type=int, default=128)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ways", nargs="*", default=list(WAYS)[:-1], choices=list(WAYS), metavar="WAY")
+    parser.add_argument("--uncached-questions", type=int, default=1, help="for the ways without any cache")
+    parser.add_argument("--uncached-rounds", type=int, default=1)
+    parser.add_argument(
+        "--ways", nargs="+", default=list(WAYS), choices=list(WAYS), metavar="WAY", help="; ".join(WAYS)
+    )
+    parser.add_argument("--output", type=Path, default=RESULTS, help="results are appended here")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -55,29 +56,40 @@ def main() -> None:
     work = prepare(arguments)
     before = machine.gemm_rate(torch.float32)
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "work.json"
-        file.write_text(json.dumps(work))
-        for round_ in range(arguments.rounds):
-            for way in arguments.ways:
-                command = [sys.executable, __file__, "--model", arguments.model, "--child", *WAYS[way], str(file)]
-                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-                runs[way].append(json.loads(done.stdout))
-                print(f"round {round_ + 1}, {way}: {sum(runs[way][-1]['seconds'].values()):.2f} s", file=sys.stderr)
+    for round_ in range(arguments.rounds):
+        for way in arguments.ways:
+            if way in UNCACHED and round_ >= arguments.uncached_rounds:
+                continue
+            asked = work[: arguments.uncached_questions] if way in UNCACHED else work
+            runs[way].append(spawn(arguments.model, asked, way))
+            print(f"round {round_ + 1}, {way}: {total(runs[way][-1]):.2f} s", file=sys.stderr)
     after = machine.gemm_rate(torch.float32)
     record = {
         "time": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
+        "model": arguments.model,
         "machine": machine.describe(),
-        "questions": len(work),
         "k": arguments.k,
+        "passages": arguments.passages,
         "max_summary_tokens": arguments.max_summary_tokens,
         "loaded": after < 0.75 * before,
+        "tokens": tokens(work),
         "rows": {way: summary(runs[way], work) for way in runs},
     }
-    RESULTS.mkdir(exist_ok=True)
-    with (RESULTS / "sure_cost.jsonl").open("a") as stream:
+    record["bars"] = bars(record, runs)
+    arguments.output.parent.mkdir(exist_ok=True)
+    with arguments.output.open("a") as stream:
         stream.write(json.dumps(record) + "\n")
     print(table(record))
+
+
+def spawn(model: str, work: list[dict[str, Any]], way: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "work.json"
+        file.write_text(json.dumps(work))
+        command = [sys.executable, __file__, "--model", model, "--child", *WAYS[way], str(file)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 class Recorder:
@@ -136,121 +148,73 @@ def prepare(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return recorder.work
 
 
-def child(model: str, work: list[dict[str, Any]], way: str, precision: str) -> dict[str, Any]:
-    """Load, then run all requests once; seconds by stage, and what came out."""
-    run: Callable[[dict[str, Any]], list[Any]]
-    if way == "fastreader":
-        reader = Reader.load(model, precision=precision)
-
-        def run(request: dict[str, Any]) -> list[Any]:
-            return through_fastreader(reader, request)
-    else:
-        run = transformers_runner(model, getattr(torch, precision), use_cache=way == "transformers")
-    seconds = dict.fromkeys(STAGES, 0.0)
-    replies: list[Replies] = []
-    for question in work:
-        told: Replies = {}
-        for stage in STAGES:
-            started = time.perf_counter()
-            told[stage] = run(question[stage])
-            seconds[stage] += time.perf_counter() - started
-        replies.append(told)
-    return {"seconds": seconds, "replies": replies}
+def total(run: dict[str, Any], questions: int | None = None) -> float:
+    """Seconds of a run's first questions."""
+    return sum(sum(took.values()) for took in run["seconds"][:questions])
 
 
-def through_fastreader(reader: Reader, request: dict[str, Any]) -> list[Any]:
-    if not request["max_new_tokens"]:
-        return [r.logprob for r in reader.loglikelihood(request["prompts"])]
-    texts = reader.generate(request["prompts"], max_new_tokens=request["max_new_tokens"], stop=request["stop"])
-    return [generations[0].text for generations in texts]
-
-
-def transformers_runner(model: str, dtype: torch.dtype, use_cache: bool) -> Callable[[dict[str, Any]], list[Any]]:
-    import transformers
-
-    from fastreader.models.packaged import PACKAGED, folder_of
-
-    transformers.utils.logging.disable_progress_bar()
-    folder = folder_of(model) if model in PACKAGED else model
-    own = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-
-    @torch.inference_mode()
-    def run(request: dict[str, Any]) -> list[Any]:
-        if not request["max_new_tokens"]:
-            return [scored(own, *pair) for pair in request["prompts"]]
-        out = []
-        for prompt in request["prompts"]:
-            ids = torch.tensor([prompt])
-            whole = own.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=request["max_new_tokens"],
-                do_sample=False,
-                use_cache=use_cache,
-                stop_strings=request["stop"],
-                tokenizer=tokenizer,
-                pad_token_id=tokenizer.eos_token_id,
-            )
-            text = tokenizer.decode(whole[0, len(prompt) :], skip_special_tokens=True)
-            out.append(next((text[: text.index(s)] for s in request["stop"] if s in text), text))
-        return out
-
-    return run
-
-
-def scored(own: Any, context: list[int], continuation: list[int]) -> float:
-    ids = torch.tensor([context + continuation])
-    logits = own(input_ids=ids, use_cache=False).logits[0, len(context) - 1 : -1]
-    return float(logits.double().log_softmax(-1).gather(1, ids[0, len(context) :, None]).sum())
+def tokens(work: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """Prompt tokens given and computed by stage, of all questions."""
+    return {stage: [sum(q[stage][kind] for q in work) for kind in ("given", "computed")] for stage in STAGES}
 
 
 def summary(runs: list[dict[str, Any]], work: list[dict[str, Any]]) -> dict[str, Any]:
-    by_stage = {stage: statistics.median(run["seconds"][stage] for run in runs) for stage in STAGES}
-    pairs = [(run["replies"][i], question) for run in runs[:1] for i, question in enumerate(work)]
-    texts = [a.strip() == b.strip() for told, q in pairs for a, b in zip(*both(told, q, "summaries"), strict=True)]
-    errors = [abs(a - b) for told, q in pairs for s in STAGES[1:] for a, b in zip(*both(told, q, s), strict=True)]
+    questions = len(runs[0]["seconds"])
+    pairs = list(zip(runs[0]["replies"], work, strict=False))
+    texts = [a.strip() == b.strip() for told, q in pairs for a, b in both(told, q, "summaries")]
+    errors = [abs(a - b) for told, q in pairs for stage in STAGES[1:] for a, b in both(told, q, stage)]
     return {
-        "seconds": statistics.median(sum(run["seconds"].values()) for run in runs),
-        "seconds_all": [sum(run["seconds"].values()) for run in runs],
-        "by_stage": by_stage,
-        "given": sum(question[stage]["given"] for question in work for stage in STAGES),
-        "computed": sum(question[stage]["computed"] for question in work for stage in STAGES),
-        "stage_2": [sum(q["summaries"][kind] for q in work) for kind in ("given", "computed")],
-        "new": sum(question["summaries"]["new"] for question in work),
+        "questions": questions,
+        "seconds_all": [total(run) for run in runs],
+        "by_stage": {s: statistics.median(sum(q[s] for q in run["seconds"]) for run in runs) for s in STAGES},
         "same_texts": sum(texts),
         "texts": len(texts),
         "label_error_max": max(errors),
     }
 
 
-def both(told: Replies, question: dict[str, Any], stage: str) -> tuple[list[Any], list[Any]]:
-    return told[stage], question[stage]["expected"]
+def both(told: dict[str, list[Any]], question: dict[str, Any], stage: str) -> list[tuple[Any, Any]]:
+    return list(zip(told[stage], question[stage]["expected"], strict=True))
+
+
+def bars(record: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What was to be reached, what was, and whether: tokens, and our seconds beside transformers' of the same type."""
+    given, computed = (sum(part[i] for part in record["tokens"].values()) for i in (0, 1))
+    second = record["tokens"]["summaries"][1] / record["tokens"]["summaries"][0]
+    found = [
+        bar("prompt tokens of stages 2 to 4 computed, share", computed / given, SHARE, most=True),
+        bar("prompt tokens of stage 2 computed, share", second, 1 / record["k"] + 0.05, most=True),
+    ]
+    for ours in (way for way in runs if WAYS[way][0] == "fastreader"):
+        for theirs in (way for way in runs if WAYS[way][0] != "fastreader"):
+            if WAYS[theirs][1] == SAME_TYPE[WAYS[ours][1]]:
+                count = len(runs[theirs][0]["seconds"])
+                mine, other = (statistics.median(total(run, count) for run in runs[way]) for way in (ours, theirs))
+                found.append(bar(f"{ours}: times faster than {theirs}", other / mine, FASTER, most=False))
+    return found
+
+
+def bar(name: str, value: float, bound: float, *, most: bool) -> dict[str, Any]:
+    reached = value <= bound if most else value >= bound
+    return {"name": name, "value": value, "bound": bound, "most": most, "reached": reached}
 
 
 def table(record: dict[str, Any]) -> str:
-    best = min(row["seconds"] for row in record["rows"].values())
-    lines = [
-        "| way | seconds (min .. max) | times the fastest | summaries | validity | ranking | same texts | labels |"
-    ]
+    lines = ["| way | questions | seconds (min .. max) | summaries | validity | ranking | same texts | labels |"]
     lines.append("|-|-|-|-|-|-|-|-|")
     for way, row in record["rows"].items():
         spread = f"{min(row['seconds_all']):.2f} .. {max(row['seconds_all']):.2f}"
         stages = " | ".join(f"{row['by_stage'][stage]:.2f}" for stage in STAGES)
         lines.append(
-            f"| {way} | {row['seconds']:.2f} ({spread}) | {row['seconds'] / best:.1f} | {stages} "
+            f"| {way} | {row['questions']} | {statistics.median(row['seconds_all']):.2f} ({spread}) | {stages} "
             f"| {row['same_texts']} of {row['texts']} | {row['label_error_max']:.4f} |"
         )
-    row = next(iter(record["rows"].values()))
-    given, computed = row["stage_2"]
     note = " **The machine was loaded: do not quote these times.**" if record["loaded"] else ""
-    share, second = row["computed"] / row["given"], computed / given
-    k, processor = record["k"], record["machine"]["processor"]
-    return "\n".join(lines) + (
-        f"\n\n{record['questions']} questions, K = {k}, {processor}. Prompt tokens of stages 2 to 4: {row['given']:,} "
-        f"given, {row['computed']:,} ({share:.1%}) computed by fastreader; of stage 2 {second:.1%}; {row['new']:,} new "
-        f"tokens. Labels: largest difference to the reader in float32, nats.{note}"
-    )
+    lines += ["", f"K = {record['k']}, {record['machine']['processor']}. Labels: largest difference in nats.{note}", ""]
+    for one in record["bars"]:
+        limit = f"at {'most' if one['most'] else 'least'} {one['bound']:.2f}"
+        lines.append(f"- {one['name']}: {one['value']:.3f}, {limit}: {'pass' if one['reached'] else 'FAIL'}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

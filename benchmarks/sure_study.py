@@ -1,34 +1,37 @@
 """SuRe and the methods it is compared with, on real questions: exact match, F1 and containment with 95% intervals.
 
-For each question all methods run in step, so that what they ask alike is asked once. Every reply is on the disk as soon
-as it is there: a stopped run continues where it was. Without DATA the table of what --output holds is written.
+For each question all rows run in step, so that what they ask alike is asked once. Every reply is on the disk as soon as
+it is there: a stopped run continues where it was, with the same rows or more. Without DATA the table of what --output
+holds is written. An answer that fails is named and left out; the next run tries it again.
+
+    python benchmarks/sure_study.py DATA --output study.jsonl --table study.md
+    python benchmarks/sure_study.py DATA --output study.jsonl --methods base sure sure+k=4 sure+judge=MODEL
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import hashlib
+import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sure_rows import ROWS, Row, parse_row
+
 from fastreader import Example, Reader, load_examples, sure
 from fastreader.answers import contained, exact_match, f1
+from fastreader.errors import InputError
 from fastreader.jsonl import iter_results
 from fastreader.statistics import bootstrap, paired_bootstrap
-from fastreader.sure.pipeline import run_group
+from fastreader.sure.pipeline import Job, run_group
 from fastreader.sure.store import Store
 from fastreader.sure.task import Readers
-from fastreader.sure.variants import METHODS, find_method
 
-METHODS_OF_THE_STUDY = [
-    *("no_retrieval", "base@1", "base@5", "base", "base@20"),
-    *("summaries", "ranking", "validity", "sure@5", "sure", "oracle"),
-    *("multiple_choice", "generic_summary", "chain_of_thought", "self_verification", "selection_inference"),
-    *("rerank", "replug", "top1_retriever", "top1_question", "top1_reader", "top1_generic", "top1_sure"),
-]
 MEASURES = {"EM": exact_match, "F1": f1, "contained": contained}
+POOL = 8  # questions at the end of the data that are shown with their answers, at most
 
 
 def main() -> None:
@@ -38,71 +41,96 @@ def main() -> None:
     parser.add_argument("--table", type=Path, help="write the Markdown table here, too")
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--passages", type=int, default=10, help="of methods without @N")
-    parser.add_argument("--methods", nargs="*", default=METHODS_OF_THE_STUDY, metavar="METHOD")
-    parser.add_argument("--shots", type=int, default=0, help="answered questions for the few-shot methods")
+    parser.add_argument("--methods", nargs="+", default=ROWS, metavar="METHOD[@N][+NAME=VALUE]")
     parser.add_argument("--group", type=int, default=1, help="questions run together")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--precision", default="fast")
     parser.add_argument("--k", type=int, default=2)
-    parser.add_argument("--mode", default="loglikelihood")
     parser.add_argument("--max-summary-tokens", type=int, default=128)
     arguments = parser.parse_args()
-    if arguments.data:
-        study(arguments)
-    table = report(list(iter_results(arguments.output)))
+    failed = 0
+    try:
+        if arguments.data:
+            failed = study(arguments)
+    except InputError as error:
+        sys.exit(f"error: {error}")
+    table = report(list(iter_results(arguments.output)) if arguments.output.exists() else [])
     print(table)
     if arguments.table:
         arguments.table.write_text(table + "\n")
+    if failed:
+        sys.exit(f"{failed} answers failed; the same command tries them again")
 
 
-def study(arguments: argparse.Namespace) -> None:
-    few_shot = [m for m in METHODS if m.endswith("few_shot")] if arguments.shots else []
-    plain = [m for m in arguments.methods if m not in few_shot]
-    for method in plain:
-        find_method(method)
+def study(arguments: argparse.Namespace) -> int:
+    """Answer all that has no answer yet; how many failed."""
+    rows = [parse_row(name) for name in arguments.methods]
     examples = load_examples(arguments.data)
     asked = examples[: arguments.questions]
-    # The answered questions come from the end of the data, behind all that are asked.
-    shots = (
-        [(e.question, e.answers[0]) for e in examples[arguments.questions :][-arguments.shots :]] if few_shot else []
-    )
-    settings = sure.Settings(k=arguments.k, mode=arguments.mode, max_summary_tokens=arguments.max_summary_tokens)
-    with_shots = sure.Settings(**{**vars(settings), "shots": shots})
-    readers = Readers(Reader.load(arguments.model, precision=arguments.precision))
-    facts = {"options": with_shots.to_dict(), "readers": readers.describe(), "passages": arguments.passages}
+    shown = max(row.shots for row in rows)
+    if shown > POOL:
+        raise InputError(f"--methods: at most +shots={POOL}, got {shown}")
+    if len(asked) + shown > len(examples):
+        raise InputError(
+            f"--questions: the last {shown} of {len(examples)} questions are shown with their answers; at most "
+            f"{len(examples) - shown} can be asked"
+        )
+    pool = [[e.question, e.answers[:1]] for e in examples[-POOL:]]
+    settings = sure.Settings(k=arguments.k, max_summary_tokens=arguments.max_summary_tokens)
+    load = functools.cache(lambda name: Reader.load(name, precision=arguments.precision))
+    readers = Readers(load(arguments.model))
+    facts = {
+        "options": settings.to_dict(),
+        "readers": readers.describe(),
+        "passages": arguments.passages,
+        "shown": hashlib.sha256(json.dumps(pool).encode()).hexdigest()[:16],
+    }
+    failed = 0
     with Store(arguments.output, facts, resume=True) as store:
         for start in range(0, len(asked), arguments.group):
             chunk = list(enumerate(asked))[start : start + arguments.group]
-            for options, methods in ((settings, plain), (with_shots, few_shot)):
-                items = [
-                    (f"{i}/{method}", limited(example, method, arguments.passages), method)
-                    for i, example in chunk
-                    for method in methods
-                ]
-                answer(store, items, options, readers)
+            jobs = {
+                f"{i}/{row.name}": row.job(
+                    limited(example, row, arguments.passages),
+                    settings,
+                    readers,
+                    examples[len(examples) - shown :],
+                    load,
+                )
+                for i, example in chunk
+                for row in rows
+            }
+            failed += answer(store, jobs)
             print(f"{start + len(chunk)} of {len(asked)}", file=sys.stderr)
-        store.finish()
+        if not failed:
+            store.finish()
+    return failed
 
 
-def limited(example: Example, method: str, passages: int) -> Example:
-    """The example with the passages a method reads."""
-    count = int(method.partition("@")[2] or passages)
-    return Example(example.question, example.passages[:count], answers=example.answers)
+def limited(example: Example, row: Row, passages: int) -> Example:
+    """The example with the passages a row reads."""
+    return Example(example.question, example.passages[: row.count(passages)], answers=example.answers)
 
 
-def answer(store: Store, items: Sequence[tuple[str, Example, str]], settings: sure.Settings, readers: Readers) -> None:
-    todo = [item for item in items if store.result(item[0], item[1]) is None]
-    outcomes = run_group([(e, m) for _, e, m in todo], settings, readers, store.journal([key for key, _, _ in todo]))
-    for (key, example, _), outcome in zip(todo, outcomes, strict=True):
-        if outcome.error is not None:
-            raise outcome.error
-        assert outcome.value is not None
+def answer(store: Store, jobs: dict[str, Job]) -> int:
+    """Do the jobs that have no result, keep and measure what comes out; how many failed."""
+    todo = [key for key, job in jobs.items() if store.result(key, job.example) is None]
+    failed = 0
+    for key, outcome in zip(todo, run_group([jobs[key] for key in todo], store.journal(todo)), strict=True):
+        if outcome.value is None:
+            failed += 1
+            print(f"failed: {key}: {outcome.error}", file=sys.stderr)
+            continue
+        example = jobs[key].example
         measures = {name: measure(outcome.value.answer, example.answers) for name, measure in MEASURES.items()}
         store.keep(key, example, outcome.value, measures=measures)
+    return failed
 
 
 def report(rows: list[dict[str, Any]]) -> str:
     """The Markdown table: a row a method, in percent with 95% bootstrap intervals over questions."""
+    if not rows:
+        return "No answers yet."
     by_method: dict[str, dict[str, dict[str, Any]]] = {}
     for row in rows:
         question, _, method = row["id"].partition("/")

@@ -41,11 +41,26 @@ class ScriptedReader:
             TreeStats(len(pairs), given, given, len(pairs)),
         )
 
-    def generate(self, prompts: Iterable[Any], *, n: int = 1, **options: Any) -> Results[list[Generation]]:
+    def written(self, prompt: str, i: int, stop: Sequence[str]) -> tuple[str, str]:
+        """A text up to the first stop string, and what ended it."""
+        text = self.write(prompt, i)
+        places = [text.index(s) for s in stop if s in text]
+        return (text[: min(places)], "stop") if places else (text, "end")
+
+    def generate(
+        self, prompts: Iterable[Any], *, n: int = 1, stop: Sequence[str] = (), **options: Any
+    ) -> Results[list[Generation]]:
         texts = list(prompts)
         self.prompts += texts
         given = sum(len(t.split()) for t in texts)
         return Results(
-            [[Generation(self.write(t, i), [], "end", len(t.split())) for i in range(n)] for t in texts],
+            [
+                [
+                    Generation(text, [], finish, len(t.split()))
+                    for i in range(n)
+                    for text, finish in [self.written(t, i, stop)]
+                ]
+                for t in texts
+            ],
             TreeStats(len(texts), given, given, 0),
         )

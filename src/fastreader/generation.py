@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,80 +14,19 @@ from torch import Tensor
 
 from fastreader.errors import ContextOverflowError, InputError, NumericsError
 from fastreader.models.adapter import TreeModel
+from fastreader.models.head import LOGIT_BYTES
 from fastreader.models.kept import Kept
 from fastreader.models.kv import KeyValues, Reuse
 from fastreader.models.rows import RowKeys
 from fastreader.progress import track
 from fastreader.protocol import Generation, Results, TextOrTokens
-from fastreader.sampling import Sampling, choose, row_generator
-from fastreader.stopping import Decode, StopWatch, check_stop, cut
+from fastreader.sampling import Sampling, check_count, choose, row_generator
+from fastreader.stopping import StopWatch, check_stop
 from fastreader.tree import IntArray, PrefixTree, TreeStats
+from fastreader.writing import Request, Row, written
 
 if TYPE_CHECKING:
     from fastreader.reader import Reader
-
-_LOGIT_BYTES = 64 << 20  # logits held at once
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked of every row.
-
-    Attributes:
-        max_new_tokens: tokens a row writes at most.
-        sampling: how tokens are drawn.
-        end: tokens by which the model ends its text.
-        stop: stop strings.
-        stop_tokens: the caller's stop tokens.
-        token_logprobs: whether log-probabilities are asked for.
-    """
-
-    max_new_tokens: int
-    sampling: Sampling
-    end: frozenset[int]
-    stop: tuple[str, ...]
-    stop_tokens: frozenset[int]
-    token_logprobs: bool
-
-
-@dataclass(eq=False)
-class Row:
-    """One text being written.
-
-    Attributes:
-        prompt: token ids.
-        room: tokens that may be written before the context is full, or max_new_tokens.
-        draw: its random numbers.
-        watch: looks for stop strings.
-        truncated: tokens dropped from the prompt's left.
-        tokens: what it wrote.
-        logprobs: of each, nats; empty unless asked for.
-        finish: see `Generation`; "" while it is being written.
-    """
-
-    prompt: Sequence[int]
-    room: int
-    draw: np.random.Generator
-    watch: StopWatch
-    truncated: int = 0
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    finish: str = ""
-
-    def add(self, token: int, logprob: float | None, request: Request) -> None:
-        """Write one more token, and see whether it is the last."""
-        if token in request.stop_tokens:
-            self.finish = "stop"
-        elif token in request.end:
-            self.finish = "end"
-        else:
-            self.tokens.append(token)
-            if logprob is not None:
-                self.logprobs.append(logprob)
-            if self.watch.found(self.tokens):
-                self.finish = "stop"
-            elif len(self.tokens) >= self.room:
-                self.finish = "length"
 
 
 def generate(
@@ -109,10 +47,8 @@ def generate(
 ) -> Results[list[Generation]]:
     """As `Reader.generate`, which documents the arguments; what of the prompts is in `kept` is not read again."""
     started = time.perf_counter()
-    if max_new_tokens < 1:
-        raise InputError(f"max_new_tokens: expected at least 1, got {max_new_tokens}")
-    if n < 1:
-        raise InputError(f"n: expected at least 1, got {n}")
+    check_count("max_new_tokens", max_new_tokens)
+    check_count("n", n)
     if isinstance(prompts, str):
         raise InputError(f"prompts: expected a list of prompts, got the text {prompts[:60]!r}")
     if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
@@ -148,18 +84,18 @@ def generate(
             contexts = [([*row.prompt, *row.tokens], ()) for row in waiting]
             for tree in reader.plan(contexts, max_tokens, new_tokens=max_new_tokens):
                 members = [waiting[i] for i in tree.sequence_ids]
-                written = sum(len(row.tokens) for row in members)
+                before = sum(len(row.tokens) for row in members)
                 reuse = None if kept is None else kept.reuse(tree)
                 run(reader._model, reader._lock, tree, reuse, members, request, advance)
-                written = sum(len(row.tokens) for row in members) - written
+                new = sum(len(row.tokens) for row in members) - before
                 read = tree.stats if reuse is None else reuse.stats(tree.stats)
-                scored = written if token_logprobs else 0
-                stats = stats + TreeStats(0, written, read.computed + written, scored, read.reused)
+                scored = new if token_logprobs else 0
+                stats = stats + TreeStats(0, new, read.computed + new, scored, read.reused)
                 passes += 1
             waiting = [row for row in waiting if not row.finish]
     given = sum(len(row.prompt) for row in rows)
     stats = stats + TreeStats(len(rows), given, 0, 0)
-    texts = [_generation(row, reader.encoder.text, request) for row in rows]
+    texts = [written(row, reader.encoder.text, request) for row in rows]
     grouped = [texts[i : i + n] for i in range(0, len(texts), n)]
     return Results(grouped, stats, passes, time.perf_counter() - started)
 
@@ -219,7 +155,7 @@ def run(
 
 def _write(model: TreeModel, states: Tensor, state_of: IntArray, rows: list[Row], request: Request) -> None:
     """Choose the next token of every row; row r's distribution comes from ``states[state_of[r]]``, ascending."""
-    per = max(1, _LOGIT_BYTES // (4 * model.head.weight.shape[0]))
+    per = max(1, LOGIT_BYTES // (4 * model.head.weight.shape[0]))
     for first in range(0, len(rows), per):
         part = rows[first : first + per]
         used, of = np.unique(state_of[first : first + per], return_inverse=True)
@@ -263,16 +199,3 @@ def _fitted(
             f"max_new_tokens: {max_new_tokens} tokens leave no room for a prompt in the context of {name}, {limit}"
         )
     return tokens[-kept:]
-
-
-def _generation(row: Row, decode: Decode, request: Request) -> Generation:
-    text = decode(row.tokens)
-    shortened = cut(text, request.stop)
-    return Generation(
-        text=text if shortened is None else shortened,
-        token_ids=row.tokens,
-        finish=row.finish if shortened is None else "stop",
-        prompt_tokens=len(row.prompt),
-        token_logprobs=row.logprobs if request.token_logprobs else None,
-        truncated=row.truncated,
-    )

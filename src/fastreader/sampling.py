@@ -39,12 +39,22 @@ class Sampling:
     top_p: float | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+        if not (_is_number(self.temperature) and math.isfinite(self.temperature) and self.temperature >= 0):
             raise InputError(f"temperature: expected a finite number of at least 0, got {self.temperature!r}")
-        if self.top_k is not None and self.top_k < 1:
-            raise InputError(f"top_k: expected at least 1 or None, got {self.top_k!r}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
+        if self.top_k is not None:
+            check_count("top_k", self.top_k, "at least 1 or None")
+        if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
             raise InputError(f"top_p: expected a number in (0, 1] or None, got {self.top_p!r}")
+
+
+def check_count(name: str, value: object, expected: str = "at least 1") -> None:
+    """Raise InputError unless `value` is a whole number from 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise InputError(f"{name}: expected {expected}, got {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def row_generator(seed: int, prompt: Sequence[int], sample: int) -> np.random.Generator:
@@ -67,7 +77,9 @@ def choose(logits: Tensor, sampling: Sampling, uniforms: Sequence[float]) -> Ten
     """
     if sampling.temperature == 0:
         return logits.argmax(dim=-1)
-    scaled = logits / sampling.temperature
+    # From the highest down, and by a number the type can hold, so that a tiny temperature leaves 0 and -inf.
+    lowered = logits - logits.amax(dim=-1, keepdim=True)
+    scaled = lowered.div_(max(sampling.temperature, torch.finfo(logits.dtype).tiny))
     tokens, weights = _kept(scaled, sampling)
     chosen = invert(weights, torch.tensor(uniforms, dtype=torch.float64, device=logits.device))
     return chosen if tokens is None else tokens.gather(1, chosen[:, None])[:, 0]

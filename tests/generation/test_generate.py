@@ -223,6 +223,33 @@ def test_memory_decides_the_split(tiny_reader, monkeypatch):
         tiny_reader.generate(PROMPTS, max_new_tokens=2000)
 
 
+def test_choosing_tokens_takes_memory_too(tiny_reader, monkeypatch):
+    """The logits of all rows, in several copies, and an LM head that is laid out at the first token."""
+    head = tiny_reader._model.logits
+    assert head.bytes_to_choose(10) == 6 * 10 * 261 * 4
+    assert head.bytes_to_choose(10**9) == 6 * (64 << 20)
+    size = tiny_reader._model.bytes_per_token + tiny_reader._model.key_value_bytes
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 400 * size)
+    sequences = [(p, ()) for p in PROMPTS]
+    assert len(tiny_reader.plan(sequences, new_tokens=2)) == 1
+    monkeypatch.setattr(type(head), "bytes_to_choose", lambda self, rows: 200 * size)
+    assert len(tiny_reader.plan(sequences, new_tokens=2)) > 1
+    assert len(tiny_reader.plan(sequences)) == 1  # scoring chooses none
+
+
+@pytest.mark.parametrize("precision", ["fast", "high"])
+def test_a_head_laid_out_for_the_kernels_is_counted_until_it_is(precision):
+    reader = Reader.load((tiny_llama().to(torch.bfloat16), byte_tokenizer()), precision=precision)
+    head = reader._model.logits
+    before = head.bytes_to_choose(1)
+    reader.generate([SHARED], max_new_tokens=1)
+    after = head.bytes_to_choose(1)
+    assert after == 6 * 261 * 4
+    packed = getattr(head._weight, "data", None)
+    if type(head._weight).__name__ == "PackedWeight":
+        assert 0.9 * packed.nbytes <= before - after <= packed.nbytes
+
+
 def test_keys_take_the_memory_that_was_estimated(tiny_reader, monkeypatch):
     recorded = []
     whole = tiny_reader._model.hidden
@@ -242,7 +269,7 @@ def test_logits_in_parts(tiny_reader, monkeypatch):
 
     settings = {**DRAWN, "n": 3, "token_logprobs": True}
     want = tiny_reader.generate(PROMPTS, **settings)
-    monkeypatch.setattr(generation, "_LOGIT_BYTES", 1)
+    monkeypatch.setattr(generation, "LOGIT_BYTES", 1)
     assert tokens(tiny_reader.generate(PROMPTS, **settings)) == tokens(want)
 
 
@@ -259,6 +286,8 @@ def test_prompts_as_text_and_as_tokens(tiny_reader):
     ("arguments", "message"),
     [
         ({"max_new_tokens": 0}, "max_new_tokens: expected at least 1, got 0"),
+        ({"max_new_tokens": "5"}, "max_new_tokens: expected at least 1, got '5'"),
+        ({"n": 1.5}, "n: expected at least 1, got 1.5"),
         ({"n": 0}, "n: expected at least 1, got 0"),
         ({"temperature": -1.0}, "temperature: .*got -1.0"),
         ({"temperature": float("nan")}, "temperature: .*got nan"),

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastreader.errors import InputError
 from fastreader.sampling import Sampling, choose, invert, row_generator
 
 
@@ -62,6 +63,30 @@ def test_flat_distributions_need_the_whole_vocabulary():
 def test_temperature_0_takes_the_most_likely():
     logits = logits_of(4, 100)
     assert choose(logits, Sampling(0.0, top_k=3, top_p=0.1), []).tolist() == logits.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-30, 1e-40, 5e-324])
+@pytest.mark.parametrize("more", [{}, {"top_k": 3}, {"top_p": 0.5}])
+def test_tiny_temperatures_take_the_most_likely(temperature, more):
+    logits = logits_of(4, 300)
+    assert choose(logits, Sampling(temperature, **more), [0.0, 0.3, 0.6, 0.99]).tolist() == logits.argmax(-1).tolist()
+    tied = torch.tensor([[1.0, 2.0, 2.0]])
+    assert [choose(tied, Sampling(temperature), [u]).item() for u in (0.0, 0.49, 0.51, 0.99)] == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"top_k": 2.5}, "top_k: expected at least 1 or None, got 2.5"),
+        ({"top_k": True}, "top_k: expected at least 1 or None, got True"),
+        ({"temperature": "a"}, "temperature: expected a finite number of at least 0, got 'a'"),
+        ({"temperature": None}, "temperature: .*got None"),
+        ({"top_p": "most"}, "top_p: expected a number in .*got 'most'"),
+    ],
+)
+def test_values_of_another_kind_are_refused(values, message):
+    with pytest.raises(InputError, match=message):
+        Sampling(**values)
 
 
 def test_rows_are_drawn_apart():

@@ -61,14 +61,16 @@ def test_several_prefixes_and_a_split_pass(tiny_reader):
 
 
 def test_prefixes_read_in_several_passes(tiny_reader, monkeypatch):
-    """Where one pass cannot hold them all, tokens that two passes read are kept twice but found once."""
+    """Where one pass cannot hold them all, tokens that two passes read are kept once."""
     prefixes = [PREFIX, PREFIX[:20] + [7] * 10, [9] * 20]
     plain = [r.logprob for r in tiny_reader.loglikelihood(REQUESTS)]
     whole = tiny_reader.plan
     monkeypatch.setattr(tiny_reader, "plan", lambda s, m=None, new_tokens=0: whole(s, 30, new_tokens=new_tokens))
-    kept = tiny_reader.session(*prefixes)
+    size = (25 + 10 + 20) * tiny_reader._model.key_value_bytes
+    kept = tiny_reader.session(*prefixes, max_bytes=size)
     monkeypatch.undo()
     assert kept.stats.computed > 25 + 10 + 20
+    assert kept.nbytes == size
     assert [r.logprob for r in kept.loglikelihood(REQUESTS)] == pytest.approx(plain, abs=1e-4)
     assert kept.loglikelihood([([9] * 20 + [5], [6])]).stats.reused == 20
 

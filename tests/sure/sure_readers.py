@@ -107,7 +107,7 @@ class TokenReader(ScriptedReader):
         return [0, *(t for piece in pieces for t in self.encode(piece)), *self.encode(lead)]
 
     def continuation(self, text, *, end=False, **options):
-        return self.encode(" " + text)
+        return self.encode(" " + text + ("\n" if end else ""))
 
     def check(self, tokens) -> None:
         if self.max_length is not None and len(tokens) > self.max_length:
@@ -123,16 +123,16 @@ class TokenReader(ScriptedReader):
             [Loglikelihood(self.rate(self.decode(c), self.decode(t).strip()), len(t), False) for c, t in pairs], stats
         )
 
-    def generate(self, prompts, *, n=1, **options):
+    def generate(self, prompts, *, n=1, stop=(), **options):
         texts = list(prompts)
         self.calls.append(("generate", len(texts)))
         for prompt in texts:
             self.check(prompt)
         out = [
             [
-                Generation(text, self.encode(text), "end", len(p))
+                Generation(text, self.encode(text), finish, len(p))
                 for i in range(n)
-                for text in [self.write(self.decode(p), i)]
+                for text, finish in [self.written(self.decode(p), i, stop)]
             ]
             for p in texts
         ]

@@ -162,6 +162,55 @@ def test_a_question_that_fails_is_skipped_and_named(run, questions):
     assert "skipped: id 3: too long" in text.stderr
 
 
+def test_a_question_the_method_cannot_answer_is_skipped_and_named(run, questions):
+    rows = questions.read_text().splitlines()
+    questions.write_text("\n".join([rows[0], json.dumps({**json.loads(rows[1]), "answers": []}), rows[2]]) + "\n")
+    text = run(questions, "--method", "oracle", "-f", "json", "--skip-errors", expect=3)
+    assert [row["id"] for row in json.loads(text.stdout)] == ["0", "2"]
+    assert "skipped: id 1: method 'oracle': needs answers, got none" in text.stderr
+
+
+def test_answered_questions_are_shown(run, questions, tmp_path):
+    shots = tmp_path / "shots.jsonl"
+    row = {"question": "Who wrote Faust?", "answers": ["Goethe", "Johann"], "ctxs": [{"text": "Not shown."}]}
+    shots.write_text(json.dumps(row) + "\n")
+    done = run(questions, "--method", "base_few_shot", "--shots", shots, "--limit", 1)
+    assert "Question: Who wrote Faust?\nAnswer: Goethe\n" in done.reader.prompts[0]
+    assert "Not shown" not in done.reader.prompts[0]
+    shots.write_text(json.dumps({**row, "question": "Who?", "answers": []}) + "\n")
+    failed = run(questions, "--method", "base_few_shot", "--shots", shots, expect=2)
+    assert "has no answer for the question 'Who?'" in failed.stderr
+    assert "needs shots, got none" in run(questions, "--method", "sure_few_shot", expect=2).stderr
+
+
+def test_how_passages_are_weighed_and_packed(run, questions, monkeypatch):
+    given = {}
+    whole = sure.answer_many
+    monkeypatch.setattr(sure, "answer_many", lambda *a, **options: given.update(options) or whole(*a, **options))
+    options = ("--weights", "equal", "--encoder", "x", "--group", "2", "--candidates-prompt", "passages_first")
+    (row, *_) = json.loads(run(questions, "--method", "rerank", *options, "-f", "json").stdout)
+    assert row["details"]["weights"] == [1.0]
+    assert (given["encoder"], given["group"], given["candidates_prompt"]) == ("x", 2, "passages_first")
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "value"),
+    [
+        ("moi", "--candidates", "3"),
+        ("moi", "--mode", "generate"),
+        ("moi", "--max-summary-tokens", "5"),
+        ("moi", "--shots", "file"),
+        ("sure", "--bias", "file"),
+        ("base@5", "--order", "descending"),
+    ],
+)
+def test_an_option_the_method_has_no_use_for_is_refused(run, method, option, value):
+    assert (
+        f"{option}: --method {method} has no use for it"
+        in run(*ONE, "--method", method, option, value, expect=2).stderr
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

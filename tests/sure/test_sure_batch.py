@@ -100,6 +100,32 @@ def test_an_empty_question_is_an_error_of_its_own():
     assert failed[0][0] == 1
 
 
+def test_a_question_a_method_cannot_answer_is_an_error_of_its_own(tmp_path):
+    questions = [*examples(1), Example("Without?", [], id="bare"), *examples(3)[2:]]
+    failed = []
+    results = answers(
+        ScriptedReader(**script()), questions, method="rerank", on_error=lambda *e: failed.append((e[0], str(e[2])))
+    )
+    assert [r.id for r in results] == ["q0", "q2"]
+    assert failed == [(1, "method 'rerank': needs passages, got none")]
+    with pytest.raises(InputError, match="example bare: method 'rerank': needs passages, got none"):
+        answers(ScriptedReader(**script()), questions, method="rerank", output=tmp_path / "out.jsonl")
+    assert [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == ["q0", "q2"]
+
+
+def test_a_chat_template_the_reader_lacks_is_an_error_of_each_question(tmp_path):
+    from support import byte_tokenizer, tiny_llama
+
+    from fastreader import Reader
+
+    reader = Reader.load((tiny_llama(), byte_tokenizer()), precision="exact")
+    failed = []
+    options = {"template": sure.SureTemplate(chat=True), "candidates_prompt": "passages_first"}
+    assert answers(reader, examples(2), on_error=lambda *e: failed.append(str(e[2])), **options) == []
+    assert len(failed) == 2
+    assert all("no chat template" in error for error in failed)
+
+
 class Killed(BaseException):
     """Stands for the process being killed."""
 
@@ -174,12 +200,13 @@ def test_group_is_checked(group):
 
 
 def test_equal_greedy_prompts_of_several_methods_are_written_once():
-    from fastreader.sure.pipeline import run_group
+    from fastreader.sure.pipeline import Job, run_group
     from fastreader.sure.task import Readers
 
     reader = TokenReader(**script())
-    items = [(examples(1)[0], name) for name in ("sure", "ranking", "multiple_choice")]
-    outcomes = run_group(items, sure.Settings(mode="generate"), Readers(reader))
+    settings = sure.Settings(mode="generate")
+    names = ("sure", "ranking", "multiple_choice")
+    outcomes = run_group([Job(examples(1)[0], name, settings, Readers(reader)) for name in names])
     assert [o.value.method for o in outcomes] == ["sure", "ranking", "multiple_choice"]
     assert reader.calls[0] == ("generate", 1)
     assert ("generate", 2) in reader.calls  # both summaries, once for both methods

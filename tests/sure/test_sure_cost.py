@@ -166,29 +166,102 @@ def test_a_packed_question_costs_what_it_costs_alone(tiny_reader):
             )
 
 
-def test_passages_that_stand_first_are_read_once(tiny_reader):
-    """A real run with a session between the stages: the texts of a run without it, and fewer tokens computed."""
-    passages = ["Ada was the last of them all, and nobody came after her. " * 4, "Bo was not."]
-    options = {"max_candidate_tokens": 20, "max_summary_tokens": 8, "candidates_prompt": "passages_first"}
-    kept = sure.answer(tiny_reader, "Who was last?", passages, **options)
-    without = next(
-        sure.answer_many(
-            tiny_reader,
-            [Example(q, [Passage(p) for p in passages]) for q in ("Who was last?", "Who was first?")],
-            group=2,
-            **options,
-        )
+FIRST = {"max_candidate_tokens": 20, "max_summary_tokens": 8, "candidates_prompt": "passages_first"}
+LONG = "Ada was the last of them all, and nobody came after her. " * 4
+
+
+def two_questions():
+    return [
+        Example("Who was last?", [Passage(LONG), Passage("Bo was not.")]),
+        Example("Who was first?", [Passage("Bo was first. " * 9), Passage("Cy was not.")]),
+    ]
+
+
+class WithoutSessions:
+    """The same reader, which cannot keep a prefix."""
+
+    def __init__(self, reader):
+        self.name, self.describe, self.max_length = reader.name, reader.describe, reader.max_length
+        self.prompt, self.continuation = reader.prompt, reader.continuation
+        self.loglikelihood, self.generate = reader.loglikelihood, reader.generate
+
+
+@pytest.mark.parametrize("method", ["sure", "sure@1"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_passages_that_stand_first_are_read_once(tiny_reader, count, method):
+    """Real runs with a session between the stages: the texts of a run without it, and fewer tokens computed."""
+    examples = two_questions()[:count]
+    together = list(sure.answer_many(tiny_reader, examples, method=method, group=2, **FIRST))
+    apart = list(sure.answer_many(WithoutSessions(tiny_reader), examples, method=method, group=2, **FIRST))
+    for example, kept, without in zip(examples, together, apart, strict=True):
+        assert next(iter(kept.costs)) == "passages"
+        assert "passages" not in without.costs
+        assert (kept.candidates, kept.summaries) == (without.candidates, without.summaries)
+        assert kept.scores == pytest.approx(without.scores)
+        assert kept.readers == without.readers
+        read = kept.costs["passages"].computed
+        assert read > (100 if example is examples[0] else 80)
+        for stage in ("candidates", "summaries"):
+            assert kept.costs[stage].given == without.costs[stage].given
+            assert kept.costs[stage].computed == without.costs[stage].computed - read
+        alone = sure.ask(tiny_reader, example.question, example.passages, method=method, **FIRST)
+        for stage, cost in alone.costs.items():  # in a group as if alone
+            other = kept.costs[stage]
+            assert (cost.given, cost.computed, cost.new) == (other.given, other.computed, other.new), stage
+
+
+def test_a_group_reads_its_passages_in_one_session(tiny_reader, monkeypatch):
+    opened = []
+    session = tiny_reader.session
+    monkeypatch.setattr(tiny_reader, "session", lambda *prefixes: opened.append(session(*prefixes)) or opened[-1])
+    list(sure.answer_many(tiny_reader, two_questions(), **FIRST))
+    assert len(opened) == 1
+    assert opened[0].nbytes == 0  # let go at the end
+
+
+def test_what_is_kept_for_one_method_is_not_taken_from_the_cost_of_another(tiny_reader):
+    from fastreader.sure.pipeline import Job, run_group
+    from fastreader.sure.task import Readers
+
+    example, readers = two_questions()[0], Readers(tiny_reader)
+    first, usual = (
+        sure.Settings(**{**FIRST, "candidates_prompt": order}) for order in ("passages_first", "instruction_first")
     )
-    assert next(iter(kept.costs)) == "passages"
-    assert "passages" not in without.costs
-    assert (kept.candidates, kept.summaries) == (without.candidates, without.summaries)
-    assert kept.scores == without.scores
-    assert kept.readers == without.readers
-    read = kept.costs["passages"].computed
-    assert read > 200
-    for stage in ("candidates", "summaries"):
-        assert kept.costs[stage].given == without.costs[stage].given
-        assert kept.costs[stage].computed == without.costs[stage].computed - read
+    jobs = [
+        Job(example, "sure", usual, readers),
+        Job(example, "sure", first, readers),
+        Job(example, "oracle", usual, readers),
+    ]
+    jobs[2] = replace(jobs[2], example=replace(example, answers=["Ada"]))
+    for job, outcome in zip(jobs, run_group(jobs), strict=True):
+        (alone,) = run_group([job])
+        assert list(alone.value.costs) == list(outcome.value.costs)
+        for stage, cost in alone.value.costs.items():
+            other = outcome.value.costs[stage]
+            assert (cost.given, cost.computed, cost.new) == (other.given, other.computed, other.new), stage
+
+
+def test_what_a_journal_has_is_not_read_again(tiny_reader, tmp_path, monkeypatch):
+    """Killed after the summaries; the passages are not read again, and what reading them took is still told."""
+    output = tmp_path / "out.jsonl"
+    whole = list(sure.answer_many(tiny_reader, two_questions(), **FIRST))
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny_reader, "loglikelihood", killed)
+        with pytest.raises(KeyboardInterrupt):
+            list(sure.answer_many(tiny_reader, two_questions(), output=output, **FIRST))
+    monkeypatch.setattr(tiny_reader, "session", killed)
+    monkeypatch.setattr(tiny_reader, "generate", killed)
+    resumed = list(sure.answer_many(tiny_reader, two_questions(), output=output, resume=True, **FIRST))
+    for one, other in zip(whole, resumed, strict=True):
+        assert one.answer == other.answer
+        assert list(one.costs) == list(other.costs)
+        assert [(c.given, c.computed) for c in one.costs.values()] == [
+            (c.given, c.computed) for c in other.costs.values()
+        ]
+
+
+def killed(*arguments, **options):
+    raise KeyboardInterrupt
 
 
 def test_a_kept_prefix_that_does_not_fit_is_noted(tiny_reader, monkeypatch):

@@ -144,6 +144,11 @@ def test_a_summary_that_does_not_end_is_cut_and_noted():
     assert result.rationale == "on and on"
 
 
+def test_a_candidates_reply_may_begin_with_its_end_mark():
+    result = sure.answer(ScriptedReader(**script("[DONE] (a) the Nile, (b) the Seine")), QUESTION, PASSAGES)
+    assert result.candidates == ["the Nile", "the Seine"]
+
+
 def test_an_empty_summary_is_noted():
     reader = ScriptedReader(**script())
     write = reader.write

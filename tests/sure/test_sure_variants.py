@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -157,6 +158,75 @@ def test_replug_mixes_the_likelihoods_of_all_passages():
     assert near.answer == "the Nile"
 
 
+def test_replug_scores_whole_answers_not_beginnings_of_others():
+    """A reader that writes "New York" with 0.81, and "New" alone with 0.09."""
+    steps = {"New": 0.9, "York": 0.9, "\n": 1.0}
+
+    def score(context, label):
+        words = label.split() + (["\n"] if label.endswith("\n") else [])
+        return float(sum(np.log(0.1 if words[i:] == ["\n"] and i == 1 else steps[w]) for i, w in enumerate(words)))
+
+    replies = iter(["New", "New York", "New York"])
+    reader = ScriptedReader(write=lambda prompt, i: next(replies), score=score)
+    result, _ = asked("replug", reader, weights="equal")
+    assert result.details["kinds"] == ["New", "New York"]
+    np.testing.assert_allclose(result.details["logprobs"], np.log([0.9 * 0.1, 0.9 * 0.9]))
+    assert result.answer == "New York"
+
+
+class Cut(ScriptedReader):
+    """Every text is cut at the limit."""
+
+    def generate(self, prompts, *, max_new_tokens, **options):
+        results = super().generate(prompts, **options)
+        for texts in results:
+            texts[:] = [replace(g, finish="length", token_ids=list(range(max_new_tokens))) for g in texts]
+        return results
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "notes"),
+    [
+        ("base", {}, ["answers: the reply was cut at 32 tokens, not ended"]),
+        ("rerank", {}, ["answers: 3 of 3 replies were cut at 32 tokens, not ended"]),
+        ("self_verification", {"samples": 2}, ["answers: 2 of 2 replies were cut at 32 tokens, not ended"]),
+        (
+            "selection_inference",
+            {"mode": "generate"},
+            [
+                "selection: 3 of 3 replies were cut at 8 tokens, not ended",
+                "answers: 3 of 3 replies were cut at 32 tokens, not ended",
+            ],
+        ),
+        (
+            "chain_of_thought",
+            {},
+            ["reasoning: the reply was cut at 256 tokens", "answers: the reply was cut at 32 tokens, not ended"],
+        ),
+        ("generic_summary", {}, ["summaries: the reply was cut at 512", "answers: the reply was cut at 32"]),
+        ("oracle", {"answers": ["Nile"]}, ["candidates: the reply was cut at 64 tokens, not ended"]),
+        (
+            "multiple_choice",
+            {"mode": "generate"},
+            ["candidates: the reply was cut at 64", "answers: the reply was cut at 32 tokens, not ended"],
+        ),
+    ],
+)
+def test_replies_that_were_cut_are_noted(method, options, notes):
+    reader = Cut(write=script(other=lambda stage, prompt, i: "Yes")["write"])
+    result, _ = asked(method, reader, **options)
+    found = [note for note in result.notes if "not ended" in note]
+    assert len(found) == len(notes)
+    assert all(a.startswith(b) for a, b in zip(found, notes, strict=True))
+
+
+def test_a_reply_cut_behind_what_is_read_of_it_is_not_noted():
+    result, _ = asked("base", Cut(**script(other=lambda stage, prompt, i: "Nile\nThat is because")))
+    assert (result.answer, result.notes) == ("Nile", [])
+    oracle, _ = asked("oracle", Cut(**script("(a) Nile, (b) Seine\n\nBoth ar")), answers=["Nile"])
+    assert oracle.notes == []
+
+
 def test_mixture_and_softmax_against_scipy():
     from scipy import special
 
@@ -231,6 +301,20 @@ def test_selection_inference_without_an_answer_says_so():
 
 
 @pytest.mark.parametrize(
+    ("unknown", "replies", "answer"),
+    [
+        ("unknown", ["The Unknown Soldier", "Nile", "Nile"], "The Unknown Soldier"),
+        ("not known", ["Not known.", "not known", "Nile"], "Nile"),
+    ],
+)
+def test_only_the_word_for_no_answer_is_none(unknown, replies, answer):
+    texts = iter(replies)
+    reader = ScriptedReader(write=lambda prompt, i: next(texts))
+    result, _ = asked("selection_inference", reader, variant_template=sure.VariantTemplate(unknown=unknown))
+    assert result.answer == answer
+
+
+@pytest.mark.parametrize(
     ("method", "first"),
     [("top1_retriever", 0), ("top1_question", 1), ("top1_generic", 0), ("top1_sure", 1), ("top1_reader", 2)],
 )
@@ -249,6 +333,14 @@ def test_one_passage_is_chosen_and_read(method, first):
 def test_reranking_by_a_summary():
     order = variants.rerank_passages("about the Seine", PASSAGES, sure.Settings(encoder=encoder))
     assert order[0] == 0
+
+
+def test_reranking_texts():
+    settings = sure.Settings(encoder=encoder)
+    assert variants.rerank_passages("about the Nile", [p.text for p in PASSAGES], settings)[0] == 1
+    assert variants.rerank_passages("about the Nile", [], settings) == []
+    with pytest.raises(InputError, match=r"passages\[0\]: expected a Passage or text, got int"):
+        variants.rerank_passages("about the Nile", [3], settings)
 
 
 def test_reading_more_passages_one_at_a_time_shares_them():

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fastreader.cli.asking import Asking, Result, find_family
+from fastreader.cli.asking import Asking, Result, check_options, find_family
 from fastreader.cli.inputs import check_output, examples, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
 from fastreader.cli.output import Writer
@@ -44,6 +44,23 @@ def ask(
     max_summary_tokens: Annotated[
         int | None, typer.Option(help="SuRe: new tokens of a summary at most; 512 by default.", show_default=False)
     ] = None,
+    candidates_prompt: Annotated[
+        str | None, typer.Option(help="SuRe: instruction_first (default), or passages_first to read passages once.")
+    ] = None,
+    shots: Annotated[
+        Path | None,
+        typer.Option(
+            help="Answered questions, in a file of the same kind: sure_few_shot and base_few_shot show them.",
+            show_default=False,
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="rerank, replug: weigh passages by tfidf, encoder, retriever or equal.")
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Sentence encoder of what compares passages; all-minilm-l6-v2 by default.")
+    ] = None,
+    group: Annotated[int | None, typer.Option(help="SuRe: questions packed together; 8 by default.")] = None,
     bias: Annotated[
         Path | None, typer.Option(help="MoI: a calibration; see fastreader rerank.", show_default=False)
     ] = None,
@@ -100,12 +117,16 @@ def ask(
         raise InputError(f"--explain: is for reading; --format {format} has everything in it already")
     family = find_family(method)
     questions = examples(file, question, passage, None, limit, skip if skip_errors else None)
-    reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
     asking = Asking(
         method=method,
         k=k,
         mode=mode,
         max_summary_tokens=max_summary_tokens,
+        candidates_prompt=candidates_prompt,
+        shots=shots,
+        weights=weights,
+        encoder=encoder,
+        group=group,
         on_overflow=on_overflow,
         bias=bias,
         order=order,
@@ -114,6 +135,8 @@ def ask(
         progress=progress,
         on_error=(lambda i, example, error: skip(f"id {example.id}: {error}")) if skip_errors else None,
     )
+    check_options(family, asking)
+    reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
     done = 0
     shown = (format or Format.table) if output is None else Format.table if explain else None
     render = family.explain if explain else family.line

@@ -38,6 +38,10 @@ class Asking:
         k: candidates.
         mode: how labels are judged.
         max_summary_tokens: of each summary.
+        candidates_prompt: which prompt asks for candidates.
+        shots: a file of answered questions.
+        weights, encoder: how passages are weighed and compared.
+        group: questions packed together.
         on_overflow: what to do with prompts that are too long.
         bias, order: MoI's.
         output, resume: file of results, and whether to continue it.
@@ -49,6 +53,11 @@ class Asking:
     k: int | None
     mode: str | None
     max_summary_tokens: int | None
+    candidates_prompt: str | None
+    shots: Path | None
+    weights: str | None
+    encoder: str | None
+    group: int | None
     on_overflow: str | None
     bias: Path | None
     order: str | None
@@ -64,12 +73,14 @@ class AskMethod:
 
     Attributes:
         names: the methods it answers by; called when needed, so that nothing loads before.
+        options: what of `Asking` it has a use for, besides what every method has; with the names of the options.
         answer: gives a result for each example.
         line: a result on one line.
         explain: a result with how it came about.
     """
 
     names: Callable[[], Mapping[str, object]]
+    options: Mapping[str, str]
     answer: Callable[[ReaderProtocol, Iterator[Example], Asking], Iterator[Any]]
     line: Callable[[Any], RenderableType]
     explain: Callable[[Any], RenderableType]
@@ -84,12 +95,9 @@ def _sure_names() -> Mapping[str, object]:
 def _sure_answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking) -> Iterator[Result]:
     from fastreader import sure
 
-    options: dict[str, Any] = {
-        "k": asking.k,
-        "mode": asking.mode,
-        "max_summary_tokens": asking.max_summary_tokens,
-        "on_overflow": asking.on_overflow,
-    }
+    options: dict[str, Any] = {name: getattr(asking, name) for name in _SURE_OPTIONS}
+    if asking.shots is not None:
+        options["shots"] = _shots(asking.shots)
     return sure.answer_many(
         reader,
         questions,
@@ -100,6 +108,16 @@ def _sure_answers(reader: ReaderProtocol, questions: Iterator[Example], asking: 
         on_error=asking.on_error,
         **{name: value for name, value in options.items() if value is not None},
     )
+
+
+def _shots(file: Path) -> list[tuple[str, str]]:
+    from fastreader.cli.inputs import examples
+
+    answered = list(examples(file, None, None, None, None, None))
+    for example in answered:
+        if not example.answers:
+            raise InputError(f"--shots: {file} has no answer for the question {example.question!r}")
+    return [(example.question, example.answers[0]) for example in answered]
 
 
 def _sure_line(result: Any) -> RenderableType:
@@ -138,10 +156,23 @@ def _moi_explain(result: Any) -> RenderableType:
     return explain(result)
 
 
+_SURE_OPTIONS = {
+    "k": "--candidates",
+    "mode": "--mode",
+    "max_summary_tokens": "--max-summary-tokens",
+    "candidates_prompt": "--candidates-prompt",
+    "shots": "--shots",
+    "weights": "--weights",
+    "encoder": "--encoder",
+    "group": "--group",
+    "on_overflow": "--on-overflow",
+}
+_MOI_OPTIONS = {"bias": "--bias", "order": "--order", "on_overflow": "--on-overflow"}
+
 # A method of another package is one more entry.
 FAMILIES = [
-    AskMethod(_sure_names, _sure_answers, _sure_line, _sure_explain),
-    AskMethod(_moi_names, _moi_answers, _moi_line, _moi_explain),
+    AskMethod(_sure_names, _SURE_OPTIONS, _sure_answers, _sure_line, _sure_explain),
+    AskMethod(_moi_names, _MOI_OPTIONS, _moi_answers, _moi_line, _moi_explain),
 ]
 
 
@@ -157,3 +188,11 @@ def find_family(method: str) -> AskMethod:
             return family
     known = [name for family in FAMILIES for name in family.names()]
     raise InputError(f"--method: expected one of {', '.join(known)}, got {method!r}")
+
+
+def check_options(family: AskMethod, asking: Asking) -> None:
+    """Raise InputError for an option that was given and that the method's family has no use for."""
+    for other in FAMILIES:
+        for name, option in other.options.items():
+            if name not in family.options and getattr(asking, name) is not None:
+                raise InputError(f"{option}: --method {asking.method} has no use for it")

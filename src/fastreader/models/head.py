@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from fastreader.ops.linear import PackedWeight, linear, prepare
 
+LOGIT_BYTES = 64 << 20  # logits held at once while tokens are chosen
+_COPIES = 6  # of them, in float32: some draws sort or weigh a copy, log-probabilities take two in float64
+
 
 class LogitHead:
     """The LM head as float32 logits; scoring never holds them and has an op of its own (`ops.linear_logprob`).
@@ -26,6 +29,19 @@ class LogitHead:
         self._softcap = softcap
         self._precision = precision
         self._weight: Tensor | PackedWeight | None = None
+
+    def bytes_to_choose(self, rows: int) -> int:
+        """Memory that choosing the next tokens of so many rows takes, the weight's layout counted if still to be made.
+
+        Args:
+            rows: how many are written together.
+        """
+        weight = self._layer.weight
+        logits = min(max(LOGIT_BYTES, 4 * weight.shape[0]), 4 * weight.shape[0] * rows)
+        if self._weight is not None or self._precision == "exact" or weight.device.type != "cpu":
+            return _COPIES * logits
+        terms = 2 if self._precision == "high" and weight.dtype != torch.bfloat16 else 1  # of two bytes each
+        return _COPIES * logits + 2 * terms * weight.numel()
 
     @torch.inference_mode()
     def __call__(self, states: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from fastreader.models.kv import KeyValues, Reuse
 from fastreader.models.rotary import RotaryRegimes
@@ -33,19 +32,21 @@ class Kept:
         return self._count
 
     def add(self, tree: PrefixTree, values: KeyValues) -> None:
-        """Keep a tree's keys and values; all its sequences are of one regime."""
+        """Keep a tree's keys and values, those of tokens already kept left out; all its sequences are of one regime.
+
+        `values` is taken over, and what of it is not kept let go.
+        """
         regime = self._regime(tree)
         node = np.empty(len(tree), dtype=np.int64)
+        fresh: list[int] = []
         for j, (token, parent) in enumerate(zip(tree.token_ids.tolist(), tree.parent.tolist(), strict=True)):
-            before = -1 if parent < 0 else int(node[parent])
-            node[j] = self._nodes.setdefault((regime, before, token), self._count + j)
-        if self._count:
-            values = KeyValues(
-                [torch.cat(pair) for pair in zip(self._values.keys, values.keys, strict=True)],
-                [torch.cat(pair) for pair in zip(self._values.values, values.values, strict=True)],
-            )
-        self._values = values
-        self._count += len(tree)
+            key = (regime, -1 if parent < 0 else int(node[parent]), token)
+            if key not in self._nodes:
+                self._nodes[key] = self._count + len(fresh)
+                fresh.append(j)
+            node[j] = self._nodes[key]
+        self._values.extend(values, np.asarray(fresh, dtype=np.int64))
+        self._count += len(fresh)
 
     def reuse(self, tree: PrefixTree) -> Reuse | None:
         """What of a tree is kept; None for nothing. All sequences of the tree are of one regime.

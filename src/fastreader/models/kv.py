@@ -34,6 +34,26 @@ class KeyValues:
         self.keys.append(key.contiguous())
         self.values.append(value.contiguous())
 
+    def extend(self, other: KeyValues, rows: IntArray) -> None:
+        """Put some of another's tokens behind one's own; layer by layer, so that no more than one is held twice.
+
+        Args:
+            other: of as many layers; it is empty afterwards.
+            rows: int64 [R], which of its tokens, ascending.
+        """
+        for mine, others in ((self.keys, other.keys), (self.values, other.values)):
+            first = not mine
+            for layer in range(len(others)):
+                new = others[layer]
+                if len(rows) < len(new):
+                    new = new[torch.from_numpy(rows).to(new.device)]
+                if first:
+                    mine.append(new)
+                elif len(rows):
+                    mine[layer] = torch.cat([mine[layer], new])
+                others[layer] = new.new_empty(0)
+            others.clear()
+
     @property
     def nbytes(self) -> int:
         """Memory they take, in bytes."""

@@ -14,7 +14,7 @@ from fastreader.data import Example
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NumericsError, OutOfBudgetError
 from fastreader.progress import track
 from fastreader.protocol import ReaderProtocol
-from fastreader.sure.pipeline import run_group
+from fastreader.sure.pipeline import Job, run_group
 from fastreader.sure.settings import Settings, make_settings
 from fastreader.sure.store import Store
 from fastreader.sure.task import Readers, make_question
@@ -98,7 +98,7 @@ def _results(
                 except InputError as error:
                     _report(on_error, index, example, error)
             journal = None if store is None else store.journal([_key(example) for _, example in todo])
-            outcomes = run_group([(example, method) for _, example in todo], settings, readers, journal)
+            outcomes = run_group([Job(example, method, settings, readers) for _, example in todo], journal)
             failed: list[tuple[int, Example, FastreaderError]] = []
             for (index, example), outcome in zip(todo, outcomes, strict=True):
                 if outcome.value is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fastreader.data import Passage
 from fastreader.protocol import TextOrTokens
-from fastreader.sure.replies import DONE, CandidateReply, parse_candidates
+from fastreader.sure.cuts import note_cut
+from fastreader.sure.replies import CandidateReply, parse_candidates
 from fastreader.sure.requests import Program, write_one
 from fastreader.sure.task import Task
 from fastreader.sure.texts import answer_form, number_word
@@ -16,8 +17,14 @@ def propose(task: Task) -> Program[CandidateReply]:
     """Ask for `k` candidates and read the reply; its notes become notes of the task too."""
     settings = task.settings
     prompts = task.fitting(STAGE, lambda passages: [candidates_prompt(task, passages)], settings.max_candidate_tokens)
-    reply = yield from write_one(STAGE, prompts[0], max_new_tokens=settings.max_candidate_tokens, stop=(DONE,))
-    found = parse_candidates(reply.text, settings.k, longest=settings.longest_candidate)
+    # Without DONE as a stop string: some replies begin with it.
+    reply = yield from write_one(STAGE, prompts[0], max_new_tokens=settings.max_candidate_tokens)
+
+    def read(text: str) -> CandidateReply:
+        return parse_candidates(text, settings.k, longest=settings.longest_candidate)
+
+    found = read(reply.text)
+    note_cut(task, STAGE, [reply], lambda text: read(text).candidates)
     task.notes += [f"candidates: {note}" for note in found.notes]
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastreader.protocol import TextOrTokens
@@ -16,8 +16,20 @@ def stage_cost(request: Request, replies: Sequence[Any], stats: TreeStats, secon
     return StageCost(_calls(request), stats.given, stats.computed, _new(request, replies), seconds)
 
 
-def packed_cost(request: Request, replies: Sequence[Any], stats: TreeStats, seconds: float) -> StageCost:
-    """The cost of a request that shared a call, as if it had been alone in it; unknown where prompts are texts."""
+def packed_cost(
+    request: Request,
+    replies: Sequence[Any],
+    stats: TreeStats,
+    seconds: float,
+    known: Callable[[Sequence[Sequence[int]]], int] | None = None,
+) -> StageCost:
+    """The cost of a request that shared a call, as if it had been alone in it; unknown where prompts are texts.
+
+    Args:
+        request, replies: the request, with what came back.
+        stats, seconds: of the call.
+        known: tells how many tokens of prompts the reader had kept; None where it keeps none.
+    """
     calls, new = _calls(request), _new(request, replies)
     texts: list[TextOrTokens] = (
         list(request.prompts) if not isinstance(request, Score) else [p for p, _ in request.pairs]
@@ -28,7 +40,8 @@ def packed_cost(request: Request, replies: Sequence[Any], stats: TreeStats, seco
         alone = PrefixTree.build(request.pairs).stats  # type: ignore[arg-type]
         return StageCost(calls, alone.given, alone.computed, new, seconds)
     alone = PrefixTree.build([(prompt, ()) for prompt in texts]).stats  # type: ignore[misc]
-    return StageCost(calls, request.n * alone.given + new, alone.computed + new, new, seconds)
+    read = alone.computed - (0 if known is None else known(texts))  # type: ignore[arg-type]
+    return StageCost(calls, request.n * alone.given + new, read + new, new, seconds)
 
 
 def _calls(request: Request) -> int:

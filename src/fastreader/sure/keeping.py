@@ -3,48 +3,188 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from fastreader.errors import ContextOverflowError, OutOfBudgetError
+from fastreader.errors import FastreaderError, OutOfBudgetError
+from fastreader.protocol import Generation, Loglikelihood, ReaderProtocol, Results, TextOrTokens
+from fastreader.sure.journal import Journal
+from fastreader.sure.requests import Keep
 from fastreader.sure.task import Readers, Task
 from fastreader.sure.types import StageCost
+from fastreader.tree import PrefixTree
 
+if TYPE_CHECKING:
+    from fastreader.sure.variants.method import Method
+
+STAGE = "passages"
 STAGES = ("candidates", "summaries")
+_STEP = -1  # in a journal, before the program's own
 
 
-@contextmanager
-def keeping(task: Task) -> Iterator[StageCost | None]:
-    """Within the block, candidates and summaries go on from passages that were read once.
+@dataclass(frozen=True)
+class Passages:
+    """What one task begins its first two stages with.
 
-    That needs candidates_prompt="passages_first", one reader for both stages, and a reader with `session`. Where the
-    keys and values do not fit in memory, nothing is kept and a note says so. `task.readers` serves the block.
-
-    Yields:
-        What reading the passages took; None where nothing is kept.
+    Attributes:
+        index: of its program in the group.
+        task: it is told where nothing could be kept.
+        prefix: token ids.
     """
-    reader = task.readers.of(STAGES[0])
-    make: Callable[..., Any] | None = getattr(reader, "session", None)
-    shared = reader is task.readers.of(STAGES[1])
-    if task.settings.candidates_prompt != "passages_first" or not (shared and make and task.passages):
-        yield None
-        return
-    t = task.settings.template
-    started = time.perf_counter()
+
+    index: int
+    task: Task
+    prefix: tuple[int, ...]
+
+
+class KeptReader:
+    """A reader that reads the passages of a group of tasks once, when it is first asked something.
+
+    What it is never asked, because a journal had the replies, costs nothing. Where the keys and values do not fit in
+    memory, nothing is kept and a note of each task says so. A `ReaderProtocol`, and a context manager that lets go of
+    the memory at its end.
+
+    Attributes:
+        reader: the reader.
+        name: the reader's name.
+        costs: what reading the passages took for each program, by its index; as if it had run alone.
+    """
+
+    def __init__(self, reader: ReaderProtocol, passages: Sequence[Passages], journal: Journal | None) -> None:
+        self.reader = reader
+        self.name = reader.name
+        self.costs: dict[int, StageCost] = {}
+        self._passages = passages
+        self._prefixes = {one.index: one.prefix for one in passages}
+        self._journal = journal
+        self._session: Any = None
+        self._opened = False
+        for one in passages:
+            if journal is not None and (told := journal.recall(one.index, _STEP, Keep(STAGE, one.prefix))):
+                self.costs[one.index] = told[1]
+
+    @property
+    def max_length(self) -> int | None:
+        """As the reader's; None where it has none."""
+        limit: int | None = getattr(self.reader, "max_length", None)
+        return limit
+
+    def describe(self) -> dict[str, str]:
+        """As the reader's."""
+        return self.reader.describe()
+
+    def prompt(
+        self,
+        pieces: Sequence[str],
+        *,
+        lead: str = "",
+        system: str | None = None,
+        chat: bool | None = None,
+        chat_options: Mapping[str, Any] | None = None,
+    ) -> TextOrTokens:
+        """As the reader's."""
+        return self.reader.prompt(pieces, lead=lead, system=system, chat=chat, chat_options=chat_options)
+
+    def continuation(
+        self,
+        text: str,
+        *,
+        end: bool = False,
+        system: str | None = None,
+        chat: bool | None = None,
+        chat_options: Mapping[str, Any] | None = None,
+    ) -> TextOrTokens:
+        """As the reader's."""
+        return self.reader.continuation(text, end=end, system=system, chat=chat, chat_options=chat_options)
+
+    def loglikelihood(
+        self, requests: Iterable[tuple[TextOrTokens, TextOrTokens]], **options: Any
+    ) -> Results[Loglikelihood]:
+        """As the reader's, passages read once."""
+        return self._serving().loglikelihood(requests, **options)
+
+    def generate(self, prompts: Iterable[TextOrTokens], **options: Any) -> Results[list[Generation]]:
+        """As the reader's, passages read once."""
+        return self._serving().generate(prompts, **options)
+
+    def known(self, index: int, prompts: Sequence[Sequence[int]]) -> int:
+        """How many tokens of a program's packed prompts were kept for it; what was kept for others does not count."""
+        if self._session is None or index not in self._prefixes:
+            return 0
+        prefix = self._prefixes[index]
+        asked = [(prompt, ()) for prompt in prompts]
+        together = PrefixTree.build([*asked, (prefix, ())])
+        return len(PrefixTree.build(asked)) + len(prefix) - len(together)
+
+    def __enter__(self) -> KeptReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+
+    def _serving(self) -> ReaderProtocol:
+        if not self._opened:
+            self._opened = True  # should reading fail, the questions are asked again one by one without it
+            started = time.perf_counter()
+            try:
+                self._session = self.reader.session(*(p.prefix for p in self._passages))  # type: ignore[attr-defined]
+            except OutOfBudgetError as error:
+                for one in self._passages:
+                    one.task.notes.append(f"the passages were read anew for each stage: {error}")
+            else:
+                self._tell(time.perf_counter() - started)
+        return self.reader if self._session is None else self._session
+
+    def _tell(self, seconds: float) -> None:
+        for one in self._passages:
+            if one.index not in self.costs:  # a run that was killed has read them before
+                cost = self.costs[one.index] = StageCost(0, 0, len(one.prefix), 0, seconds)
+                if self._journal is not None:
+                    self._journal.record(one.index, _STEP, Keep(STAGE, one.prefix), [], cost)
+
+
+def keep(tasks: Sequence[tuple[Task, Method]], journal: Journal | None) -> list[KeptReader]:
+    """Have the candidates and summaries of tasks go on from passages that are read once.
+
+    That needs candidates_prompt="passages_first", one reader for both stages, and a reader with `session` whose context
+    holds the passages: where it does not, the stage itself leaves some out or raises.
+
+    Args:
+        tasks: with their methods, in the order of their programs; `task.readers` is replaced.
+        journal: keeps what reading took.
+
+    Returns:
+        What now serves them, one for each reader; to be entered.
+    """
+    found: dict[int, list[Passages]] = {}
+    for index, (task, method) in enumerate(tasks):
+        if method.rereads and (prefix := _prefix(task, method.first)):
+            found.setdefault(id(task.readers.of(STAGES[0])), []).append(Passages(index, task, prefix))
+    made = {
+        key: KeptReader(passages[0].task.readers.of(STAGES[0]), passages, journal) for key, passages in found.items()
+    }
+    for task, _ in tasks:  # others too, for equal requests to the same reader to be one
+        serving = [made.get(id(task.readers.of(stage))) for stage in STAGES]
+        if serving[0] is not None and serving[0] is serving[1]:
+            task.readers = Readers(task.readers.default, {**task.readers.stages, **dict.fromkeys(STAGES, serving[0])})
+    return list(made.values())
+
+
+def _prefix(task: Task, first: int | None) -> tuple[int, ...] | None:
+    """The tokens that both stages of a task begin with; None where there are none to keep."""
+    reader, t = task.readers.of(STAGES[0]), task.settings.template
+    encode: Callable[..., list[int]] | None = getattr(reader, "prefix", None)
+    pieces = t.passages(task.passages[:first])
+    if task.settings.candidates_prompt != "passages_first" or reader is not task.readers.of(STAGES[1]):
+        return None
+    if encode is None or not hasattr(reader, "session") or not any(pieces):
+        return None
     try:
-        session = make(task.passage_pieces(), system=t.system, chat=t.chat, chat_options=t.chat_options)
-    except ContextOverflowError:  # the stage itself leaves passages out or raises
-        yield None
-        return
-    except OutOfBudgetError as error:
-        task.notes.append(f"the passages were read anew for each stage: {error}")
-        yield None
-        return
-    before = task.readers
-    with session:
-        task.readers = Readers(before.default, {**before.stages, **dict.fromkeys(STAGES, session)})
-        try:
-            yield StageCost(0, 0, session.stats.computed, 0, time.perf_counter() - started)
-        finally:
-            task.readers = before
+        prefix = encode(pieces, system=t.system, chat=t.chat, chat_options=t.chat_options)
+    except FastreaderError:  # the stage's prompts raise the same, where it is an error of one question alone
+        return None
+    limit = getattr(reader, "max_length", None)
+    return None if limit is not None and len(prefix) > limit else tuple(prefix)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastreader.protocol import TextOrTokens
+from fastreader.sure.cuts import note_cut
 from fastreader.sure.replies import parse_label
 from fastreader.sure.requests import Program, score, write
 from fastreader.sure.task import Task
@@ -33,6 +34,7 @@ def choose(task: Task, stage: str, prompts: Sequence[TextOrTokens], labels: tupl
     """
     if task.settings.mode == "generate":
         replies = yield from write(stage, prompts, max_new_tokens=task.settings.max_label_tokens)
+        note_cut(task, stage, [reply for reply, *_ in replies], lambda text: parse_label(text, labels))
         chosen = [Choice(parse_label(reply.text, labels), None) for reply, *_ in replies]
         if unclear := sum(choice.label is None for choice in chosen):
             task.notes.append(f"{stage}: {unclear} of {len(chosen)} replies name neither {labels[0]} nor {labels[1]}")

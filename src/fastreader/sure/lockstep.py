@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fastreader.errors import FastreaderError
 from fastreader.protocol import ReaderProtocol, TextOrTokens
 from fastreader.sure.costs import packed_cost, stage_cost
+from fastreader.sure.journal import Journal, Replies
+from fastreader.sure.keeping import KeptReader
 from fastreader.sure.requests import Program, Request, Score, Write
 from fastreader.sure.task import Readers
 from fastreader.sure.types import StageCost
 
 T = TypeVar("T")
-Replies = list[Any]
-
-
-class Journal(Protocol):
-    """Where replies are kept as they come, so that a program that is run again need not ask again."""
-
-    def recall(self, index: int, step: int, request: Request) -> tuple[Replies, StageCost] | None:
-        """What was recorded for request number `step` of program `index`; None where nothing was."""
-        ...
-
-    def record(self, index: int, step: int, request: Request, replies: Replies, cost: StageCost) -> None:
-        """Keep the replies to a request."""
-        ...
 
 
 @dataclass
@@ -116,7 +106,7 @@ def _call(members: list[_Running[T]], journal: Journal | None) -> None:
     requests = [one.pending for one in members if one.pending is not None]
     reader = members[0].readers.of(requests[0].stage)
     try:
-        answered = _ask(reader, requests)
+        answered = _ask(reader, requests, [one.index for one in members])
     except FastreaderError as error:
         if len(members) == 1:
             members[0].advance(None, error)
@@ -130,8 +120,10 @@ def _call(members: list[_Running[T]], journal: Journal | None) -> None:
         one.receive(replies, cost)
 
 
-def _ask(reader: ReaderProtocol, requests: Sequence[Request]) -> list[tuple[Replies, StageCost]]:
-    """One call for all requests, which are of one kind; each one's replies and cost."""
+def _ask(
+    reader: ReaderProtocol, requests: Sequence[Request], indices: Sequence[int]
+) -> list[tuple[Replies, StageCost]]:
+    """One call for all requests, which are of one kind, of programs of these indices; each one's replies and cost."""
     places: dict[Any, int] = {}  # of what is asked, in the call
     order: list[list[int]] = []
     asked: list[Any] = []
@@ -159,11 +151,16 @@ def _ask(reader: ReaderProtocol, requests: Sequence[Request]) -> list[tuple[Repl
             stop=first.stop,
             progress=False,
         )
+    kept = reader if isinstance(reader, KeptReader) else None
     answered = []
-    for request, row in zip(requests, order, strict=True):
+    for index, request, row in zip(indices, requests, order, strict=True):
         replies = [results[place] for place in row]
-        cost = stage_cost if len(requests) == 1 and len(asked) == len(row) else packed_cost
-        answered.append((replies, cost(request, replies, results.stats, results.seconds)))
+        if kept is None and len(requests) == 1 and len(asked) == len(row):
+            cost = stage_cost(request, replies, results.stats, results.seconds)
+        else:
+            known = None if kept is None else functools.partial(kept.known, index)
+            cost = packed_cost(request, replies, results.stats, results.seconds, known)
+        answered.append((replies, cost))
     return answered
 
 

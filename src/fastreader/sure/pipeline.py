@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from fastreader.data import Example, Passage
 from fastreader.errors import InputError
 from fastreader.protocol import ReaderProtocol
-from fastreader.sure.keeping import keeping
-from fastreader.sure.lockstep import Journal, Outcome, run
+from fastreader.sure.journal import Journal
+from fastreader.sure.keeping import STAGE, keep
+from fastreader.sure.lockstep import Outcome, run
+from fastreader.sure.requests import Program
 from fastreader.sure.settings import Settings, make_settings
 from fastreader.sure.task import Readers, Task, make_passages, make_question
 from fastreader.sure.types import Result, SureResult
+from fastreader.sure.variants import Method, find_method
 
 
 def answer(
@@ -78,41 +82,59 @@ def ask(
     """
     example = Example(make_question(question), make_passages(passages), answers=list(answers))
     chosen = make_settings(settings, options)
-    outcome = run_group([(example, method)], chosen, Readers(reader, readers))[0]
+    outcome = run_group([Job(example, method, chosen, Readers(reader, readers))])[0]
     if outcome.error is not None:
         raise outcome.error
     assert outcome.value is not None
     return outcome.value
 
 
-def run_group(
-    items: Sequence[tuple[Example, str]], settings: Settings, readers: Readers, journal: Journal | None = None
-) -> list[Outcome[Result]]:
-    """Answer examples together, each by a method; results carry their costs and ids."""
-    from fastreader.sure.variants import find_method
+@dataclass(frozen=True)
+class Job:
+    """One example to be answered by one method.
 
-    programs, tasks = [], []
-    for example, name in items:
-        method = find_method(name)
-        method.check(settings, example)
-        task = Task(example.question.strip(), list(example.passages), settings, readers, list(example.answers))
-        programs.append(method.program(task))
-        tasks.append(task)
+    Attributes:
+        example: question, passages, right answers where known.
+        method: its name.
+        settings, readers: as for `answer`.
+    """
+
+    example: Example
+    method: str
+    settings: Settings
+    readers: Readers
+
+
+def run_group(jobs: Sequence[Job], journal: Journal | None = None) -> list[Outcome[Result]]:
+    """Do jobs together; results carry their costs and ids. What one cannot do is an error of its own outcome."""
+    tasks = [
+        Task(job.example.question.strip(), list(job.example.passages), job.settings, job.readers, job.example.answers)
+        for job in jobs
+    ]
+    methods = [find_method(job.method) for job in jobs]
+    programs = [_checked(*each) for each in zip(jobs, methods, tasks, strict=True)]
     with ExitStack() as stack:
-        # Of several questions packed together each stage is one call; keeping pays for one.
-        read = stack.enter_context(keeping(tasks[0])) if len(tasks) == 1 and method.rereads else None
-        outcomes: list[Outcome[Result]] = run([(p, t.readers) for p, t in zip(programs, tasks, strict=True)], journal)
-    for (example, name), outcome in zip(items, outcomes, strict=True):
-        if read is not None:
-            outcome.costs = {"passages": read, **outcome.costs}
+        kept = [stack.enter_context(reader) for reader in keep(list(zip(tasks, methods, strict=True)), journal)]
+        outcomes = run([(p, task.readers) for p, task in zip(programs, tasks, strict=True)], journal)
+    read = {index: cost for reader in kept for index, cost in reader.costs.items()}
+    for index, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
+        if index in read:
+            outcome.costs = {STAGE: read[index], **outcome.costs}
         if outcome.value is not None:
             facts: dict[str, Any] = {
                 "costs": outcome.costs,
-                "id": example.id,
-                "method": name,
-                "readers": readers.describe(),
+                "id": job.example.id,
+                "method": job.method,
+                "readers": job.readers.describe(),
             }
             outcome.value = dataclasses.replace(outcome.value, **facts)
         elif outcome.error is None:
-            raise InputError(f"method {name!r} ended without a result")
+            raise InputError(f"method {job.method!r} ended without a result")
     return outcomes
+
+
+def _checked(job: Job, method: Method, task: Task) -> Program[Result]:
+    """The method's program, which raises at its first step where the example lacks what it needs."""
+    method.check(job.settings, job.example)
+    result = yield from method.program(task)
+    return result

@@ -14,6 +14,17 @@ DONE = "[DONE]"
 _DONE = re.compile(r"\[\s*done\s*\]", re.IGNORECASE)
 _LETTER = re.compile(r"(?<!\w)\(([a-zA-Z])\)")
 _LISTED = re.compile(r"^[ \t]*(?:[a-z][.):]|\(?\d{1,2}[.):]+|[-*•])[ \t]+(\S.*)$", re.MULTILINE)
+_START = r"(?:^|(?<=[,;:\n])|(?<=\band)|(?<=\bor))\s*"
+_INLINE = (  # markers that count up from "a" or 1; a letter with a dot or colon after a word may be a name
+    re.compile(rf"(?:(?<![\w(])|{_START})([a-zA-Z])\)(?=\s|$)"),
+    re.compile(rf"{_START}([a-zA-Z])[.:](?=\s|$)"),
+    re.compile(r"(?<![\w.(])\(?(\d{1,2})[.):]+(?=\s|$)"),
+)
+_LEAD = re.compile(
+    r"^\W*(?:(?:the|my|possible|likely|best|correct|short|two|three|four) )*"
+    r"(?:answers?|candidates?|predictions?|options?|choices?)\b\s*(?:(?:is|are|could be|may be|might be)\b\s*:?|:)",
+    re.IGNORECASE,
+)
 _CONJUNCTION = re.compile(r"[\s,;]+(?:and|or)$", re.IGNORECASE)
 _EDGES = " \t\r\n,.;:*_"
 _QUOTES = (('"', '"'), ("“", "”"), ("'", "'"), ("`", "`"))
@@ -45,11 +56,12 @@ class CandidateReply:
 def parse_candidates(reply: str, k: int = 2, *, longest: int = 20) -> CandidateReply:
     """Read the candidates out of a reply.
 
-    Letters in order, "(a)", "(b)", ..., are looked for first, then a list with a line for each; without either, the
-    first paragraph is split at commas and line breaks when that gives four parts at most, and is one candidate
-    otherwise. "[DONE]" and what follows it are left out. A piece that is empty, repeats another (after normalisation
-    as exact match does it), or only repeats the form that was asked for ("xx") is left out; a longer one than `longest`
-    words is cut; those beyond `k` are left out. Each of these, and fewer than `k` in the end, leaves a note.
+    Letters in order, "(a)", "(b)", ..., are looked for first, then other markers that count up ("a)", "1.", "(1)"),
+    then a list with a line for each; without any, the first paragraph is split at commas and line breaks when that
+    gives four parts at most, and is one candidate otherwise. "[DONE]" and what follows it are left out, and so is a
+    lead-in ("The answer is"). A piece of more than `longest` words is cut. A piece that is empty, repeats another
+    (after normalisation as exact match does it), or only repeats its place in the form that was asked for ("xx" as the
+    first) is left out, and so are those beyond `k`. Each of these, and fewer than `k` in the end, leaves a note.
 
     Args:
         reply: what the reader wrote.
@@ -57,26 +69,25 @@ def parse_candidates(reply: str, k: int = 2, *, longest: int = 20) -> CandidateR
         longest: words of a candidate at most.
     """
     form, pieces = _pieces(without_done(reply))
-    echoes = set(placeholders(26))
+    echoes = placeholders(k)
     notes: list[str] = []
     kept: list[str] = []
     seen: set[str] = set()
-    for raw in pieces:
-        piece = _clean(raw)
+    for place, raw in enumerate(pieces):
+        words = _clean(raw).split()
+        piece = " ".join(words[:longest])
         key = normalise(piece) or piece.casefold()
         if not piece:
             notes.append("an empty candidate was left out")
-        elif piece.casefold() in echoes:
+        elif piece in echoes[place : place + 1]:
             notes.append(f"{piece!r} only repeats the form asked for and was left out")
         elif key in seen:
             notes.append(f"{piece!r} is there twice and counts once")
         elif len(kept) == k:
             notes.append(f"{piece!r} is beyond the {k} asked for and was left out")
         else:
-            words = piece.split()
             if len(words) > longest:
                 notes.append(f"a candidate of {len(words)} words was cut to {longest}")
-                piece = " ".join(words[:longest])
             seen.add(key)
             kept.append(piece)
     if len(kept) < k:
@@ -124,9 +135,11 @@ def _pieces(text: str) -> tuple[str, list[str]]:
     """How the candidates in `text` are told apart, and the pieces."""
     if pieces := _lettered(text):
         return "letters", pieces
+    if pieces := _counted(text):
+        return "list", pieces
     if listed := _LISTED.findall(text):
         return "list", listed
-    paragraph = re.split(r"\n\s*\n", text, maxsplit=1)[0]
+    paragraph = _LEAD.sub("", re.split(r"\n\s*\n", text, maxsplit=1)[0])
     if not _clean(paragraph):
         return "none", []
     parts = [part for part in re.split(r"[,\n]", paragraph) if _clean(part)]
@@ -153,6 +166,33 @@ def _lettered(text: str) -> list[str]:
             break
         markers.append(found.span())
         last = index
+    pieces = _between(text, markers, whole)
+    if markers and markers[0] == (0, 0):
+        pieces[0] = _LEAD.sub("", pieces[0])
+    return pieces
+
+
+def _counted(text: str) -> list[str]:
+    """What follows markers that count up from the first, two or more of them, with something between them."""
+    for pattern in _INLINE:
+        markers: list[tuple[int, int]] = []
+        whole = len(text)
+        for found in pattern.finditer(text):
+            mark = found.group(1).lower()
+            index = int(mark) - 1 if mark.isdecimal() else ord(mark) - ord("a")
+            if index == len(markers):
+                markers.append(found.span())
+            elif markers and index == 0:
+                whole = found.start()
+                break
+        pieces = _between(text, markers, whole)
+        if len(pieces) > 1 and all(_clean(piece) for piece in pieces[:-1]):
+            return pieces
+    return []
+
+
+def _between(text: str, markers: list[tuple[int, int]], whole: int) -> list[str]:
+    """The first line of what stands between each marker (start, end) and the next, or `whole`."""
     ends = [start for start, _ in markers[1:]] + [whole]
     pieces = []
     for (_, start), end in zip(markers, ends if markers else [], strict=True):

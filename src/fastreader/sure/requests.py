@@ -42,6 +42,14 @@ class Score:
     pairs: tuple[tuple[TextOrTokens, TextOrTokens], ...]
 
 
+@dataclass(frozen=True)
+class Keep:
+    """A prefix that was read so that later requests go on from it; no program asks it, and there is no reply."""
+
+    stage: str
+    prefix: tuple[int, ...]
+
+
 Request = Write | Score
 Program = Generator[Request, Any, T]
 

@@ -12,8 +12,8 @@ from typing import Any
 from fastreader.data import Example
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.protocol import Generation, Loglikelihood
-from fastreader.sure.lockstep import Replies
-from fastreader.sure.requests import Request, Score
+from fastreader.sure.journal import Replies
+from fastreader.sure.requests import Keep, Request, Score
 from fastreader.sure.types import Result, StageCost, result_from_dict
 
 
@@ -71,12 +71,12 @@ class Store:
 
 
 class Steps:
-    """A `lockstep.Journal` in a log of replies."""
+    """A `Journal` in a log of replies."""
 
     def __init__(self, log: ResultLog, rows: dict[str, dict[str, Any]], keys: list[str]) -> None:
         self._log, self._rows, self._keys = log, rows, keys
 
-    def recall(self, index: int, step: int, request: Request) -> tuple[Replies, StageCost] | None:
+    def recall(self, index: int, step: int, request: Request | Keep) -> tuple[Replies, StageCost] | None:
         """As `Journal.recall`; InputError where the request was another then."""
         key = f"{step}:{self._keys[index]}"
         if not self._log.holds(key, _request_digest(request)):
@@ -88,7 +88,7 @@ class Steps:
             replies = [[Generation(**values) for values in texts] for texts in row["replies"]]
         return replies, StageCost(**row["cost"])
 
-    def record(self, index: int, step: int, request: Request, replies: Replies, cost: StageCost) -> None:
+    def record(self, index: int, step: int, request: Request | Keep, replies: Replies, cost: StageCost) -> None:
         """As `Journal.record`."""
         key = f"{step}:{self._keys[index]}"
         values = [asdict(r) if isinstance(request, Score) else [asdict(g) for g in r] for r in replies]
@@ -100,7 +100,7 @@ def _digest(example: Example) -> str:
     return _hash([example.question, [[p.title, p.text, p.score] for p in example.passages], example.answers])
 
 
-def _request_digest(request: Request) -> str:
+def _request_digest(request: Request | Keep) -> str:
     return _hash([type(request).__name__, asdict(request)])
 
 

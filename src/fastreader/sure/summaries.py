@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fastreader.data import Passage
 from fastreader.protocol import TextOrTokens
+from fastreader.sure.cuts import note_cut
 from fastreader.sure.replies import DONE, without_done
 from fastreader.sure.requests import Program, write
 from fastreader.sure.task import Task
@@ -29,9 +30,8 @@ def summarise(task: Task, candidates: Sequence[str]) -> Program[Summaries]:
     prompts = task.fitting(STAGE, lambda passages: summary_prompts(task, passages, candidates), limit)
     replies = yield from write(STAGE, prompts, max_new_tokens=limit, stop=(DONE,))
     texts, finishes = [without_done(r.text) for r, *_ in replies], [r.finish for r, *_ in replies]
-    for candidate, text, finish, (reply, *_) in zip(candidates, texts, finishes, replies, strict=True):
-        if finish == "length":
-            task.notes.append(f"summaries: that of {candidate!r} was cut at {len(reply.token_ids)} tokens, not ended")
+    for candidate, text, (reply, *_) in zip(candidates, texts, replies, strict=True):
+        note_cut(task, STAGE, [reply], what=f"that of {candidate!r}")
         if not text:
             task.notes.append(f"summaries: that of {candidate!r} is empty")
     return Summaries(texts, finishes)

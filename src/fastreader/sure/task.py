@@ -69,10 +69,12 @@ class Task:
             pieces, lead=lead, system=t.system, chat=t.chat, chat_options=t.chat_options
         )
 
-    def label(self, stage: str, text: str) -> TextOrTokens:
-        """`text` as an answer of the stage's reader, to be scored."""
+    def label(self, stage: str, text: str, *, end: bool = False) -> TextOrTokens:
+        """`text` as an answer of the stage's reader, to be scored; with `end` as all of the answer."""
         t = self.settings.template
-        return self.readers.of(stage).continuation(text, system=t.system, chat=t.chat, chat_options=t.chat_options)
+        return self.readers.of(stage).continuation(
+            text, end=end, system=t.system, chat=t.chat, chat_options=t.chat_options
+        )
 
     def passage_pieces(self) -> list[str]:
         """One piece for each passage."""

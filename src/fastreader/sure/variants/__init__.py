@@ -30,7 +30,13 @@ METHODS: dict[str, Method] = {
         Method("self_verification", "sampled answers, checked backwards", reasoning.self_verification),
         Method("selection_inference", "passages one by one, as needed", reasoning.selection_inference, _PASSAGES),
         *(
-            Method(f"top1_{name}", f"base over one passage, {about}", top_passage.from_top_passage(order), _PASSAGES)
+            Method(
+                f"top1_{name}",
+                f"base over one passage, {about}",
+                top_passage.from_top_passage(order),
+                _PASSAGES,
+                rereads=name == "sure",
+            )
             for name, about, order in (
                 ("retriever", "the retriever's first", top_passage.by_retriever),
                 ("question", "nearest to the question", top_passage.by_question),

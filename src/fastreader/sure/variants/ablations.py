@@ -8,6 +8,7 @@ from fastreader.answers import exact_match, f1
 from fastreader.data import Passage
 from fastreader.protocol import TextOrTokens
 from fastreader.sure.candidates import propose
+from fastreader.sure.cuts import note_cut
 from fastreader.sure.program import sure
 from fastreader.sure.replies import DONE, parse_candidates, short_answer, without_done
 from fastreader.sure.requests import Program, score, write
@@ -72,6 +73,7 @@ def multiple_choice(task: Task) -> Program[Result]:
             task, candidates[logprobs.index(max(logprobs))], candidates=candidates, letter_logprobs=logprobs
         )
     replies = yield from write(STAGE, prompts, max_new_tokens=limit)
+    note_cut(task, STAGE, replies[0], lambda text: chosen(text, candidates))
     reply = replies[0][0].text
     return finished(task, chosen(reply, candidates), candidates=candidates, reply=reply)
 
@@ -116,8 +118,7 @@ def generic_summary(task: Task) -> Program[str]:
         limit,
     )
     replies = yield from write(SUMMARIES, prompts, max_new_tokens=limit, stop=(DONE,))
-    if replies[0][0].finish == "length":
-        task.notes.append(f"summaries: it was cut at {len(replies[0][0].token_ids)} tokens, not ended")
+    note_cut(task, SUMMARIES, replies[0])
     return without_done(replies[0][0].text)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fastreader.data import Passage
 from fastreader.protocol import TextOrTokens
+from fastreader.sure.cuts import note_cut
 from fastreader.sure.replies import short_answer
 from fastreader.sure.requests import Program, write
 from fastreader.sure.task import Task
@@ -34,6 +35,7 @@ def answer_from(task: Task, between: Sequence[str] = ()) -> Program[str]:
     limit = task.settings.max_answer_tokens
     prompts = task.fitting(STAGE, lambda passages: [base_prompt(task, passages, between)], limit)
     replies = yield from write(STAGE, prompts, max_new_tokens=limit)
+    note_cut(task, STAGE, replies[0], short_answer)
     return replies[0][0].text
 
 

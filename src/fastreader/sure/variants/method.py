@@ -24,6 +24,7 @@ class Method:
         program: answers one question.
         needs: some of "passages", "shots" (in the settings) and "answers" (of the example).
         rereads: whether it asks for candidates and then for summaries of the same passages.
+        first: it reads this many passages at most; None for all.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Method:
     program: Callable[[Task], Program[Result]]
     needs: tuple[str, ...] = ()
     rereads: bool = False
+    first: int | None = None
 
     def check(self, settings: Settings, example: Example) -> None:
         """Raise InputError where a need is not met."""
@@ -46,7 +48,7 @@ class Method:
             result = yield from self.program(replace(task, passages=task.passages[:count]))
             return result
 
-        return replace(self, name=f"{self.name}@{count}", program=program, rereads=False)
+        return replace(self, name=f"{self.name}@{count}", program=program, first=count)
 
 
 def finished(task: Task, answer: str, **details: Any) -> MethodResult:

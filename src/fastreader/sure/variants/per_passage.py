@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.answers import normalise
+from fastreader.sure.cuts import note_cut
 from fastreader.sure.replies import short_answer
 from fastreader.sure.requests import Program, score, write
 from fastreader.sure.task import Task
@@ -40,7 +41,8 @@ def replug(task: Task) -> Program[Result]:
     if not kinds:
         return finished(task, "", answers=answers, weights=weights.tolist(), kinds=[], logprobs=[])
     prompts = [base_prompt(task, [passage]) for passage in task.passages]
-    labels = [task.label(STAGE, kind) for kind in kinds]
+    # With its end: without it the beginning of another answer is at least as likely as that answer.
+    labels = [task.label(STAGE, kind, end=True) for kind in kinds]
     scored = yield from score(STAGE, [(prompt, label) for prompt in prompts for label in labels])
     table = np.array([s.logprob for s in scored]).reshape(len(prompts), len(kinds))
     mixed = mixture(table, weights)
@@ -52,6 +54,7 @@ def answers_of_passages(task: Task) -> Program[list[str]]:
     """The short answer from each passage alone, in one call."""
     prompts = [base_prompt(task, [passage]) for passage in task.passages]
     replies = yield from write(STAGE, prompts, max_new_tokens=task.settings.max_answer_tokens)
+    note_cut(task, STAGE, [reply for reply, *_ in replies], short_answer)
     return [short_answer(reply.text) for reply, *_ in replies]
 
 

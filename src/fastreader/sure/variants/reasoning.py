@@ -9,6 +9,7 @@ import numpy as np
 from fastreader.answers import normalise
 from fastreader.data import Passage
 from fastreader.protocol import TextOrTokens
+from fastreader.sure.cuts import note_cut
 from fastreader.sure.labels import choose
 from fastreader.sure.replies import short_answer
 from fastreader.sure.requests import Program, score, write, write_one
@@ -32,10 +33,13 @@ def chain_of_thought(task: Task) -> Program[Result]:
         return [task.prompt("reasoning", [*settings.template.passages(passages), think])]
 
     prompts = task.fitting("reasoning", build, limit + settings.max_answer_tokens)
-    reasoning = (yield from write_one("reasoning", prompts[0], max_new_tokens=limit)).text.strip()
+    thought = yield from write_one("reasoning", prompts[0], max_new_tokens=limit)
+    note_cut(task, "reasoning", [thought])
+    reasoning = thought.text.strip()
     pieces = [*settings.template.passages(kept), think, f" {reasoning}"]
     last = task.prompt(STAGE, [*pieces, t.therefore.format(words=number_word(settings.words))])
     reply = yield from write_one(STAGE, last, max_new_tokens=settings.max_answer_tokens)
+    note_cut(task, STAGE, [reply], short_answer)
     return finished(task, short_answer(reply.text), reasoning=reasoning, reply=reply.text)
 
 
@@ -51,6 +55,7 @@ def self_verification(task: Task) -> Program[Result]:
     replies = yield from write(
         STAGE, prompts, max_new_tokens=limit, n=settings.samples, temperature=settings.temperature, seed=settings.seed
     )
+    note_cut(task, STAGE, replies[0], short_answer)
     answers = [short_answer(reply.text) for reply in replies[0]]
     kinds, votes = weighted_votes(answers, np.ones(len(answers)))
     if not kinds:
@@ -91,8 +96,9 @@ def selection_inference(task: Task) -> Program[Result]:
         settings.max_answer_tokens,
     )
     replies = yield from write(STAGE, prompts, max_new_tokens=settings.max_answer_tokens)
+    note_cut(task, STAGE, [reply for reply, *_ in replies], short_answer)
     answers = [short_answer(reply.text) for reply, *_ in replies]
-    known = [i for i, answer in enumerate(answers) if answer and normalise(t.unknown) not in normalise(answer).split()]
+    known = [i for i, answer in enumerate(answers) if answer and normalise(answer) != normalise(t.unknown)]
     if not known:
         task.notes.append("no number of passages gave an answer")
     return finished(

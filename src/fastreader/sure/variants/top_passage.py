@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from fastreader.sure.program import sure
 from fastreader.sure.replies import short_answer
 from fastreader.sure.requests import Program
 from fastreader.sure.settings import Settings
-from fastreader.sure.task import Task
+from fastreader.sure.task import Task, make_passages
 from fastreader.sure.types import Result
 from fastreader.sure.variants.ablations import generic_summary
 from fastreader.sure.variants.base import answer_from
@@ -66,14 +66,20 @@ def by_reader(task: Task) -> Program[list[int]]:
     return order
 
 
-def rerank_passages(text: str, passages: Sequence[Passage], settings: Settings | None = None) -> list[int]:
+def rerank_passages(text: str, passages: Iterable[Passage | str], settings: Settings | None = None) -> list[int]:
     """Indices of the passages by cosine similarity of sentence embeddings to `text`, the nearest first.
 
     Args:
         text: for example the `rationale` of a `SureResult`.
-        passages: to be ordered.
+        passages: to be ordered; passages or plain texts.
         settings: says which encoder.
+
+    Raises:
+        InputError: something else is among the passages.
     """
-    similarity = encoder_similarity(settings or Settings(), text, passages)
+    found = make_passages(passages)
+    if not found:
+        return []
+    similarity = encoder_similarity(settings or Settings(), text, found)
     order: list[int] = np.argsort(-similarity, kind="stable").tolist()
     return order
