@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.errors import InputError
-from fastreader.moi.debias import debias, tempered
+from fastreader.moi.debias import debias
 from fastreader.moi.fitting import bootstrap, maximise, towards_convention, unit
 from fastreader.moi.held_out import held_out
 from fastreader.moi.likelihood import bias_basis, pool
 from fastreader.moi.observe import Scored, observe
+from fastreader.moi.p_best import tempered
 from fastreader.moi.probe import Probe
 from fastreader.moi.sign import decide
 from fastreader.moi.types import Observations, PositionBias
