@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from statistics import NormalDist
 
 import numpy as np
 
 from fastreader.errors import InputError
+from fastreader.moi.identity import differing
 from fastreader.moi.likelihood import places_of
 from fastreader.moi.observe import Scored, observe
 from fastreader.moi.p_best import best
@@ -79,20 +79,16 @@ def check_bias(bias: PositionBias, observed: Observations) -> None:
         InputError: of another N, L, kind of score, reader or template. An empty template digest or reader name is
             unknown and not compared.
     """
-    ours, theirs = _identity(observed.reader, observed.template), _identity(bias.reader, bias.template)
     pairs: list[tuple[str, object, object]] = [
         ("passages N", bias.passages, observed.passages),
         ("places L", bias.length, observed.length),
         ("kind of score", bias.kind, observed.kind),
         ("scores per token", bias.per_token, observed.per_token),
     ]
-    pairs += [(name, theirs[name], ours[name]) for name in ours if ours[name] and theirs[name]]
-    if wrong := [f"{name}: bias {a!r}, scores {b!r}" for name, a, b in pairs if a != b]:
+    wrong = [f"{name}: bias {a!r}, scores {b!r}" for name, a, b in pairs if a != b]
+    wrong += differing("bias", bias.reader, bias.template, "scores", observed.reader, observed.template)
+    if wrong:
         raise InputError(f"bias: measured on something else than these scores: {'; '.join(wrong)}")
-
-
-def _identity(reader: Mapping[str, str], template: str) -> dict[str, str]:
-    return {"reader": reader.get("name", ""), "template": template}
 
 
 def _calibrated(observed: Observations, bias: PositionBias, level: float, solver: str) -> Utilities:
