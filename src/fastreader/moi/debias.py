@@ -9,10 +9,11 @@ import numpy as np
 from fastreader.errors import InputError
 from fastreader.moi.identity import differing
 from fastreader.moi.likelihood import places_of
-from fastreader.moi.observe import Scored, observe
+from fastreader.moi.observe import Scored, observe, passages_of
 from fastreader.moi.p_best import best
 from fastreader.moi.ridge import SOLVERS, Ridge, solve
 from fastreader.moi.types import FloatArray, IntArray, Observations, PositionBias, Utilities
+from fastreader.scores import PermutationScores
 
 METHODS = ("calibrated", "joint")
 _CLEAR = 16.0  # a direction's gain over what an error in the bias alone would give it: 4 standard errors, squared
@@ -65,7 +66,9 @@ def debias(
         return solve_jointly(observed, starts=starts, seed=seed)
     if bias is None:
         raise InputError("bias: method 'calibrated' needs a position bias (moi.calibrate), got None")
-    observed = observe(scores, bias.kind, per_token=bias.per_token, candidate=candidate)
+    unknown = isinstance(scores, PermutationScores) and passages_of(scores) is None
+    passages = bias.passages if unknown else None
+    observed = observe(scores, bias.kind, per_token=bias.per_token, candidate=candidate, passages=passages)
     check_bias(bias, observed)
     if len(observed) < 2:
         raise InputError("scores: expected at least two orderings, whose difference tells of the passages; got one")

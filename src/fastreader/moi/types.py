@@ -40,6 +40,7 @@ class Observations:
         reader: what scored them, as `Reader.describe` says.
         template: digest of the prompt's texts (`prompts.Template.digest`); "" where unknown.
         id: the question's identifier.
+        truncated: tokens cut off each passage to fit the context; passages read whole are absent.
 
     Raises:
         InputError: shapes that do not fit, a value that is not finite, or an ordering that is none.
@@ -54,6 +55,7 @@ class Observations:
     reader: Mapping[str, str] = field(default_factory=dict)
     template: str = ""
     id: str | None = None
+    truncated: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
