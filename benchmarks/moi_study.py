@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from moi_folds import cluster_of, folds_of, gold_rank, right_answers
 from moi_orders import BASELINES, MOI, all_orders
 from moi_report import write_report
 
@@ -250,29 +251,6 @@ class Study:
             )
             row["self_consistency"] = {**vote.to_dict(), "seconds": round(time.perf_counter() - started, 3)}
         return row
-
-
-def right_answers(example: Example) -> list[str]:
-    return list(dict.fromkeys(answer.strip() for answer in example.answers))
-
-
-def cluster_of(index: int, example: Example) -> str:
-    """The gold passage, wherever it was retrieved; a question without one stands for itself."""
-    gold = next((p for p in example.passages if p.is_gold), None)
-    return f"question {index}" if gold is None else f"passage {gold.id}"
-
-
-def gold_rank(example: Example) -> int | None:
-    """The gold passage's place in the whole retrieved list, from 1."""
-    return next((r for r, p in enumerate(example.passages, 1) if p.is_gold), None)
-
-
-def folds_of(clusters: list[str], folds: int, seed: int) -> list[int]:
-    """A fold for each question: clusters stay whole, and folds differ by one cluster at most."""
-    distinct = list(dict.fromkeys(clusters))
-    order = np.random.default_rng(seed).permutation(len(distinct)).tolist()
-    fold = {distinct[c]: place % folds for place, c in enumerate(order)}
-    return [fold[c] for c in clusters]
 
 
 if __name__ == "__main__":

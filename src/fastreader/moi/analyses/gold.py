@@ -10,7 +10,7 @@ import numpy as np
 
 from fastreader.data.types import Example
 from fastreader.errors import InputError
-from fastreader.moi.baselines.fixed import gold_of
+from fastreader.moi.gold import gold_of
 from fastreader.moi.outcomes import MEASURES, Outcome, outcomes
 from fastreader.moi.probe import moved
 from fastreader.moi.types import FloatArray
