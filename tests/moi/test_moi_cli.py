@@ -139,6 +139,16 @@ def test_rerank_as_a_trec_run(model, questions, tmp_path):
         assert {r[2] for r in part} == {"d0", "d1", "d2", "d3"}
 
 
+def test_an_id_that_no_trec_run_can_hold_is_one_error_of_many(model, questions, tmp_path):
+    file = tmp_path / "questions.jsonl"
+    file.write_text(questions.read_text().replace('"q1"', '"q 1"'))
+    common = ("rerank", file, "-m", model, "--limit", 3, "-f", "trec", "--max-passages", 2, "--cache-dir", tmp_path)
+    done = run(*common, "--skip-errors", expect=3)
+    assert {line.split()[0] for line in done.stdout.splitlines()} == {"q0", "q2"}
+    assert "question id without white space, got 'q 1'" in done.stderr
+    assert "id q 1" in run(*common, expect=2).stderr
+
+
 def test_rerank_to_a_file_is_resumed(model, questions, tmp_path):
     out = tmp_path / "ranked.jsonl"
     common = ("rerank", questions, "-m", model, "--max-passages", 2, "-o", out, "--cache-dir", tmp_path)

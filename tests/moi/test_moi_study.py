@@ -14,6 +14,7 @@ from support import byte_tokenizer, tiny_llama
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import moi_analyses  # noqa: E402
 import moi_report  # noqa: E402
 import moi_study  # noqa: E402
 from moi_orders import BASELINES, MOI, POLARITY, REVERSED, all_orders  # noqa: E402
@@ -222,3 +223,31 @@ def test_contrasts_by_hand():
     assert found[0]["difference"] == paired_bootstrap(a, b, clusters=["p", "p", "q"]).to_dict()
     assert found[0]["p"] == sign_flip([x - y for x, y in zip(a, b, strict=True)], ["p", "p", "q"])
     assert [c["p_holm"] for c in found[1:]] == holm([c["p"] for c in found[1:]])
+
+
+def test_the_analyses_run_resume_and_report(study, tmp_path, monkeypatch):
+    folder = study[0]
+    arguments = [folder / "data.jsonl", "--passages", 3, "--model", folder / "model", "--orders", 6]
+    arguments += ["--output", tmp_path, "--max-new-tokens", 3]
+
+    def analyse(*more):
+        monkeypatch.setattr(sys, "argv", ["moi_analyses.py", *map(str, [*arguments, *more])])
+        moi_analyses.main()
+
+    analyse("--questions", 2)
+    first = (tmp_path / "analyses.jsonl").read_bytes()
+    analyse("--questions", 5)
+    assert (tmp_path / "analyses.jsonl").read_bytes().startswith(first)
+    rows = [json.loads(line) for line in (tmp_path / "analyses.jsonl").open()]
+    assert ["places" in r for r in rows] == [True, True, True, False, False]
+    report = json.loads((tmp_path / "analyses.json").read_text())
+    nats = [r["places"][2]["nats"] for r in rows[:3]]
+    assert report["places"][2]["nats"]["estimate"] == pytest.approx(np.mean(nats))
+    assert report["places"][2]["n"] == 3
+    # The first question has its gold passage first already: read there, it is the retriever's order.
+    study_row = rows_of(folder)[0]["methods"]["retriever"]["outcome"]["nats"]
+    assert rows[0]["places"][0]["nats"] == pytest.approx(study_row, abs=1e-3)
+    assert sum(report["bias"]["joint"]) == pytest.approx(1)
+    text = (tmp_path / "analyses.md").read_text()
+    assert "same first passage: 0." in text
+    assert "nan" not in text
