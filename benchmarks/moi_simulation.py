@@ -248,7 +248,7 @@ def contrast(n: int, strength: float, probed: int, runs: int, what: str) -> dict
         data = simulate(truth, 12, lambda s: random(n, 6, s), sigma=0.5, query=False, seed=seed)
         effects = strength * truth + np.random.default_rng(seed).standard_normal((probed, n))
         bias = calibrate(data.observations, contrast=effects, resamples=20, starts=1, folds=2, seed=run)
-        beyond_three += abs(bias.contrast_z or 0.0) >= 3
+        beyond_three += bool(abs(bias.contrast_z or 0.0) >= 3)
         decided += bias.sign != "undetermined"
         wrong += bias.sign != "undetermined" and float(bias.bias @ truth) < 0
     return {"decided": decided, "wrong": wrong, "beyond_three": beyond_three}

@@ -1,5 +1,6 @@
 """A small part of benchmarks/moi_simulation.py: what holds on scores drawn from the model."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -70,8 +71,9 @@ def test_the_benchmark_measures_singular_designs_on_what_they_see(monkeypatch):
 
 
 def test_the_benchmark_counts_signs_decided_by_a_contrast():
-    few = moi_simulation.contrast(5, 0.0, 3, 60, "contrast")
+    few = moi_simulation.contrast(5, 0.0, 3, 20, "contrast")
     assert few["beyond_three"] > 0  # chance alone
     assert few["decided"] == few["wrong"] == 0
-    strong = moi_simulation.contrast(5, 2.0, 20, 5, "contrast")
-    assert (strong["decided"], strong["wrong"]) == (5, 0)
+    assert json.loads(json.dumps(few)) == few
+    strong = moi_simulation.contrast(5, 2.0, 20, 2, "contrast")
+    assert (strong["decided"], strong["wrong"]) == (2, 0)

@@ -73,11 +73,20 @@ def _values(scores: PermutationScores, kind: str, candidate: int | str | None) -
     if kind == "question":
         return scores.question_loglik, question
     if kind == "joint":
-        if scores.passages_loglik is None:
-            raise InputError("kind 'joint' needs passages_loglik; score with score_passages=True")
-        return scores.question_loglik + scores.passages_loglik, question + scores.passages_tokens
+        return joint_loglik(scores), question + scores.passages_tokens
     k = _candidate(scores, candidate)
     return scores.loglik[:, k], np.full(rows, float(scores.candidate_tokens[k]))
+
+
+def joint_loglik(scores: PermutationScores) -> FloatArray:
+    """``log P(q | pi) + log P(pi)`` of each ordering: float64 [M], nats.
+
+    Raises:
+        InputError: the passages were not scored.
+    """
+    if scores.passages_loglik is None:
+        raise InputError("'joint' needs the passages' log-likelihood; score with score_passages=True")
+    return scores.question_loglik + scores.passages_loglik
 
 
 def _candidate(scores: PermutationScores, candidate: int | str | None) -> int:
