@@ -21,6 +21,8 @@ import numpy as np
 import fastreader as fr
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.moi import Observations, calibrate
+from fastreader.moi.gold import gold_of
+from fastreader.moi.identity import guarding
 from fastreader.moi.probe import Probe, moved
 from fastreader.moi.shipped import file_name_of
 from fastreader.permutations import latin
@@ -35,12 +37,12 @@ def main() -> None:
     options = arguments()
     n = options.passages
     examples = fr.load_examples(options.data)
-    chosen = [(i, e) for i, e in enumerate(examples) if i >= options.first and gold_of(e, n) is not None]
+    chosen = [(i, e) for i, e in enumerate(examples) if i >= options.first and annotated(e, n) is not None]
     chosen = chosen[: options.questions]
     reader = fr.Reader.load(options.model, device=options.device, precision=options.precision)
     template = fr.Template()
     settings = {
-        "reader": reader.describe(),
+        "reader": guarding(reader.describe()),
         "template": template.digest(),
         "passages": n,
         "squares": SQUARES.get(n, 3),
@@ -53,14 +55,14 @@ def main() -> None:
     ):
         for index, example in chosen:
             if str(index) not in log:
-                log.append(str(index), measured(reader, example, n, index, template))
+                log.append(str(index), measured(reader, example, n, index, template) | {"reader": reader.describe()})
             advance(1)
     write(options, settings, [str(i) for i, _ in chosen])
 
 
 def measured(reader: fr.Reader, example: fr.Example, n: int, seed: int, template: fr.Template) -> dict[str, object]:
     """One question's scores, without its texts."""
-    gold = gold_of(example, n)
+    gold = annotated(example, n)
     assert gold is not None
     balanced = latin(n, SQUARES.get(n, 3), seed).permutations.tolist()
     places = moved(gold, n).tolist()
@@ -93,14 +95,14 @@ def write(options: argparse.Namespace, settings: dict[str, object], keys: list[s
             np.array(row["permutations"]),
             n,
             qg=np.array(row["alone"]),
-            reader=settings["reader"],  # type: ignore[arg-type]
+            reader=row["reader"],
             template=str(settings["template"]),
         )
         for row in used
     ]
     effects = np.array([row["answer_by_place"] for row in used])
     effects -= effects.mean(axis=1, keepdims=True)
-    probe = Probe(effects)
+    probe = Probe(effects, keys, used[0]["reader"], str(settings["template"]))  # type: ignore[arg-type]
     measured_on = {
         "data": "Natural Questions (open), 20 best passages by BM25",
         "data_sha256": settings["data"],
@@ -123,8 +125,9 @@ def write(options: argparse.Namespace, settings: dict[str, object], keys: list[s
     print("answer by the gold's place", probe.mean.round(2), "+-", probe.standard_error.round(2))
 
 
-def gold_of(example: fr.Example, n: int) -> int | None:
-    return next((p for p, passage in enumerate(example.passages[:n]) if passage.is_gold), None)
+def annotated(example: fr.Example, n: int) -> int | None:
+    """The passage marked as gold among the first n; one that only has an answer is none."""
+    return gold_of(example.passages[:n], ("is_gold",))
 
 
 def arguments() -> argparse.Namespace:

@@ -10,6 +10,7 @@ minutes on two quiet cores with the defaults: passages are cut to a few words, s
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -119,6 +120,7 @@ def teach(a: argparse.Namespace, examples: list[Example]) -> None:
     template = Template()
     settings = {"template": template.to_dict(), "model": a.model, "permutations": f"random:{a.orderings}"}
     settings |= {"words": a.words, "passages": a.passages, "seed": a.seed}
+    settings["data"] = hashlib.sha256(a.data.read_bytes()).hexdigest()[:16]
     with ResultLog(a.output / "teacher.jsonl", settings=settings, resume=True) as log:
         todo = [e for e in examples if e.id not in log]
         if not todo:

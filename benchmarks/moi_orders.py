@@ -6,11 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from fastreader import Example, PermutationScores, Reader, Template, permutation_cost, score_permutations
 from fastreader.errors import InputError
-from fastreader.moi import Observations, PositionBias, Utilities, debias, observe, rerank
-from fastreader.moi.baselines import METHODS
+from fastreader.moi import PositionBias, Utilities, debias, observe, rerank
+from fastreader.moi.baselines import METHODS, Ordering, score_matched
+from fastreader.moi.baselines.ordering import by_score
+from fastreader.moi.baselines.placed import outside_bias
 from fastreader.moi.designs import prefixes
+from fastreader.tree import TreeStats
 
 Row = dict[str, Any]
 
@@ -48,18 +53,13 @@ def all_orders(
         bias: measured on other questions.
         methods: names out of BASELINES and MOI.
         seed: of this question.
-        options: further settings of baselines, by name of the argument (`model`, `count`, ...).
+        options: further settings of baselines, by name of the argument (`model`, `count`, `max_tokens`, ...).
     """
-    question = _Question(reader, template, example, scores, bias, seed)
+    question = _Question(reader, template, example, scores, bias, seed, options)
     rows: dict[str, Row] = {}
     for name in methods:
         try:
-            if name in METHODS:
-                settings = {"bias": bias, "seed": seed, "template": template, **options}
-                found = METHODS[name](reader, example.question, example.passages, **settings).to_dict()
-                rows[name] = {key: found[key] for key in ("order", "computed", "given", "details")}
-            else:
-                rows[name] = question.moi(name)
+            rows[name] = question.baseline(name) if name in METHODS else question.moi(name)
         except InputError as error:
             rows[name] = {"error": str(error)}
     for name in POLARITY:
@@ -69,7 +69,7 @@ def all_orders(
 
 
 class _Question:
-    """MoI's variants; what several of them need is made once."""
+    """All methods on one question; what several of them need is made once."""
 
     def __init__(
         self,
@@ -79,11 +79,56 @@ class _Question:
         scores: PermutationScores,
         bias: PositionBias,
         seed: int,
+        options: dict[str, Any],
     ) -> None:
         self.reader, self.template, self.bias, self.seed = reader, template, bias, seed
         self.example = replace(example, candidates=[])
         self.scores = scores
+        self.options = options
+        self.max_tokens: int | None = options.get("max_tokens")
         self.cyclic: Any = None
+        self.found: dict[str, Ordering] = {}
+
+    def baseline(self, name: str) -> Row:
+        """A baseline's order; "-matched" ones place the scores of their plain one, which runs once."""
+        plain = name.removesuffix("-matched")
+        if plain == name or plain not in METHODS:
+            found = self.ordering(name)
+        else:
+            outside_bias(self.bias, len(self.example.passages))  # before the work
+            found = self.ordering(plain)
+            if found.scores is None:
+                raise InputError(f"{plain}: gives an order and no scores to place")
+            found = replace(found, order=score_matched(found.scores, self.bias))
+        row = found.to_dict()
+        return {key: row[key] for key in ("order", "computed", "given", "details")}
+
+    def ordering(self, name: str) -> Ordering:
+        if name not in self.found:
+            self.found[name] = self.query_likelihood() if name == "qg" else self.run(name)
+        return self.found[name]
+
+    def run(self, name: str) -> Ordering:
+        settings = {"bias": self.bias, "seed": self.seed, "template": self.template, **self.options}
+        return METHODS[name](self.reader, self.example.question, self.example.passages, **settings)
+
+    def query_likelihood(self) -> Ordering:
+        """As `baselines.qg`, out of the scores at hand, at the tokens that it takes by itself."""
+        if self.scores.alone_loglik is None:
+            raise InputError("qg: the scores at hand lack each passage alone")
+        alone = np.arange(len(self.example.passages))[:, None]
+        return by_score("qg", self.scores.alone_loglik, self.cost(alone))
+
+    def cost(self, permutations: Any, **more: Any) -> TreeStats:
+        return permutation_cost(
+            self.reader,
+            self.example,
+            permutations=permutations,
+            template=self.template,
+            question_only=True,
+            max_tokens=self.max_tokens,
+            **more,
+        )
 
     def moi(self, name: str) -> Row:
         make: dict[str, Callable[[], Row]] = {
@@ -102,7 +147,13 @@ class _Question:
         """As `moi.rerank` does with a calibration."""
         if self.cyclic is None:
             self.cyclic = rerank(
-                self.reader, self.example, bias=self.bias, template=self.template, seed=self.seed, max_passages=10**6
+                self.reader,
+                self.example,
+                bias=self.bias,
+                template=self.template,
+                seed=self.seed,
+                max_passages=10**6,
+                max_tokens=self.max_tokens,
             )
         assert self.cyclic.utilities is not None
         row = _row(self.cyclic.utilities, order)
@@ -110,21 +161,12 @@ class _Question:
 
     def joint(self, kind: str, order: str) -> Row:
         """The paper's solve on the 3N random orderings."""
-        observed = observe(replace(self.scores, alone_loglik=None), kind)
-        observed = replace(observed, passages=len(self.example.passages))
+        observed = observe(replace(self.scores, alone_loglik=None), kind, passages=len(self.example.passages))
         return self.random(debias(observed, method="joint", seed=self.seed), order, passages=kind == "joint")
 
     def random(self, utilities: Utilities, order: str, *, alone: bool = False, passages: bool = False) -> Row:
         """An order of the utilities, at the cost of the 3N orderings with what was scored of them."""
-        cost = permutation_cost(
-            self.reader,
-            self.example,
-            permutations=self.scores.permutations,
-            template=self.template,
-            question_only=True,
-            alone=alone,
-            score_passages=passages,
-        )
+        cost = self.cost(self.scores.permutations, alone=alone, score_passages=passages)
         return {**_row(utilities, order), "computed": cost.computed, "given": cost.given}
 
     def prefixes(self) -> Row:
@@ -136,9 +178,9 @@ class _Question:
             permutations=prefixes(n, seed=self.seed),
             template=self.template,
             question_only=True,
+            max_tokens=self.max_tokens,
         )
-        observed: Observations = replace(observe(scored), passages=n)
-        row = _row(debias(observed, method="joint", seed=self.seed), "descending")
+        row = _row(debias(observe(scored, passages=n), method="joint", seed=self.seed), "descending")
         return {**row, "computed": scored.stats.computed, "given": scored.stats.given}
 
 

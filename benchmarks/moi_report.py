@@ -8,19 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from moi_markdown import markdown
+from moi_orders import REVERSED
+from moi_signflip import sign_flip
 
 from fastreader.answers import contained, exact_match, f1
 from fastreader.jsonl import iter_results
 from fastreader.moi import PositionBias
 from fastreader.moi.analyses import gold_ranks
-from fastreader.statistics import (
-    bootstrap,
-    holm,
-    mcnemar,
-    minimum_detectable_effect,
-    paired_bootstrap,
-    wilcoxon,
-)
+from fastreader.statistics import bootstrap, holm, minimum_detectable_effect, paired_bootstrap
 
 MEASURES = ("nats", "em", "contained", "f1")
 Row = dict[str, Any]
@@ -43,19 +39,21 @@ def write_report(folder: Path, primary: tuple[str, str, str]) -> None:
         raise SystemExit(f"{folder}: no readings yet")
     values = collect(rows)
     clusters = {row["id"]: row["cluster"] for row in rows}
-    method = primary[0]
+    compared = contrasts(values, clusters, primary)
     report = {
         "questions": len(rows),
         "settings": rows[0]["settings"],
         "primary": list(primary),
         "methods": [summary(name, own, rows, clusters) for name, own in values.items()],
-        "contrasts": contrasts(values, clusters, primary),
-        "strata": {name: stratum(rows, values, clusters, inside, method) for name, inside in STRATA.items()},
+        "primary_questions": next((c["n"] for c in compared if c["primary"]), 0),
+        "contrasts": compared,
+        "strata": {name: stratum(rows, values, clusters, inside, primary[0]) for name, inside in STRATA.items()},
+        "polarity": polarity(values, clusters),
         "biases": [_bias(path) for path in sorted(folder.glob("bias-fold*.json"))],
         "errors": errors(rows),
     }
     (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    (folder / "report.md").write_text(markdown(report), encoding="utf-8")
+    (folder / "report.md").write_text(markdown(report, MEASURES), encoding="utf-8")
     print(folder / "report.md")
 
 
@@ -87,14 +85,19 @@ def summary(name: str, own: dict[str, dict[str, float]], rows: list[Row], cluste
         out["n"] = len(by_question)
     found = [(r, r["methods"][name]) for r in rows if "order" in r["methods"].get(name, {})]
     if found:
-        out["tokens"] = float(np.mean([m["computed"] for _, m in found]))
+        out |= _tokens([m["computed"] for _, m in found], [r["full"] for r, _ in found])
         with_gold = [(m["order"], r["gold"]) for r, m in found if _is_gold(r)]
         if with_gold:
             out["gold_mrr"] = gold_ranks(*zip(*with_gold, strict=True)).mrr  # type: ignore[arg-type]
     elif name == "self-consistency":
-        votes = [r["self_consistency"] for r in rows if "self_consistency" in r]
-        out["tokens"] = float(np.mean([v["stats"]["computed"] for v in votes]))
+        votes = [r for r in rows if "self_consistency" in r]
+        out |= _tokens([r["self_consistency"]["stats"]["computed"] for r in votes], [r["full"] for r in votes])
     return out
+
+
+def _tokens(computed: list[int], full: list[int]) -> Row:
+    """Mean tokens a question, and their share of 3N whole orderings with the question."""
+    return {"tokens": float(np.mean(computed)), "share": sum(computed) / sum(full)}
 
 
 def interval(by_question: dict[str, float], clusters: dict[str, str]) -> dict[str, float | None]:
@@ -106,13 +109,14 @@ def contrasts(
 ) -> list[Row]:
     """The primary method less every other one, in every measure; Holm over all but the primary contrast."""
     method, baseline, first = primary
+    own = values.get(method, {})
     found = [
-        contrast(values[method][measure], values[other][measure], clusters)
+        contrast(own[measure], values[other][measure], clusters)
         | {"against": other, "measure": measure, "primary": (other, measure) == (baseline, first)}
         for other in values
         if other != method
         for measure in MEASURES
-        if measure in values[other] and set(values[method][measure]) & set(values[other][measure])
+        if measure in own and measure in values[other] and set(own[measure]) & set(values[other][measure])
     ]
     rest = [c for c in found if not c["primary"]]
     for c, corrected in zip(rest, holm([c["p"] for c in rest]), strict=True):
@@ -124,13 +128,11 @@ def contrast(a: dict[str, float], b: dict[str, float], clusters: dict[str, str])
     shared = [q for q in a if q in b]
     left, right = [a[q] for q in shared], [b[q] for q in shared]
     labels = [clusters[q] for q in shared]
-    binary = set(left) | set(right) <= {0.0, 1.0}
     effect = minimum_detectable_effect(left, right, clusters=labels) if len(set(labels)) > 1 else float("nan")
     return {
         "n": len(shared),
         "difference": paired_bootstrap(left, right, clusters=labels).to_dict(),
-        "p": mcnemar(left, right) if binary else wilcoxon(left, right),
-        "test": "McNemar" if binary else "Wilcoxon",
+        "p": sign_flip([x - y for x, y in zip(left, right, strict=True)], labels),
         "mde": effect if np.isfinite(effect) else None,
     }
 
@@ -147,7 +149,7 @@ def stratum(
     out: Row = {"questions": len(keys), "methods": []}
     if not keys:
         return out
-    own = _within(values[method]["nats"], keys)
+    own = _within(values.get(method, {}).get("nats", {}), keys)
     for name, measures in values.items():
         if "nats" not in measures or not (nats := _within(measures["nats"], keys)):
             continue
@@ -155,9 +157,21 @@ def stratum(
         if em := _within(measures.get("em", {}), keys):
             row["em"] = float(np.mean(list(em.values())))
         if name != method and set(own) & set(nats):
-            row["lead"] = contrast(own, nats, clusters)["difference"]
+            found = contrast(own, nats, clusters)
+            row |= {"lead": found["difference"], "mde": found["mde"], "n": found["n"]}
         out["methods"].append(row)
     return out
+
+
+def polarity(values: dict[str, dict[str, dict[str, float]]], clusters: dict[str, str]) -> list[Row]:
+    """Each order that was also read in reverse, less its reverse, in every measure."""
+    return [
+        contrast(own[measure], values[name + REVERSED][measure], clusters) | {"name": name, "measure": measure}
+        for name, own in values.items()
+        if name + REVERSED in values
+        for measure in own
+        if set(own[measure]) & set(values[name + REVERSED][measure])
+    ]
 
 
 def errors(rows: list[Row]) -> dict[str, Row]:
@@ -170,55 +184,11 @@ def errors(rows: list[Row]) -> dict[str, Row]:
     return found
 
 
-def markdown(report: Row) -> str:
-    n = report["settings"]["passages"]
-    lines = [f"# MoI on {report['questions']} questions, N = {n}", ""]
-    lines += [
-        f"Reader {report['settings']['reader']['name']}. Means with 95% intervals, bootstrap over gold passages.",
-        "",
-    ]
-    lines += ["| order | answer, nats | EM | contained | F1 | gold MRR | tokens to find it |", "|-|-|-|-|-|-|-|"]
-    ranked = sorted(report["methods"], key=lambda m: -m.get("nats", {"estimate": -1e9})["estimate"])
-    for m in ranked:
-        cells = [_cell(m.get(measure), 2 if measure == "nats" else 3) for measure in MEASURES]
-        cells += [f"{m['gold_mrr']:.3f}" if "gold_mrr" in m else "", f"{m['tokens']:,.0f}" if "tokens" in m else ""]
-        lines.append(f"| {m['name']} | " + " | ".join(cells) + " |")
-    method, baseline, measure = report["primary"]
-    lines += ["", f"## {method} less each other order", ""]
-    lines += [f"Primary, stated beforehand: against {baseline} in {measure}. Holm over all the others.", ""]
-    lines += ["| against | measure | difference | p | p (Holm) | detectable | n |", "|-|-|-|-|-|-|-|"]
-    for c in report["contrasts"]:
-        name = f"**{c['against']}**" if c["primary"] else c["against"]
-        corrected = "" if c["primary"] else f"{c['p_holm']:.3g}"
-        least = "" if c["mde"] is None else f"{c['mde']:.3f}"
-        cells = [name, c["measure"], _cell(c["difference"], 3), f"{c['p']:.3g}", corrected, least, str(c["n"])]
-        lines.append("| " + " | ".join(cells) + " |")
-    for name, part in report["strata"].items():
-        lines += ["", f"## {name}: {part['questions']} questions", ""]
-        lines += [f"| order | answer, nats | EM | {method} leads by, nats |", "|-|-|-|-|"]
-        for m in sorted(part["methods"], key=lambda m: -m["nats"]["estimate"]):
-            em = f"{m['em']:.3f}" if "em" in m else ""
-            lines.append(f"| {m['name']} | {_cell(m['nats'], 2)} | {em} | {_cell(m.get('lead'), 2)} |")
-    lines += [
-        "",
-        "## Position bias of each fold",
-        "",
-        "| fold | questions | bias by place | sign | R2 |",
-        "|-|-|-|-|-|",
-    ]
-    for b in report["biases"]:
-        weights = " ".join(f"{w:+.2f}" for w in b["bias"])
-        lines.append(f"| {b['fold']} | {b['questions']} | {weights} | {b['sign']} | {b['r2']:.2f} |")
-    if report["errors"]:
-        lines += ["", "## Without an order", ""]
-        lines += [f"- {name}: {e['questions']} questions; {e['first']}" for name, e in report["errors"].items()]
-    return "\n".join(lines) + "\n"
-
-
 def _bias(path: Path) -> Row:
     bias = PositionBias.load(path)
     fold = path.stem.removeprefix("bias-fold")
-    return {"fold": fold, "bias": bias.bias.tolist(), "sign": bias.sign, "r2": bias.r2, "questions": bias.questions}
+    about = {"fold": fold, "bias": bias.bias.tolist(), "questions": bias.questions}
+    return about | {name: getattr(bias, name) for name in ("sign", "sign_z", "contrast_z", "r2", "reason")}
 
 
 def _is_gold(row: Row) -> bool:
@@ -228,9 +198,3 @@ def _is_gold(row: Row) -> bool:
 
 def _within(by_question: dict[str, float], keys: set[str]) -> dict[str, float]:
     return {q: v for q, v in by_question.items() if q in keys}
-
-
-def _cell(value: dict[str, Any] | None, digits: int) -> str:
-    if value is None:
-        return ""
-    return f"{value['estimate']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"

@@ -3,9 +3,11 @@
     python benchmarks/moi_simulation.py --output results.jsonl [--markdown table.md] [--plot figure.png] [--quick]
 
 Calibration: for each N, shape of the bias, design and noise a calibration on QUESTIONS questions, then utilities of
-fresh questions under it: error of the bias, coverage of the intervals, how often the best passage is found, flags.
-Joint: the paper's solve of single questions without noise. Singular: a U-shaped bias on an even cycle. Sign: runs with
-weak evidence; how often it was decided, and how often wrongly. Results are appended as they come; run again to go on.
+fresh questions under it: error of the bias, of the utilities in the directions that the orderings see, coverage of the
+intervals, how often the best passage is found and claimed (P(best) recalibrated on the learnt questions' best
+passages), flags. Joint: the paper's solve of single questions without noise. Singular: a U-shaped bias on an even
+cycle. Sign: runs with weak evidence of query likelihoods or of a gold contrast; how often it was decided, and how often
+wrongly. Results are appended as they come; run again to go on.
 """
 
 from __future__ import annotations
@@ -13,17 +15,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from moi_simulation_tables import plot, tables
 
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.moi import Observations, PositionBias, calibrate, debias
 from fastreader.moi.debias import uncovered
 from fastreader.moi.likelihood import places_of
 from fastreader.moi.order import matched
+from fastreader.moi.ridge import solve
 from fastreader.moi.simulate import SHAPES, Simulated, bias_shape, simulate
 from fastreader.moi.types import FloatArray
 from fastreader.permutations import Design, cyclic, latin, pruned, random
@@ -57,7 +62,7 @@ def main() -> None:
         options.sizes, options.sign_runs = [3, 5], 20
     cells = list(calibrations(options)) + list(joints(options)) + list(singulars(options)) + list(signs(options))
     with (
-        ResultLog(options.output, settings={"version": 2}, resume=True) as log,
+        ResultLog(options.output, settings={"version": 3}, resume=True) as log,
         track("simulating", len(cells), "cells", None) as advance,
         ProcessPoolExecutor(options.jobs) as workers,
     ):
@@ -69,12 +74,13 @@ def main() -> None:
             advance(1)
     found = {row["id"]: row for row in iter_results(options.output)}
     rows = [found[key] for key, _, _ in cells]
-    text = tables(rows)
+    about = f"{QUESTIONS} questions to calibrate, {FRESH} fresh ones to debias for each design, repeated."
+    text = tables(rows, about, LEVEL)
     print(text)
     if options.markdown:
         options.markdown.write_text(text + "\n", encoding="utf-8")
     if options.plot:
-        plot(rows, options.plot)
+        plot(rows, options.plot, LEVEL)
 
 
 def seed_of(*values: Any) -> int:
@@ -102,7 +108,8 @@ def calibration(n: int, shape: str, noise: float, repeats: int, what: str) -> di
         seed = seed_of(what, n, shape, noise, repeat)
         for learnt, designs in (("random", ["random"]), ("latin", ["latin", "cyclic"])):
             data = simulate(truth, QUESTIONS, partial(DESIGNS[learnt], n), sigma=sigma, seed=seed)
-            bias = calibrate(data.observations, level=LEVEL, resamples=100, seed=repeat)
+            gold = [int(v.argmax()) for v in data.utilities]
+            bias = calibrate(data.observations, gold=gold, level=LEVEL, resamples=100, seed=repeat)
             flat.append(bias.flat)
             identified.append(bias.identified)
             bias_errors.append(float(np.abs(bias.bias - truth).max()))
@@ -117,7 +124,7 @@ def calibration(n: int, shape: str, noise: float, repeats: int, what: str) -> di
         "designs": {
             design: {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
             | {
-                "utility_error": float(max(row["error"] for row in rows)),
+                "seen_error": float(max(row["seen_error"] for row in rows)),
                 "sound_coverage": mean_or_none([row["coverage"] for row in rows if not row["flagged"]]),
             }
             for design, rows in parts.items()
@@ -136,13 +143,18 @@ def zip_strict(data: Simulated) -> Iterator[tuple[Observations, FloatArray]]:
 def of_question(o: Observations, v: FloatArray, truth: FloatArray, bias: PositionBias) -> dict[str, float]:
     """What one question's utilities are worth against the truth."""
     u = debias(o, bias)
-    lacks = uncovered(places_of(o.permutations, o.passages), o.length) is not None
+    place = places_of(o.permutations, o.passages)
+    lacks = uncovered(place, o.length) is not None
+    known = solve(o.permutations, place, replace(bias, bias=truth), "dense")  # what these orderings could ever tell
+    raw = debias(o, replace(bias, temperature=1.0)).p_best
     gained, most = (float(v[order] @ truth) for order in (u.order("matched"), matched(v, truth)))
     return {
-        "error": float(np.abs(u.utility - v).max()),
+        "seen_error": float(np.abs(known.axes[:, known.seen].T @ (u.utility - v)).max(initial=0.0)),
+        "seen": float(known.seen.mean()),
         "coverage": float(np.mean((u.intervals[:, 0] <= v) & (v <= u.intervals[:, 1]))),
         "best_found": float(u.utility.argmax() == v.argmax()),
         "best_claimed": float(u.p_best[u.utility.argmax()]),
+        "best_claimed_raw": float(raw[u.utility.argmax()]),
         "gained": gained / most if most > 0 else 0.0,
         "flagged": float(bool(set(u.flags) - {"uncovered"})),
         "uncovered_wrong": float(lacks != ("uncovered" in u.flags)),
@@ -202,10 +214,15 @@ def singular(n: int, runs: int, what: str) -> dict[str, Any]:
 
 
 def signs(options: argparse.Namespace) -> Iterator[Cell]:
+    runs = options.sign_runs
     for n in (3, 5):
         for beta in (0.0, 0.1, 0.3, 1.0):
-            what = {"what": "sign", "n": n, "beta": beta, "runs": options.sign_runs}
-            yield f"sign {n} {beta} {options.sign_runs}", what, partial(sign, **what)
+            what = {"what": "sign", "n": n, "beta": beta, "runs": runs}
+            yield f"sign {n} {beta} {runs}", what, partial(sign, **what)
+    for strength in (0.0, 0.3, 1.0):
+        for probed in (3, 8, 30):
+            what = {"what": "contrast", "n": 5, "strength": strength, "probed": probed, "runs": runs}
+            yield f"contrast 5 {strength} {probed} {runs}", what, partial(contrast, **what)
 
 
 def sign(n: int, beta: float, runs: int, what: str) -> dict[str, Any]:
@@ -222,86 +239,19 @@ def sign(n: int, beta: float, runs: int, what: str) -> dict[str, Any]:
     return {"decided": decided, "wrong": wrong}
 
 
-def tables(rows: list[dict[str, Any]]) -> str:
-    calibrated = of(rows, "calibration")
-    out = [
-        "## Calibrated",
-        "",
-        f"{QUESTIONS} questions to calibrate, {FRESH} fresh ones to debias for each design, repeated. Noise is the "
-        f"standard deviation of a score over that of the signal; coverage that of {LEVEL:.0%} intervals; gained what "
-        "matched order gains of the most there is to gain.",
-        "",
-        "| N | bias | noise | design | bias off | utility off | coverage | best found | claimed | gained | flagged |",
-        "|" + " ---: |" * 11,
-    ]
-    for r in calibrated:
-        lead = f"| {r['n']} | {r['shape']} | {r['noise']} |"
-        if "refused" in r:
-            out.append(f"{lead} all | | | | | | | refused: {r['refused']} |")
-        elif r["shape"] == "flat":
-            out.append(f"{lead} all | | | | | | | flat: {r['flat']} of {r['calibrations']} |")
-        else:
-            out += [
-                f"{lead} {design} | {r['bias_error']:.0e} | {d['utility_error']:.0e} | {d['coverage']:.3f} "
-                f"| {d['best_found']:.2f} | {d['best_claimed']:.2f} | {d['gained']:.2f} | {d['flagged']:.0%} |"
-                for design, d in r["designs"].items()
-            ]
-    told = [r for r in calibrated if r["shape"] != "flat"]
-    sound = [d["sound_coverage"] for r in told if r["noise"] > 0 for d in r["designs"].values()]
-    noisy = [coverage for coverage in sound if coverage is not None]
-    exact = [(r["bias_error"], d) for r in told if r["noise"] == 0 for d in r["designs"].values() if d["flagged"] == 0]
-    flats = [r for r in calibrated if r["shape"] == "flat" and "refused" not in r]
-    wrong = sum(d["uncovered_wrong"] for r in told for d in r["designs"].values())
-    out += [
-        "",
-        f"- Without noise: largest error of the bias {max((e for e, _ in exact), default=0):.0e}, of a utility "
-        f"{max((d['utility_error'] for _, d in exact), default=0):.0e}, where all directions are identified.",
-        f"- Coverage with noise, of questions that are not flagged: {min(noisy, default=0):.3f} to "
-        f"{max(noisy, default=0):.3f}.",
-        f"- Flat biases flagged: {sum(r['flat'] for r in flats)} of {sum(r['calibrations'] for r in flats)}; "
-        "without noise their scores are constant, and refused.",
-        f"- Orderings that miss a place for some passage: {'NOT all flagged' if wrong else 'all flagged'}.",
-        "",
-        "## Joint solve, no noise",
-        "",
-        "| N | design | flagged | right order | reversed | residual | product |",
-        "|" + " ---: |" * 7,
-    ]
-    out += [
-        f"| {r['n']} | {r['design']} | {r['flagged']:.0%} | {r['right']:.0%} | {r['reversed']:.0%} "
-        f"| {r['residual']:.0e} | {r['product_error']:.0e} |"
-        for r in of(rows, "joint")
-    ]
-    out += ["", "## U-shaped bias on an even cycle", ""]
-    out += [f"- N = {r['n']}: {r['caught']} of {r['total']} flagged" for r in of(rows, "singular")]
-    out += ["", "## Sign", "", "| N | beta | runs | decided | wrong |", "|" + " ---: |" * 5]
-    out += [f"| {r['n']} | {r['beta']} | {r['runs']} | {r['decided']} | {r['wrong']} |" for r in of(rows, "sign")]
-    return "\n".join(out)
-
-
-def of(rows: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
-    return [row for row in rows if row["what"] == what]
-
-
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    shown = [r for r in of(rows, "calibration") if r["shape"] != "flat" and r["noise"] > 0]
-    for n in sorted({r["n"] for r in shown}):
-        mine = [(r["noise"], d) for r in shown if r["n"] == n for d in r["designs"].values() if d["flagged"] < 1]
-        jitter = 0.01 * (np.arange(len(mine)) % 9 - 4)
-        noise = np.array([at for at, _ in mine])
-        left.plot(noise + jitter, [d["sound_coverage"] for _, d in mine], "o", ms=4, label=f"N = {n}")
-        right.plot([d["best_claimed"] for _, d in mine], [d["best_found"] for _, d in mine], "o", ms=4)
-    left.axhline(LEVEL, color="0.6", lw=0.8)
-    left.axhspan(LEVEL - 0.03, LEVEL + 0.03, color="0.92", zorder=0)
-    left.set(xlabel="noise over signal", ylabel="coverage of 95% intervals", ylim=(0.85, 1.0))
-    right.plot([0.3, 1], [0.3, 1], color="0.6", lw=0.8)
-    right.set(xlabel="claimed P(best)", ylabel="best passage found")
-    left.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+def contrast(n: int, strength: float, probed: int, runs: int, what: str) -> dict[str, Any]:
+    """The same of a gold passage's effect by place, `strength` times the bias with noise of 1 at each place."""
+    truth = bias_shape("decreasing", n)
+    decided = wrong = beyond_three = 0
+    for run in range(runs):
+        seed = seed_of(what, n, strength, probed, run)
+        data = simulate(truth, 12, lambda s: random(n, 6, s), sigma=0.5, query=False, seed=seed)
+        effects = strength * truth + np.random.default_rng(seed).standard_normal((probed, n))
+        bias = calibrate(data.observations, contrast=effects, resamples=20, starts=1, folds=2, seed=run)
+        beyond_three += bool(abs(bias.contrast_z or 0.0) >= 3)
+        decided += bias.sign != "undetermined"
+        wrong += bias.sign != "undetermined" and float(bias.bias @ truth) < 0
+    return {"decided": decided, "wrong": wrong, "beyond_three": beyond_three}
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@
     python benchmarks/moi_study.py questions.jsonl.gz --passages 5 --questions 800 --output runs/moi5 --report
 
 For each question: 3N random orderings are scored; every method orders the passages with a calibration that has not
-seen the question (cross-fitted in folds by gold passage); all methods' orders are then read in one packed pass and
-answered in one call. Rows are appended as they come, so a stopped run continues. The primary contrast is fixed
-beforehand and part of every row's settings: moi-calibrated (matched order) against qg-matched, in nats of the right
-answers (log-sum-exp over the aliases).
+seen the question (cross-fitted in folds by gold passage; its sign is checked on gold passages of the same questions,
+moved through the places); all methods' orders are then read in one packed pass and answered in one call. Rows are
+appended as they come, so a stopped run continues. The primary contrast is fixed beforehand and part of every row's
+settings: moi-calibrated (matched order) against qg-matched, in nats of the right answers (log-sum-exp over the
+aliases).
 """
 
 from __future__ import annotations
@@ -23,15 +24,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from moi_folds import cluster_of, folds_of, gold_rank, right_answers
 from moi_orders import BASELINES, MOI, all_orders
 from moi_report import write_report
 
 from fastreader import Example, PermutationScores, Reader, Template, load_examples, score_permutations
 from fastreader.jsonl import ResultLog, iter_results
-from fastreader.moi import PositionBias, calibrate
+from fastreader.moi import PositionBias, calibrate, probe
 from fastreader.moi.baselines import gold_of, self_consistency
+from fastreader.moi.cost import full_orderings
+from fastreader.moi.identity import guarding
 from fastreader.moi.outcomes import outcomes
 from fastreader.progress import track
+from fastreader.prompts import encode
 
 PRIMARY = ("moi-calibrated", "qg-matched", "nats")
 ANSWERS = "self-consistency"
@@ -89,7 +94,7 @@ class Study:
         self.template = Template()
         self.settings = {
             "data": hashlib.sha256(arguments.data.read_bytes()).hexdigest()[:16],
-            "reader": self.reader.describe(),
+            "reader": guarding(self.reader.describe()),
             "template": self.template.digest(),
             "passages": arguments.passages,
             "seed": arguments.seed,
@@ -111,6 +116,7 @@ class Study:
         }
         with (
             ResultLog(a.output / "observations.jsonl", settings=self.settings, resume=True) as observed,
+            ResultLog(a.output / "probes.jsonl", settings=self.settings, resume=True) as probed,
             ResultLog(a.output / "readings.jsonl", settings=settings, resume=True) as read,
         ):
             pools = {fold: self.pool(fold) for fold in sorted(set(self.folds))}
@@ -118,9 +124,13 @@ class Study:
             with track("observing for the calibrations", len(first), "questions", None) as advance:
                 for i in first:
                     self.observe(i, observed)
+                    self.probe(i, probed)
                     advance(1)
+            effects = {row["id"]: row["effects"] for row in iter_results(probed.path)}
             scores = {row["id"]: PermutationScores.from_dict(row) for row in iter_results(observed.path)}
-            biases = {fold: self.calibration(fold, pool, scores) for fold, pool in pools.items()}
+            biases = {fold: self.calibration(fold, pool, scores, effects) for fold, pool in pools.items()}
+            if open_ := [fold for fold, bias in biases.items() if bias.sign == "undetermined"]:
+                print(f"folds {open_}: the bias's sign is undetermined; no '-matched' baseline there", file=sys.stderr)
             with track("reading", len(self.examples), "questions", None) as advance:
                 for i in range(len(self.examples)):
                     if str(i) not in read:
@@ -154,10 +164,29 @@ class Study:
         log.append(str(i), {k: v for k, v in result.to_dict().items() if k != "id"})
         return result
 
-    def calibration(self, fold: int, pool: list[int], scores: dict[str, PermutationScores]) -> PositionBias:
-        """The bias for one fold's questions, measured on the pool's; kept beside the rows."""
+    def probe(self, i: int, log: ResultLog) -> None:
+        """The right answers of a question with its gold passage at each place, unless the log has them."""
+        example = self.examples[i]
+        gold = gold_of(example.passages)
+        if str(i) in log or gold is None:
+            return
+        found = probe(
+            self.reader,
+            [example],
+            [gold],
+            template=self.template,
+            max_tokens=self.arguments.max_tokens,
+            progress=False,
+        )
+        log.append(str(i), {"effects": found.effects[0].tolist(), "reader": found.reader})
+
+    def calibration(
+        self, fold: int, pool: list[int], scores: dict[str, PermutationScores], effects: dict[str, list[float]]
+    ) -> PositionBias:
+        """The bias for one fold's questions, measured on the pool's, its sign on their gold passages; kept."""
         path = self.arguments.output / f"bias-fold{fold}.json"
-        made = {"questions": pool, **self.settings}
+        moved = [str(i) for i in pool if str(i) in effects]
+        made = {"questions": pool, "probed": len(moved), **self.settings}
         if path.exists():
             bias = PositionBias.load(path)
             if dict(bias.measured_on) != json.loads(json.dumps(made)):
@@ -167,6 +196,7 @@ class Study:
         known = sum(g is not None for g in gold)
         bias = calibrate(
             (scores[str(i)] for i in pool),
+            contrast=np.array([effects[i] for i in moved]) if len(moved) >= 2 else None,
             gold=gold if known >= 2 else None,  # fewer tell nothing of how far to trust P(best)
             seed=self.arguments.seed,
         )
@@ -177,7 +207,7 @@ class Study:
     def question(self, i: int, scores: PermutationScores, bias: PositionBias) -> dict[str, Any]:
         """A row of readings."""
         started, a, example = time.perf_counter(), self.arguments, self.examples[i]
-        options = {"count": a.shuffles, "model": a.cross_encoder}
+        options = {"count": a.shuffles, "model": a.cross_encoder, "max_tokens": a.max_tokens}
         names = [m for m in a.methods if m != ANSWERS]
         methods = all_orders(self.reader, self.template, example, scores, bias, names, a.seed + i, options)
         found = time.perf_counter()
@@ -193,7 +223,10 @@ class Study:
         for name, outcome in zip(orders, results, strict=True):
             methods[name]["outcome"] = outcome.to_dict()
         nats = np.logaddexp.reduce(scores.loglik, axis=1)
+        pieces = encode(self.reader.encoder, self.template, example.question, example.passages, [])
         row = {
+            "reader": self.reader.describe(),
+            "full": full_orderings(pieces),
             "question": example.question,
             "answers": example.answers,
             "gold": gold_of(example.passages),
@@ -214,32 +247,10 @@ class Study:
                 seed=a.seed + i,
                 template=self.template,
                 max_new_tokens=a.max_new_tokens,
+                max_tokens=a.max_tokens,
             )
             row["self_consistency"] = {**vote.to_dict(), "seconds": round(time.perf_counter() - started, 3)}
         return row
-
-
-def right_answers(example: Example) -> list[str]:
-    return list(dict.fromkeys(answer.strip() for answer in example.answers))
-
-
-def cluster_of(index: int, example: Example) -> str:
-    """The gold passage, wherever it was retrieved; a question without one stands for itself."""
-    gold = next((p for p in example.passages if p.is_gold), None)
-    return f"question {index}" if gold is None else f"passage {gold.id}"
-
-
-def gold_rank(example: Example) -> int | None:
-    """The gold passage's place in the whole retrieved list, from 1."""
-    return next((r for r, p in enumerate(example.passages, 1) if p.is_gold), None)
-
-
-def folds_of(clusters: list[str], folds: int, seed: int) -> list[int]:
-    """A fold for each question: clusters stay whole, and folds differ by one cluster at most."""
-    distinct = list(dict.fromkeys(clusters))
-    order = np.random.default_rng(seed).permutation(len(distinct)).tolist()
-    fold = {distinct[c]: place % folds for place, c in enumerate(order)}
-    return [fold[c] for c in clusters]
 
 
 if __name__ == "__main__":

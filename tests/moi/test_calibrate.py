@@ -5,6 +5,7 @@ import pytest
 
 from fastreader.errors import InputError
 from fastreader.moi import Observations, PositionBias, Probe, calibrate, debias
+from fastreader.moi.sign import decisive
 from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.permutations import cyclic, latin, pruned, random
 
@@ -107,6 +108,44 @@ def test_when_contrast_and_convention_disagree_the_sign_is_undetermined():
     found = calibrate(data.observations, contrast=-truth + 0.01 * np.random.default_rng(0).normal(size=(9, 5)), **QUICK)
     assert found.sign == "undetermined"
     assert "disagree" in found.reason
+
+
+def test_few_noisy_contrasts_do_not_decide():
+    """Of 3 questions a noise contrast passes 3 standard errors in one run of ten; 8 are needed, and Student's t."""
+    truth = bias_shape("decreasing", 4)
+    data = simulate(truth, 12, lambda s: random(4, 12, s), query=False)
+    fitted = calibrate(data.observations, **QUICK)
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(400, 3, 4))
+    each = noise @ fitted.bias
+    z = np.abs(each.mean(axis=1)) / (each.std(axis=1, ddof=1) / np.sqrt(3))
+    found = calibrate(data.observations, contrast=noise[z.argmax()], **QUICK)
+    assert abs(found.contrast_z) > 20
+    assert found.sign == "undetermined"
+    assert "neither" in found.reason
+    for q in (8, 12, 40):
+        draws = rng.normal(size=(100_000, q))
+        t = draws.mean(axis=1) / (draws.std(axis=1, ddof=1) / np.sqrt(q))
+        assert (t > decisive(q)).mean() == pytest.approx(5e-4, abs=2.5e-4)
+    assert decisive(7) == np.inf
+
+
+def test_the_convention_needs_questions_too():
+    data = simulate(bias_shape("decreasing", 4), 7, lambda s: random(4, 12, s), sigma=0.1, beta=3.0)
+    found = calibrate(data.observations, **QUICK)
+    assert found.sign_z > 5
+    assert found.sign == "undetermined"
+
+
+def test_a_contrast_of_something_else_is_refused_and_both_are_named():
+    data = simulate(bias_shape("decreasing", 4), 6, lambda s: random(4, 8, s))
+    scores = [replace(o, reader={"name": "one"}, template="t1") for o in data.observations]
+    effects = np.random.default_rng(0).normal(size=(9, 4))
+    with pytest.raises(InputError, match="reader: probe 'two', scores 'one'"):
+        calibrate(scores, contrast=Probe(effects, reader={"name": "two"}, template="t1"))
+    with pytest.raises(InputError, match="template: probe 't2', scores 't1'"):
+        calibrate(scores, contrast=Probe(effects, reader={"name": "one"}, template="t2"))
+    assert calibrate(scores, contrast=Probe(effects, reader={"name": "one"}, template="t1"), **QUICK).contrast_z
 
 
 def test_gold_passages_temper_p_best():

@@ -6,7 +6,7 @@ from scipy.stats import norm
 
 from fastreader.errors import InputError
 from fastreader.moi import Observations, PositionBias, debias
-from fastreader.moi.debias import best, tempered
+from fastreader.moi.p_best import best, tempered
 from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.permutations import cyclic, latin, pruned, random
 
@@ -57,12 +57,16 @@ def test_posterior_is_that_of_conditioning_the_joint_gaussian(n, length):
     assert found.identified
 
 
-@pytest.mark.parametrize("n", [5, 6, 10])
+@pytest.mark.parametrize("n", [4, 5, 6, 10])
 @pytest.mark.parametrize("design", [cyclic, lambda n: latin(n, 1, 3)])
-def test_fourier_solve_equals_the_dense_one(n, design):
-    bias = known(np.exp(np.linspace(0, 2, n)) - 3, covariance=1e-4 * np.eye(n))
-    o = simulate(bias.bias, 1, lambda s: design(n), seed=n).observations[0]
+@pytest.mark.parametrize("shape", ["u-shaped", "uneven"])
+@pytest.mark.parametrize("sigma", [0.0, 1e-7, 0.5])
+def test_fourier_solve_equals_the_dense_one(n, design, shape, sigma):
+    weights = np.exp(np.linspace(0, 2, n)) - 3 if shape == "uneven" else bias_shape(shape, n)
+    bias = known(weights, sigma=sigma, covariance=1e-4 * np.eye(n))
+    o = simulate(bias.bias, 1, lambda s: design(n), sigma=sigma, seed=n).observations[0]
     one, other = debias(o, bias, solver="fft"), debias(o, bias, solver="dense")
+    assert np.abs(one.utility).max() < 20
     assert one.utility == pytest.approx(other.utility, abs=1e-10)
     assert one.covariance == pytest.approx(other.covariance, abs=1e-10)
     assert (one.rank, one.condition) == (other.rank, pytest.approx(other.condition))

@@ -1,10 +1,13 @@
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 from support import byte_tokenizer, tiny_llama
 from test_cli import ids, run
 
-from fastreader.moi import PositionBias
+import fastreader as fr
+from fastreader.moi import PositionBias, probe
 from fastreader.moi.shipped import file_name_of
 
 
@@ -24,7 +27,9 @@ def questions(tmp_path_factory):
             "id": f"q{i}",
             "question": f"Which colour is number {i}?",
             "answers": ["blue"],
-            "ctxs": [{"id": f"d{p}", "title": "", "text": f"{i} is {w}."} for p, w in enumerate(words)],
+            "ctxs": [
+                {"id": f"d{p}", "title": "", "text": f"{i} is {w}.", "isgold": p == i % 3} for p, w in enumerate(words)
+            ],
         }
         for i in range(8)
     ]
@@ -52,6 +57,48 @@ def test_calibrate(calibrated, model):
     assert bias.measured_on["design"] == "latin:2"
     assert (calibrated / "calibrations" / file_name_of(bias)).exists()
     assert (calibrated / "bias.png").stat().st_size > 1000
+
+
+def test_calibrate_uses_the_gold_passages(calibrated):
+    bias = PositionBias.load(calibrated / "bias.json")
+    assert bias.measured_on["gold"] == 8
+    assert bias.temperature != 1.0
+    assert bias.contrast_z is None
+
+
+def test_calibrate_on_fewer_questions_uses_those_alone(calibrated, model, questions, tmp_path):
+    """The file of scores has eight; the first five are asked for."""
+    arguments = ("calibrate", questions, "-m", model, "-n", 3, "--cache-dir", calibrated, "--limit", 5)
+    scores = tmp_path / "scores.jsonl"
+    shutil.copy(calibrated / "scores.jsonl", scores)
+    done = run(*arguments, "-s", scores, "-o", tmp_path / "bias.json")
+    assert "5 questions, 30 orderings" in done.stdout
+    bias = PositionBias.load(tmp_path / "bias.json")
+    assert bias.measured_on["ids"] == ["q0", "q1", "q2", "q3", "q4"]
+    other = tmp_path / "other.jsonl"
+    other.write_text(questions.read_text().replace("colour", "shade"))
+    done = run("calibrate", other, *arguments[2:], "-s", scores, expect=2)
+    assert "'q0' has a result already, made from another question" in done.stderr
+
+
+def test_calibrate_with_a_probe(calibrated, model, questions, tmp_path):
+    shutil.copy(calibrated / "scores.jsonl", tmp_path / "scores.jsonl")
+    arguments = ("calibrate", questions, "-m", model, "-n", 3, "--cache-dir", calibrated, "--probe")
+    arguments += ("-s", tmp_path / "scores.jsonl", "-o", tmp_path / "bias.json")
+    run(*arguments)
+    bias = PositionBias.load(tmp_path / "bias.json")
+    examples = [replace(e, passages=e.passages[:3]) for e in fr.load_examples(questions)]
+    effects = probe(fr.Reader.load(model), examples).effects
+    each = effects @ bias.bias
+    assert bias.contrast_z == pytest.approx(each.mean() / (each.std(ddof=1) / 8**0.5), rel=1e-2)
+    beside = tmp_path / "scores.probe.jsonl"
+    before = beside.read_bytes()
+    run(*arguments)
+    assert beside.read_bytes() == before
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text(questions.read_text().replace('"isgold": true', '"isgold": false'))
+    done = run("calibrate", bare, *arguments[2:], expect=2)
+    assert "--probe: expected at least 2 questions with gold passage and answers, got 0" in done.stderr
 
 
 def test_calibrate_refuses_too_few(model, questions, tmp_path):
@@ -90,6 +137,16 @@ def test_rerank_as_a_trec_run(model, questions, tmp_path):
         assert scores == sorted(scores, reverse=True)
         assert part[3][2] == "d3"  # the tail
         assert {r[2] for r in part} == {"d0", "d1", "d2", "d3"}
+
+
+def test_an_id_that_no_trec_run_can_hold_is_one_error_of_many(model, questions, tmp_path):
+    file = tmp_path / "questions.jsonl"
+    file.write_text(questions.read_text().replace('"q1"', '"q 1"'))
+    common = ("rerank", file, "-m", model, "--limit", 3, "-f", "trec", "--max-passages", 2, "--cache-dir", tmp_path)
+    done = run(*common, "--skip-errors", expect=3)
+    assert {line.split()[0] for line in done.stdout.splitlines()} == {"q0", "q2"}
+    assert "question id without white space, got 'q 1'" in done.stderr
+    assert "id q 1" in run(*common, expect=2).stderr
 
 
 def test_rerank_to_a_file_is_resumed(model, questions, tmp_path):

@@ -1,16 +1,49 @@
-"""The examples of docs/moi.md run."""
+"""The examples of docs/moi*.md run."""
 
 import re
 from pathlib import Path
 
+import pytest
+from support import byte_tokenizer, tiny_llama
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_examples(packaged_folder, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "moi.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 2
-    exec(compile("\n".join(blocks), "docs/moi.md", "exec"), {})
+def run(page, folder, monkeypatch, blocks, model=None):
+    """Run a page's examples in `folder`; with another model than the packaged one where it is only to see them work."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(code) == blocks
+    joined = "\n".join(code).replace("examples/questions.jsonl", str(ROOT / "examples" / "questions.jsonl"))
+    if model is not None:
+        assert '"smollm2-135m"' in joined
+        joined = joined.replace('"smollm2-135m"', repr(str(model)))
+    monkeypatch.chdir(folder)
+    exec(compile(joined, page, "exec"), {})
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    tiny_llama(max_position_embeddings=8192).save_pretrained(tmp_path / "tiny")
+    byte_tokenizer(chat=True).save_pretrained(tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+def test_moi(packaged_folder, tmp_path, monkeypatch, capsys):
+    run("moi.md", tmp_path, monkeypatch, 2)
     said = capsys.readouterr().out
     assert "of 3N whole orderings" in said
     assert "matched shipped" in said
+
+
+def test_baselines(tiny, tmp_path, monkeypatch, capsys):
+    run("moi-baselines.md", tmp_path, monkeypatch, 1, tiny)
+    said = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["retriever", "best-at-the-ends", "qg", "bayes-saliency-plus", "pairwise"]
+
+
+def test_distillation(tiny, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("peft", reason="the student's adapters come from PEFT: pip install 'fastreader[distill]'")
+    run("moi-distillation.md", tmp_path, monkeypatch, 1, tiny)
+    assert "Evaluation(" in capsys.readouterr().out
+    assert (tmp_path / "student" / "merged" / "config.json").is_file()

@@ -14,19 +14,24 @@ from support import byte_tokenizer, tiny_llama
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import moi_analyses  # noqa: E402
 import moi_report  # noqa: E402
 import moi_study  # noqa: E402
-from moi_orders import BASELINES, MOI, POLARITY, REVERSED  # noqa: E402
+from moi_orders import BASELINES, MOI, POLARITY, REVERSED, all_orders  # noqa: E402
+from moi_signflip import sign_flip  # noqa: E402
+from scipy.stats import ttest_1samp  # noqa: E402
 
-from fastreader.moi import calibrate  # noqa: E402
-from fastreader.statistics import holm, paired_bootstrap, wilcoxon  # noqa: E402
+import fastreader as fr  # noqa: E402
+from fastreader.moi import PositionBias, calibrate, probe  # noqa: E402
+from fastreader.moi.baselines import METHODS  # noqa: E402
+from fastreader.statistics import holm, paired_bootstrap  # noqa: E402
 
 
-def run(*arguments):
+def run(*arguments, sign="convention"):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["moi_study.py", *map(str, arguments)])
         # Of a random model the sign cannot be told, and orders that need it would be refused.
-        patch.setattr(moi_study, "calibrate", lambda *a, **k: replace(calibrate(*a, **k), sign="convention"))
+        patch.setattr(moi_study, "calibrate", lambda *a, **k: replace(calibrate(*a, **k), sign=sign))
         moi_study.main()
 
 
@@ -85,6 +90,72 @@ def test_calibrations_have_not_seen_the_question(study):
         assert all(rows[i]["fold"] != fold for i in measured_on)
 
 
+def test_calibrations_are_checked_on_gold_passages_of_the_same_questions(study):
+    """Three of the five questions have their gold passage, moved through the places once each."""
+    folder = study[0] / "run"
+    probes = {row["id"]: row["effects"] for row in map(json.loads, (folder / "probes.jsonl").open())}
+    for path in folder.glob("bias-fold*.json"):
+        bias = json.loads(path.read_text())
+        pool = [str(i) for i in bias["measured_on"]["questions"]]
+        assert bias["measured_on"]["probed"] == len([i for i in pool if i in probes])
+        assert (bias["contrast_z"] is not None) == (bias["measured_on"]["probed"] >= 2)
+    examples = fr.load_examples(study[0] / "data.jsonl")
+    reader = fr.Reader.load(study[0] / "model")
+    found = probe(reader, [replace(examples[1], candidates=[])], [1])
+    assert probes["1"] == pytest.approx(found.effects[0].tolist(), abs=1e-4)
+
+
+def test_what_methods_share_is_run_once(study, monkeypatch):
+    """QG comes out of the scores at hand; a matched baseline places the scores of its plain one."""
+    folder = study[0]
+    example = fr.load_examples(folder / "data.jsonl")[0]
+    example = replace(example, candidates=[])
+    reader = fr.Reader.load(folder / "model")
+    scores = {r["id"]: r for r in map(json.loads, (folder / "run" / "observations.jsonl").open())}["0"]
+    bias = PositionBias.load(folder / "run" / "bias-fold0.json")
+    expected = METHODS["qg-matched"](reader, example.question, example.passages, bias=bias)
+    calls = []
+    for name in ("score", "loglikelihood", "generate"):
+        real = getattr(reader, name)
+        monkeypatch.setattr(reader, name, lambda *a, real=real, name=name, **k: calls.append(name) or real(*a, **k))
+
+    def orders(*names):
+        calls.clear()
+        scored = fr.PermutationScores.from_dict(scores)
+        return all_orders(reader, fr.Template(), example, scored, bias, list(names), 0, {"max_tokens": 500})
+
+    found = orders("qg", "qg-matched")
+    assert not calls
+    assert found["qg-matched"]["order"] == expected.order
+    assert (found["qg"]["computed"], found["qg"]["given"]) == (expected.stats.computed, expected.stats.given)
+    orders("pairwise", "pairwise-matched", "rankgpt", "rankgpt-matched", "bayes-saliency-matched", "bayes-saliency")
+    assert sorted(calls) == ["generate", "loglikelihood", "score"]
+
+
+def test_a_primary_contrast_that_is_lost_is_told(study, tmp_path, capsys):
+    folder, arguments = study
+    again = [*arguments[: arguments.index("--output")], "--output", tmp_path / "run", "--questions", 5]
+    again += ["--methods", "retriever", "qg-matched", "moi-calibrated"]
+    run(*again, sign="undetermined")
+    assert "folds [0, 1]: the bias's sign is undetermined" in capsys.readouterr().err
+    text = (tmp_path / "run" / "report.md").read_text()
+    assert "against qg-matched in nats: **not available**" in text
+    assert "qg-matched: 5 questions; bias: its sign is undetermined" in text
+    run(*arguments, "--report")
+    assert "against qg-matched in nats: 5 of 5 questions" in (folder / "run" / "report.md").read_text()
+
+
+def test_sign_flips_by_hand():
+    assert sign_flip([1.0, 1.0, 1.0], ["a", "b", "c"]) == 2 / 8
+    assert sign_flip([1.0, 1.0, 1.0], ["a", "a", "c"]) == 2 / 4  # sums 2 and 1
+    assert sign_flip([0.0, 0.0], ["a", "b"]) == 1.0
+    rng = np.random.default_rng(0)
+    x = rng.normal(0.2, 1, 300)
+    assert sign_flip(x, [str(i) for i in range(300)]) == pytest.approx(ttest_1samp(x, 0).pvalue, rel=0.3)
+    # Doubling every question within its cluster is no new evidence.
+    assert sign_flip([*x, *x], [str(i) for i in range(300)] * 2) == sign_flip(x, [str(i) for i in range(300)])
+
+
 def test_it_resumes_where_it_was(study):
     folder, arguments = study
     readings, observations = folder / "run" / "readings.jsonl", folder / "run" / "observations.jsonl"
@@ -118,6 +189,13 @@ def test_the_report_says_what_the_rows_say(study):
     assert (first["against"], first["measure"], first["primary"]) == (moi_study.PRIMARY[1], moi_study.PRIMARY[2], True)
     assert "p_holm" not in first
     assert report["errors"]["oracle"]["questions"] == 2
+    share = np.sum([r["methods"]["qg"]["computed"] for r in rows]) / np.sum([r["full"] for r in rows])
+    assert methods["qg"]["share"] == pytest.approx(share)
+    reverse = {(c["name"], c["measure"]): c["difference"]["estimate"] for c in report["polarity"]}
+    assert {name for name, _ in reverse} == set(POLARITY)
+    f1 = [[r["methods"][n]["outcome"]["nats"] for r in rows] for n in ("rankgpt", "rankgpt" + REVERSED)]
+    assert reverse["rankgpt", "nats"] == pytest.approx(np.mean(f1[0]) - np.mean(f1[1]))
+    assert all("mde" in m for m in report["strata"]["gold not among the N"]["methods"] if "lead" in m)
     text = (folder / "run" / "report.md").read_text()
     assert "**qg-matched**" in text
     assert "nan" not in text.lower()
@@ -143,6 +221,33 @@ def test_contrasts_by_hand():
     ]  # fmt: skip
     a, b = [1.0, 2.0, 4.0], [0.0, 2.5, 1.0]
     assert found[0]["difference"] == paired_bootstrap(a, b, clusters=["p", "p", "q"]).to_dict()
-    assert found[0]["p"] == wilcoxon(a, b)
+    assert found[0]["p"] == sign_flip([x - y for x, y in zip(a, b, strict=True)], ["p", "p", "q"])
     assert [c["p_holm"] for c in found[1:]] == holm([c["p"] for c in found[1:]])
-    assert [c["test"] for c in found] == ["Wilcoxon", "Wilcoxon", "McNemar"]
+
+
+def test_the_analyses_run_resume_and_report(study, tmp_path, monkeypatch):
+    folder = study[0]
+    arguments = [folder / "data.jsonl", "--passages", 3, "--model", folder / "model", "--orders", 6]
+    arguments += ["--output", tmp_path, "--max-new-tokens", 3]
+
+    def analyse(*more):
+        monkeypatch.setattr(sys, "argv", ["moi_analyses.py", *map(str, [*arguments, *more])])
+        moi_analyses.main()
+
+    analyse("--questions", 2)
+    first = (tmp_path / "analyses.jsonl").read_bytes()
+    analyse("--questions", 5)
+    assert (tmp_path / "analyses.jsonl").read_bytes().startswith(first)
+    rows = [json.loads(line) for line in (tmp_path / "analyses.jsonl").open()]
+    assert ["places" in r for r in rows] == [True, True, True, False, False]
+    report = json.loads((tmp_path / "analyses.json").read_text())
+    nats = [r["places"][2]["nats"] for r in rows[:3]]
+    assert report["places"][2]["nats"]["estimate"] == pytest.approx(np.mean(nats))
+    assert report["places"][2]["n"] == 3
+    # The first question has its gold passage first already: read there, it is the retriever's order.
+    study_row = rows_of(folder)[0]["methods"]["retriever"]["outcome"]["nats"]
+    assert rows[0]["places"][0]["nats"] == pytest.approx(study_row, abs=1e-3)
+    assert sum(report["bias"]["joint"]) == pytest.approx(1)
+    text = (tmp_path / "analyses.md").read_text()
+    assert "same first passage: 0." in text
+    assert "nan" not in text

@@ -3,7 +3,7 @@ import pytest
 
 import fastreader as fr
 from fastreader.errors import InputError
-from fastreader.moi import observe
+from fastreader.moi import debias, observe
 
 PASSAGES = ["Red is a colour.", "Two is a number, it is.", "Cats sleep."]
 
@@ -75,3 +75,17 @@ def test_joint_needs_the_passages(tiny_reader):
     with pytest.raises(InputError, match="score_passages=True"):
         observe(bare, "joint")
     assert observe(bare).qg is None
+
+
+def test_the_number_of_passages_is_not_guessed(tiny_reader):
+    """Prefixes that happen to leave out the last passage are still of all three."""
+    prefixes = fr.score_permutations(
+        tiny_reader, "Which colour?", [*PASSAGES, "Four."], question_only=True, permutations=[[0, 2], [2, 0]]
+    )
+    with pytest.raises(InputError, match="2 places do not tell"):
+        debias(prefixes, method="joint")
+    assert len(debias(observe(prefixes, passages=4), method="joint")) == 4
+    whole = fr.score_permutations(tiny_reader, "Which colour?", PASSAGES, question_only=True)
+    assert observe(whole).passages == 3
+    with pytest.raises(InputError, match="expected 3, as in the scores, got 4"):
+        observe(whole, passages=4)

@@ -6,7 +6,7 @@ from support import byte_tokenizer, tiny_llama
 from test_debias import known
 
 import fastreader as fr
-from fastreader.errors import InputError
+from fastreader.errors import ContextOverflowError, InputError
 from fastreader.moi import Stop, answer, debias, observe, plan, rerank
 from fastreader.moi.order import matched
 from fastreader.moi.shipped import find, keep
@@ -184,13 +184,116 @@ def test_answer_reads_once_in_that_order(tiny_reader, bias):
     assert written.to_dict()["answer"] == written.text
 
 
-def test_one_reader_scores_and_another_answers(tiny_reader, bias):
-    small = fr.Reader.load((tiny_llama(seed=3, num_hidden_layers=1), byte_tokenizer(chat=True)), device="cpu")
-    got = answer(tiny_reader, QUESTION, passages(3), bias(3), scorer=small, candidates=["red", "low"])
-    assert got.ranked.indices == rerank(small, QUESTION, passages(3), bias(3)).indices
+@pytest.fixture
+def small(tmp_path):
+    """Another reader, of a name of its own."""
+    tiny_llama(seed=3, num_hidden_layers=1).save_pretrained(tmp_path / "small")
+    byte_tokenizer(chat=True).save_pretrained(tmp_path / "small")
+    return fr.Reader.load(tmp_path / "small", device="cpu")
+
+
+def test_one_reader_scores_and_another_answers_in_an_order_of_its_own_bias(tiny_reader, small, bias):
+    of_small = bias(4, reader=small.describe())
+    utility = rerank(small, QUESTION, passages(4), of_small).utilities.utility
+
+    def ask(**more):
+        candidates = ["red", "low"]
+        return answer(tiny_reader, QUESTION, passages(4), of_small, scorer=small, candidates=candidates, **more)
+
+    got = ask()
+    assert (got.ranked.order, got.ranked.indices) == ("descending", np.argsort(-utility).tolist())
+    assert "descending order: LlamaForCausalLM, which answers, has no calibration" in got.note
+    keep(bias(4, "decreasing", sign="undetermined"))
+    assert "a calibration of undetermined sign" in ask().note
+    own = bias(4, "u-shaped")
+    keep(own)
+    got = ask()
+    assert got.ranked.indices == matched(utility, own.bias).tolist() != matched(utility, of_small.bias).tolist()
+    assert "placed by the cached calibration of LlamaForCausalLM" in got.note
     order = [p.passage for p in got.ranked]
     expected = fr.score_permutations(tiny_reader, QUESTION, order, ["red", "low"], "identity").loglik[0]
     assert got.reading.candidates["low"] == pytest.approx(expected[1], abs=1e-3)
+    assert ask(order="descending").ranked.indices == np.argsort(-utility).tolist()
+    of_small = bias(4, reader=small.describe(), sign="undetermined")
+    assert ask().ranked.indices == rerank(small, QUESTION, passages(4), of_small).indices
+    assert "its sign undetermined" in ask().note
+
+
+def counting(reader):
+    """The reader, and a list that grows with every scoring pass."""
+    passes = []
+    score = reader.score
+
+    def counted(*arguments, **more):
+        passes.append(1)
+        return score(*arguments, **more)
+
+    reader.score = counted
+    return reader, passes
+
+
+def short(context, **more):
+    """A fresh reader with a short context, and its passes."""
+    model = tiny_llama(max_position_embeddings=context)
+    return counting(fr.Reader.load((model, byte_tokenizer(chat=True)), device="cpu", precision="exact", **more))
+
+
+def test_what_cannot_be_debiased_is_refused_before_any_pass(bias):
+    reader, passes = short(2048)
+    wrong = [
+        ({"bias": bias(4)}, "N = 4 passages"),
+        ({"bias": bias(5, reader={"name": "other"})}, "reader: bias 'other', scores 'LlamaForCausalLM'"),
+        ({"bias": bias(5), "template": fr.Template(header="Other.\n")}, "template: bias"),
+        ({"bias": bias(5), "permutations": [[0, 1], [2, 3], [4, 0]]}, "bias's L = 5 places, got 2"),
+        ({"bias": bias(5, kind="candidate")}, "candidate"),
+        ({"bias": bias(5), "stop": Stop(most=3)}, "most >= 5"),
+        ({"bias": bias(5), "on_overflow": "drop_passages"}, "on_overflow"),
+    ]
+    for arguments, message in wrong:
+        with pytest.raises(InputError, match=message):
+            rerank(reader, QUESTION, passages(5), **arguments)
+        if "stop" not in arguments:
+            with pytest.raises(InputError, match=message):
+                plan(reader, QUESTION, passages(5), **arguments)
+    assert not passes
+    rerank(reader, QUESTION, passages(5), bias(5))
+    assert passes
+
+
+def test_a_short_context(bias):
+    long = [fr.Passage(f"It is {w}. " + "and so on " * 8) for w in WORDS[:4]]
+    reader, passes = short(400)
+    for call in (plan, rerank, answer):
+        with pytest.raises(ContextOverflowError, match=r"context of 400 tokens.*on_overflow='truncate'$"):
+            call(reader, QUESTION, long, bias(4))
+    assert not passes
+    planned = plan(reader, QUESTION, long, bias(4), on_overflow="truncate")
+    ranked = rerank(reader, QUESTION, long, bias(4), on_overflow="truncate")
+    assert planned.cost == ranked.cost
+    assert set(planned.truncated) == {0, 1, 2, 3}
+    assert planned.truncated == ranked.observations.truncated
+    assert f"4 passages were cut by up to {max(planned.truncated.values())} tokens" in ranked.note
+    got = answer(reader, QUESTION, long, bias(4), on_overflow="truncate", max_new_tokens=40)
+    assert "to fit the context when answering" in got.note
+    # Scoring needs room for the question alone, the reading also for what is written.
+    assert max(got.reading.truncated.values()) > max(planned.truncated.values())
+    assert got.to_dict()["reading"]["truncated"]["0"] == got.reading.truncated[0]
+    chosen = answer(reader, QUESTION, long, bias(4), on_overflow="truncate", candidates=["red", "low " * 30])
+    assert set(chosen.reading.candidates) == {"red", "low " * 30}
+
+
+def test_prefixes_fit_where_the_reading_of_all_does_not(bias):
+    of = replace(known([0.5, 0.7], 4), reader=bias(4).reader, template=fr.Template().digest())
+    long = [fr.Passage(f"It is {w}. " + "and so on " * 8) for w in WORDS[:4]]
+    reader, passes = short(400)
+    assert rerank(reader, QUESTION, long, of, prune=2).note == ""
+    passes.clear()
+    with pytest.raises(ContextOverflowError, match="the prompt that answers"):
+        answer(reader, QUESTION, long, of, prune=2)
+    assert not passes
+    got = answer(reader, QUESTION, long, of, prune=2, on_overflow="truncate")
+    assert got.ranked.note == ""
+    assert "when answering" in got.note
 
 
 def test_a_question_that_comes_first_scores_constant_and_is_flagged(tiny_reader, bias):

@@ -1,13 +1,17 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from test_debias import known
 
 import fastreader as fr
+from fastreader.errors import InputError
 from fastreader.models.packaged import PACKAGED
 from fastreader.moi import PositionBias
-from fastreader.moi.shipped import file_name_of, find, shipped
+from fastreader.moi.shipped import file_name_of, find, keep, shipped
+from fastreader.moi.simulate import bias_shape
 
 FILES = shipped()
 
@@ -31,6 +35,26 @@ def test_each_is_of_the_default_template_and_found(file, tmp_path, monkeypatch):
     assert bias.bias.sum() == pytest.approx(0, abs=1e-9)
     assert bias.questions >= 30
     assert len(bias.measured_on["rows"]) == bias.questions
+
+
+def test_kept_calibrations_do_not_overwrite_each_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path))
+    base = known(bias_shape("decreasing", 4), template="t")
+    uses = [("a/b", False), ("a_b", False), ("a_b", True), ("A b", False)]
+    for tau, (name, per_token) in enumerate(uses):
+        keep(replace(base, reader={"name": name}, per_token=per_token, tau=float(tau)))
+    for tau, (name, per_token) in enumerate(uses):
+        found, _ = find(name, "t", 4, per_token=per_token)
+        assert (found.tau, found.reader["name"], found.per_token) == (tau, name, per_token)
+    assert find("b", "t", 4) is None
+
+
+def test_a_calibration_under_anothers_name_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path))
+    path = keep(known(bias_shape("decreasing", 4), template="t", reader={"name": "one"}))
+    path.rename(path.with_name(path.name.replace("one", "two")))
+    with pytest.raises(InputError, match=r"calibration of 'one'.*expected one of 'two'"):
+        find("two", "t", 4)
 
 
 def test_moi_imports_no_torch():

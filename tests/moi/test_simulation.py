@@ -1,11 +1,20 @@
 """A small part of benchmarks/moi_simulation.py: what holds on scores drawn from the model."""
 
+import json
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from fastreader.moi import calibrate, debias
 from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.permutations import cyclic, latin, random
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import moi_simulation
+from moi_simulation_tables import tables
 
 
 @pytest.mark.parametrize("noise", [0.25, 1.0])
@@ -44,3 +53,27 @@ def test_a_measured_symmetric_bias_on_an_even_cycle_is_flagged_every_time():
         bias = calibrate(learnt.observations, resamples=50, starts=3)
         fresh = simulate(truth, 20, lambda s: cyclic(6), sigma=sigma, seed=2)
         assert all("singular" in debias(o, bias).flags for o in fresh.observations)
+
+
+def test_the_benchmark_measures_singular_designs_on_what_they_see(monkeypatch):
+    monkeypatch.setattr(moi_simulation, "QUESTIONS", 20)
+    monkeypatch.setattr(moi_simulation, "FRESH", 10)
+    row = moi_simulation.calibration(4, "u-shaped", 0.0, 1, "calibration")
+    cycle = row["designs"]["cyclic"]
+    assert cycle["flagged"] == 1.0
+    assert cycle["seen"] == pytest.approx(2 / 3)  # an even cycle does not see one of three directions
+    assert max(d["seen_error"] for d in row["designs"].values()) < 1e-5
+    text = tables([{"what": "calibration", "n": 4, "shape": "u-shaped", "noise": 0.0, **row}], "", 0.95)
+    assert "in the directions seen " in text
+    assert "of questions that are not flagged: none." in text
+    noisy = moi_simulation.calibration(4, "decreasing", 1.0, 1, "calibration")["designs"]["latin"]
+    assert noisy["best_claimed"] != noisy["best_claimed_raw"]  # recalibrated
+
+
+def test_the_benchmark_counts_signs_decided_by_a_contrast():
+    few = moi_simulation.contrast(5, 0.0, 3, 20, "contrast")
+    assert few["beyond_three"] > 0  # chance alone
+    assert few["decided"] == few["wrong"] == 0
+    assert json.loads(json.dumps(few)) == few
+    strong = moi_simulation.contrast(5, 2.0, 20, 2, "contrast")
+    assert (strong["decided"], strong["wrong"]) == (2, 0)

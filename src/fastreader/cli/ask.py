@@ -66,7 +66,7 @@ def ask(
     ] = None,
     order: Annotated[str | None, typer.Option(help="MoI: matched (default) or descending.")] = None,
     on_overflow: Annotated[
-        str | None, typer.Option(help="When a prompt is too long: error (default) or drop_passages.")
+        str | None, typer.Option(help="When a prompt is too long: error (default); drop_passages, or of MoI truncate.")
     ] = None,
     output: Annotated[
         Path | None,

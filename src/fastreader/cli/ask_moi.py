@@ -49,6 +49,7 @@ def names() -> Mapping[str, object]:
 def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking) -> Iterator[Result]:
     """One after another: those that the file of results has, then the others."""
     from fastreader.moi import PositionBias, answer
+    from fastreader.moi.identity import guarding
     from fastreader.prompts import Template
     from fastreader.reader import Reader
 
@@ -60,7 +61,12 @@ def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking
     with ExitStack() as stack:
         log = None
         if asking.output is not None:
-            facts = {"method": "moi", **options, "reader": reader.describe(), "template": Template().to_dict()}
+            facts = {
+                "method": "moi",
+                **options,
+                "reader": guarding(reader.describe()),
+                "template": Template().to_dict(),
+            }
             facts["bias"] = None if bias is None else bias.to_dict()
             log = stack.enter_context(ResultLog(asking.output, settings=facts, resume=asking.resume))
             for row in list(iter_results(asking.output)):
@@ -78,7 +84,7 @@ def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking
             if log is not None:
                 key = example.id
                 assert key is not None
-                values = {k: v for k, v in found.to_dict().items() if k != "id"}
+                values = {k: v for k, v in found.to_dict().items() if k != "id"} | {"reader": reader.describe()}
                 log.append(key, values, example=digests.pop(key))
             advance(1)
             yield found

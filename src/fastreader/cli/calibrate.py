@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from fastreader.cli.inputs import examples, model_name, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
+from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.jsonl import ResultLog, iter_results
+from fastreader.progress import track
 
 
 def calibrate(
@@ -29,6 +31,13 @@ def calibrate(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the calibration here.", show_default=False)
     ] = None,
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe",
+            help="Also move each question's gold passage through the places; decides the sign. Kept beside --scores.",
+        ),
+    ] = False,
     keep: Annotated[bool, typer.Option(help="Keep it in the cache folder, where rerank and ask find it.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the bias into this file.", show_default=False)] = None,
     template: Annotated[
@@ -50,15 +59,20 @@ def calibrate(
 ) -> None:
     """How much each place in the prompt counts for this reader (MoI's position bias).
 
-    Questions with fewer than N passages are left out.
+    Questions with fewer than N passages are left out. Where passages are marked as gold, or as having an answer,
+    P(best) is fitted to how often they are.
 
     Example:
 
-      fastreader calibrate questions.jsonl -n 5 --limit 40 --scores scores.jsonl --keep
+      fastreader calibrate questions.jsonl -n 5 --limit 40 --scores scores.jsonl --probe --keep
     """
     from dataclasses import replace
+    from functools import cache
 
-    from fastreader.moi import calibrate as run
+    import numpy as np
+
+    from fastreader import moi
+    from fastreader.moi.gold import gold_of
     from fastreader.moi.shipped import keep as keep_in_cache
     from fastreader.permutations import resolve
     from fastreader.prompts import Template
@@ -75,31 +89,61 @@ def calibrate(
     if len(chosen) < 2:
         raise InputError(f"{file}: expected at least 2 questions with {passages} passages, got {len(chosen)}")
     chosen = [replace(e, passages=e.passages[:passages], candidates=[]) for e in chosen]
-    with ExitStack() as stack:
-        settings = {"permutations": wanted, "seed": seed, "passages": passages, "template": prompts.to_dict()}
-        settings |= {"model": model_name(model), "dtype": dtype, "precision": precision}
-        log = stack.enter_context(ResultLog(scores, settings=settings, resume=True))
-        digests: dict[str, str] = {}
-        todo = list(remaining(iter(chosen), None, True, log, digests))
-        if todo:
-            results = score_permutations(
-                Reader.load(model, device=device, dtype=dtype, precision=precision),
-                todo,
-                permutations=wanted,
-                seed=seed,
-                template=prompts,
-                question_only=True,
-                alone=True,
-                max_tokens=max_tokens,
-                progress=progress,
-            )
-            for result in results:
-                key = result.id
-                assert key is not None
-                log.append(key, {k: v for k, v in result.to_dict().items() if k != "id"}, example=digests.pop(key))
-        used = set(log.done)
-    bias = run([PermutationScores.from_dict(row) for row in iter_results(scores) if row["id"] in used], seed=seed)
-    bias = replace(bias, measured_on={"file": file.name, "design": wanted, "ids": sorted(used)})
+    chosen = list(remaining(iter(chosen), None, True, None, {}))  # each with an id of its own
+    gold = {_key(e): gold_of(e.passages) for e in chosen}
+    settings = {"permutations": wanted, "seed": seed, "passages": passages, "template": prompts.to_dict()}
+    settings |= {"model": model_name(model), "dtype": dtype, "precision": precision}
+    load = cache(lambda: Reader.load(model, device=device, dtype=dtype, precision=precision))
+
+    def score(todo: list[Example]) -> Iterator[tuple[str, dict[str, Any]]]:
+        for result in score_permutations(
+            load(),
+            todo,
+            permutations=wanted,
+            seed=seed,
+            template=prompts,
+            question_only=True,
+            alone=True,
+            max_tokens=max_tokens,
+            progress=progress,
+        ):
+            yield str(result.id), result.to_dict()
+
+    def move(todo: list[Example]) -> Iterator[tuple[str, dict[str, Any]]]:
+        with track("probing", len(todo), "questions", progress) as advance:
+            for e in todo:
+                place = gold[_key(e)]
+                assert place is not None
+                found = moi.probe(load(), [e], [place], template=prompts, max_tokens=max_tokens, progress=False)
+                yield _key(e), found.to_dict()
+                advance(1)
+
+    rows = _rows(scores, settings, chosen, score)
+    contrast = None
+    if probe:
+        # What a row is made from, answers and place of the gold passage included, goes into its digest.
+        probed = [
+            replace(e, candidates=[*e.answers, f"gold: {gold[_key(e)]}"])
+            for e in chosen
+            if gold[_key(e)] is not None and any(a.strip() for a in e.answers)
+        ]
+        if len(probed) < 2:
+            raise InputError(f"--probe: expected at least 2 questions with gold passage and answers, got {len(probed)}")
+        moved = _rows(scores.with_suffix(".probe.jsonl"), settings, probed, move)
+        contrast = moi.Probe(
+            np.array([row["effects"][0] for row in moved]),
+            [row["id"] for row in moved],
+            moved[0]["reader"],
+            moved[0]["template"],
+        )
+    known = sum(place is not None for place in gold.values())
+    bias = moi.calibrate(
+        [PermutationScores.from_dict(row) for row in rows],
+        contrast=contrast,
+        gold=list(gold.values()) if known >= 2 else None,
+        seed=seed,
+    )
+    bias = replace(bias, measured_on={"file": file.name, "design": wanted, "ids": list(gold), "gold": known})
     if output is not None:
         bias.save(output)
     if keep:
@@ -107,3 +151,24 @@ def calibrate(
     if plot is not None:
         bias.plot(plot)
     Console().print(bias_table(bias))
+
+
+def _key(example: Example) -> str:
+    assert example.id is not None
+    return example.id
+
+
+def _rows(
+    path: Path,
+    settings: dict[str, Any],
+    examples: list[Example],
+    make: Callable[[list[Example]], Iterator[tuple[str, dict[str, Any]]]],
+) -> list[dict[str, Any]]:
+    """A row for each example, in their order: those that the file has, then the others, which are added to it."""
+    with ResultLog(path, settings=settings, resume=True) as log:
+        digests: dict[str, str] = {}
+        if todo := list(remaining(iter(examples), None, False, log, digests)):
+            for key, result in make(todo):
+                log.append(key, {k: v for k, v in result.items() if k != "id"}, example=digests.pop(key))
+    rows = {row["id"]: row for row in iter_results(path)}
+    return [rows[_key(e)] for e in examples]

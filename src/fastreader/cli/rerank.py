@@ -154,6 +154,7 @@ def rerank(
                     max_tokens=max_tokens,
                     **what,
                 )
+                lines = _trec(ranked) if log is None and shown is RankFormat.trec else []
             except (InputError, OutOfBudgetError) as error:
                 located = f"id {example.id}: {error}"
                 if not skip_errors:
@@ -166,7 +167,7 @@ def rerank(
                 values = {k: v for k, v in ranked.to_dict().items() if k != "id"}
                 log.append(key, values, example=digests.pop(key))
             elif shown is RankFormat.trec:
-                sys.stdout.writelines(_trec(ranked))
+                sys.stdout.writelines(lines)
             else:
                 writer.write(ranked)
             advance(1)
@@ -179,7 +180,11 @@ def rerank(
 
 
 def _trec(ranked: Ranked) -> list[str]:
-    """``qid Q0 docid rank score tag`` by falling utility; the tail follows below the lowest utility."""
+    """``qid Q0 docid rank score tag`` by falling utility; the tail follows below the lowest utility.
+
+    Raises:
+        InputError: an id that a run cannot hold, or utilities whose sign is undetermined.
+    """
     lines = []
     lowest = min((p.utility for p in ranked if p.utility is not None), default=0.0)
     for rank, p in enumerate(ranked.by_utility(), 1):

@@ -28,7 +28,7 @@ class Stop:
     Attributes:
         p_best: stop when a passage's probability of being best reaches this (a joint solve has none); None: never.
         same_order: stop when so many rounds in a row gave one matched order; None: never.
-        most: orderings at most, 3N by default.
+        most: orderings at most, 3N by default; not fewer than the first pass scores.
     """
 
     p_best: float | None = 0.9
@@ -70,9 +70,11 @@ def run(
     bias, n = planned.bias, len(planned.example.passages)
     assert planned.design is not None
     cost = replace(planned.cost, given=0, computed=0, passes=0)
-    most = (3 * n if stop is None or stop.most is None else stop.most) if stop else 0
+    most = 3 * n if stop is None or stop.most is None else stop.most
     observed: Observations | None = None
     design: Design | None = planned.design
+    if stop is not None and len(planned.design) > most:
+        raise InputError(f"stop: expected most >= {len(planned.design)}, the orderings of the first pass, got {most}")
     history: list[Utilities] = []
     while design is not None:
         scores = score_permutations(
@@ -87,10 +89,8 @@ def run(
             max_tokens=max_tokens,
         )
         cost = cost.add(scores.stats)
-        if bias is None:
-            found = replace(observe(scores), passages=n)
-        else:
-            found = observe(scores, bias.kind, per_token=bias.per_token)
+        kind, per_token = ("question", False) if bias is None else (bias.kind, bias.per_token)
+        found = observe(scores, kind, per_token=per_token, passages=n)
         observed = found if observed is None else _joined(observed, found)
         history.append(debias(observed, bias) if bias is not None else debias(observed, method="joint", seed=seed))
         if stop is None or stop.settled(history):
@@ -105,6 +105,7 @@ def _joined(first: Observations, more: Observations) -> Observations:
         first,
         values=np.concatenate([first.values, more.values]),
         permutations=np.concatenate([first.permutations, more.permutations]),
+        truncated={p: max(o.truncated.get(p, 0) for o in (first, more)) for p in {**first.truncated, **more.truncated}},
     )
 
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from fastreader.data.types import Example
 from fastreader.moi.adaptive import Stop
 from fastreader.moi.cost import Cost
-from fastreader.moi.planning import PassageLike
+from fastreader.moi.overflow import told
+from fastreader.moi.planning import PassageLike, as_example
 from fastreader.moi.ranked import Ranked
-from fastreader.moi.reading import Reading, read
+from fastreader.moi.reading import Reading, check_fits, read
 from fastreader.moi.rerank import rerank
+from fastreader.moi.smaller import placed_for
 from fastreader.moi.types import PositionBias
 from fastreader.permutations import Spec
 
@@ -30,12 +32,14 @@ class MoiAnswer:
         ranked: the passages in reading order; those that were read come first, its tail was not.
         reading: the last reading.
         cost: tokens of scoring and of the last reading.
+        note: cautions, those of `ranked` included; empty where all is well.
     """
 
     text: str
     ranked: Ranked
     reading: Reading
     cost: Cost
+    note: str = ""
 
     @property
     def id(self) -> str | None:
@@ -51,6 +55,7 @@ class MoiAnswer:
             "answer": self.text,
             "reading": self.reading.to_dict(),
             "cost": self.cost.to_dict(),
+            "note": self.note,
             "ranked": self.ranked.to_dict(),
         }
 
@@ -80,8 +85,9 @@ def answer(
 
     Args:
         reader: answers.
-        scorer: scores the orderings, such as a smaller model; the calibration is then that of the scorer. Matched
-            order places passages by the scorer's bias, so with another reader prefer order="descending".
+        scorer: scores the orderings, such as a smaller model; the calibration (`bias`) is then that of the scorer.
+            Matched order is by the bias of the reader that answers, where a calibration of it is at hand; without
+            one the order is descending, and `note` says so.
         candidates: answers to choose from, in place of the example's; none: the answer is written greedily.
         max_new_tokens: tokens written at most.
         question, passages, bias, order, max_passages, permutations, prune, template, stop, seed, on_overflow,
@@ -90,10 +96,20 @@ def answer(
     Raises:
         As `rerank`.
     """
+    asked = as_example(question, passages)
+    reads = replace(asked, passages=asked.passages[: max(max_passages, 1)])
+    check_fits(
+        reader,
+        reads,
+        candidates=candidates,
+        template=template,
+        max_new_tokens=max_new_tokens,
+        on_overflow=on_overflow,
+    )
     ranked = rerank(
         scorer or reader,
-        question,
-        passages,
+        asked,
+        None,
         bias,
         order,
         max_passages,
@@ -105,14 +121,17 @@ def answer(
         on_overflow=on_overflow,
         max_tokens=max_tokens,
     )
+    if scorer is not None:
+        ranked = placed_for(reader, ranked, scorer, template)
     kept = ranked.passages[: len(ranked) - ranked.tail]
-    source = question if isinstance(question, Example) else Example(question, [])
     reading = read(
         reader,
-        replace(source, passages=[p.passage for p in kept]),
+        replace(asked, passages=[p.passage for p in kept]),
         candidates=candidates,
         template=template,
         max_new_tokens=max_new_tokens,
+        on_overflow=on_overflow,
         max_tokens=max_tokens,
     )
-    return MoiAnswer(reading.text, ranked, reading, replace(ranked.cost, answer=reading.stats.computed))
+    note = "; ".join(filter(None, [ranked.note, told("answering", reading.truncated)]))
+    return MoiAnswer(reading.text, ranked, reading, replace(ranked.cost, answer=reading.stats.computed), note)

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.errors import InputError
-from fastreader.moi.debias import debias, tempered
+from fastreader.moi.debias import debias
 from fastreader.moi.fitting import bootstrap, maximise, towards_convention, unit
 from fastreader.moi.held_out import held_out
 from fastreader.moi.likelihood import bias_basis, pool
 from fastreader.moi.observe import Scored, observe
+from fastreader.moi.p_best import tempered
 from fastreader.moi.probe import Probe
-from fastreader.moi.sign import decide
+from fastreader.moi.sign import decide, effects_of
 from fastreader.moi.types import Observations, PositionBias
 
 
@@ -46,7 +47,8 @@ def calibrate(
             Scored with ``alone=True`` they bring the query likelihoods that decide the sign.
         kind, per_token, candidate: what to explain, as in `observe`.
         contrast: decides the sign, or confirms it: a `Probe`, or float [Q', L], nats by the place of a passage known
-            to be right. It counts from 3 standard errors on.
+            to be right. Like the query likelihoods it counts where a wrong sign has a chance below 1 in 2,000 by
+            Student's t over its questions, of which it needs 8.
         gold: for each question the index of the passage known to be right, or None; makes P(best) fit how often it
             is (`temperature`).
         level: of the intervals.
@@ -60,11 +62,13 @@ def calibrate(
 
     Raises:
         InputError: fewer than 2 questions; questions of several N, L, readers or templates (both are named); fewer
-            than 3 orderings of a question, or fewer in all than unknowns; scores that are all constant.
+            than 3 orderings of a question, or fewer in all than unknowns; scores that are all constant; a contrast
+            of another reader, template or number of places.
     """
     observed = [observe(s, kind, per_token=per_token, candidate=candidate) for s in scores]
     _check(observed, level, resamples, starts, folds)
     first = observed[0]
+    effects = effects_of(contrast, first)
     with_qg = all(o.qg is not None for o in observed)
     raw = pool(observed)
     size = float(np.sqrt((raw.centred**2).sum() / raw.rows.sum()))
@@ -80,7 +84,7 @@ def calibrate(
     bias, tau = unit(best, basis)
     biases = np.stack([unit(sample, basis)[0] for sample in samples])
     k = basis.shape[1]
-    sign, sign_z, contrast_z, flipped, why = decide(best, samples, bias, biases, with_qg, contrast)
+    sign, sign_z, contrast_z, flipped, why = decide(best, samples, bias, biases, with_qg, effects, len(observed))
     turn = -1.0 if flipped else 1.0
     tail = 100 * (1 - level) / 2
     reasons = []

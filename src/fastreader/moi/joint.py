@@ -19,6 +19,7 @@ import numpy as np
 from fastreader.errors import InputError
 from fastreader.moi.likelihood import places_of
 from fastreader.moi.order import descending
+from fastreader.moi.p_best import winners
 from fastreader.moi.types import FloatArray, IntArray, Observations, Utilities
 
 _AS_GOOD = 1e-6  # of the scores' variance: solutions whose mean squared residual differs by less fit equally well
@@ -68,7 +69,7 @@ def solve(observed: Observations, *, starts: int = 8, seed: int = 0) -> Utilitie
         utility=utility,
         covariance=np.zeros((n, n)),
         intervals=np.stack([utility, utility], axis=1),
-        p_best=_winners(utility),
+        p_best=winners(utility),
         residual=scale * float(np.sqrt(np.mean((predicted(a, u, observed.permutations) - s) ** 2))),
         rank=rank,
         condition=float(values[0] / values[full - 1]) if rank == full else float("inf"),
@@ -128,12 +129,6 @@ def _descend(
 def _orders_differ(solutions: list[tuple[FloatArray, FloatArray, float]]) -> bool:
     orders = {tuple(descending(np.round(u - u.mean(), 4)).tolist()) for _, u, _ in solutions}
     return len(orders) > 1
-
-
-def _winners(utility: FloatArray) -> FloatArray:
-    winners = (utility == utility.max()).astype(np.float64)
-    share: FloatArray = winners / winners.sum()
-    return share
 
 
 def _constant(observed: Observations) -> Utilities:

@@ -12,7 +12,12 @@ Scored = PermutationScores | Observations
 
 
 def observe(
-    scores: Scored, kind: str = "question", *, per_token: bool = False, candidate: int | str | None = None
+    scores: Scored,
+    kind: str = "question",
+    *,
+    per_token: bool = False,
+    candidate: int | str | None = None,
+    passages: int | None = None,
 ) -> Observations:
     """What MoI explains of one question's scores.
 
@@ -22,10 +27,12 @@ def observe(
             needs ``score_passages=True`` when scoring. "candidate": a candidate's log-likelihood.
         per_token: divide by the tokens scored.
         candidate: which candidate, by its place or text; for kind "candidate" only, where there are several.
+        passages: N. Scores tell it themselves where each passage was scored alone or orderings are whole ones;
+            prefixes do not.
 
     Raises:
         InputError: an unknown kind; a candidate where none is taken, or missing, or absent; passages that were not
-            scored.
+            scored; N missing, or another than the scores tell.
     """
     if kind not in KINDS:
         raise InputError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
@@ -48,13 +55,14 @@ def observe(
     return Observations(
         values=values,
         permutations=scores.permutations,
-        passages=_passages(scores),
+        passages=_passages(scores, passages),
         kind=kind,
         per_token=per_token,
         qg=qg,
         reader=scores.reader,
         template=scores.template,
         id=scores.id,
+        truncated=scores.truncated_tokens,
     )
 
 
@@ -65,11 +73,20 @@ def _values(scores: PermutationScores, kind: str, candidate: int | str | None) -
     if kind == "question":
         return scores.question_loglik, question
     if kind == "joint":
-        if scores.passages_loglik is None:
-            raise InputError("kind 'joint' needs passages_loglik; score with score_passages=True")
-        return scores.question_loglik + scores.passages_loglik, question + scores.passages_tokens
+        return joint_loglik(scores), question + scores.passages_tokens
     k = _candidate(scores, candidate)
     return scores.loglik[:, k], np.full(rows, float(scores.candidate_tokens[k]))
+
+
+def joint_loglik(scores: PermutationScores) -> FloatArray:
+    """``log P(q | pi) + log P(pi)`` of each ordering: float64 [M], nats.
+
+    Raises:
+        InputError: the passages were not scored.
+    """
+    if scores.passages_loglik is None:
+        raise InputError("'joint' needs the passages' log-likelihood; score with score_passages=True")
+    return scores.question_loglik + scores.passages_loglik
 
 
 def _candidate(scores: PermutationScores, candidate: int | str | None) -> int:
@@ -87,8 +104,21 @@ def _candidate(scores: PermutationScores, candidate: int | str | None) -> int:
     return candidate
 
 
-def _passages(scores: PermutationScores) -> int:
-    """N: of the passages alone where they were scored, else up to the highest one read."""
+def passages_of(scores: PermutationScores) -> int | None:
+    """N, where the scores tell: of the passages alone where those were scored, else of whole orderings."""
     if scores.alone_loglik is not None:
         return len(scores.alone_loglik)
-    return int(scores.permutations.max()) + 1
+    highest = int(scores.permutations.max()) + 1
+    return highest if highest == scores.permutations.shape[1] else None
+
+
+def _passages(scores: PermutationScores, given: int | None) -> int:
+    known = passages_of(scores)
+    if known is None and given is None:
+        raise InputError(
+            f"passages: orderings of {scores.permutations.shape[1]} places do not tell of how many passages they are; "
+            "give observe(passages=N), or score with alone=True"
+        )
+    if known is not None and given not in (None, known):
+        raise InputError(f"passages: expected {known}, as in the scores, got {given}")
+    return known if known is not None else given  # type: ignore[return-value]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +12,8 @@ from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 from fastreader.moi.cost import NOTHING, Cost, full_orderings
 from fastreader.moi.designs import cyclic_for, prefixes
+from fastreader.moi.identity import differing
+from fastreader.moi.overflow import check_policy, fitted
 from fastreader.moi.shipped import find
 from fastreader.moi.types import PositionBias
 from fastreader.permutations import Design, Spec, pruned, resolve, variable_length
@@ -33,6 +35,7 @@ class Plan:
         design: orderings; None for a single passage.
         bias, bias_from: as in `Ranked`.
         cost: of the first scoring pass.
+        truncated: tokens to be cut off each passage so that the orderings fit the context.
     """
 
     example: Example
@@ -41,6 +44,7 @@ class Plan:
     bias: PositionBias | None
     bias_from: str
     cost: Cost
+    truncated: Mapping[int, int] = field(default_factory=dict)
 
 
 def plan(
@@ -65,7 +69,8 @@ def plan(
     from fastreader.scoring import permutation_cost
 
     prompts = template or Template()
-    example = _example(question, passages)
+    check_policy(on_overflow)
+    example = as_example(question, passages)
     if max_passages < 1:
         raise InputError(f"max_passages: expected at least 1, got {max_passages}")
     tail = example.passages[max_passages:]
@@ -75,17 +80,15 @@ def plan(
         return Plan(example, tail, None, bias, "given", NOTHING)
     length = _length(example, prune)
     origin = "given"
+    about = reader.describe()
     if bias is None:
-        found = find(reader.describe()["name"], prompts.digest(), n, length)
+        found = find(about["name"], prompts.digest(), n, length)
         bias, origin = found if found is not None else (None, "none: random prefixes")
-    elif (bias.passages, bias.length) != (n, length):
-        raise InputError(
-            f"bias: measured for N = {bias.passages} passages, L = {bias.length} places; the question has N = {n}, "
-            f"L = {length}"
-        )
-    elif bias.kind == "candidate":
-        raise InputError("bias: one of kind 'candidate' needs an answer to score; use score_permutations and debias")
+    else:
+        _check(bias, n, length, about, prompts.digest())
     design = _design(bias, n, length, permutations, seed)
+    pieces = encode(reader.encoder, prompts, example.question, example.passages, [])
+    fit = fitted(pieces, design, reader.max_length, on_overflow, "the longest ordering")
     stats = permutation_cost(
         reader,
         example,
@@ -97,8 +100,21 @@ def plan(
         on_overflow=on_overflow,
         max_tokens=max_tokens,
     )
-    pieces = encode(reader.encoder, prompts, example.question, example.passages, [])
-    return Plan(example, tail, design, bias, origin, Cost(stats.given, stats.computed, full_orderings(pieces)))
+    cost = Cost(stats.given, stats.computed, full_orderings(fit.pieces))
+    return Plan(example, tail, design, bias, origin, cost, fit.truncated)
+
+
+def _check(bias: PositionBias, n: int, length: int, reader: Mapping[str, str], template: str) -> None:
+    """Refuse a bias of another use before anything is scored; both are named."""
+    if (bias.passages, bias.length) != (n, length):
+        raise InputError(
+            f"bias: measured for N = {bias.passages} passages, L = {bias.length} places; the question has N = {n}, "
+            f"L = {length}"
+        )
+    if wrong := differing("bias", bias.reader, bias.template, "scores", reader, template):
+        raise InputError(f"bias: measured on something else than is to be scored: {'; '.join(wrong)}")
+    if bias.kind == "candidate":
+        raise InputError("bias: one of kind 'candidate' needs an answer to score; use score_permutations and debias")
 
 
 def _design(bias: PositionBias | None, n: int, length: int, permutations: Spec | None, seed: int) -> Design:
@@ -108,6 +124,11 @@ def _design(bias: PositionBias | None, n: int, length: int, permutations: Spec |
             raise InputError(
                 "permutations: whole orderings need a calibration, and there is none for this reader, template and N; "
                 "give bias, or leave permutations out"
+            )
+        if made.length < length and bias is not None:
+            raise InputError(
+                f"permutations: expected orderings of the bias's L = {length} places, got {made.length}; leave them "
+                "out, or give a bias of as many places"
             )
         return made if made.length <= length else pruned(made, length)
     if bias is not None:
@@ -129,7 +150,12 @@ def _length(example: Example, prune: int | float | None) -> int:
     raise InputError(f"prune: expected a number of places, or a share in (0, 1), got {prune!r}")
 
 
-def _example(question: str | Example, passages: Sequence[PassageLike] | None) -> Example:
+def as_example(question: str | Example, passages: Sequence[PassageLike] | None) -> Example:
+    """The question with its passages.
+
+    Raises:
+        InputError: passages of both, of neither, or none.
+    """
     if isinstance(question, Example):
         if passages is not None:
             raise InputError("passages: expected None with an Example, which brings its own")

@@ -10,6 +10,7 @@ import numpy as np
 
 from fastreader.data.types import Example
 from fastreader.errors import InputError
+from fastreader.moi.gold import gold_of
 from fastreader.moi.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -94,12 +95,13 @@ def probe(
 ) -> Probe:
     """Move the gold passage of each question through the places and score the right answers there.
 
-    Several right answers count by the log of the sum of their likelihoods.
+    Several right answers count by the log of the sum of their likelihoods, each text once.
 
     Args:
         reader: scores.
-        examples: of one number of passages, with `answers`; the gold passage is the first that `is_gold` says.
-        gold: its index for each example, in place of `is_gold`.
+        examples: of one number of passages, with `answers`; the gold passage is the first with `is_gold`, else with
+            `has_answer`.
+        gold: its index for each example, in place of the marks.
         template: the prompt's texts.
         max_tokens, progress: as for `score_permutations`.
 
@@ -118,7 +120,7 @@ def probe(
     for q, example in enumerate(chosen):
         if len(example.passages) != n:
             raise InputError(f"examples[{q}]: expected {n} passages as in the first, got {len(example.passages)}")
-        if not example.answers:
+        if not any(answer.strip() for answer in example.answers):
             raise InputError(f"examples[{q}]: expected right answers to score, got none")
     from fastreader.progress import track
 
@@ -128,7 +130,7 @@ def probe(
             scored = score_permutations(
                 reader,
                 example,
-                candidates=example.answers,
+                candidates=list(dict.fromkeys(a.strip() for a in example.answers if a.strip())),
                 permutations=moved(index, n),
                 template=prompts,
                 max_tokens=max_tokens,
@@ -145,7 +147,7 @@ def _gold(example: Example, q: int, gold: Sequence[int] | None) -> int:
             got = gold[q] if q < len(gold) else "nothing"
             raise InputError(f"gold: examples[{q}]: expected a passage in [0, {len(example.passages)}), got {got}")
         return gold[q]
-    found = [p for p, passage in enumerate(example.passages) if passage.is_gold]
-    if not found:
+    found = gold_of(example.passages)
+    if found is None:
         raise InputError(f"examples[{q}]: no passage is marked as gold; mark one, or give gold")
-    return found[0]
+    return found

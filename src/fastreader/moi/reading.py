@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
+from fastreader.moi.overflow import fitted
+from fastreader.permutations import explicit
 from fastreader.tree import TreeStats
 
 if TYPE_CHECKING:
-    from fastreader.prompts import Template
+    from fastreader.prompts import PromptPieces, Template
     from fastreader.reader import Reader
 
 
@@ -39,12 +41,14 @@ class Reading:
         candidates: log-likelihood of each candidate with its end, nats; None where the answer was written.
         finish: as in `Generation`; "candidate" where one was chosen.
         stats: tokens.
+        truncated: tokens cut off each passage, by its place from 0, to fit the context; whole ones are absent.
     """
 
     text: str
     candidates: dict[str, float] | None
     finish: str
     stats: TreeStats
+    truncated: Mapping[int, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
@@ -53,6 +57,7 @@ class Reading:
             "candidates": self.candidates,
             "finish": self.finish,
             "tokens": {"given": self.stats.given, "computed": self.stats.computed},
+            "truncated": {str(place): tokens for place, tokens in self.truncated.items()},
         }
 
 
@@ -64,6 +69,7 @@ def read(
     template: Template | None = None,
     max_new_tokens: int = 32,
     stop: Sequence[str] = ("\n",),
+    on_overflow: str = "error",
     max_tokens: int | None = None,
 ) -> Reading:
     """Answer a question from its passages as they stand: greedily, or by the likeliest candidate.
@@ -75,22 +81,65 @@ def read(
         template: the prompt's texts.
         max_new_tokens: tokens written at most.
         stop: texts that end what is written.
+        on_overflow: "error", or "truncate": cut the passages to a common length at which the answer fits behind.
         max_tokens: tokens in one pass at most.
 
     Raises:
         InputError: an empty question or candidate.
         ContextOverflowError: the prompt is longer than the model's context.
     """
-    chosen = list(example.candidates if candidates is None else candidates)
-    if isinstance(candidates, str):
-        raise InputError("candidates: expected a list of texts, got one text")
-    from fastreader.prompts import Template, encode
-
-    pieces = encode(reader.encoder, template or Template(), example.question, example.passages, chosen)
+    chosen = _chosen(example, candidates)
+    pieces, cut = _fitted(reader, example, chosen, template, max_new_tokens, on_overflow)
     prompt = pieces.head + pieces.body(range(len(example.passages))) + pieces.tail()
     if chosen:
         scored = reader.loglikelihood([(prompt, tokens) for tokens in pieces.candidates], max_tokens=max_tokens)
         nats = {text: result.logprob for text, result in zip(chosen, scored, strict=True)}
-        return Reading(max(nats, key=lambda text: nats[text]), nats, "candidate", scored.stats)
+        return Reading(max(nats, key=lambda text: nats[text]), nats, "candidate", scored.stats, cut)
     written = reader.generate([prompt], max_new_tokens=max_new_tokens, stop=stop, max_tokens=max_tokens)
-    return Reading(written[0][0].text.strip(), None, written[0][0].finish, written.stats)
+    return Reading(written[0][0].text.strip(), None, written[0][0].finish, written.stats, cut)
+
+
+def check_fits(
+    reader: Reader,
+    example: Example,
+    *,
+    candidates: Sequence[str] | None,
+    template: Template | None,
+    max_new_tokens: int,
+    on_overflow: str,
+) -> None:
+    """What `read` of these passages, in whatever order, would refuse, without reading.
+
+    Raises:
+        InputError, ContextOverflowError: as `read`.
+    """
+    _fitted(reader, example, _chosen(example, candidates), template, max_new_tokens, on_overflow)
+
+
+def _chosen(example: Example, candidates: Sequence[str] | None) -> list[str]:
+    if isinstance(candidates, str):
+        raise InputError("candidates: expected a list of texts, got one text")
+    return list(example.candidates if candidates is None else candidates)
+
+
+def _fitted(
+    reader: Reader,
+    example: Example,
+    candidates: list[str],
+    template: Template | None,
+    max_new_tokens: int,
+    on_overflow: str,
+) -> tuple[PromptPieces, Mapping[int, int]]:
+    """The pieces of a prompt that fits the context with its answer, and what was cut off each passage."""
+    from fastreader.prompts import Template, encode
+
+    pieces = encode(reader.encoder, template or Template(), example.question, example.passages, candidates)
+    count = len(example.passages)
+    if not count:
+        return pieces, {}
+    # What is written takes the place of a candidate. A prompt that leaves room for one token is none too long: a text
+    # that reaches the end of the context stops there.
+    room = [[0] * (max_new_tokens if on_overflow == "truncate" else 1)]
+    whole = pieces if candidates else replace(pieces, candidates=room)
+    found = fitted(whole, explicit([range(count)], count), reader.max_length, on_overflow, "the prompt that answers")
+    return replace(found.pieces, candidates=pieces.candidates), found.truncated

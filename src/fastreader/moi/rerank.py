@@ -9,6 +9,7 @@ from fastreader.data.types import Example
 from fastreader.errors import InputError
 from fastreader.moi.adaptive import Stop, run
 from fastreader.moi.order import descending
+from fastreader.moi.overflow import told
 from fastreader.moi.planning import PassageLike, plan
 from fastreader.moi.ranked import Ranked, RankedPassage
 from fastreader.moi.types import ORDERS, IntArray, PositionBias, Utilities
@@ -54,7 +55,8 @@ def rerank(
         template: the prompt's texts.
         stop: score further orderings until the utilities are settled; None: one pass.
         seed: of designs that draw.
-        on_overflow: "error" or "truncate", see `score_permutations`; passages are never dropped here.
+        on_overflow: where an ordering is longer than the model's context: "error", or "truncate", which cuts the
+            passages to a common length and says so in `note`; passages are never dropped here.
         max_tokens: as for `score_permutations`.
 
     Raises:
@@ -64,8 +66,6 @@ def rerank(
     """
     if order not in ORDERS:
         raise InputError(f"order: expected one of {', '.join(ORDERS)}, got {order!r}")
-    if on_overflow not in ("error", "truncate"):
-        raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
     planned = plan(
         reader,
         question,
@@ -91,10 +91,10 @@ def rerank(
     observed, utilities, cost = run(
         reader, planned, template=template, stop=stop, seed=seed, on_overflow=on_overflow, max_tokens=max_tokens
     )
-    note = utilities.reason
+    notes = [utilities.reason, told("scoring", observed.truncated)]
     if planned.bias is None:
         order = "descending"
-        note = "; ".join(filter(None, ["no calibration for this reader, template and N: random prefixes", note]))
+        notes = ["no calibration for this reader, template and N: random prefixes", *notes]
     return Ranked(
         question=example.question,
         passages=[_ranked(example, utilities, i) for i in _reading(utilities, order).tolist()] + ends,
@@ -104,7 +104,7 @@ def rerank(
         utilities=utilities,
         cost=cost,
         tail=len(ends),
-        note=note,
+        note="; ".join(filter(None, notes)),
         observations=observed,
         id=example.id,
     )

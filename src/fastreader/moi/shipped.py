@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from fastreader.errors import InputError
 from fastreader.models.cache import cache_dir
 from fastreader.moi.types import PositionBias
 
 
 def find(
-    reader: str, template: str, passages: int, length: int | None = None, kind: str = "question"
+    reader: str,
+    template: str,
+    passages: int,
+    length: int | None = None,
+    kind: str = "question",
+    per_token: bool = False,
 ) -> tuple[PositionBias, str] | None:
     """The calibration for this use and where it is from, "cached" or "shipped"; None where there is none.
 
@@ -21,16 +28,30 @@ def find(
         template: digest of the prompt's texts.
         passages: N.
         length: L; N by default.
-        kind: of score.
+        kind, per_token: of score.
+
+    Raises:
+        InputError: the file of this use holds the calibration of another.
     """
-    name = file_name(reader, template, passages, passages if length is None else length, kind)
+    name = file_name(reader, template, passages, passages if length is None else length, kind, per_token)
     cached = _cache() / name
     if cached.is_file():
-        return PositionBias.load(cached), "cached"
+        return _loaded(cached, reader), "cached"
     for entry in shipped():
         if entry.name == name:
-            return PositionBias.load(Path(str(entry))), "shipped"
+            return _loaded(Path(str(entry)), reader), "shipped"
     return None
+
+
+def _loaded(path: Path, reader: str) -> PositionBias:
+    """Refuse a file that was renamed, or edited into something else than its name says."""
+    bias = PositionBias.load(path)
+    if file_name_of(bias) != path.name or bias.reader.get("name", "") != reader:
+        raise InputError(
+            f"{path}: holds a calibration of {bias.reader.get('name', '')!r} that belongs into {file_name_of(bias)}, "
+            f"expected one of {reader!r}"
+        )
+    return bias
 
 
 def keep(bias: PositionBias) -> Path:
@@ -52,14 +73,18 @@ def shipped() -> list[Traversable]:
 
 def file_name_of(bias: PositionBias) -> str:
     """`file_name` of a calibration."""
-    return file_name(bias.reader.get("name", ""), bias.template, bias.passages, bias.length, bias.kind)
+    name = bias.reader.get("name", "")
+    return file_name(name, bias.template, bias.passages, bias.length, bias.kind, bias.per_token)
 
 
-def file_name(reader: str, template: str, passages: int, length: int, kind: str) -> str:
-    """What identifies a calibration, as a file name."""
+def file_name(reader: str, template: str, passages: int, length: int, kind: str, per_token: bool = False) -> str:
+    """What identifies a calibration, as a file name; a reader's name that is no file name gets a digest behind it."""
     slug = re.sub(r"[^A-Za-z0-9.-]+", "_", reader).strip("_.") or "unknown"
+    if slug != reader:
+        slug += "-" + hashlib.sha256(reader.encode()).hexdigest()[:8]
+    scored = f"{kind}-per-token" if per_token else kind
     prefix = "" if length == passages else f"-l{length}"
-    return f"{slug}-{template or 'any'}-{kind}-n{passages}{prefix}.json"
+    return f"{slug}-{template or 'any'}-{scored}-n{passages}{prefix}.json"
 
 
 def _cache() -> Path:

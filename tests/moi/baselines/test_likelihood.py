@@ -96,7 +96,7 @@ def test_bayes_saliency_plus(both):
 def test_bayes_saliency_plus_runs_one_pass_a_step(both, monkeypatch):
     reader, calls = both[0], []
     real = reader.score
-    monkeypatch.setattr(reader, "score", lambda sequences: calls.append(len(sequences)) or real(sequences))
+    monkeypatch.setattr(reader, "score", lambda s, **more: calls.append(len(s)) or real(s, **more))
     run("bayes-saliency-plus", both)
     assert calls == [6, 4]  # question and passage of three, then of two
 

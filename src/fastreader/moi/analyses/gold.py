@@ -10,7 +10,7 @@ import numpy as np
 
 from fastreader.data.types import Example
 from fastreader.errors import InputError
-from fastreader.moi.baselines.fixed import gold_of
+from fastreader.moi.gold import gold_of
 from fastreader.moi.outcomes import MEASURES, Outcome, outcomes
 from fastreader.moi.probe import moved
 from fastreader.moi.types import FloatArray
@@ -98,6 +98,8 @@ def gold_places(
     *,
     template: Template | None = None,
     write: bool = True,
+    max_new_tokens: int = 32,
+    max_tokens: int | None = None,
 ) -> GoldPlaces:
     """Read each question with its gold passage at every place, the others in the retriever's order.
 
@@ -106,6 +108,8 @@ def gold_places(
         examples: of one number of passages, with right answers and a gold passage (`is_gold`, else `has_answer`).
         template: the prompt's texts.
         write: also write answers.
+        max_new_tokens: of an answer.
+        max_tokens: tokens in one pass at most.
 
     Raises:
         InputError: no example, one of another number of passages, or one without a gold passage.
@@ -118,5 +122,14 @@ def gold_places(
         gold = gold_of(example.passages)
         if gold is None or len(example.passages) != n:
             raise InputError(f"examples[{q}]: expected {n} passages, one of them gold, got {len(example.passages)}")
-        rows.append(outcomes(reader, example, moved(gold, n).tolist(), template=template, write=write)[0])
+        found, _ = outcomes(
+            reader,
+            example,
+            moved(gold, n).tolist(),
+            template=template,
+            write=write,
+            max_new_tokens=max_new_tokens,
+            max_tokens=max_tokens,
+        )
+        rows.append(found)
     return GoldPlaces([e.id for e in examples], rows)

@@ -16,12 +16,13 @@ from fastreader.errors import InputError
 from fastreader.moi.baselines.alone import bayes_saliency, long_llm_lingua, qg
 from fastreader.moi.baselines.consistency import Vote, permutation_self_consistency, self_consistency
 from fastreader.moi.baselines.cross_encoder import cross_encoder
-from fastreader.moi.baselines.fixed import backwards, best_at_the_ends, gold_of, oracle, random, retriever
+from fastreader.moi.baselines.fixed import backwards, best_at_the_ends, oracle, random, retriever
 from fastreader.moi.baselines.listwise import ListwisePrompt, listwise
 from fastreader.moi.baselines.ordering import Ordering
 from fastreader.moi.baselines.pairwise import PairwisePrompt, pairwise
 from fastreader.moi.baselines.placed import placed, retriever_scores, score_matched
 from fastreader.moi.baselines.saliency_plus import bayes_saliency_plus
+from fastreader.moi.gold import gold_of
 
 __all__ = [
     "METHODS",

@@ -16,26 +16,43 @@ if TYPE_CHECKING:
     from fastreader.scores import PermutationScores
 
 
-def qg(reader: Reader, question: str, passages: Sequence[Passage], *, template: Template | None = None) -> Ordering:
+def qg(
+    reader: Reader,
+    question: str,
+    passages: Sequence[Passage],
+    *,
+    template: Template | None = None,
+    max_tokens: int | None = None,
+) -> Ordering:
     """Query likelihood: ``u_p = log P(q | p)`` (Sachan et al. 2022, "QG" in MoI), nats."""
-    scores = _alone(reader, question, passages, template)
+    scores = _alone(reader, question, passages, template, max_tokens)
     return by_score("qg", scores.question_loglik, scores.stats)
 
 
 def bayes_saliency(
-    reader: Reader, question: str, passages: Sequence[Passage], *, template: Template | None = None
+    reader: Reader,
+    question: str,
+    passages: Sequence[Passage],
+    *,
+    template: Template | None = None,
+    max_tokens: int | None = None,
 ) -> Ordering:
     """``u_p = log P(q | p) + log P(p)`` (MoI, equation 1; Merth et al. 2024), nats.
 
     P(p) is the passage's likelihood after the prompt's header, a sum over its tokens: a short passage is likelier.
     """
-    scores = _alone(reader, question, passages, template, score_passages=True)
+    scores = _alone(reader, question, passages, template, max_tokens, score_passages=True)
     assert scores.passages_loglik is not None
     return by_score("bayes-saliency", scores.question_loglik + scores.passages_loglik, scores.stats)
 
 
 def long_llm_lingua(
-    reader: Reader, question: str, passages: Sequence[Passage], *, template: Template | None = None
+    reader: Reader,
+    question: str,
+    passages: Sequence[Passage],
+    *,
+    template: Template | None = None,
+    max_tokens: int | None = None,
 ) -> Ordering:
     """``u_p = sum_l P(q_l | p, q_<l) log P(q_l | p, q_<l)``, as MoI's appendix C prints LongLLMLingua's score.
 
@@ -44,7 +61,7 @@ def long_llm_lingua(
     scores as well as one whose tokens are certain, and below 1/e, where most question tokens lie, the score falls
     as their probability rises.
     """
-    scores = _alone(reader, question, passages, template, token_logliks=True)
+    scores = _alone(reader, question, passages, template, max_tokens, token_logliks=True)
     assert scores.token_logliks is not None
     values = [printed_score(tokens) for tokens in scores.token_logliks.question]
     return by_score("longllmlingua", values, scores.stats)
@@ -61,6 +78,7 @@ def _alone(
     question: str,
     passages: Sequence[Passage],
     template: Template | None,
+    max_tokens: int | None,
     *,
     score_passages: bool = False,
     token_logliks: bool = False,
@@ -77,4 +95,5 @@ def _alone(
         question_only=True,
         score_passages=score_passages,
         token_logliks=token_logliks,
+        max_tokens=max_tokens,
     )

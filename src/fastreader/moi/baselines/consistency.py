@@ -35,6 +35,7 @@ def permutation_self_consistency(
     seed: int = 0,
     prompt: ListwisePrompt | None = None,
     max_new_tokens: int | None = None,
+    max_tokens: int | None = None,
 ) -> Ordering:
     """Re-rank `count` shuffles of the passages listwise, and take the order nearest to all the rankings.
 
@@ -47,6 +48,7 @@ def permutation_self_consistency(
         seed: of the shuffles.
         prompt: the texts of a request.
         max_new_tokens: to write in each.
+        max_tokens: tokens in one pass at most.
 
     Raises:
         InputError: another aggregate, or a count below 1.
@@ -55,7 +57,7 @@ def permutation_self_consistency(
         raise InputError(f"aggregate: expected one of {', '.join(AGGREGATES)}, got {aggregate!r}")
     n = check_passages(passages)
     shuffles = _shuffles(n, count, seed)
-    parsed, stats = rank_lists(reader, question, passages, shuffles, prompt, max_new_tokens)
+    parsed, stats = rank_lists(reader, question, passages, shuffles, prompt, max_new_tokens, max_tokens)
     rankings = [[order[i] for i in p.named] for order, p in zip(shuffles, parsed, strict=True)]
     details = {"shuffles": len(shuffles), "named": sum(len(r) for r in rankings), "asked": n * len(shuffles)}
     name = "permutation-self-consistency"
@@ -97,6 +99,7 @@ def self_consistency(
     seed: int = 0,
     template: Template | None = None,
     max_new_tokens: int = 32,
+    max_tokens: int | None = None,
 ) -> Vote:
     """Answer greedily after `count` random orders of the passages, all in one call, and take the majority.
 
@@ -108,12 +111,13 @@ def self_consistency(
         seed: of the orders.
         template: the prompt's texts.
         max_new_tokens: of an answer.
+        max_tokens: tokens in one pass at most.
     """
     from fastreader.moi.reading import reading_prompts
 
     orders = _shuffles(check_passages(passages), count, seed)
     prompts = reading_prompts(reader, question, passages, orders, template)
-    results = reader.generate(prompts, max_new_tokens=max_new_tokens)
+    results = reader.generate(prompts, max_new_tokens=max_new_tokens, max_tokens=max_tokens)
     answers = [texts[0].text.strip() for texts in results]
     answer, share = majority(answers)
     return Vote(answer, share, answers, orders, results.stats)

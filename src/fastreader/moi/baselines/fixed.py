@@ -11,6 +11,7 @@ from fastreader.data.types import Passage
 from fastreader.errors import InputError
 from fastreader.moi.baselines.ordering import Ordering, check_passages
 from fastreader.moi.baselines.placed import outside_bias
+from fastreader.moi.gold import gold_of
 from fastreader.moi.types import PositionBias
 
 
@@ -74,12 +75,3 @@ def oracle(
         raise InputError(f"oracle: place must be in [0, {count}), got {place}")
     others = [p for p in range(count) if p != gold]
     return Ordering([*others[:place], gold, *others[place:]], "oracle", details={"gold": gold, "place": place})
-
-
-def gold_of(passages: Sequence[Passage]) -> int | None:
-    """Index of the first passage with `is_gold`, else of the first with `has_answer`; None where there is neither."""
-    for name in ("is_gold", "has_answer"):
-        for p, passage in enumerate(passages):
-            if getattr(passage, name):
-                return p
-    return None

@@ -43,6 +43,7 @@ def pairwise(
     *,
     prompt: PairwisePrompt | None = None,
     aggregate: str = "wins",
+    max_tokens: int | None = None,
 ) -> Ordering:
     """Every passage against every other, in both orders, all N(N-1) prompts in one pass.
 
@@ -56,6 +57,7 @@ def pairwise(
         passages: in the retriever's order.
         prompt: the texts.
         aggregate: "wins" or "margin".
+        max_tokens: tokens in one pass at most.
 
     Raises:
         InputError: another aggregate.
@@ -79,7 +81,9 @@ def pairwise(
         )
         for a, b in pairs
     ]
-    results = reader.loglikelihood([(context, label) for context in contexts for label in labels])
+    results = reader.loglikelihood(
+        [(context, label) for context in contexts for label in labels], max_tokens=max_tokens
+    )
     margin = np.zeros((count, count))
     for i, (a, b) in enumerate(pairs):
         margin[a, b] = results[2 * i].logprob - results[2 * i + 1].logprob

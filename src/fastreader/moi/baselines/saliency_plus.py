@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def bayes_saliency_plus(
-    reader: Reader, question: str, passages: Sequence[Passage], *, template: Template | None = None
+    reader: Reader,
+    question: str,
+    passages: Sequence[Passage],
+    *,
+    template: Template | None = None,
+    max_tokens: int | None = None,
 ) -> Ordering:
     """Greedy: at each step the passage of the largest ``P(q | p_1..p_k; p) P(p | p_1..p_k)`` comes next.
 
@@ -41,7 +46,7 @@ def bayes_saliency_plus(
     stats, values_picked = NOTHING_READ, []
     left = list(range(count))
     while len(left) > 1:
-        values, spent = _step(reader, pieces, picked, left)
+        values, spent = _step(reader, pieces, picked, left, max_tokens)
         best = int(values.argmax())  # the first among equals: the retriever's order
         values_picked.append(float(values[best]))
         picked.append(left.pop(best))
@@ -49,12 +54,14 @@ def bayes_saliency_plus(
     return Ordering([*picked, left[0]], "bayes-saliency-plus", None, stats, {"values": values_picked})
 
 
-def _step(reader: Reader, pieces: PromptPieces, picked: list[int], left: list[int]) -> tuple[FloatArray, TreeStats]:
+def _step(
+    reader: Reader, pieces: PromptPieces, picked: list[int], left: list[int], max_tokens: int | None
+) -> tuple[FloatArray, TreeStats]:
     """log P(q | picked, p) + log P(p | picked) of each passage left: float64 [len(left)], nats."""
     before = pieces.head + pieces.body(picked)
     added = [pieces.passage(p, len(picked)) for p in left]
     sequences = [(before + tokens + pieces.question_lead, pieces.question) for tokens in added]
     sequences += [(before, tokens) for tokens in added]
-    scored = reader.score(sequences)
+    scored = reader.score(sequences, max_tokens=max_tokens)
     values: FloatArray = scored.logprob[: len(left)] + scored.logprob[len(left) :]
     return values, scored.stats

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.jsonl import iter_results
+from fastreader.moi.observe import joint_loglik
 from fastreader.prompts import Template
 from fastreader.scores import PermutationScores
 
@@ -110,9 +111,10 @@ def _observed(result: PermutationScores, observation: str, where: str) -> FloatA
         return result.question_loglik
     if observation != "joint":
         raise InputError(f"observation: expected 'question' or 'joint', got {observation!r}")
-    if result.passages_loglik is None:
-        raise InputError(f"{where}: 'joint' needs the passages' log-likelihood; score with score_passages=True")
-    return result.question_loglik + result.passages_loglik
+    try:
+        return joint_loglik(result)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def _checked(values: FloatArray, where: str) -> FloatArray:

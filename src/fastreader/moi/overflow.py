@@ -1,0 +1,48 @@
+"""Prompts that are longer than the model's context: refused, or their passages cut, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fastreader.errors import ContextOverflowError, InputError
+from fastreader.permutations import Design
+
+if TYPE_CHECKING:
+    from fastreader.fit import Fitted
+    from fastreader.prompts import PromptPieces
+
+POLICIES = ("error", "truncate")  # passages are never dropped: a bias is of one N
+
+
+def check_policy(on_overflow: str) -> None:
+    """Refuse another policy than those of `POLICIES`."""
+    if on_overflow not in POLICIES:
+        raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
+
+
+def fitted(pieces: PromptPieces, design: Design, limit: int | None, on_overflow: str, what: str) -> Fitted:
+    """Pieces whose longest prompt under the design fits the context of `limit` tokens.
+
+    Raises:
+        ContextOverflowError: it does not and `on_overflow` is "error", or not even with passages of one token.
+    """
+    from fastreader.fit import fit
+
+    check_policy(on_overflow)
+    found = fit(pieces, design, 0, limit, "truncate", what)
+    if found.truncated and on_overflow == "error":
+        raise ContextOverflowError(
+            f"{what} does not fit the model's context of {limit} tokens without cutting up to "
+            f"{max(found.truncated.values())} tokens off a passage; give fewer or shorter passages, or "
+            "on_overflow='truncate'"
+        )
+    return found
+
+
+def told(what: str, truncated: Mapping[int, int]) -> str:
+    """What was cut, in words; empty where nothing was."""
+    if not truncated:
+        return ""
+    passages = "1 passage was" if len(truncated) == 1 else f"{len(truncated)} passages were"
+    return f"{passages} cut by up to {max(truncated.values())} tokens to fit the context when {what}"
