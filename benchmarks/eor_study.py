@@ -39,7 +39,7 @@ from fastreader.eor import (
     correctness,
     measures,
 )
-from fastreader.eor.answer import first_line
+from fastreader.eor.answer import write_lines
 from fastreader.eor.similarity import resolve
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.statistics import bootstrap, mcnemar, paired_bootstrap
@@ -200,16 +200,16 @@ def samples(
             places.append(i)
     out: list[list[str | None]] = [[None] * count for _ in part]
     if asked:
-        written = reader.generate(
+        written = write_lines(
+            reader,
             asked,
             max_new_tokens=arguments.max_new_tokens,
             n=count,
             temperature=arguments.temperature,
             seed=arguments.seed,
-            stop=("\n",),
         )
-        for i, generated in zip(places, written, strict=True):
-            out[i] = [first_line(g.text) for g in generated]
+        for i, lines in zip(places, written, strict=True):
+            out[i] = list(lines)
     return out
 
 

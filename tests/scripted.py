@@ -41,11 +41,21 @@ class ScriptedReader:
             TreeStats(len(pairs), given, given, len(pairs)),
         )
 
-    def generate(self, prompts: Iterable[Any], *, n: int = 1, **options: Any) -> Results[list[Generation]]:
+    def generate(
+        self, prompts: Iterable[Any], *, n: int = 1, stop: Sequence[str] = (), **options: Any
+    ) -> Results[list[Generation]]:
         texts = list(prompts)
         self.prompts += texts
         given = sum(len(t.split()) for t in texts)
         return Results(
-            [[Generation(self.write(t, i), [], "end", len(t.split())) for i in range(n)] for t in texts],
+            [[self._ended(self.write(t, i), stop, len(t.split())) for i in range(n)] for t in texts],
             TreeStats(len(texts), given, given, 0),
         )
+
+    @staticmethod
+    def _ended(text: str, stop: Sequence[str], prompt_tokens: int) -> Generation:
+        """As a reader does: a text ends before the first stop string in it."""
+        places = [place for string in stop if (place := text.find(string)) >= 0]
+        if places:
+            return Generation(text[: min(places)], [], "stop", prompt_tokens)
+        return Generation(text, [], "end", prompt_tokens)
