@@ -3,7 +3,7 @@ from eor_cases import CountingReader
 from support import byte_tokenizer, tiny_llama
 
 from fastreader.data import Passage
-from fastreader.eor import Answers, Document, Retrieval, Texts, answer, is_answer, is_refusal
+from fastreader.eor import SHORT, Answers, Document, Retrieval, Texts, answer, is_answer, is_refusal, load_texts
 from fastreader.eor.answer import first_line, write_lines
 from fastreader.errors import InputError
 from fastreader.reader import Reader
@@ -52,6 +52,22 @@ def test_texts_can_be_replaced():
 def test_texts_are_checked(change):
     with pytest.raises(InputError, match=f"Texts.{next(iter(change))}"):
         Texts(**change)
+
+
+def test_texts_by_name_and_from_a_file(tmp_path):
+    assert load_texts("default") == Texts() and load_texts("short") is SHORT
+    reader = CountingReader()
+    answer(reader, [retrieval(Document("A", [Passage("one")]), Document("ReFree"))], texts=SHORT)
+    assert all(prompt.endswith("Question: Which one?\nAnswer:") for prompt in reader.prompts)
+    file = tmp_path / "texts.json"
+    file.write_text('{"answer_lead": "A:"}')
+    assert load_texts(file) == Texts(answer_lead="A:")
+    for text, expected in (("{", "not JSON"), ("[]", "object"), ('{"oops": "x"}', "keys"), ('{"write": "x"}', "write")):
+        file.write_text(text)
+        with pytest.raises(InputError, match=expected):
+            load_texts(file)
+    with pytest.raises(InputError, match=r"default, short or a \.json file, got 'longer'"):
+        load_texts("longer")
 
 
 @pytest.mark.parametrize("written", ["\n  Nile \nand more", "\nNile", " \n\nNile\n", "Nile\nand more"])
