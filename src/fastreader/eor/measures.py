@@ -113,8 +113,8 @@ class Errors:
         return Errors(*(part[self.kept] for part in parts))
 
     def rates(self) -> dict[str, FloatArray]:
-        """Share of the questions with each error, float64 [M] by name."""
-        return {name: getattr(self, name).mean(axis=0) for name in ("retriever", "hallucination", "extraction", "luck")}
+        """Share of the questions with each error, float64 [M] by name; NaN where there is no question."""
+        return {name: _share(getattr(self, name)) for name in ("retriever", "hallucination", "extraction", "luck")}
 
 
 def errors(answers: Sequence[Answers], correct: Any, *, longest: int = 5) -> Errors:
@@ -125,7 +125,8 @@ def errors(answers: Sequence[Answers], correct: Any, *, longest: int = 5) -> Err
     Args:
         answers: Q of them, with documents and right answers.
         correct: bool or 0/1 [Q, M].
-        longest: words of an answer at most for its question to be kept, counted in its normal form.
+        longest: words of an answer at most for its question to be kept, counted as it was written, between white
+            space.
 
     Raises:
         InputError: answers without documents or right answers, or a `correct` of another shape.
@@ -146,7 +147,7 @@ def errors(answers: Sequence[Answers], correct: Any, *, longest: int = 5) -> Err
             body, said = answer_measures.normalise(document.text), answer_measures.normalise(text or "")
             found["retriever"][q, m] = not any(g in body for g in gold if g)
             found["hallucination"][q, m] = not said or said not in body
-            kept[q] &= len(said.split()) <= longest
+            kept[q] &= len((text or "").split()) <= longest
     wrong_place, invented = found["retriever"], found["hallucination"]
     return Errors(
         retriever=wrong_place,
@@ -194,10 +195,13 @@ class Decomposition:
 
 
 def decomposition(found: Errors) -> Decomposition:
-    """Eq. 4 for each retriever; the residual is -(right_outside + right_without) / Q exactly."""
+    """Eq. 4 for each retriever; the residual is -(right_outside + right_without) / Q exactly.
+
+    Without a question, as where `Errors.filtered` leaves none, shares are NaN.
+    """
     missed, invented = found.retriever, found.hallucination
-    explained = np.where(missed, ~found.luck, invented | found.extraction).mean(axis=0)
-    failure = (~found.correct).mean(axis=0)
+    explained = _share(np.where(missed, ~found.luck, invented | found.extraction))
+    failure = _share(~found.correct)
     return Decomposition(
         failure=failure,
         explained=explained,
@@ -254,6 +258,14 @@ def _ratio(wins: BoolArray, misses: BoolArray, both: BoolArray | None = None) ->
     lower = within.astype(np.float64).T @ (misses & within)
     ratio: FloatArray = np.divide(upper, lower, out=np.full_like(upper, np.nan), where=lower > 0)
     return ratio
+
+
+def _share(indicators: BoolArray) -> FloatArray:
+    """Mean over the questions, [Q, M] to [M]; NaN without any."""
+    if not len(indicators):
+        return np.full(indicators.shape[1], np.nan)
+    share: FloatArray = indicators.mean(axis=0)
+    return share
 
 
 def _mean_beside(table: FloatArray, axis: int) -> FloatArray:
