@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader import answers as answer_measures
-from fastreader.eor.types import Answers
+from fastreader.eor.types import Answers, aligned
 from fastreader.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
@@ -33,7 +33,7 @@ def correctness(answers: Sequence[Answers], measure: str | Measure = "em") -> Fl
     """Correctness of every answer against its question's right ones.
 
     Args:
-        answers: Q of them, of the same M retrievers, with right answers.
+        answers: Q of them, of the same M retrievers, with right answers; columns are in the order of the first.
         measure: "em", "f1" or "contained" (`fastreader.answers`); or a function of (question, answer, right
             answers), such as a BEM model or a judge, thresholded where a yes or no is wanted.
 
@@ -46,12 +46,12 @@ def correctness(answers: Sequence[Answers], measure: str | Measure = "em") -> Fl
     if isinstance(measure, str) and measure not in _MEASURES:
         raise InputError(f"measure: expected one of {', '.join(_MEASURES)} or a function, got {measure!r}")
     rows = []
-    for i, row in enumerate(answers):
+    for i, row in enumerate(aligned(answers)):
         if not row.right:
             raise InputError(f"answers[{i}]: expected right answers, got none for {row.question[:60]!r}")
         rows.append([0.0 if text is None else _measured(measure, row, text) for text in row.texts])
-    if len({len(row) for row in rows}) != 1:
-        raise InputError("answers: expected at least one question, and the same retrievers for all")
+    if not rows:
+        raise InputError("answers: expected at least one question, got none")
     found = np.array(rows, dtype=np.float64)
     if not np.isfinite(found).all():
         q, m = np.argwhere(~np.isfinite(found))[0].tolist()
@@ -137,7 +137,7 @@ def errors(answers: Sequence[Answers], correct: Any, *, longest: int = 5) -> Err
     kept = np.ones(shape[0], dtype=bool)
     if len(answers) != shape[0]:
         raise InputError(f"correct: expected a row for each of {len(answers)} questions, got {shape[0]}")
-    for q, row in enumerate(answers):
+    for q, row in enumerate(aligned(answers)):
         if len(row.texts) != shape[1]:
             raise InputError(f"correct: expected {len(row.texts)} columns, one a retriever, got {shape[1]}")
         if not row.documents or not row.right:

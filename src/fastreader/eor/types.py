@@ -150,6 +150,23 @@ class Answers:
         )
 
 
+def aligned(rows: Sequence[Answers]) -> list[Answers]:
+    """All rows with their retrievers in the order of the first.
+
+    Raises:
+        InputError: a row has other retrievers.
+    """
+    out = []
+    for i, row in enumerate(rows):
+        names = rows[0].retrievers
+        if sorted(row.retrievers) != sorted(names):
+            raise InputError(
+                f"answers[{i}]: expected the retrievers {', '.join(names)}, got {', '.join(row.retrievers)}"
+            )
+        out.append(row if row.retrievers == names else row.select(names))
+    return out
+
+
 @dataclass(frozen=True, eq=False)
 class Vote:
     """How M answers to one question came out.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -50,6 +51,11 @@ class Idf:
     def weight(self, token: str) -> float:
         """log((N + 1) / (documents with the token + 1))."""
         return math.log((self.documents + 1) / (self.counts.get(token, 0) + 1))
+
+    def digest(self) -> str:
+        """Of the counts, the same for equal ones in any order."""
+        values = [self.documents, sorted(self.counts.items())]
+        return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON."""
@@ -101,6 +107,10 @@ class BertScore(Similarity):
         self.idf = idf
         self._encoder = TokenEncoder(encoder, layer=layer, device=device, batch_size=batch_size)
 
+    def settings(self) -> dict[str, Any]:
+        """As `Similarity.settings`: the layer, and a digest of the idf."""
+        return {"layer": self._encoder.layer, "idf": None if self.idf is None else self.idf.digest()}
+
     def idf_of(self, documents: Sequence[str]) -> Idf:
         """Token weights from `documents`, for `idf`; make it once, from texts that are not being voted on."""
         counts = Counter(token for found in self._encoder(documents) for token in set(found.tokens))
@@ -138,7 +148,7 @@ class TokenEncoder:
             raise InputError(f"batch_size: expected at least 1, got {batch_size}")
         if layer is not None and layer < 1:
             raise InputError(f"layer: expected a number from 1, got {layer}")
-        self.name, self._layer, self._device, self._batch = name, layer, device, batch_size
+        self.name, self.layer, self._device, self._batch = name, layer, device, batch_size
         self._loaded: tuple[Any, Any] | None = None
 
     def __call__(self, texts: Sequence[str]) -> list[TokenVectors]:
@@ -161,7 +171,7 @@ class TokenEncoder:
             special = inputs.pop("special_tokens_mask").bool().numpy()
             with torch.inference_mode():
                 states = model(**inputs.to(model.device), output_hidden_states=True).hidden_states
-            picked = states[-1 if self._layer is None else self._layer].float()
+            picked = states[-1 if self.layer is None else self.layer].float()
             vectors = torch.nn.functional.normalize(picked, dim=-1).cpu().numpy()
             kept = inputs["attention_mask"].bool().cpu().numpy()
             for row, i in enumerate(part):
@@ -182,8 +192,8 @@ class TokenEncoder:
                 model = AutoModel.from_pretrained(source, dtype=torch.float32).eval()
                 tokenizer = AutoTokenizer.from_pretrained(source)
             layers = getattr(model.config, "num_hidden_layers", None)
-            if self._layer is not None and layers is not None and self._layer > layers:
-                raise InputError(f"layer: {source} has {layers}, got {self._layer}")
+            if self.layer is not None and layers is not None and self.layer > layers:
+                raise InputError(f"layer: {source} has {layers}, got {self.layer}")
             device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
             self._loaded = model.to(device), tokenizer
         return self._loaded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,10 @@ class CrossEncoderNli(Similarity):
         self._model, self._statement, self._label = os.fspath(model), statement, label
         self._device, self._batch = device, batch_size
         self._loaded: tuple[Any, Any, int] | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """As `Similarity.settings`: the statement and the class."""
+        return {"statement": self._statement, "label": self._label}
 
     def _compute(self, pairs: list[Pair]) -> FloatArray:
         import torch
@@ -125,6 +129,10 @@ class ReaderNli(Similarity):
     def __init__(self, reader: ReaderProtocol, texts: NliTexts | None = None) -> None:
         super().__init__()
         self.reader, self.texts = reader, texts or NliTexts()
+
+    def settings(self) -> dict[str, Any]:
+        """As `Similarity.settings`: which reader, and the texts of its prompt."""
+        return {"reader": self.reader.describe()["name"], "texts": asdict(self.texts)}
 
     def tables(self, questions: Sequence[str], texts: Sequence[Sequence[str]]) -> list[FloatArray]:
         """As `Similarity.tables`; both directions in one pass."""
