@@ -176,7 +176,7 @@ def test_answers_there_and_back():
         ["A", "B"],
         ["x", None],
         {"B": "gone"},
-        [Document("A", [Passage("p", "t", "1")]), Document("B")],
+        [Document("A", [Passage("p", "t", "1")]), Document("B", notes=["x"])],
         ["x"],
         "7",
     )

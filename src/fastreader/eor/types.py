@@ -23,11 +23,13 @@ class Document:
         retriever: its specification.
         passages: in reading order; none for ReFree, or where it failed.
         failure: why there is no document; None where all went well.
+        notes: what of it is missing, such as a source among several that returned nothing.
     """
 
     retriever: str
     passages: list[Passage] = field(default_factory=list)
     failure: str | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -134,7 +136,9 @@ class Answers:
             raise InputError(f"Answers: expected answers as a list of texts, got {right!r}")
         try:
             documents = [
-                Document(d["retriever"], [Passage(**p) for p in d["passages"]], d.get("failure"))
+                Document(
+                    d["retriever"], [Passage(**p) for p in d["passages"]], d.get("failure"), list(d.get("notes") or [])
+                )
                 for d in values.get("documents") or []
             ]
         except (KeyError, TypeError) as error:
