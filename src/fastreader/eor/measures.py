@@ -21,7 +21,7 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 Measure = Callable[[str, str, Sequence[str]], float]
 
-_MEASURES: dict[str, Callable[[str, Sequence[str]], float]] = {
+MEASURES: dict[str, Callable[[str, Sequence[str]], float]] = {
     "em": answer_measures.exact_match,
     "f1": answer_measures.f1,
     "contained": answer_measures.contained,
@@ -43,8 +43,8 @@ def correctness(answers: Sequence[Answers], measure: str | Measure = "em") -> Fl
     Raises:
         InputError: another name, a question without right answers, or a measure that gives no finite number.
     """
-    if isinstance(measure, str) and measure not in _MEASURES:
-        raise InputError(f"measure: expected one of {', '.join(_MEASURES)} or a function, got {measure!r}")
+    if isinstance(measure, str) and measure not in MEASURES:
+        raise InputError(f"measure: expected one of {', '.join(MEASURES)} or a function, got {measure!r}")
     rows = []
     for i, row in enumerate(aligned(answers)):
         if not row.right:
@@ -61,7 +61,7 @@ def correctness(answers: Sequence[Answers], measure: str | Measure = "em") -> Fl
 
 def _measured(measure: str | Measure, row: Answers, text: str) -> float:
     if isinstance(measure, str):
-        return _MEASURES[measure](text, row.right)
+        return MEASURES[measure](text, row.right)
     return float(measure(row.question, text, row.right))
 
 

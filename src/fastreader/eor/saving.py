@@ -56,12 +56,12 @@ def make_voter(
 ) -> V:
     """The voter of `voter_values`; as `Voter.from_dict`."""
     try:
-        names, settings = list(values["similarities"]), list(values["similarity_settings"])
+        expected, settings = list(values["similarities"]), list(values["similarity_settings"])
         if values["accept"] is not None and accept is None:
             raise InputError(f"accept: the voter was saved with {values['accept']}; give it to load the voter")
-        given = names if similarities is None else list(similarities)
+        given = expected if similarities is None else list(similarities)
         voter = kind(given, accept=accept or is_answer, **values["parameters"])
-        _check_similarities(voter, names, settings)
+        _check_similarities(voter, expected, settings)
         if fitted := values.get("fitted"):
             voter.retriever_weights_ = np.asarray(fitted["retriever_weights"], dtype=np.float64)
             voter.similarity_weights_ = np.asarray(fitted["similarity_weights"], dtype=np.float64)
@@ -69,7 +69,7 @@ def make_voter(
             report = fitted.get("report")
             voter.fit_report_ = FitReport(**report) if report else None
             weights.checked(voter.retriever_weights_, len(voter.retriever_weights_), "retriever_weights")
-            weights.checked(voter.similarity_weights_, len(names), "similarity_weights")
+            weights.checked(voter.similarity_weights_, len(expected), "similarity_weights")
         return voter
     except (KeyError, TypeError) as error:
         raise InputError(f"Voter.from_dict: {error!r} in values with the keys {sorted(values)}") from error
@@ -113,6 +113,18 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"{path}: expected a JSON object, got {type(values).__name__}")
     return values
+
+
+def names(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The similarities' names in what `voter_values` gave.
+
+    Raises:
+        InputError: it is something else.
+    """
+    found = values.get("similarities")
+    if not isinstance(found, list) or not isinstance(values.get("parameters"), dict):
+        raise InputError(f"Voter: expected similarities and parameters, got the keys {sorted(values)}")
+    return tuple(map(str, found))
 
 
 def _name(function: Accept) -> str:
