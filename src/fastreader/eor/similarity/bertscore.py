@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.encoders import local_encoder
 from fastreader.eor.similarity.base import FloatArray, Pair, Similarity
+from fastreader.eor.similarity.loading import load, longest
 from fastreader.errors import InputError
 
 Vectors = npt.NDArray[np.float32]
@@ -164,7 +166,7 @@ class TokenEncoder:
                 [texts[i] for i in part],
                 padding=True,
                 truncation=True,
-                max_length=_longest(model, tokenizer),
+                max_length=longest(model, tokenizer),
                 return_special_tokens_mask=True,
                 return_tensors="pt",
             )
@@ -181,24 +183,10 @@ class TokenEncoder:
 
     def _load(self) -> tuple[Any, Any]:
         if self._loaded is None:
-            import torch
-            from transformers import AutoModel, AutoTokenizer
-
-            from fastreader.encoders import PACKAGED_ENCODERS, pull_encoder
-            from fastreader.models.quiet import no_bars
-
-            source = str(pull_encoder(str(self.name))) if str(self.name) in PACKAGED_ENCODERS else os.fspath(self.name)
-            with no_bars():
-                model = AutoModel.from_pretrained(source, dtype=torch.float32).eval()
-                tokenizer = AutoTokenizer.from_pretrained(source)
+            source = local_encoder(self.name)
+            model, tokenizer = load("AutoModel", source, self._device)
             layers = getattr(model.config, "num_hidden_layers", None)
             if self.layer is not None and layers is not None and self.layer > layers:
                 raise InputError(f"layer: {source} has {layers}, got {self.layer}")
-            device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
-            self._loaded = model.to(device), tokenizer
+            self._loaded = model, tokenizer
         return self._loaded
-
-
-def _longest(model: Any, tokenizer: Any) -> int:
-    limits: Iterable[Any] = (tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
-    return min(int(limit) for limit in limits if limit is not None and 0 < limit < 10**9)
