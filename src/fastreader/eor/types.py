@@ -15,6 +15,11 @@ from fastreader.errors import InputError
 FloatArray = npt.NDArray[np.float64]
 
 
+def whole_text(passage: Passage) -> str:
+    """Title, if there is one, and text, a line each."""
+    return f"{passage.title}\n{passage.text}" if passage.title else passage.text
+
+
 @dataclass(frozen=True)
 class Document:
     """What one retriever has for one question.
@@ -34,7 +39,7 @@ class Document:
     @property
     def text(self) -> str:
         """Titles and texts of the passages, a line each; what the error analysis searches."""
-        return "\n".join(f"{p.title}\n{p.text}" if p.title else p.text for p in self.passages)
+        return "\n".join(map(whole_text, self.passages))
 
 
 @dataclass(frozen=True)

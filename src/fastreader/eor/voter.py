@@ -14,6 +14,7 @@ from fastreader.eor import fit as fitting
 from fastreader.eor.answer import is_answer
 from fastreader.eor.ballots import Ballots, ballots, is_single
 from fastreader.eor.estimator import Estimator
+from fastreader.eor.objective import Objective
 from fastreader.eor.pooling import pooling
 from fastreader.eor.similarity import Similarity, SimilarityLike, resolve
 from fastreader.errors import InputError
@@ -187,7 +188,7 @@ class Voter(Estimator):
         if not prepared.candidates.any():
             raise InputError("answers: expected at least one that can win, but all are empty or refusals")
         best, report = fitting.search(
-            fitting.Objective(prepared, correct, self._rules()),
+            Objective(prepared, correct, self._rules()),
             upper=self.upper,
             starts=self.starts,
             accuracy=np.where(prepared.candidates, correct, 0.0).mean(axis=0),
