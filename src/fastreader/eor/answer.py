@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from fastreader.answers import normalise
+from fastreader.eor.normal import cached_normalise
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import Answers, Retrieval
 from fastreader.errors import InputError
@@ -44,7 +44,7 @@ def is_refusal(text: str) -> bool:
 @lru_cache(maxsize=1 << 16)
 def is_answer(text: str | None) -> bool:
     """Whether `text` says anything: not None, not empty once normalised (as "The" is), no refusal."""
-    return text is not None and bool(normalise(text)) and not is_refusal(text)
+    return text is not None and bool(cached_normalise(text)) and not is_refusal(text)
 
 
 def answer(
