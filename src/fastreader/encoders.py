@@ -131,8 +131,7 @@ def packaged_encoder(name: str | os.PathLike[str]) -> PackagedEncoder | None:
 def local_encoder(name: str | os.PathLike[str]) -> str:
     """What transformers loads for `name`: a packaged encoder's folder, pulled if need be, or the name itself.
 
-    Raises:
-        As `pull_encoder`.
+    Raises as `pull_encoder`.
     """
     packaged = packaged_encoder(name)
     return os.fspath(name) if packaged is None else str(pull_encoder(packaged.name))

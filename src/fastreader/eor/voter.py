@@ -151,7 +151,7 @@ class Voter(Estimator):
             y: correctness of each answer, [Q, M].
 
         Raises:
-            As `vote`; InputError for a y of another shape or with NaN.
+            InputError: as `vote`; or a y of another shape or with NaN.
         """
         prepared = self._ballots(X)
         correct = _correct(y, prepared)
