@@ -7,7 +7,7 @@ MODEL := smollm2-135m
 ENCODER := all-minilm-l6-v2
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test lint format docs bench bench-ops model encoder clean help
+.PHONY: demo test lint format docs bench bench-ops bench-eor model encoder clean help
 
 help:
 	@echo "make demo       score three bundled questions with the packaged reader"
@@ -16,6 +16,7 @@ help:
 	@echo "make docs       the documentation, in build/site"
 	@echo "make bench      the pass beside transformers, on workload W1"
 	@echo "make bench-ops  the operators beside their alternatives"
+	@echo "make bench-eor  learning and counting votes"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -61,6 +62,9 @@ bench: $(VENV)/.developing model
 
 bench-ops: $(VENV)/.developing
 	$(BIN)/python -m pytest benchmarks/ops
+
+bench-eor: $(VENV)/.developing
+	$(BIN)/python -m pytest benchmarks/eor
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

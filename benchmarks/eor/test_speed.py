@@ -1,10 +1,12 @@
 """How long learning and voting take without a model: python -m pytest benchmarks/eor
 
-Bars: fitting 16 retrievers x 4 similarities x 2,000 questions with 4 starts under 30 s on 2 cores; voting on 1,000
-questions, similarities of the answers included, under 1 s.
+Bars: fitting 16 retrievers x 4 similarities x 2,000 questions with 4 starts under 30 s on 2 cores, by any pooling;
+voting on 1,000 questions with different answers, their similarities included, under 1 s in the slowest round.
 """
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
@@ -67,12 +69,19 @@ def test_fit(benchmark, pooling):
         "objective": report.objective,
         "unweighted": report.unweighted,
     }
-    if pooling == "mean":
-        assert benchmark.stats.stats.median < 30
+    assert benchmark.stats.stats.median < 30
 
 
 def test_vote(benchmark):
-    texts, _ = simulated(1000)
-    votes = benchmark.pedantic(lambda: Voter(["exact", "f1"]).vote(texts), rounds=5)
+    """Every round votes on texts that were never compared before, with a voter that knows nothing yet."""
+    rounds = itertools.count()
+
+    def setup():
+        number = next(rounds)
+        texts, _ = simulated(1000, seed=number)
+        fresh = np.array([[f"{text} {number} {q}" for text in row] for q, row in enumerate(texts)], dtype=object)
+        return (Voter(["exact", "f1"]), fresh), {}
+
+    votes = benchmark.pedantic(lambda voter, texts: voter.vote(texts), setup=setup, rounds=5)
     assert len(votes) == 1000
-    assert benchmark.stats.stats.median < 1
+    assert benchmark.stats.stats.max < 1

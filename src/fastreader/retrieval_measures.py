@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastreader.data.types import Example
-from fastreader.errors import InputError, MissingExtraError
+from fastreader.errors import FastreaderError, InputError, MissingExtraError
 
 MEASURES = ("nDCG@10", "RR", "R@1", "R@5", "R@10", "R@20")
 
@@ -81,12 +81,22 @@ def retrieval_measures(
         if not any(flags):
             relevances[str(i)]["not retrieved"] = 1
         run[str(i)] = {str(place): float(-place) for place in range(len(flags))}
-    rows = {name: dict.fromkeys(indices, 0.0) for name in measures}
+    found: dict[tuple[Any, int], float] = {}
     if indices:
-        names = {measure: name for name, measure in wanted.items()}
-        for metric in library.iter_calc(list(wanted.values()), relevances, run):
-            rows[names[metric.measure]][int(metric.query_id)] = float(metric.value)
-    return RetrievalMeasures({name: list(values.values()) for name, values in rows.items()}, indices, left_out)
+        for metric in library.iter_calc(list(dict.fromkeys(wanted.values())), relevances, run):
+            found[metric.measure, int(metric.query_id)] = float(metric.value)
+    # Names of the same measure, as "RR" and "MRR", share its values; one that is missing is an error, not a 0.
+    return RetrievalMeasures(
+        {name: [_value(found, measure, name, i) for i in indices] for name, measure in wanted.items()},
+        indices,
+        left_out,
+    )
+
+
+def _value(found: dict[tuple[Any, int], float], measure: Any, name: str, index: int) -> float:
+    if (measure, index) not in found:
+        raise FastreaderError(f"retrieval_measures: ir-measures gave no {name} for examples[{index}]")
+    return found[measure, index]
 
 
 def _library() -> Any:

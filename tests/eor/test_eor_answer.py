@@ -1,9 +1,12 @@
 import pytest
 from eor_cases import CountingReader
+from support import byte_tokenizer, tiny_llama
 
 from fastreader.data import Passage
-from fastreader.eor import Answers, Document, Retrieval, Texts, answer, is_answer, is_refusal
+from fastreader.eor import SHORT, Answers, Document, Retrieval, Texts, answer, is_answer, is_refusal, load_texts
+from fastreader.eor.answer import first_line, write_lines
 from fastreader.errors import InputError
+from fastreader.reader import Reader
 
 
 def retrieval(*documents):
@@ -51,9 +54,50 @@ def test_texts_are_checked(change):
         Texts(**change)
 
 
-def test_the_first_line_is_the_answer():
-    reader = CountingReader(write=lambda prompt, i: "\n  Nile \nand more")
+def test_texts_by_name_and_from_a_file(tmp_path):
+    assert load_texts("default") == Texts() and load_texts("short") is SHORT
+    reader = CountingReader()
+    answer(reader, [retrieval(Document("A", [Passage("one")]), Document("ReFree"))], texts=SHORT)
+    assert all(prompt.endswith("Question: Which one?\nAnswer:") for prompt in reader.prompts)
+    file = tmp_path / "texts.json"
+    file.write_text('{"answer_lead": "A:"}')
+    assert load_texts(file) == Texts(answer_lead="A:")
+    for text, expected in (("{", "not JSON"), ("[]", "object"), ('{"oops": "x"}', "keys"), ('{"write": "x"}', "write")):
+        file.write_text(text)
+        with pytest.raises(InputError, match=expected):
+            load_texts(file)
+    with pytest.raises(InputError, match=r"default, short or a \.json file, got 'longer'"):
+        load_texts("longer")
+
+
+@pytest.mark.parametrize("written", ["\n  Nile \nand more", "\nNile", " \n\nNile\n", "Nile\nand more"])
+def test_the_first_line_is_the_answer(written):
+    reader = CountingReader(write=lambda prompt, i: written)
     assert answer(reader, [retrieval(Document("A"))])[0].texts == ["Nile"]
+
+
+def test_only_what_starts_with_an_empty_line_is_written_again():
+    def write(prompt, sample):
+        return "\nNile" if "one" in prompt and sample == 1 else f"Danube {sample}\nmore"
+
+    reader = CountingReader(write=write)
+    lines = write_lines(reader, ["one", "two", "three"], max_new_tokens=8, n=3)
+    assert lines == [["Danube 0", "Nile", "Danube 2"], *[[f"Danube {i}" for i in range(3)]] * 2]
+    assert reader.generations == [3, 1]
+    assert write_lines(reader, [], max_new_tokens=8) == [] and reader.generations == [3, 1]
+
+
+def test_a_sample_that_starts_with_an_empty_line_is_the_same_when_written_again():
+    reader = Reader.load((tiny_llama(), byte_tokenizer()))
+    options = {"max_new_tokens": 3, "n": 500, "temperature": 3.0, "seed": 1}
+    (whole,) = reader.generate(["a"], **options)
+    assert any(g.text.startswith("\n") for g in whole) and not all(g.text.startswith("\n") for g in whole)
+    assert write_lines(reader, ["a"], **options) == [[first_line(g.text) for g in whole]]
+
+
+def test_an_empty_text_stays_empty():
+    reader = CountingReader(write=lambda prompt, i: " \n \n")
+    assert answer(reader, [retrieval(Document("A"))])[0].texts == [""]
 
 
 def test_nothing_to_ask():
@@ -79,6 +123,15 @@ def test_nothing_to_ask():
         "I'm sorry, but",
         "not mentioned",
         "I’m unable to answer",
+        "I cannot find the answer",
+        "We can't determine this.",
+        "I don't really know",
+        "I couldn't find it",
+        "I am not able to say",
+        "I have no information about it",
+        "I do not have an answer",
+        "No answer",
+        "No information available",
     ],
 )
 def test_refusals(text):
@@ -86,7 +139,27 @@ def test_refusals(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["The Unknown Soldier", "Knowing", "Nile", "No", "Yes", "not guilty", "Nonesuch Palace", "I, Robot"]
+    "text",
+    [
+        "The Unknown Soldier",
+        "Knowing",
+        "Nile",
+        "No",
+        "Yes",
+        "not guilty",
+        "Nonesuch Palace",
+        "I, Robot",
+        "I Don't Want to Miss a Thing",
+        "(I Can't Get No) Satisfaction",
+        "We Don't Talk Anymore",
+        "I Have No Mouth, and I Must Scream",
+        "No information theory",
+        "No Answer Records",
+        "We Can't Stop",
+        "I Can't Make You Love Me",
+        "We Have No Bananas",
+        "We Don't Have to Take Our Clothes Off",
+    ],
 )
 def test_no_refusals(text):
     assert not is_refusal(text) and is_answer(text)
@@ -103,7 +176,7 @@ def test_answers_there_and_back():
         ["A", "B"],
         ["x", None],
         {"B": "gone"},
-        [Document("A", [Passage("p", "t", "1")]), Document("B")],
+        [Document("A", [Passage("p", "t", "1")]), Document("B", notes=["x"])],
         ["x"],
         "7",
     )

@@ -43,6 +43,12 @@ def test_all_passages_together_stay_within_the_limit():
     assert cut_all([Passage(words(8)), Passage(words(2))], 8) == [Passage(words(8))]
 
 
+def test_a_title_as_long_as_the_limit_leaves_a_word():
+    titled = Passage(words(4), title="three words long")
+    assert [p.text for p in cut_all([titled, titled], 3)] == ["w0"]
+    assert [p.text for p in cut_all([Passage("a"), titled], 4)] == ["a"]
+
+
 @pytest.mark.parametrize("value", [0, -1, 2.5, True])
 def test_limits_are_numbers_of_words(value):
     with pytest.raises(InputError, match=r"Limits\.page"):

@@ -79,7 +79,11 @@ def test_vote_says_why_nobody_won(tmp_path):
         (["--weights", "none.json"], "none.json"),
         (["--pooling", "median"], "median"),
         (["-s", "odd"], "odd"),
-        (["--fit", "--measure", "bleu"], "bleu"),
+        (["--fit", "--measure", "bleu"], "--measure"),
+        (["--fit", "--save", "none/x.json"], "no folder none"),
+        (["--fit", "--save", "."], "is a folder"),
+        (["-s", "nli:reader"], "--model"),
+        (["--model", "smollm2-135m"], "nli:reader"),
     ],
 )
 def test_vote_with_options_that_cannot_be(answers, arguments, expected):
@@ -172,3 +176,100 @@ def test_eor_with_options_that_cannot_be(world, arguments, expected):
 def test_eor_with_retrievers_that_cannot_be(world):
     assert "^" in run("eor", world.questions, *world.options, "-r", "SE@", "-r", "PK", expect=2).stderr
     assert "'HTTP'" in run("eor", world.questions, *world.options, "-r", "HTTP@1", "-r", "PK", expect=2).stderr
+
+
+class Loaded(Exception):
+    """The model was about to be loaded."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--fit", "--measure", "exactly"], "--measure: expected one of em, f1, contained"),
+        (["--fit", "--save", "none/voter.json"], "--save: no folder none"),
+        (["-r", "HTTP@1", "-r", "PK"], "'HTTP'"),
+        (["-r", "SE@1", "-r", "SE@1"], "each retriever once"),
+        (["-r", "SE@", "-r", "PK"], "^"),
+        (["--source", "SE=questions.jsonl"], "SE came twice"),
+        (["--texts", "none.json"], "texts"),
+        (["-s", "odd"], "'odd'"),
+        (["--pooling", "median"], "median"),
+        (["--weights", "other.json"], "--weights: of the retrievers A, B, not of SE@5, Wiki@5, ReFree"),
+        (["--weights", "changed.json"], "f1 was saved with"),
+        (["unanswered.jsonl", "--fit"], "--fit: needs right answers, and there are none for 'q0'"),
+    ],
+)
+def test_eor_says_what_cannot_be_before_it_loads_the_model(world, tmp_path, monkeypatch, arguments, expected):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "unanswered.jsonl").write_text('{"question": "q0"}\n')
+    (tmp_path / "questions.jsonl").write_text("")
+    fitted = Voter().fit([Answers("q", ["A", "B"], ["x", "y"])] * 2, [[1, 0]] * 2).to_dict()
+    (tmp_path / "other.json").write_text(json.dumps(fitted))
+    changed = Voter().to_dict() | {"similarity_settings": [{"match": "contains"}, {"n": 2}]}
+    changed["similarity_settings"][0] = Voter().to_dict()["similarity_settings"][0]
+    (tmp_path / "changed.json").write_text(json.dumps(changed))
+    questions = arguments.pop(0) if arguments[0].endswith(".jsonl") else world.questions
+    monkeypatch.setattr("fastreader.reader.Reader.load", mock.Mock(side_effect=Loaded))
+    assert expected in run("eor", questions, *world.options, *arguments, expect=2).stderr
+
+
+def test_eor_with_weights_support_and_texts(world, tmp_path):
+    specs = ("-r", "Wiki@2", "-r", "SE@1", "-r", "ReFree")
+    rows = [Answers("q", ["ReFree", "Wiki@2", "SE@1"], ["x", "y", "y"])] * 2
+    weights, texts = tmp_path / "voter.json", tmp_path / "texts.json"
+    voter = Voter(min_support=0.99).fit(rows, [[1, 0, 0]] * 2)
+    voter.save(weights)
+    texts.write_text('{"answer_lead": "Answer:"}')
+    output = tmp_path / "out.jsonl"
+    arguments = ("eor", world.questions, *world.options, *specs, "--limit", 2, "-w", weights, "--texts", texts)
+    run(*arguments, "-o", output)
+    found = [Answers.from_dict(row) for row in iter_results(output)]
+    assert [row["vote"]["answer"] for row in iter_results(output)] == voter.predict(found).tolist()
+    settings = next(iter(iter_results(output)))["settings"]
+    assert settings["texts"]["answer_lead"] == "Answer:" and settings["voter"]["weights"]["fitted"]
+    above = run(*arguments, "--min-support", "0.0", "-f", "jsonl")
+    below = run(*arguments, "--min-support", "1.1", "-f", "jsonl")
+    assert {json.loads(line)["abstained"] for line in below.stdout.splitlines()} >= {
+        "the best answer's support is below 1.1"
+    }
+    assert "support is below" not in above.stdout
+
+
+def test_the_reader_judges_answers_where_asked_and_its_voter_loads(world, tmp_path):
+    model = world.options[1]
+    output, voter = tmp_path / "out.jsonl", tmp_path / "voter.json"
+    arguments = ("eor", world.questions, *world.options, "-s", "nli:reader", "-s", "f1", "--limit", 3)
+    run(*arguments, "-o", output, "--fit", "--measure", "f1", "--save", voter)
+    rows = [row["vote"] for row in iter_results(output)]
+    assert all(vote["similarities"] == ["nli:reader", "f1"] for vote in rows)
+    again = run("vote", output, "-s", "nli:reader", "-s", "f1", "--model", model, "-f", "jsonl")
+    votes = [json.loads(line) for line in again.stdout.splitlines()]
+    assert [vote["answer"] for vote in votes] == [vote["answer"] for vote in rows]
+    fitted = run("vote", output, "--weights", voter, "--model", model, "-f", "jsonl")
+    assert len(fitted.stdout.splitlines()) == 3
+    assert "--model" in run("vote", output, "--weights", voter, expect=2).stderr
+
+
+def test_a_fit_that_learns_nothing_says_so(tmp_path):
+    file = tmp_path / "answers.jsonl"
+    for texts, right, expected in (
+        (
+            ["it may be the Nile", "so it is the Nile"],
+            "Nile",
+            "no answer at all is right by em. Where answers are long",
+        ),
+        (["Nile", "nile"], "Nile", "no question has answers that differ by em"),
+    ):
+        row = Answers("q", ["A", "B"], texts, right=[right])
+        file.write_text(json.dumps(row.to_dict()) + "\n")
+        assert f"warning: nothing was learned; {expected}" in run("vote", file, "--fit").stderr
+    file.write_text(json.dumps(Answers("q", ["A", "B"], ["x", "y"]).to_dict()) + "\n")
+    assert "--fit: needs right answers" in run("vote", file, "--fit", expect=2).stderr
+
+
+def test_vote_on_rows_in_other_orders(answers, tmp_path):
+    file, rows = answers
+    mixed = tmp_path / "mixed.jsonl"
+    turned = [row.select(row.retrievers[::-1]) if i % 2 else row for i, row in enumerate(rows)]
+    mixed.write_text("".join(json.dumps(row.to_dict()) + "\n" for row in turned))
+    assert run("vote", mixed, "--fit", "-f", "jsonl").stdout == run("vote", file, "--fit", "-f", "jsonl").stdout

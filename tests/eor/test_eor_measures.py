@@ -54,9 +54,10 @@ def test_errors_by_hand():
     assert found.hallucination.tolist() == [[0, 0, 1], [1, 0, 1], [0, 1, 1]]
     assert found.extraction.tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0]]
     assert found.luck.tolist() == [[0, 0, 1], [0, 0, 0], [0, 1, 0]]
-    assert found.kept.tolist() == [True, True, True]  # without articles it is "land of free and brave"
-    assert m.errors(ROWS, RIGHT, longest=4).kept.tolist() == [True, True, False]
-    assert m.errors(ROWS, RIGHT, longest=4).filtered().luck.shape == (2, 3)
+    # Eight words as written; without its articles, "land of free and brave", they would be five.
+    assert found.kept.tolist() == [True, True, False]
+    assert m.errors(ROWS, RIGHT, longest=8).kept.tolist() == [True, True, True]
+    assert m.errors(ROWS, RIGHT, longest=7).filtered().luck.shape == (2, 3)
     assert found.rates()["retriever"].tolist() == pytest.approx([0, 2 / 3, 1])
 
 
@@ -75,6 +76,16 @@ def test_the_decomposition_holds_but_for_right_answers_that_are_not_literal():
     assert parts.failure.tolist() == [0, 0]
     assert parts.right_outside.tolist() == [2, 0] and parts.right_without.tolist() == [0, 1]
     assert parts.residual.tolist() == [-1, -0.5]
+
+
+def test_no_question_left_by_the_filter_gives_nan_and_no_warning(recwarn):
+    nothing = m.errors(ROWS, RIGHT, longest=0).filtered()
+    parts = m.decomposition(nothing)
+    for shares in (*nothing.rates().values(), parts.failure, parts.explained, parts.residual):
+        assert shares.shape == (3,) and np.isnan(shares).all()
+    assert parts.right_outside.tolist() == parts.right_without.tolist() == [0, 0, 0]
+    assert all(np.isnan(table).all() for table in m.error_rwr(nothing).values())
+    assert not recwarn.list
 
 
 @given(st.integers(0, 2**31))

@@ -143,7 +143,7 @@ def test_a_source_that_raises_is_recorded_and_the_others_go_on(caplog):
 
 
 @pytest.mark.parametrize("nothing", [[], None])
-def test_a_source_that_returns_nothing_is_recorded(nothing):
+def test_a_source_that_returns_nothing_is_recorded(nothing, caplog):
     names = ["A@1", "B@1", "A@1&B@1", "A@RR@2", "A@1@CP"]
     (found,) = Retrievers(names, {"A": lambda q: nothing, "B": lambda q: ["b"]}, reader=CountingReader()).retrieve(
         ["?"]
@@ -156,6 +156,8 @@ def test_a_source_that_returns_nothing_is_recorded(nothing):
         "A@RR@2": "A returned nothing",
         "A@1@CP": "A returned nothing",
     }
+    assert {d.retriever: d.notes for d in found.documents if d.notes} == {"A@1&B@1": ["A returned nothing"]}
+    assert "1 of 1 questions: A returned nothing" in caplog.text
 
 
 def test_errors_are_raised_when_asked_for():
@@ -163,6 +165,10 @@ def test_errors_are_raised_when_asked_for():
         Retrievers(["A"], {"A": broken}, on_error="raise").retrieve(["?"])
     with pytest.raises(FastreaderError, match="A returned nothing"):
         Retrievers(["A"], {"A": lambda q: []}, on_error="raise").retrieve(["?"])
+    with pytest.raises(FastreaderError, match="A returned nothing"):
+        Retrievers(["A@1&B@1"], {"A": lambda q: [], "B": lambda q: ["b"]}, on_error="raise").retrieve(["?"])
+    with pytest.raises(FastreaderError, match="PK returned nothing"):
+        Retrievers(["PK"], reader=CountingReader(write=lambda prompt, i: ""), on_error="raise").retrieve(["?"])
 
 
 def test_a_reader_that_writes_nothing():

@@ -190,6 +190,24 @@ def test_a_layer_that_is_not_there(minilm):
         BertScore(layer=0)
 
 
+def test_byte_level_encoders_read_the_first_word_as_any_other(tmp_path):
+    """As the authors' package does for GPT-2 and RoBERTa: "b" and the "b" of "a b" are the same tokens."""
+    import json
+
+    from transformers import GPT2Config, GPT2Model
+
+    words = ["<|endoftext|>", "a", "b", "\u0120", "\u0120a", "\u0120b"]
+    (tmp_path / "vocab.json").write_text(json.dumps({w: i for i, w in enumerate(words)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n\u0120 a\n\u0120 b\n")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    torch.manual_seed(0)
+    GPT2Model(GPT2Config(vocab_size=6, n_embd=16, n_layer=1, n_head=2, n_positions=8)).save_pretrained(tmp_path)
+    similarity = BertScore(tmp_path)
+    tokens = [found.tokens for found in similarity._encoder(["b", "a b", "a b a b a b a b a b"])]
+    assert tokens[:2] == [["\u0120b"], ["\u0120a", "\u0120b"]]
+    assert len(tokens[2]) == 8  # cut at what the model reads
+
+
 # Entailment
 
 
@@ -256,6 +274,17 @@ def test_cross_encoder_statements_may_hold_the_question(classifier):
     assert score(nli, "paris", "lyon", "which ?") == pytest.approx(logits.softmax(-1)[0, 2].item(), abs=1e-5)
     with pytest.raises(InputError, match="statement"):
         CrossEncoderNli(folder, statement="{question}")
+
+
+def test_a_cross_encoder_cuts_where_its_tokenizer_does_not_say(classifier, tmp_path):
+    _, model, tokenizer = classifier
+    tokenizer.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    settings = tmp_path / "tokenizer_config.json"
+    said = settings.read_text()
+    assert '"model_max_length": 64' in said
+    settings.write_text(said.replace('"model_max_length": 64', '"model_max_length": 1000000000000000019'))
+    assert 0 < score(CrossEncoderNli(tmp_path), "paris " * 900, "lyon") < 1
 
 
 def test_a_cross_encoder_without_that_class(classifier):

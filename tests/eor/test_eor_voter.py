@@ -171,7 +171,7 @@ NAMED = Answers("q", ["A", "B"], ["Paris", "Lyon"])
         ({}, [["a1", 5]], "5"),
         ({}, [5], "int"),
         ({}, [NAMED, ["a1", "b1"]], "got both"),
-        ({}, [NAMED, Answers("q", ["B", "A"], ["x", "y"])], "retrievers"),
+        ({}, [NAMED, Answers("q", ["B", "C"], ["x", "y"])], "retrievers"),
         ({"retriever_weights": [1, 1, 1]}, NAMED, "retriever_weights: expected 2"),
         ({"retriever_weights": [1, -1]}, NAMED, "retriever_weights"),
         ({"retriever_weights": [1, float("nan")]}, NAMED, "retriever_weights"),

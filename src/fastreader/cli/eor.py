@@ -10,6 +10,7 @@ import typer
 
 from fastreader.cli.inputs import check_output, model_name, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
+from fastreader.cli.votes import show
 from fastreader.cli.voting import (
     FitOption,
     MeasureOption,
@@ -18,9 +19,9 @@ from fastreader.cli.voting import (
     SimilarityOption,
     SupportOption,
     WeightsOption,
+    check_right,
+    check_voting,
     fit_voter,
-    make_voter,
-    show,
 )
 from fastreader.errors import InputError
 from fastreader.jsonl import ResultLog, iter_results
@@ -47,6 +48,13 @@ def eor(
     ] = None,
     depth: Annotated[int, typer.Option(help="Passages a source returns at most.", min=1)] = 20,
     model: ModelOption = "smollm2-135m",
+    texts: Annotated[
+        str,
+        typer.Option(
+            help="Of the prompts: default, short (with examples of short answers, for small models), or a .json file "
+            "with some attributes of eor.Texts."
+        ),
+    ] = "default",
     max_new_tokens: Annotated[int, typer.Option(help="Of an answer.", min=1)] = 32,
     similarity: SimilarityOption = None,
     pooling: PoolingOption = "mean",
@@ -89,19 +97,23 @@ def eor(
       fastreader eor train.jsonl --source Wiki=wiki.jsonl -o answers.jsonl --resume --fit --save voter.json
     """
     from fastreader.data import load_questions
-    from fastreader.eor import Answers, Retrievers, answer, parse
+    from fastreader.eor import Answers, Retrievers, answer, load_texts
+    from fastreader.eor.plan import Plan
     from fastreader.reader import Reader
 
     use_cache(cache_dir)
     check_output(output, file, resume, format)
-    voter = make_voter(similarity, pooling, weights, fit, save, min_support, seed)
+    voting = check_voting(similarity, pooling, weights, fit, measure, save, min_support, seed)
+    words = load_texts(texts)
     examples = load_questions(file, limit=limit)
+    if fit:
+        check_right(examples)
     files = _files(source or [])
     specs = list(retriever or [*(f"{name}@5" for name in files), "ReFree"])
     if len(specs) < 2:
         raise InputError(f"--retriever: expected at least 2 to vote, got {', '.join(specs)}")
-    for text in specs:
-        parse(text)
+    Plan(specs, files).check(reader=True)
+    voting.check_retrievers(specs)
     settings = {
         "model": model_name(model),
         "dtype": dtype,
@@ -110,7 +122,8 @@ def eor(
         "sources": {name: str(path.resolve()) for name, path in files.items()},
         "depth": depth,
         "max_new_tokens": max_new_tokens,
-        "voter": voter.to_dict(),
+        "texts": words.to_dict(),
+        "voter": voting.settings(),
     }
     with ExitStack() as stack:
 
@@ -120,7 +133,8 @@ def eor(
         # A file that is there is checked before the model is loaded; a new one is made after, when it will be used.
         log = open_log(output) if output is not None and output.exists() else None
         reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
-        retrievers = Retrievers(specs, _sources(files, depth), reader=reader)
+        voter = voting.voter(reader)
+        retrievers = Retrievers(specs, _sources(files, depth), reader=reader, texts=words)
         if output is not None and log is None:
             log = open_log(output)
         digests: dict[str, str] = {}
@@ -130,7 +144,9 @@ def eor(
             for start in range(0, len(todo), batch):
                 part = todo[start : start + batch]
                 retrieved = retrievers.retrieve(part)
-                rows = answer(reader, retrieved, max_new_tokens=max_new_tokens, keep_documents=keep_documents)
+                rows = answer(
+                    reader, retrieved, texts=words, max_new_tokens=max_new_tokens, keep_documents=keep_documents
+                )
                 for row, vote in zip(rows, voter.vote(rows), strict=True):
                     if log is not None:
                         assert row.id is not None
@@ -143,7 +159,7 @@ def eor(
             typer.echo(f"{len(found)} answered now, {len(log)} in {output}", err=True)
             found = [Answers.from_dict(row) for row in iter_results(output)]
     if fit:
-        fit_voter(voter, found, measure, save)
+        fit_voter(voter, found, voting)
     if output is None:
         show(list(zip(found, voter.vote(found), strict=True)), format or Format.table)
 
@@ -156,7 +172,7 @@ def _files(sources: list[str]) -> dict[str, Path]:
             raise InputError(f"--source: expected NAME=FILE, got {text!r}")
         if name in files:
             raise InputError(f"--source: {name} came twice")
-        if not Path(path).exists():
+        if not Path(path).is_file():
             raise InputError(f"--source: {path}: no such file")
         files[name] = Path(path)
     return files

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fastreader.cli.options import Format
+from fastreader.cli.votes import show
 from fastreader.cli.voting import (
     FitOption,
     MeasureOption,
@@ -16,15 +17,16 @@ from fastreader.cli.voting import (
     SimilarityOption,
     SupportOption,
     WeightsOption,
+    check_right,
+    check_voting,
     fit_voter,
-    make_voter,
-    show,
 )
 from fastreader.data.read import lines, parse_json
 from fastreader.errors import InputError
 
 if TYPE_CHECKING:
     from fastreader.eor import Answers
+    from fastreader.protocol import ReaderProtocol
 
 
 def vote(
@@ -41,6 +43,9 @@ def vote(
     measure: MeasureOption = "em",
     save: SaveOption = None,
     min_support: SupportOption = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="The reader that nli:reader asks.", show_default=False)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the starts that --fit draws.")] = 0,
     format: Annotated[Format, typer.Option("--format", "-f", help="table, json or jsonl.")] = Format.table,
 ) -> None:
@@ -54,11 +59,27 @@ def vote(
 
       fastreader vote test.jsonl --weights voter.json -f jsonl
     """
-    voter = make_voter(similarity, pooling, weights, fit, save, min_support, seed)
-    rows = _read(file)
+    from fastreader.eor.types import aligned
+
+    voting = check_voting(similarity, pooling, weights, fit, measure, save, min_support, seed)
+    if voting.needs_reader != (model is not None):
+        raise InputError("--model: goes with the similarity nli:reader, and that with it")
+    rows = aligned(_read(file))
+    voting.check_retrievers(rows[0].retrievers)
     if fit:
-        fit_voter(voter, rows, measure, save)
+        check_right(rows)
+    voter = voting.voter(_reader(model))
+    if fit:
+        fit_voter(voter, rows, voting)
     show(list(zip(rows, voter.vote(rows), strict=True)), format)
+
+
+def _reader(model: str | None) -> ReaderProtocol | None:
+    if model is None:
+        return None
+    from fastreader.reader import Reader
+
+    return Reader.load(model)
 
 
 def _read(file: Path) -> list[Answers]:

@@ -1,27 +1,30 @@
-"""What `fastreader vote` and `fastreader eor` share: the voter's options, fitting, and how winners are shown."""
+"""What `fastreader vote` and `fastreader eor` share: the voter's options, checked before what is costly; fitting."""
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from fastreader.cli.options import Format
+from fastreader.data.types import Example
 from fastreader.errors import InputError
 
 if TYPE_CHECKING:
-    from fastreader.eor import Answers, Vote, Voter
+    from fastreader.eor import Answers, Voter
+    from fastreader.protocol import ReaderProtocol
+
+READER = "nli:reader"
 
 SimilarityOption = Annotated[
     list[str] | None,
     typer.Option(
         "--similarity",
         "-s",
-        help="exact, f1, bertscore[:ENCODER] or nli:MODEL; repeat. exact and f1 by default.",
+        help="exact, f1, bertscore[:ENCODER], nli:MODEL or nli:reader; repeat. exact and f1 by default.",
         show_default=False,
     ),
 ]
@@ -39,38 +42,133 @@ SupportOption = Annotated[
 ]
 
 
-def make_voter(
+@dataclass(frozen=True)
+class Voting:
+    """The voter's options.
+
+    Attributes:
+        similarities: names.
+        pooling, min_support, seed: as the arguments of `Voter`.
+        saved: the values of --weights; None without.
+        fit, measure, save: as the options.
+    """
+
+    similarities: tuple[str, ...]
+    pooling: str
+    min_support: float | None
+    seed: int
+    saved: dict[str, Any] | None
+    fit: bool
+    measure: str
+    save: Path | None
+
+    @property
+    def needs_reader(self) -> bool:
+        """Whether a similarity asks the reader."""
+        return READER in self.similarities
+
+    def settings(self) -> dict[str, Any]:
+        """What votes depend on, JSON values."""
+        return {
+            "similarities": list(self.similarities),
+            "pooling": self.pooling,
+            "min_support": self.min_support,
+            "weights": self.saved,
+        }
+
+    def voter(self, reader: ReaderProtocol | None = None) -> Voter:
+        """The voter, not fitted yet; the reader is for nli:reader."""
+        from fastreader.eor import Voter
+        from fastreader.eor.similarity import resolve
+
+        given = [resolve(name, reader=reader) for name in self.similarities]
+        if self.saved is None:
+            return Voter(given, pooling=self.pooling, min_support=self.min_support, seed=self.seed)
+        voter = Voter.from_dict(self.saved, similarities=given)
+        return voter if self.min_support is None else voter.set_params(min_support=self.min_support)
+
+    def check_retrievers(self, names: Sequence[str]) -> None:
+        """Refuse --weights that are of other retrievers.
+
+        Raises:
+            InputError: they are.
+        """
+        if self.saved is None:
+            return
+        fitted = (self.saved.get("fitted") or {}).get("retrievers")
+        given = self.saved["parameters"].get("retriever_weights")
+        expected = fitted or (list(given) if isinstance(given, dict) else None)
+        if expected and sorted(expected) != sorted(names):
+            raise InputError(f"--weights: of the retrievers {', '.join(expected)}, not of {', '.join(names)}")
+
+
+def check_voting(
     similarity: list[str] | None,
     pooling: str,
     weights: Path | None,
     fit: bool,
+    measure: str,
     save: Path | None,
     min_support: float | None,
     seed: int,
-) -> Voter:
-    """The voter of the options.
+) -> Voting:
+    """The voter's options, all that can be known of them checked; no model is loaded.
 
     Raises:
-        InputError: options that exclude each other, or a file of weights that is none.
+        InputError: options that exclude each other, a name that is none, a file of weights that is none, or a --save
+            that cannot be written.
     """
-    from fastreader.eor import Voter
+    from fastreader.eor import measures, saving
+    from fastreader.eor.pooling import pooling as pooling_of
 
     if save is not None and not fit:
         raise InputError("--save: needs --fit, which makes the voter to save")
-    if weights is None:
-        return Voter(tuple(similarity or ("exact", "f1")), pooling=pooling, min_support=min_support, seed=seed)
-    if fit:
-        raise InputError("--weights: goes without --fit, which learns others")
-    if similarity or pooling != "mean":
-        raise InputError("--weights: brings its own similarities and pooling")
-    voter = Voter.load(weights)
-    return voter if min_support is None else voter.set_params(min_support=min_support)
+    if fit and measure not in measures.MEASURES:
+        raise InputError(f"--measure: expected one of {', '.join(measures.MEASURES)}, got {measure!r}")
+    if save is not None:
+        _check_save(save)
+    saved = None
+    names = tuple(similarity or ("exact", "f1"))
+    if weights is not None:
+        if fit:
+            raise InputError("--weights: goes without --fit, which learns others")
+        if similarity or pooling != "mean":
+            raise InputError("--weights: brings its own similarities and pooling")
+        saved = saving.read(weights)
+        names = saving.names(saved)
+        pooling = str(saved["parameters"].get("pooling", pooling))
+    pooling_of(pooling)
+    voting = Voting(names, pooling, min_support, seed, saved, fit, measure, save)
+    if not voting.needs_reader:
+        voting.voter().resolved()
+    return voting
 
 
-def fit_voter(voter: Voter, answers: Sequence[Answers], measure: str, save: Path | None) -> None:
+def _check_save(path: Path) -> None:
+    if path.is_dir():
+        raise InputError(f"--save: {path} is a folder")
+    if not path.parent.is_dir():
+        raise InputError(f"--save: no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"--save: {path.parent} cannot be written to")
+
+
+def check_right(rows: Sequence[Answers | Example]) -> None:
+    """Refuse --fit without right answers.
+
+    Raises:
+        InputError: a question has none.
+    """
+    for row in rows:
+        if not (row.answers if isinstance(row, Example) else row.right):
+            raise InputError(f"--fit: needs right answers, and there are none for {row.question[:60]!r}")
+
+
+def fit_voter(voter: Voter, answers: Sequence[Answers], voting: Voting) -> None:
     """Fit on the answers' right ones, say how it went on standard error, and save."""
     from fastreader.eor import correctness
 
+    measure = voting.measure
     correct = correctness(answers, measure)
     voter.fit(answers, correct)
     report, names = voter.fit_report_, answers[0].retrievers
@@ -81,37 +179,18 @@ def fit_voter(voter: Voter, answers: Sequence[Answers], measure: str, save: Path
         f"{report.unweighted:.3f}, best retriever {names[best]} {correct.mean(axis=0)[best]:.3f})",
         err=True,
     )
+    if not report.varying:
+        typer.echo(f"warning: nothing was learned; {_why_nothing(measure, bool(correct.any()))}", err=True)
     weights = sorted(zip(names, voter.retriever_weights_.tolist(), strict=True), key=lambda pair: -pair[1])
     typer.echo("weights: " + ", ".join(f"{name} {w:.2f}" if w else f"{name} dropped" for name, w in weights), err=True)
-    if save is not None:
-        voter.save(save)
+    if voting.save is not None:
+        voter.save(voting.save)
 
 
-def show(rows: Sequence[tuple[Answers, Vote]], format: Format) -> None:
-    """Votes to standard output."""
-    if format is Format.table:
-        _table(rows)
-        return
-    dicts: list[dict[str, Any]] = [
-        {"id": answers.id, "question": answers.question, "retrievers": answers.retrievers, **vote.to_dict()}
-        for answers, vote in rows
-    ]
-    if format is Format.json:
-        typer.echo(json.dumps(dicts, ensure_ascii=False, allow_nan=False, indent=1))
-        return
-    for row in dicts:
-        typer.echo(json.dumps(row, ensure_ascii=False, allow_nan=False))
-
-
-def _table(rows: Sequence[tuple[Answers, Vote]]) -> None:
-    from rich.table import Table
-
-    from fastreader.report.tables import UNLIMITED
-
-    table = Table("id", "question", "answer", "retriever", "support")
-    for answers, vote in rows:
-        support = "" if vote.winner is None else f"{vote.support[vote.winner]:.2f}"
-        said = f"none: {vote.abstained}" if vote.answer is None else vote.answer
-        table.add_row(answers.id or "", answers.question, said, vote.retriever or "", support)
-    console = Console()
-    (console if console.is_terminal else Console(width=UNLIMITED)).print(table)
+def _why_nothing(measure: str, any_right: bool) -> str:
+    if any_right:
+        return f"no question has answers that differ by {measure}"
+    return (
+        f"no answer at all is right by {measure}. Where answers are long, --measure contained counts those that hold a "
+        "right one, and fastreader eor --texts short asks for short ones"
+    )

@@ -25,7 +25,7 @@ from fastreader.eor.similarity import (
 )
 from fastreader.eor.sources import BM25, Dense, as_source
 from fastreader.eor.spec import SpecError, parse
-from fastreader.eor.texts import Texts
+from fastreader.eor.texts import SHORT, Texts, load_texts
 from fastreader.eor.types import Answers, Document, Retrieval, Vote
 from fastreader.eor.voter import Voter
 
@@ -33,6 +33,7 @@ __all__ = [
     "BM25",
     "F1",
     "PAPER",
+    "SHORT",
     "Answers",
     "BertScore",
     "Cosine",
@@ -59,6 +60,7 @@ __all__ = [
     "correctness",
     "is_answer",
     "is_refusal",
+    "load_texts",
     "measures",
     "parse",
 ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
-from fastreader.answers import normalise
+from fastreader.eor.normal import cached_normalise
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import Answers, Retrieval
 from fastreader.errors import InputError
@@ -14,16 +15,21 @@ from fastreader.protocol import ReaderProtocol, TextOrTokens
 
 _REFUSALS = re.compile(
     r"""
-    \b(?:i|we)\s+(?:do\s+not|don't|dont|cannot|can't|cant|could\s+not|couldn't|am\s+not\s+able|am\s+unable|have\s+no)\b
+    \b(?:i|we)\s+(?:do\s+not|don't|dont|cannot|can't|cant|could\s+not|couldn't)\s+(?:\w+\s+)?
+      (?:know|find|answer|see|determine|provide|tell|say|have\s+(?:an?|any|the|that|this|enough|access|information))\b
+    | \b(?:i|we|i'm|we're)\s+(?:am\s+|are\s+)?(?:not\s+able|unable|not\s+sure)\b
+    | \b(?:i|we)\s+have\s+no\s+(?:answer|information|idea|knowledge|way)\b
     | \b(?:is|are|was|were|does|do)(?:\s+not|n't)\s+(?:\w+\s+){0,3}?
       (?:mention|specif|provid|stat|given|known|contain|available|enough|clear|possible)
-    | \bno\s+(?:answer|information|mention)\b
+    | \bno\s+(?:answer|information|mention)\s+(?:is|was|about|of|on|in|available|found|given|provided|to)\b
     | \b(?:unanswerable|cannot\s+be\s+(?:answered|determined)|unable\s+to\s+(?:answer|determine|find|provide))\b
-    | \bas\s+an\s+ai\b | \bi(?:'m|\s+am)\s+sorry\b | \bnot\s+enough\s+information\b
-    | ^\W*(?:unknown|none|n/?a|not\s+(?:mentioned|specified|provided|stated|given|known|sure|available))\W*$
+    | \bas\s+an\s+ai\b | \b(?:i'm|i\s+am)\s+sorry\b | \bnot\s+enough\s+information\b
+    | ^\W*(?:unknown|none|n/?a|no\s+(?:answer|information|mention)
+      |not\s+(?:mentioned|specified|provided|stated|given|known|sure|available))\W*$
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+"""What counts as a refusal; docs/eor.md has the list in words. A negation alone is none: "We Don't Talk Anymore"."""
 
 
 def is_refusal(text: str) -> bool:
@@ -38,7 +44,7 @@ def is_refusal(text: str) -> bool:
 @lru_cache(maxsize=1 << 16)
 def is_answer(text: str | None) -> bool:
     """Whether `text` says anything: not None, not empty once normalised (as "The" is), no refusal."""
-    return text is not None and bool(normalise(text)) and not is_refusal(text)
+    return text is not None and bool(cached_normalise(text)) and not is_refusal(text)
 
 
 def answer(
@@ -85,8 +91,7 @@ def answer(
                 asked.append(prompt)
             row.append(prompts[key])
         places.append(row)
-    written = reader.generate(asked, max_new_tokens=max_new_tokens, stop=("\n",)) if asked else []
-    found = [first_line(generated[0].text) for generated in written]
+    found = [lines[0] for lines in write_lines(reader, asked, max_new_tokens=max_new_tokens)]
     return [
         Answers(
             question=retrieval.question,
@@ -99,6 +104,42 @@ def answer(
         )
         for retrieval, row in zip(retrievals, places, strict=True)
     ]
+
+
+def write_lines(
+    reader: ReaderProtocol,
+    prompts: Sequence[TextOrTokens],
+    *,
+    max_new_tokens: int,
+    n: int = 1,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> list[list[str]]:
+    """`n` texts of one line after each prompt.
+
+    Writing stops at the end of a line, so that nothing is written to be thrown away. Prompts after which a text starts
+    with an empty line are written once more without that stop; equal prompts draw equally, so it is the same text.
+
+    Args:
+        reader: writes.
+        prompts: P of them.
+        max_new_tokens: of a text.
+        n: texts a prompt.
+        temperature, seed: as `ReaderProtocol.generate`.
+
+    Returns:
+        P lists of n lines (`first_line`).
+    """
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "n": n, "temperature": temperature, "seed": seed}
+    if not prompts:
+        return []
+    written = list(reader.generate(prompts, stop=("\n",), **options))
+    blank = [i for i, row in enumerate(written) if any(g.finish == "stop" and not g.text.strip() for g in row)]
+    if blank:
+        again = reader.generate([prompts[i] for i in blank], **options)
+        for i, row in zip(blank, again, strict=True):
+            written[i] = row
+    return [[first_line(g.text) for g in row] for row in written]
 
 
 def first_line(text: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.eor.similarity import Similarity, tensor
-from fastreader.eor.types import Answers
+from fastreader.eor.types import Answers, aligned
 from fastreader.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
@@ -52,7 +52,8 @@ def ballots(rows: Sequence[Any], similarities: Sequence[Similarity], accept: Cal
     """Check answers and compare them.
 
     Args:
-        rows: Q `Answers`, or Q lists of M texts and Nones (an object array will do).
+        rows: Q `Answers`, put in the first one's order of retrievers; or Q lists of M texts and Nones (an object
+            array will do).
         similarities: S of them.
         accept: whether a text can win and be supported.
 
@@ -65,10 +66,9 @@ def ballots(rows: Sequence[Any], similarities: Sequence[Similarity], accept: Cal
     named = [row for row in rows if isinstance(row, Answers)]
     if named and len(named) < len(rows):
         raise InputError("answers: expected Answers for all questions or for none, got both")
+    named = aligned(named)
+    rows = named or rows
     retrievers = named[0].retrievers if named else None
-    for i, row in enumerate(named):
-        if row.retrievers != retrievers:
-            raise InputError(f"answers[{i}]: expected the retrievers {retrievers}, got {row.retrievers}")
     texts = [_row(i, row.texts if isinstance(row, Answers) else row) for i, row in enumerate(rows)]
     width = len(texts[0])
     for i, found in enumerate(texts):

@@ -67,11 +67,14 @@ def chunks(passage: Passage, words: int) -> list[Passage]:
 
 
 def cut_all(passages: Sequence[Passage], count: int) -> list[Passage]:
-    """`passages` up to `count` words in all; the one that crosses the limit is cut, those after it go."""
+    """`passages` up to `count` words in all; the one that crosses the limit is cut, those after it go.
+
+    Of the first passage one word of text is kept always, so that something is left.
+    """
     kept: list[Passage] = []
     left = count
     for passage in passages:
-        if left <= len(passage.title.split()):
+        if kept and left <= len(passage.title.split()):
             break
         kept.append(cut(passage, left))
         left -= len(passage.title.split()) + len(passage.text.split())

@@ -9,15 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.eor import scoring
-from fastreader.eor.ballots import Ballots
-from fastreader.eor.pooling import ROUNDING, majority_of, plurality_of
-from fastreader.eor.scoring import Rules
+from fastreader.eor.objective import Objective
 
 FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-
-_REMEMBERED = 64  # selections whose supports are kept; a search dwells on few at a time
 
 
 @dataclass(frozen=True)
@@ -45,118 +39,6 @@ class FitReport:
     def to_dict(self) -> dict[str, Any]:
         """All attributes by name."""
         return asdict(self)
-
-
-class Objective:
-    """Mean correctness of the selected answers as a function of the weights.
-
-    Questions whose answers are all equally right are set apart, equal questions counted together, and with mean
-    pooling the supports of a selection of retrievers are computed once: the mean is linear in the similarities, so that
-    a call costs a product [S] by [S, M Q]. It is exactly the mean over all questions all the same.
-    """
-
-    def __init__(self, ballots: Ballots, correct: FloatArray, rules: Rules) -> None:
-        """Prepare.
-
-        Args:
-            ballots: of Q questions and M retrievers.
-            correct: float64 [Q, M].
-            rules: how votes are counted.
-        """
-        self.rules, self.questions = rules, len(correct)
-        self.retrievers, self.similarities = ballots.width, ballots.similarity.shape[1]
-        self.evaluations = 0
-        candidates = ballots.candidates
-        low = np.where(candidates, correct, np.inf).min(axis=1)
-        high = np.where(candidates, correct, -np.inf).max(axis=1)
-        varying = np.flatnonzero(low < high)
-        self.varying = len(varying)
-        # All candidates of a settled question are worth the same, as long as one of them is selected.
-        settled = np.flatnonzero((low == high) & (high != 0))
-        self._settled, place = np.unique(candidates[settled], axis=0, return_inverse=True)
-        self._settled_value = np.bincount(place.ravel(), weights=high[settled], minlength=len(self._settled))
-
-        keep, counts = _different(ballots, correct, varying)
-        # From here on retrievers come first and questions last, so that each step is one sweep over the questions.
-        similarity = ballots.similarity[keep]
-        self._kinds = len(keep)
-        if rules.pooling == "mean":
-            self._rows = similarity.transpose(1, 2, 0, 3).reshape(-1, self.retrievers)  # [S M Q, M voters]
-        else:
-            self._cells = similarity.transpose(3, 1, 2, 0).reshape(self.retrievers, self.similarities, -1)
-        self._present, self._candidates = ballots.present[keep].T.copy(), candidates[keep].T.copy()
-        self._barred = np.where(self._candidates, 0.0, -np.inf)
-        self._gain = (correct[keep] * counts[:, None]).T.copy()
-        self._supports: dict[bytes, FloatArray] = {}
-
-    def __call__(self, weights: FloatArray) -> float:
-        """The objective at ``weights = (w^r [M], w^s [S])``."""
-        self.evaluations += 1
-        return float(self.outcomes(weights).sum() + self._settled_sum(weights)) / self.questions
-
-    def outcomes(self, weights: FloatArray) -> FloatArray:
-        """What each kind of question that is not settled adds: its correctness times how often it occurs."""
-        retriever, similarity = self.split(weights)
-        selected = self.rules.selected(retriever)
-        pooled = self._pooled(scoring.shares(similarity), selected)
-        order = np.flatnonzero(selected)
-        if self.rules.ties == "weight":
-            order = order[np.argsort(-retriever[order], kind="stable")]
-        if not len(order):
-            return np.zeros(self._kinds)
-        # As `scoring.scores` and `scoring.winners`, in few sweeps: rounded at the same place, the first largest wins.
-        score = pooled[order] * (retriever[order, None] * 10.0**scoring.DECIMALS)
-        np.rint(score, out=score)
-        score += self._barred[order]
-        won = score.argmax(axis=0)
-        every = np.arange(self._kinds)
-        won_by = order[won]
-        return np.where(self._candidates[won_by, every], self._gain[won_by, every], 0.0)
-
-    def split(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(w^r, w^s)."""
-        return weights[: self.retrievers], weights[self.retrievers :]
-
-    def _settled_sum(self, weights: FloatArray) -> float:
-        selected = self.rules.selected(weights[: self.retrievers])
-        return float(self._settled_value[(self._settled & selected).any(axis=1)].sum())
-
-    def _pooled(self, share: FloatArray, selected: BoolArray) -> FloatArray:
-        """Pooled similarities float64 [M, Q]."""
-        heard = np.ones(self.retrievers, dtype=bool) if self.rules.dropped_vote else selected
-        if self.rules.pooling != "mean":
-            return self._nonlinear(share, heard, selected)
-        key = heard.tobytes()
-        if key not in self._supports:
-            if len(self._supports) >= _REMEMBERED:
-                self._supports.pop(next(iter(self._supports)))
-            # Who is absent is similar to nobody, and nobody to themselves, so that a product sums over the voters.
-            total = (self._rows @ heard.astype(np.float64)).reshape(self.similarities, self.retrievers, -1)
-            self._supports[key] = (total / np.maximum(self._count(heard), 1)).reshape(self.similarities, -1)
-        return (share @ self._supports[key]).reshape(self.retrievers, -1)
-
-    def _count(self, heard: BoolArray) -> npt.NDArray[np.int64]:
-        """N, voters beside each answer itself, [M, Q]."""
-        voters = self._present & heard[:, None]
-        count: npt.NDArray[np.int64] = voters.sum(axis=0) - voters
-        return count
-
-    def _nonlinear(self, share: FloatArray, heard: BoolArray, selected: BoolArray) -> FloatArray:
-        """The other poolings, voter by voter: a voter's similarities to all answers lie together."""
-        columns = (share @ self._cells[n] for n in np.flatnonzero(heard))
-        shape = (self.retrievers, self._kinds)
-        if self.rules.pooling == "max":
-            best = np.zeros(self.retrievers * self._kinds)
-            for column in columns:
-                np.maximum(best, column, out=best)
-            return best.reshape(shape)
-        agree = np.zeros(self.retrievers * self._kinds, dtype=np.int64)
-        for column in columns:
-            agree += column > self.rules.similarity_threshold + ROUNDING
-        if self.rules.pooling == "majority":
-            return majority_of(agree.reshape(shape), self._count(heard))
-        candidates = self._candidates & selected[:, None]
-        return plurality_of(agree.reshape(shape).T, self._count(heard).T, candidates.T).T
 
 
 def search(
@@ -262,13 +144,3 @@ def _prune(objective: Objective, weights: FloatArray) -> FloatArray:
         if unharmed or value_without > value:
             weights, value, outcomes = without, value_without, outcomes_without
     return weights
-
-
-def _different(ballots: Ballots, correct: FloatArray, among: npt.NDArray[np.intp]) -> tuple[list[int], FloatArray]:
-    """Places of the questions in `among` that differ from each other in anything, and how often each occurs."""
-    counts: dict[bytes, list[int]] = {}
-    for q in among.tolist():
-        parts = (ballots.similarity[q], ballots.present[q], ballots.candidates[q], correct[q])
-        counts.setdefault(b"".join(part.tobytes() for part in parts), []).append(q)
-    groups = list(counts.values())
-    return [group[0] for group in groups], np.array([len(group) for group in groups], dtype=np.float64)

@@ -15,6 +15,7 @@ import numpy as np
 
 from fastreader.data.types import Passage
 from fastreader.eor.texts import Texts
+from fastreader.eor.types import whole_text
 from fastreader.errors import InputError
 from fastreader.protocol import ReaderProtocol
 
@@ -64,7 +65,7 @@ class Cosine:
 
     def __call__(self, question: str, passages: Sequence[Passage]) -> list[float]:
         """The scores of one question's passages."""
-        vectors = self._encode([question, *(f"{p.title}\n{p.text}" if p.title else p.text for p in passages)])
+        vectors = self._encode([question, *map(whole_text, passages)])
         scores: list[float] = (vectors[1:] @ vectors[0]).tolist()
         return scores
 

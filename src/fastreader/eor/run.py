@@ -10,9 +10,10 @@ from typing import Any
 from fastreader.data.types import Example, Passage
 from fastreader.eor import spec
 from fastreader.eor.chunks import Limits, chunks, cut, cut_all, first_words
+from fastreader.eor.plan import PK, Plan, sources_of
 from fastreader.eor.rerank import QuestionLikelihood, Scorer, rerank
 from fastreader.eor.sources import SourceFunction, as_passage, as_source
-from fastreader.eor.spec import Compress, Concat, Node, Rerank, Source, Top
+from fastreader.eor.spec import Concat, Node, Rerank, Source, Top
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import Document, Retrieval
 from fastreader.errors import FastreaderError, InputError
@@ -20,9 +21,6 @@ from fastreader.protocol import ReaderProtocol
 
 logger = logging.getLogger(__name__)
 
-PK = "PK"
-ALIASES = {"HB": "SE&PK&Wiki@20"}
-"""Hybrid: the search engine's documents, the reader's own, and the first 20 of Wikipedia (App. C.1)."""
 PAPER = (
     "Wiki@10", "SE@1", "SE@4", "PK", "SE@RR@10", "SE@2&Wiki@5", "SE@RR@5&Wiki@5", "HB@RR@10",
     "Wiki@10@CP", "SE@1@CP", "SE@4@CP", "SE@RR@10@CP", "SE@2&Wiki@5@CP", "SE@RR@5&Wiki@5@CP", "HB@RR@10@CP",
@@ -71,38 +69,30 @@ class Retrievers:
             limits: lengths in words; the paper's by default.
             texts: of the prompts.
             aliases: names for expressions; `ALIASES` by default, which defines HB.
-            on_error: "record": a source that raises or returns nothing leaves its retrievers without a document
-                for that question, and the document says why; "raise": the first such error is raised.
+            on_error: "record": a source that raises leaves its retrievers without a document for that question,
+                and `Document.failure` says why; one that returns nothing does so where the retriever has no other,
+                and else `Document.notes` says it. "raise": the first such error is raised.
             max_new_tokens: of a document of PK and of a summary.
 
         Raises:
             InputError: no specification, one given twice, a source that is missing, no reader where one is needed.
             SpecError: a specification does not parse.
         """
-        if isinstance(specs, str) or not specs:
-            raise InputError(f"specs: expected a list of specifications, got {specs!r}")
-        if len(set(specs)) < len(specs):
-            raise InputError(f"specs: expected each retriever once, got {', '.join(specs)}")
         if on_error not in ("record", "raise"):
             raise InputError(f"on_error: expected 'record' or 'raise', got {on_error!r}")
         if max_new_tokens < 1:
             raise InputError(f"max_new_tokens: expected at least 1, got {max_new_tokens}")
-        self.names = list(specs)
+        self._sources: dict[str, SourceFunction] = {name: as_source(s) for name, s in (sources or {}).items()}
+        self._plan = Plan(specs, self._sources, aliases)
+        self._plan.check(reader=reader is not None, scorer=scorer is not None)
+        self.names = self._plan.names
         self.limits, self.texts = limits or Limits(), texts or Texts()
         self.max_new_tokens = max_new_tokens
-        self._sources: dict[str, SourceFunction] = {name: as_source(s) for name, s in (sources or {}).items()}
-        known = {name: spec.parse(text) for name, text in (ALIASES if aliases is None else aliases).items()}
-        known = {name: node for name, node in known.items() if name not in self._sources}
-        self._roots = [spec.expand(spec.parse(text), known) for text in self.names]
-        self._nodes = list(dict.fromkeys(node for root in self._roots for node in spec.walk(root)))
         self._reader = reader
         self._raise = on_error == "raise"
-        self._check()
         self._scorer = scorer
         if scorer is None and reader is not None:
             self._scorer = QuestionLikelihood(reader, self.texts)
-        if self._scorer is None and (needing := self._first(Rerank)):
-            raise InputError(f"reader: {needing} re-ranks, which needs a scorer or a reader")
 
     def retrieve(self, questions: Sequence[str | Example]) -> list[Retrieval]:
         """The document of every retriever for every question.
@@ -130,8 +120,8 @@ class Retrievers:
             Retrieval(
                 question=example.question,
                 documents=[
-                    self._document(name, root, values[root][i])
-                    for name, root in zip(self.names, self._roots, strict=True)
+                    self._document(name, root, i, values)
+                    for name, root in zip(self.names, self._plan.roots, strict=True)
                 ],
                 right=example.answers,
                 id=example.id,
@@ -139,22 +129,24 @@ class Retrievers:
             for i, example in enumerate(examples)
         ]
 
-    def _document(self, name: str, root: Node, found: Found) -> Document:
+    def _document(self, name: str, root: Node, i: int, values: dict[Node, list[Found]]) -> Document:
+        found = values[root][i]
         if isinstance(found, Failure):
             return Document(name, failure=found.reason)
         if root == Source(spec.REFREE):
             return Document(name)
+        nothing = [node.name for node in sources_of(root) if not values[node][i]]
         if not found:
-            names = dict.fromkeys(node.name for node in spec.walk(root) if isinstance(node, Source))
-            return Document(name, failure=self._failed(f"{' and '.join(names)} returned nothing"))
-        return Document(name, cut_all(found, self.limits.document))
+            return Document(name, failure=f"{' and '.join(nothing)} returned nothing")
+        notes = [f"{source} returned nothing" for source in nothing]
+        return Document(name, cut_all(found, self.limits.document), notes=notes)
 
     def _evaluate(self, questions: list[str]) -> dict[Node, list[Found]]:
         values: dict[Node, list[Found]] = {}
-        waiting = list(self._nodes)
+        waiting = list(self._plan.nodes)
         while waiting:
             ready = [node for node in waiting if all(child in values for child in spec.children(node))]
-            costly = [node for node in ready if self._calls_reader(node)]
+            costly = [node for node in ready if self._plan.calls_reader(node)]
             if cheap := [node for node in ready if node not in costly]:
                 ready = cheap
                 values.update({node: self._cheap(node, questions, values) for node in cheap})
@@ -164,9 +156,6 @@ class Retrievers:
                 values.update(_STAGES[kind](self, ready, questions, values))
             waiting = [node for node in waiting if node not in ready]
         return values
-
-    def _calls_reader(self, node: Node) -> bool:
-        return isinstance(node, (Rerank, Compress)) or (node == Source(PK) and PK not in self._sources)
 
     def _cheap(self, node: Node, questions: list[str], values: dict[Node, list[Found]]) -> list[Found]:
         if isinstance(node, Source):
@@ -198,7 +187,14 @@ class Retrievers:
         failures = [found for found in out if isinstance(found, Failure)]
         if failures:
             logger.warning("%d of %d questions: %s", len(failures), len(out), failures[0].reason)
-        return out
+        return self._noted(name, out)
+
+    def _noted(self, name: str, found: list[Found]) -> list[Found]:
+        """Say how often a source returned nothing, or raise."""
+        if nothing := sum(passages == [] for passages in found):
+            reason = self._failed(f"{name} returned nothing")
+            logger.warning("%d of %d questions: %s", nothing, len(found), reason)
+        return found
 
     def _write(
         self, nodes: list[Node], questions: list[str], values: dict[Node, list[Found]]
@@ -208,7 +204,7 @@ class Retrievers:
         prompts = [reader.prompt([self.texts.write.format(question=q.strip())]) for q in questions]
         written = reader.generate(prompts, max_new_tokens=self.max_new_tokens)
         texts = [generated[0].text.strip() for generated in written]
-        return {nodes[0]: [[Passage(text, id=PK)] if text else [] for text in texts]}
+        return {nodes[0]: self._noted(PK, [[Passage(text, id=PK)] if text else [] for text in texts])}
 
     def _rank(
         self, nodes: list[Node], questions: list[str], values: dict[Node, list[Found]]
@@ -252,23 +248,8 @@ class Retrievers:
         return reason
 
     def _needed_reader(self) -> ReaderProtocol:
-        assert self._reader is not None  # `_check` saw to it
+        assert self._reader is not None  # `Plan.check` saw to it
         return self._reader
-
-    def _check(self) -> None:
-        for node in self._nodes:
-            if isinstance(node, Source) and node.name not in (*self._sources, PK, spec.REFREE):
-                having = ", ".join([*self._sources, PK, spec.REFREE])
-                raise InputError(f"sources: {self._user(node)} needs a source {node.name!r}; there are {having}")
-            if (isinstance(node, Compress) or node == Source(PK)) and self._calls_reader(node) and not self._reader:
-                raise InputError(f"reader: {self._user(node)} needs a reader, which writes its text")
-
-    def _first(self, kind: type) -> str | None:
-        return next((self._user(node) for node in self._nodes if isinstance(node, kind)), None)
-
-    def _user(self, node: Node) -> str:
-        """The first specification that `node` is part of."""
-        return next(name for name, root in zip(self.names, self._roots, strict=True) if node in spec.walk(root))
 
 
 def _join(parts: Iterable[Found]) -> Found:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from fastreader.data import load_passages
 from fastreader.data.types import Passage
+from fastreader.eor.types import whole_text
 from fastreader.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -110,8 +111,11 @@ class Dense:
         self.passages = _passages(passages)
         self.depth = _depth("Dense", depth)
         self._encode = as_encoder(encoder)
-        texts = [f"{p.title}\n{p.text}" if p.title else p.text for p in self.passages]
-        self.vectors = self._encode(texts) if vectors is None else np.asarray(vectors, dtype=np.float32)
+        self.vectors = (
+            self._encode([*map(whole_text, self.passages)])
+            if vectors is None
+            else np.asarray(vectors, dtype=np.float32)
+        )
         if self.vectors.ndim != 2 or len(self.vectors) != len(self.passages):
             raise InputError(
                 f"Dense: expected vectors float32 [{len(self.passages)}, d], got {list(self.vectors.shape)}"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fastreader.data.types import Passage
@@ -21,6 +24,20 @@ _FIELDS: dict[str, set[str]] = {
     "rank_question": {"question"},
 }
 _OPTIONAL = {"title", "words"}
+
+
+def _check(name: str, text: str, allowed: set[str]) -> None:
+    try:
+        found = [part for part in string.Formatter().parse(text) if part[1] is not None]
+    except ValueError as error:
+        raise InputError(f"Texts.{name}: {text!r} is not a format string ({error})") from error
+    used = {str(key) for _, key, _, _ in found}
+    if any(spec or conversion for _, _, spec, conversion in found):
+        raise InputError(f"Texts.{name}: fields stand alone, as {{question}}, without ':' or '!'; got {text!r}")
+    if extra := sorted(used - allowed):
+        raise InputError(f"Texts.{name}: unknown fields {extra}; it may use {sorted(allowed)}")
+    if missing := sorted(allowed - used - _OPTIONAL):
+        raise InputError(f"Texts.{name}: the field {{{missing[0]}}} must appear in it, got {text!r}")
 
 
 @dataclass(frozen=True)
@@ -89,15 +106,45 @@ class Texts:
         return dataclasses.asdict(self)
 
 
-def _check(name: str, text: str, allowed: set[str]) -> None:
+_EXAMPLES = """Answer each question in as few words as possible, with a name, a date or a number alone.
+
+Question: who wrote the novel war and peace
+Answer: Leo Tolstoy
+
+Question: when did the berlin wall fall
+Answer: 9 November 1989
+
+Question: how many strings does a violin have
+Answer: four
+
+Question: {question}
+"""
+
+SHORT = Texts(read_question=_EXAMPLES, bare_question=_EXAMPLES, answer_lead="Answer:")
+"""Three examples of short answers, and the answer begun: for small readers, which write sentences without them."""
+
+_NAMED = {"default": Texts(), "short": SHORT}
+
+
+def load_texts(found: str | os.PathLike[str]) -> Texts:
+    """Texts by name, or from a file.
+
+    Args:
+        found: "default", "short" (`SHORT`), or a .json file with some of the attributes of `Texts`; the others are
+            the default ones.
+
+    Raises:
+        InputError: neither, or texts that `Texts` refuses.
+    """
+    if str(found) in _NAMED:
+        return _NAMED[str(found)]
+    known = {item.name for item in dataclasses.fields(Texts)}
     try:
-        found = [part for part in string.Formatter().parse(text) if part[1] is not None]
+        values = json.loads(Path(found).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"texts: expected {', '.join(_NAMED)} or a .json file, got {str(found)!r}") from error
     except ValueError as error:
-        raise InputError(f"Texts.{name}: {text!r} is not a format string ({error})") from error
-    used = {str(key) for _, key, _, _ in found}
-    if any(spec or conversion for _, _, spec, conversion in found):
-        raise InputError(f"Texts.{name}: fields stand alone, as {{question}}, without ':' or '!'; got {text!r}")
-    if extra := sorted(used - allowed):
-        raise InputError(f"Texts.{name}: unknown fields {extra}; it may use {sorted(allowed)}")
-    if missing := sorted(allowed - used - _OPTIONAL):
-        raise InputError(f"Texts.{name}: the field {{{missing[0]}}} must appear in it, got {text!r}")
+        raise InputError(f"texts: {found}: not JSON ({error})") from error
+    if not isinstance(values, dict) or not values.keys() <= known:
+        raise InputError(f"texts: {found}: expected an object with some of the keys {', '.join(sorted(known))}")
+    return Texts(**values)

@@ -15,6 +15,11 @@ from fastreader.errors import InputError
 FloatArray = npt.NDArray[np.float64]
 
 
+def whole_text(passage: Passage) -> str:
+    """Title, if there is one, and text, a line each."""
+    return f"{passage.title}\n{passage.text}" if passage.title else passage.text
+
+
 @dataclass(frozen=True)
 class Document:
     """What one retriever has for one question.
@@ -23,16 +28,18 @@ class Document:
         retriever: its specification.
         passages: in reading order; none for ReFree, or where it failed.
         failure: why there is no document; None where all went well.
+        notes: what of it is missing, such as a source among several that returned nothing.
     """
 
     retriever: str
     passages: list[Passage] = field(default_factory=list)
     failure: str | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:
         """Titles and texts of the passages, a line each; what the error analysis searches."""
-        return "\n".join(f"{p.title}\n{p.text}" if p.title else p.text for p in self.passages)
+        return "\n".join(map(whole_text, self.passages))
 
 
 @dataclass(frozen=True)
@@ -134,7 +141,9 @@ class Answers:
             raise InputError(f"Answers: expected answers as a list of texts, got {right!r}")
         try:
             documents = [
-                Document(d["retriever"], [Passage(**p) for p in d["passages"]], d.get("failure"))
+                Document(
+                    d["retriever"], [Passage(**p) for p in d["passages"]], d.get("failure"), list(d.get("notes") or [])
+                )
                 for d in values.get("documents") or []
             ]
         except (KeyError, TypeError) as error:
@@ -148,6 +157,23 @@ class Answers:
             right=right,
             id=None if values.get("id") is None else str(values["id"]),
         )
+
+
+def aligned(rows: Sequence[Answers]) -> list[Answers]:
+    """All rows with their retrievers in the order of the first.
+
+    Raises:
+        InputError: a row has other retrievers.
+    """
+    out = []
+    for i, row in enumerate(rows):
+        names = rows[0].retrievers
+        if sorted(row.retrievers) != sorted(names):
+            raise InputError(
+                f"answers[{i}]: expected the retrievers {', '.join(names)}, got {', '.join(row.retrievers)}"
+            )
+        out.append(row if row.retrievers == names else row.select(names))
+    return out
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.eor import counting, saving, scoring, weights
 from fastreader.eor import fit as fitting
-from fastreader.eor import scoring
 from fastreader.eor.answer import is_answer
 from fastreader.eor.ballots import Ballots, ballots, is_single
+from fastreader.eor.estimator import Estimator
+from fastreader.eor.objective import Objective
 from fastreader.eor.pooling import pooling
 from fastreader.eor.similarity import Similarity, SimilarityLike, resolve
-from fastreader.eor.types import Vote
 from fastreader.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
 
 
-class Voter:
+class Voter(Estimator):
     """The ensemble's voter (section 4): each answer's weight times its pooled similarity to the others.
 
     Score of answer m (Eqs. 6 and 7): s_m = w^r_m pool_n sum_k w^s_k sim_k(y_m, y_n), w^s divided by its sum. Without
@@ -40,6 +38,14 @@ class Voter:
         retrievers_: M names, or None where the answers came without.
         fit_report_: `FitReport`.
     """
+
+    forgets = frozenset(
+        {
+            "similarities", "retriever_weights", "similarity_weights", "pooling", "similarity_threshold",
+            "retriever_threshold", "dropped_vote", "ties", "accept",
+        }
+    )  # fmt: skip
+    learned = ("retriever_weights_", "similarity_weights_", "retrievers_", "fit_report_")
 
     retriever_weights_: FloatArray
     similarity_weights_: FloatArray
@@ -100,38 +106,9 @@ class Voter:
         self.prune = prune
         self.seed = seed
 
-    # What scikit-learn asks of an estimator.
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments by name."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-    def set_params(self, **params: Any) -> Self:
-        """Replace arguments of the constructor.
-
-        Raises:
-            InputError: an argument that is none.
-        """
-        known = self.get_params()
-        if unknown := sorted(set(params) - set(known)):
-            raise InputError(f"set_params: unknown parameter {unknown[0]!r}; a Voter has {', '.join(known)}")
-        for name, value in params.items():
-            setattr(self, name, value)
-        return self
-
-    def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import InputTags, Tags, TargetTags
-
-        return Tags(
-            estimator_type=None,
-            target_tags=TargetTags(required=True, two_d_labels=True, multi_output=True),
-            input_tags=InputTags(two_d_array=False, string=True, allow_nan=True),
-            no_validation=True,
-        )
-
     def __repr__(self) -> str:
         state = "unweighted" if self.retriever_weights is None else "weighted"
-        names = ", ".join(similarity.name for similarity in self._measures())
+        names = ", ".join(similarity.name for similarity in self.resolved())
         return f"Voter({names}; {self.pooling}; {'fitted' if hasattr(self, 'retriever_weights_') else state})"
 
     # Voting.
@@ -149,14 +126,17 @@ class Voter:
             InputError: fewer than two retrievers, weights that are not theirs, a similarity that is NaN.
         """
         single = is_single(answers)
-        votes = self._votes(self._ballots([answers] if single else answers))
+        prepared = self._ballots([answers] if single else answers)
+        names = [s.name for s in self.resolved()]
+        votes = counting.votes(prepared, *self._weights(prepared), self._rules(), self.min_support, names)
         return votes[0] if single else votes
 
     def predict(self, X: Sequence[Any]) -> npt.NDArray[np.object_]:
         """The winning answers, object [Q]; None where nobody won."""
         prepared = self._ballots(X)
         out = np.empty(len(prepared.texts), dtype=object)
-        out[:] = [None if m < 0 else prepared.texts[q][m] for q, m in enumerate(self._winners(prepared).tolist())]
+        won = self._winners(prepared).tolist()
+        out[:] = [None if m < 0 else prepared.texts[q][m] for q, m in enumerate(won)]
         return out
 
     def winners(self, X: Sequence[Any]) -> npt.NDArray[np.int64]:
@@ -171,7 +151,7 @@ class Voter:
             y: correctness of each answer, [Q, M].
 
         Raises:
-            As `vote`; InputError for a y of another shape or with NaN.
+            InputError: as `vote`; or a y of another shape or with NaN.
         """
         prepared = self._ballots(X)
         correct = _correct(y, prepared)
@@ -207,8 +187,8 @@ class Voter:
         correct = _correct(y, prepared)
         if not prepared.candidates.any():
             raise InputError("answers: expected at least one that can win, but all are empty or refusals")
-        weights, report = fitting.search(
-            fitting.Objective(prepared, correct, self._rules()),
+        best, report = fitting.search(
+            Objective(prepared, correct, self._rules()),
             upper=self.upper,
             starts=self.starts,
             accuracy=np.where(prepared.candidates, correct, 0.0).mean(axis=0),
@@ -216,9 +196,9 @@ class Voter:
             prune=self.prune,
             seed=self.seed,
         )
-        found = weights[: prepared.width]
+        found = best[: prepared.width]
         self.retriever_weights_ = np.where(self._rules().selected(found), found, 0.0)
-        self.similarity_weights_ = scoring.shares(weights[prepared.width :])
+        self.similarity_weights_ = scoring.shares(best[prepared.width :])
         self.retrievers_ = prepared.retrievers
         self.fit_report_ = report
         return self
@@ -226,21 +206,8 @@ class Voter:
     # Saving.
 
     def to_dict(self) -> dict[str, Any]:
-        """Parameters and weights as JSON values; similarities by name, `accept` not at all."""
-        plain = {k: v for k, v in self.get_params().items() if k not in ("similarities", "accept")}
-        for name in ("retriever_weights", "similarity_weights"):
-            value = plain[name]
-            if value is not None:
-                plain[name] = dict(value) if isinstance(value, Mapping) else [float(w) for w in value]
-        out: dict[str, Any] = {"similarities": [s.name for s in self._measures()], "parameters": plain}
-        if hasattr(self, "retriever_weights_"):
-            out["fitted"] = {
-                "retrievers": self.retrievers_,
-                "retriever_weights": self.retriever_weights_.tolist(),
-                "similarity_weights": self.similarity_weights_.tolist(),
-                "report": self.fit_report_.to_dict() if self.fit_report_ else None,
-            }
-        return out
+        """Parameters and weights as JSON values; similarities by name and settings, `accept` by name."""
+        return saving.voter_values(self)
 
     @classmethod
     def from_dict(
@@ -248,46 +215,25 @@ class Voter:
         values: Mapping[str, Any],
         *,
         similarities: Sequence[SimilarityLike] | None = None,
-        accept: Callable[[str | None], bool] = is_answer,
+        accept: Callable[[str | None], bool] | None = None,
     ) -> Self:
         """Rebuild from `to_dict`.
 
         Args:
             values: what it gave.
-            similarities: in place of the names there, which these must have; needed for "nli:reader", for
-                functions, and for objects made with other than default settings.
-            accept: as for the constructor.
+            similarities: in place of the names there; they must have the same names and settings. Needed for
+                "nli:reader", for functions, and for objects made with other than default settings.
+            accept: as for the constructor; needed where it was not the default.
 
         Raises:
-            InputError: a key is missing, weights that do not fit, or similarities of other names.
+            InputError: a key is missing, weights that do not fit, similarities of other names or settings, or an
+                `accept` of one's own that is not given.
         """
-        try:
-            names = list(values["similarities"])
-            given = names if similarities is None else list(similarities)
-            voter = cls(given, accept=accept, **values["parameters"])
-            if (having := [s.name for s in voter._measures()]) != names:
-                raise InputError(f"similarities: expected {', '.join(names)}, got {', '.join(having)}")
-            if fitted := values.get("fitted"):
-                voter.retriever_weights_ = np.asarray(fitted["retriever_weights"], dtype=np.float64)
-                voter.similarity_weights_ = np.asarray(fitted["similarity_weights"], dtype=np.float64)
-                voter.retrievers_ = fitted["retrievers"]
-                report = fitted.get("report")
-                voter.fit_report_ = fitting.FitReport(**report) if report else None
-                voter._check_weights(voter.retriever_weights_, len(voter.retriever_weights_), "retriever_weights")
-                voter._check_weights(voter.similarity_weights_, len(names), "similarity_weights")
-            return voter
-        except (KeyError, TypeError) as error:
-            raise InputError(f"Voter.from_dict: {error!r} in values with the keys {sorted(values)}") from error
+        return saving.make_voter(cls, values, similarities, accept)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON, all of it or nothing."""
-        target = Path(path)
-        scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            scratch.write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-            scratch.replace(target)
-        finally:
-            scratch.unlink(missing_ok=True)
+        saving.save(self, path)
 
     @classmethod
     def load(
@@ -295,34 +241,27 @@ class Voter:
         path: str | os.PathLike[str],
         *,
         similarities: Sequence[SimilarityLike] | None = None,
-        accept: Callable[[str | None], bool] = is_answer,
+        accept: Callable[[str | None], bool] | None = None,
     ) -> Self:
         """Read what `save` wrote; arguments as `from_dict`.
 
         Raises:
             InputError: not such a file.
         """
-        try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: not JSON ({error})") from error
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-        if not isinstance(values, dict):
-            raise InputError(f"{path}: expected a JSON object, got {type(values).__name__}")
-        return cls.from_dict(values, similarities=similarities, accept=accept)
+        return cls.from_dict(saving.read(path), similarities=similarities, accept=accept)
 
     # The parts.
 
-    def _measures(self) -> list[Similarity]:
+    def resolved(self) -> list[Similarity]:
         """The similarities as objects, the same ones each time for the same parameter."""
         cached = self.__dict__.get("_resolved")
         if cached is None or cached[0] is not self.similarities:
             if isinstance(self.similarities, (str, Similarity)) or not self.similarities:
                 raise InputError(f"similarities: expected a list of at least one, got {self.similarities!r}")
             found = [resolve(similarity) for similarity in self.similarities]
-            if len({s.name for s in found}) < len(found):
-                raise InputError(f"similarities: expected each once, got {', '.join(s.name for s in found)}")
+            for i, similarity in enumerate(found):
+                if any(s.name == similarity.name and s.settings() == similarity.settings() for s in found[:i]):
+                    raise InputError(f"similarities: expected each once, got {', '.join(s.name for s in found)}")
             cached = self.__dict__["_resolved"] = (self.similarities, found)
         measures: list[Similarity] = cached[1]
         return measures
@@ -336,99 +275,21 @@ class Voter:
         )
 
     def _ballots(self, rows: Sequence[Any]) -> Ballots:
-        return ballots(rows, self._measures(), self.accept)
+        return ballots(rows, self.resolved(), self.accept)
 
     def _weights(self, prepared: Ballots) -> tuple[FloatArray, FloatArray]:
         """w^r [M] and w^s [S], of the fit where there was one."""
+        names, width, count = prepared.retrievers, prepared.width, prepared.similarity.shape[1]
         if hasattr(self, "retriever_weights_"):
-            if self.retrievers_ and prepared.retrievers and self.retrievers_ != prepared.retrievers:
-                raise InputError(
-                    f"answers: expected those of the retrievers of the fit, {', '.join(self.retrievers_)}; got "
-                    f"{', '.join(prepared.retrievers)}"
-                )
-            retriever, similarity = self.retriever_weights_, self.similarity_weights_
-        else:
-            retriever = self._given(prepared)
-            count = prepared.similarity.shape[1]
-            given = self.similarity_weights
-            similarity = np.ones(count) if given is None else np.asarray(given, dtype=np.float64)
-        return (
-            self._check_weights(retriever, prepared.width, "retriever_weights"),
-            self._check_weights(similarity, prepared.similarity.shape[1], "similarity_weights"),
-        )
-
-    def _given(self, prepared: Ballots) -> FloatArray:
-        given = self.retriever_weights
-        if given is None:
-            return np.ones(prepared.width)
-        if not isinstance(given, Mapping):
-            return np.asarray(given, dtype=np.float64)
-        if prepared.retrievers is None:
-            raise InputError("retriever_weights: by name, but the answers came without retrievers' names")
-        if set(given) != set(prepared.retrievers):
-            raise InputError(
-                f"retriever_weights: expected one for each of {', '.join(prepared.retrievers)}, got {', '.join(given)}"
-            )
-        return np.array([given[name] for name in prepared.retrievers], dtype=np.float64)
-
-    @staticmethod
-    def _check_weights(weights: FloatArray, count: int, name: str) -> FloatArray:
-        if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any():
-            raise InputError(f"{name}: expected {count} numbers from 0, got {weights.tolist()}")
-        return weights
-
-    def _count(self, prepared: Ballots) -> tuple[FloatArray, FloatArray, npt.NDArray[np.int64]]:
-        """Scores [Q, M], pooled similarities [Q, M], and winners [Q] with -1 where nobody won."""
-        rules = self._rules()
-        retriever, similarity = self._weights(prepared)
-        selected = rules.selected(retriever)
-        voters, candidates = rules.voters(prepared.present, selected), prepared.candidates & selected
-        pooled = scoring.support(scoring.combine(prepared.similarity, similarity), voters, candidates, rules)
-        score = scoring.scores(pooled, candidates, retriever)
-        won = scoring.winners(score, retriever, rules)
-        if self.min_support is not None:
-            low = np.round(pooled[np.arange(len(won)), won], scoring.DECIMALS) < self.min_support
-            won = np.where(low, -1, won)
-        return score, pooled, won
+            retriever = weights.learned(self.retriever_weights_, self.retrievers_, names, width)
+            return retriever, weights.checked(self.similarity_weights_, count, "similarity_weights")
+        given = self.similarity_weights
+        similarity = np.ones(count) if given is None else np.asarray(given, dtype=np.float64)
+        retriever = weights.given(self.retriever_weights, names, width)
+        return retriever, weights.checked(similarity, count, "similarity_weights")
 
     def _winners(self, prepared: Ballots) -> npt.NDArray[np.int64]:
-        return self._count(prepared)[2]
-
-    def _votes(self, prepared: Ballots) -> list[Vote]:
-        score, pooled, won = self._count(prepared)
-        rules = self._rules()
-        retriever, similarity = self._weights(prepared)
-        voters = rules.voters(prepared.present, rules.selected(retriever))
-        parts = scoring.contributions(prepared.similarity, similarity, voters, score, rules)
-        names = [s.name for s in self._measures()]
-        votes = []
-        for q, m in enumerate(won.tolist()):
-            winner = None if m < 0 else m
-            name = None
-            if winner is not None:
-                name = prepared.retrievers[winner] if prepared.retrievers else str(winner)
-            votes.append(
-                Vote(
-                    answer=None if winner is None else prepared.texts[q][winner],
-                    winner=winner,
-                    retriever=name,
-                    scores=score[q],
-                    support=pooled[q],
-                    contributions=parts[q],
-                    similarities=names,
-                    abstained=None if winner is not None else self._why(prepared, q, score[q]),
-                )
-            )
-        return votes
-
-    def _why(self, prepared: Ballots, q: int, score: FloatArray) -> str:
-        if not prepared.present[q].any():
-            return "every retriever failed"
-        if not prepared.candidates[q].any():
-            return "all answers are empty or refusals"
-        if np.isneginf(score).all():
-            return "no retriever that is selected has an answer"
-        return f"the best answer's support is below {self.min_support}"
+        return counting.count(prepared, *self._weights(prepared), self._rules(), self.min_support).won
 
 
 def _correct(y: Any, prepared: Ballots) -> FloatArray:

@@ -10,6 +10,7 @@ from fastreader.eor.similarity.exact import Exact
 from fastreader.eor.similarity.f1 import F1
 from fastreader.eor.similarity.nli import CrossEncoderNli, NliTexts, ReaderNli
 from fastreader.errors import InputError
+from fastreader.protocol import ReaderProtocol
 
 __all__ = [
     "F1",
@@ -29,15 +30,16 @@ __all__ = [
 SimilarityLike = str | Similarity | Callable[[str, str], float]
 
 
-def resolve(found: SimilarityLike) -> Similarity:
+def resolve(found: SimilarityLike, *, reader: ReaderProtocol | None = None) -> Similarity:
     """A similarity from its name.
 
     Args:
-        found: "exact", "exact:words", "exact:equal", "f1", "bertscore" or "bertscore:ENCODER", "nli:MODEL"; or a
-            `Similarity`; or a function of two texts.
+        found: "exact", "exact:words", "exact:equal", "f1", "bertscore" or "bertscore:ENCODER", "nli:MODEL",
+            "nli:reader"; or a `Similarity`; or a function of two texts.
+        reader: for "nli:reader".
 
     Raises:
-        InputError: no such name. "nli:reader" needs its reader: give `ReaderNli(reader)`.
+        InputError: no such name, or "nli:reader" without a reader.
     """
     if isinstance(found, Similarity):
         return found
@@ -49,7 +51,9 @@ def resolve(found: SimilarityLike) -> Similarity:
             return F1()
         if kind == "bertscore":
             return BertScore(rest) if rest else BertScore()
-        if kind == "nli" and rest == "reader":
+        if found == ReaderNli.name:
+            if reader is not None:
+                return ReaderNli(reader)
             raise InputError("similarity 'nli:reader': needs a reader; give eor.ReaderNli(reader) in place of the name")
         if kind == "nli" and rest:
             return CrossEncoderNli(rest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,10 @@ class Similarity:
 
     def __repr__(self) -> str:
         return f"<similarity {self.name}>"
+
+    def settings(self) -> dict[str, Any]:
+        """What scores depend on besides the name, JSON values; a voter that is saved keeps them to compare."""
+        return {}
 
     def score(self, pairs: Sequence[Pair]) -> FloatArray:
         """Scores float64 [len(pairs)] in [0, 1], of the first answer against the second.

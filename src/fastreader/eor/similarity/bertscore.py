@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.encoders import local_encoder
 from fastreader.eor.similarity.base import FloatArray, Pair, Similarity
+from fastreader.eor.similarity.loading import load, longest
 from fastreader.errors import InputError
 
 Vectors = npt.NDArray[np.float32]
@@ -50,6 +53,11 @@ class Idf:
     def weight(self, token: str) -> float:
         """log((N + 1) / (documents with the token + 1))."""
         return math.log((self.documents + 1) / (self.counts.get(token, 0) + 1))
+
+    def digest(self) -> str:
+        """Of the counts, the same for equal ones in any order."""
+        values = [self.documents, sorted(self.counts.items())]
+        return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON."""
@@ -101,6 +109,10 @@ class BertScore(Similarity):
         self.idf = idf
         self._encoder = TokenEncoder(encoder, layer=layer, device=device, batch_size=batch_size)
 
+    def settings(self) -> dict[str, Any]:
+        """As `Similarity.settings`: the layer, and a digest of the idf."""
+        return {"layer": self._encoder.layer, "idf": None if self.idf is None else self.idf.digest()}
+
     def idf_of(self, documents: Sequence[str]) -> Idf:
         """Token weights from `documents`, for `idf`; make it once, from texts that are not being voted on."""
         counts = Counter(token for found in self._encoder(documents) for token in set(found.tokens))
@@ -138,7 +150,7 @@ class TokenEncoder:
             raise InputError(f"batch_size: expected at least 1, got {batch_size}")
         if layer is not None and layer < 1:
             raise InputError(f"layer: expected a number from 1, got {layer}")
-        self.name, self._layer, self._device, self._batch = name, layer, device, batch_size
+        self.name, self.layer, self._device, self._batch = name, layer, device, batch_size
         self._loaded: tuple[Any, Any] | None = None
 
     def __call__(self, texts: Sequence[str]) -> list[TokenVectors]:
@@ -154,14 +166,14 @@ class TokenEncoder:
                 [texts[i] for i in part],
                 padding=True,
                 truncation=True,
-                max_length=_longest(model, tokenizer),
+                max_length=longest(model, tokenizer),
                 return_special_tokens_mask=True,
                 return_tensors="pt",
             )
             special = inputs.pop("special_tokens_mask").bool().numpy()
             with torch.inference_mode():
                 states = model(**inputs.to(model.device), output_hidden_states=True).hidden_states
-            picked = states[-1 if self._layer is None else self._layer].float()
+            picked = states[-1 if self.layer is None else self.layer].float()
             vectors = torch.nn.functional.normalize(picked, dim=-1).cpu().numpy()
             kept = inputs["attention_mask"].bool().cpu().numpy()
             for row, i in enumerate(part):
@@ -171,24 +183,10 @@ class TokenEncoder:
 
     def _load(self) -> tuple[Any, Any]:
         if self._loaded is None:
-            import torch
-            from transformers import AutoModel, AutoTokenizer
-
-            from fastreader.encoders import PACKAGED_ENCODERS, pull_encoder
-            from fastreader.models.quiet import no_bars
-
-            source = str(pull_encoder(str(self.name))) if str(self.name) in PACKAGED_ENCODERS else os.fspath(self.name)
-            with no_bars():
-                model = AutoModel.from_pretrained(source, dtype=torch.float32).eval()
-                tokenizer = AutoTokenizer.from_pretrained(source)
+            source = local_encoder(self.name)
+            model, tokenizer = load("AutoModel", source, self._device)
             layers = getattr(model.config, "num_hidden_layers", None)
-            if self._layer is not None and layers is not None and self._layer > layers:
-                raise InputError(f"layer: {source} has {layers}, got {self._layer}")
-            device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
-            self._loaded = model.to(device), tokenizer
+            if self.layer is not None and layers is not None and self.layer > layers:
+                raise InputError(f"layer: {source} has {layers}, got {self.layer}")
+            self._loaded = model, tokenizer
         return self._loaded
-
-
-def _longest(model: Any, tokenizer: Any) -> int:
-    limits: Iterable[Any] = (tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
-    return min(int(limit) for limit in limits if limit is not None and 0 < limit < 10**9)

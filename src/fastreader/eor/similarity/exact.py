@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 
-from fastreader.answers import normalise
+from fastreader.eor.normal import cached_normalise
 from fastreader.eor.similarity.base import FloatArray, Pair, Similarity
 from fastreader.errors import InputError
-
-cached_normalise = lru_cache(maxsize=1 << 16)(normalise)
 
 
 class Exact(Similarity):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fastreader.answers import f1
+from fastreader.eor.normal import cached_normalise
 from fastreader.eor.similarity.base import FloatArray, Pair, Similarity
-from fastreader.eor.similarity.exact import cached_normalise
 
 
 class F1(Similarity):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from fastreader.eor.similarity.base import FloatArray, Pair, Similarity
+from fastreader.eor.similarity.loading import load, longest
 from fastreader.errors import InputError
 from fastreader.protocol import ReaderProtocol
 
@@ -50,6 +51,10 @@ class CrossEncoderNli(Similarity):
         self._device, self._batch = device, batch_size
         self._loaded: tuple[Any, Any, int] | None = None
 
+    def settings(self) -> dict[str, Any]:
+        """As `Similarity.settings`: the statement and the class."""
+        return {"statement": self._statement, "label": self._label}
+
     def _compute(self, pairs: list[Pair]) -> FloatArray:
         import torch
 
@@ -60,7 +65,14 @@ class CrossEncoderNli(Similarity):
         for start in range(0, len(order), self._batch):
             part = order[start : start + self._batch]
             firsts, seconds = [texts[i][0] for i in part], [texts[i][1] for i in part]
-            inputs = tokenizer(firsts, seconds, padding=True, truncation=True, return_tensors="pt").to(model.device)
+            inputs = tokenizer(
+                firsts,
+                seconds,
+                padding=True,
+                truncation=True,
+                max_length=longest(model, tokenizer),
+                return_tensors="pt",
+            ).to(model.device)
             with torch.inference_mode():
                 logits = model(**inputs).logits.double()
             out[part] = logits.softmax(-1)[:, column].cpu().numpy()
@@ -71,19 +83,11 @@ class CrossEncoderNli(Similarity):
 
     def _load(self) -> tuple[Any, Any, int]:
         if self._loaded is None:
-            import torch
-            from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-            from fastreader.models.quiet import no_bars
-
-            with no_bars():
-                model = AutoModelForSequenceClassification.from_pretrained(self._model, dtype=torch.float32).eval()
-                tokenizer = AutoTokenizer.from_pretrained(self._model)
+            model, tokenizer = load("AutoModelForSequenceClassification", self._model, self._device)
             labels = {str(name).lower(): int(i) for i, name in model.config.id2label.items()}
             if self._label.lower() not in labels:
                 raise InputError(f"label: {self._model} has the classes {', '.join(labels)}, got {self._label!r}")
-            device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
-            self._loaded = model.to(device), tokenizer, labels[self._label.lower()]
+            self._loaded = model, tokenizer, labels[self._label.lower()]
         return self._loaded
 
 
@@ -125,6 +129,10 @@ class ReaderNli(Similarity):
     def __init__(self, reader: ReaderProtocol, texts: NliTexts | None = None) -> None:
         super().__init__()
         self.reader, self.texts = reader, texts or NliTexts()
+
+    def settings(self) -> dict[str, Any]:
+        """As `Similarity.settings`: which reader, and the texts of its prompt."""
+        return {"reader": self.reader.describe()["name"], "texts": asdict(self.texts)}
 
     def tables(self, questions: Sequence[str], texts: Sequence[Sequence[str]]) -> list[FloatArray]:
         """As `Similarity.tables`; both directions in one pass."""

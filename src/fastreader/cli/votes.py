@@ -1,0 +1,45 @@
+"""Votes on standard output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+
+from fastreader.cli.options import Format
+
+if TYPE_CHECKING:
+    from fastreader.eor import Answers, Vote
+
+
+def show(rows: Sequence[tuple[Answers, Vote]], format: Format) -> None:
+    """Votes to standard output."""
+    if format is Format.table:
+        _table(rows)
+        return
+    dicts: list[dict[str, Any]] = [
+        {"id": answers.id, "question": answers.question, "retrievers": answers.retrievers, **vote.to_dict()}
+        for answers, vote in rows
+    ]
+    if format is Format.json:
+        typer.echo(json.dumps(dicts, ensure_ascii=False, allow_nan=False, indent=1))
+        return
+    for row in dicts:
+        typer.echo(json.dumps(row, ensure_ascii=False, allow_nan=False))
+
+
+def _table(rows: Sequence[tuple[Answers, Vote]]) -> None:
+    from rich.table import Table
+
+    from fastreader.report.tables import UNLIMITED
+
+    table = Table("id", "question", "answer", "retriever", "support")
+    for answers, vote in rows:
+        support = "" if vote.winner is None else f"{vote.support[vote.winner]:.2f}"
+        said = f"none: {vote.abstained}" if vote.answer is None else vote.answer
+        table.add_row(answers.id or "", answers.question, said, vote.retriever or "", support)
+    console = Console()
+    (console if console.is_terminal else Console(width=UNLIMITED)).print(table)
