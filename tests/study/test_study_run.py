@@ -152,6 +152,40 @@ def test_another_study_is_refused(tmp_path):
         run(study, tmp_path / "run", resume=True)
 
 
+def test_the_primary_contrast_is_stated_before_the_first_answer(tmp_path):
+    stated = {"methods": METHODS[:3], "baseline": "sure:base", "primary": "sure"}
+    run(study_of(tmp_path, **stated), tmp_path / "run")
+    for change, now in [
+        ({"primary": "noise:gold"}, "noise:gold against sure:base by contained"),
+        ({"primary": None}, "none"),
+        ({"measure": "em"}, "sure against sure:base by em"),
+        ({"baseline": "noise:gold"}, "sure against noise:gold by contained"),
+    ]:
+        with pytest.raises(InputError, match=f"it was sure against sure:base by contained, is now {now}"):
+            run(study_of(tmp_path, **{**stated, **change}), tmp_path / "run", resume=True)
+    assert RunFolder(tmp_path / "run").study().primary == "sure"
+    run(study_of(tmp_path, METHODS[:2]), tmp_path / "other")
+    with pytest.raises(InputError, match="it was none, is now sure against sure:base"):
+        run(study_of(tmp_path, METHODS[:2], primary="sure", baseline="sure:base"), tmp_path / "other", resume=True)
+    run(study_of(tmp_path, METHODS[:2], measure="em"), tmp_path / "other", resume=True)  # nothing was stated
+
+
+def test_a_stored_study_needs_no_files(tmp_path):
+    pool, template = tmp_path / "pool.jsonl", tmp_path / "template.toml"
+    pool.write_text(json.dumps({"text": "Elsewhere."}) + "\n")
+    template.write_text("")
+    study = study_of(tmp_path, METHODS[:3], template=str(template), noise={"random": str(pool)})
+    run(study, tmp_path / "run")
+    for file in (pool, template, tmp_path / "q.jsonl"):
+        file.unlink()
+    assert RunFolder(tmp_path / "run").study() == study
+    with pytest.raises(InputError, match="no such file"):
+        Study.of(study.to_dict())
+    from fastreader.report import Report
+
+    assert "sure:<wbr>base" in Report.of(tmp_path / "run").html()
+
+
 def test_folders_that_are_none(tmp_path):
     study = study_of(tmp_path)
     (tmp_path / "file").write_text("")

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from fastreader.errors import InputError
 from fastreader.study.digest import digest
 from fastreader.study.files import absolute, read_values
 
 Measure = Literal["em", "f1", "contained"]
+_STORED = {"stored": True}  # context of a validation that loads nothing
 
 
 def _listed(value: Any) -> Any:
@@ -111,7 +112,8 @@ class Study(_Strict):
     X        max_tokens: tokens computed in one pass at most; None: from free memory.
             measure: what the report compares methods by.
             baseline: method that others are held against; by default "base" where there is one, else the first.
-            primary: method whose contrast with the baseline was chosen beforehand; None for none.
+            primary: method whose contrast with the baseline was chosen beforehand; None for none. A run keeps it, and
+            with it measure and baseline.
             template: file with the prompt's texts, for base, closed book and MoI.
             noise, eor: what is common to these families.
             sure: settings of SuRe, by name.
@@ -152,7 +154,7 @@ class Study(_Strict):
         return value
 
     @model_validator(mode="after")
-    def _names(self) -> Self:
+    def _names(self, info: ValidationInfo) -> Self:
         from fastreader.study.registry import make
 
         labels = [method.label for method in self.methods]
@@ -168,7 +170,7 @@ class Study(_Strict):
                 raise ValueError(f"{values} must be different, got {', '.join(map(str, given))}")
         if self.reference == self.primary:
             raise ValueError(f"primary {self.primary!r} is the baseline; it cannot be held against itself")
-        for method in self.methods:
+        for method in () if info.context == _STORED else self.methods:
             make(method, self)  # an unknown method, or an option it does not take
         return self
 
@@ -225,6 +227,18 @@ class Study(_Strict):
         if not Path(study.data).is_file():
             raise InputError(f"{file}: data: {study.data}: no such file")
         return study
+
+    @classmethod
+    def stored(cls, values: Mapping[str, Any], where: str) -> Study:
+        """A study as a run folder keeps it, to be looked at: its files and what its methods load may be gone.
+
+        Raises:
+            InputError: naming `where`, where the values are none of a study.
+        """
+        try:
+            return cls.model_validate(values, context=_STORED)
+        except ValidationError as error:
+            raise InputError(f"{where}: {'; '.join(_problem(e) for e in error.errors())}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
