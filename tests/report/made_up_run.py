@@ -182,10 +182,11 @@ def _laid(rng, spec: LayoutSpec, example: Example):
     others = [{"kind": "random", "title": title, "text": text} for title, text in elsewhere]
     if spec.noise == "distracting":
         others = [{"kind": "distracting", "index": i} for i in range(spec.count)]
-    gold = [{"kind": "gold", "index": len(example.passages) - 1}] if spec.gold else []
+    flagged = next((i for i, p in enumerate(example.passages) if p.is_gold), 0)
+    gold = [{"kind": "gold", "index": flagged}] if spec.gold else []
     retrieved = [{"kind": "distracting", "index": i} for i in reversed(range(spec.retrieved))]
     return {
-        "order": [*others, *gold, *retrieved],
+        "order": [*gold, *others, *retrieved] if spec.position == "far" else [*others, *gold, *retrieved],
         "layout": spec.name,
         "no_answer": bool(rng.random() < 0.1),
         "reply": " a reply\n",
