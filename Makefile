@@ -7,11 +7,12 @@ MODEL := smollm2-135m
 ENCODER := all-minilm-l6-v2
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test lint format docs bench bench-ops bench-eor model encoder clean help
+.PHONY: demo test test-site lint format docs bench bench-ops bench-eor model encoder clean help
 
 help:
 	@echo "make demo       score three bundled questions with the packaged reader"
 	@echo "make test       all tests"
+	@echo "make test-site  the report in a browser (chromium on the path), and the documentation's build"
 	@echo "make lint       ruff and mypy"
 	@echo "make docs       the documentation, in build/site"
 	@echo "make bench      the pass beside transformers, on workload W1"
@@ -43,6 +44,12 @@ demo: model
 
 test: $(VENV)/.developing model encoder
 	FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# What `test` skips where these tools are absent: the report in a real browser, the documentation's strict build.
+test-site: $(VENV)/.developing model
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev,browser,docs]'
+	FASTREADER_REQUIRE_MODEL=1 FASTREADER_REQUIRE_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/docs \
+		tests/report
 
 lint: $(VENV)/.developing
 	$(BIN)/ruff check

@@ -98,9 +98,8 @@ def test_the_packaged_reader_against_transformers(packaged_reader, packaged_mode
     for name, answer in ANSWERS.items():
         attention, entropy, *_ = by_transformers(packaged_model, packaged_reader, materials, name, answer, template)
         assert attention.shape == (30, len(taken[name].kinds))
-        print(
-            name, np.abs(taken[name].attention / attention - 1).max(), np.abs(taken[name].entropy / entropy - 1).max()
-        )
+        np.testing.assert_allclose(taken[name].attention, attention, rtol=5e-5, atol=1e-9)
+        np.testing.assert_allclose(taken[name].entropy, entropy, rtol=2e-5)
 
 
 def test_the_split_into_passes_changes_nothing(tiny_reader, materials):
@@ -145,6 +144,15 @@ def test_shares_and_entropies():
     assert noise.mean_entropies(rows) == {"gold": [3.0, 1.0]}
     assert noise.mean_entropies(rows, normalised=True)["gold"][1] == pytest.approx(1 / np.log(10))
     assert noise.mean_entropies(rows[:1])["random:1:near"] == [1.0] and noise.mean_entropies([]) == {}
+
+
+def test_a_layer_that_sees_no_passage_has_no_share():
+    values = np.array([[1.0, 3.0], [0.0, 0.0]])
+    blind = AnswerAttention(values, np.array([2.0, np.nan]), 100, 3, ("gold", "random"))
+    np.testing.assert_array_equal(blind.share, [[0.25, 0.75], [np.nan, np.nan]])
+    seeing = AnswerAttention(np.ones((2, 2)), np.array([2.0, 2.0]), 100, 3, ("gold", "random"))
+    np.testing.assert_array_equal(noise.mean_share([blind, seeing]), [[0.375, 0.625], [0.5, 0.5]])
+    np.testing.assert_array_equal(noise.mean_share([blind]), blind.share)
 
 
 def test_rows_come_back_from_json():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import sys
@@ -12,7 +13,10 @@ from noise_cases import pool
 
 from fastreader import Example, Passage, Reader, save_examples
 from fastreader.errors import InputError
-from fastreader.jsonl import iter_results
+from fastreader.report import Report
+from fastreader.statistics import Interval, compare
+from fastreader.study import RunFolder
+from fastreader.study.noise_rows import noise_answers
 
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "noise_study.py"
 NAMES = ["Ada", "Bob", "Cy", "Dan"]
@@ -24,6 +28,11 @@ def study():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def paper(study):
+    return importlib.import_module("noise_paper")
 
 
 @pytest.fixture
@@ -45,8 +54,9 @@ def files(tmp_path):
 def run(study, files, tiny_reader, monkeypatch):
     monkeypatch.setattr(Reader, "load", lambda *args, **options: tiny_reader)
 
-    def run(*arguments):
-        command = ["noise_study.py", str(files / "questions.jsonl"), str(files / "pool.jsonl"), *map(str, arguments)]
+    def run(*arguments, data=True):
+        inputs = [str(files / "questions.jsonl"), str(files / "pool.jsonl")] if data else []
+        command = ["noise_study.py", *inputs, *map(str, arguments)]
         monkeypatch.setattr(sys, "argv", [*command, "--output", str(files / "run")])
         study.main()
         return files / "run"
@@ -56,48 +66,92 @@ def run(study, files, tiny_reader, monkeypatch):
 
 def test_a_study_stops_goes_on_and_reports(run):
     folder = run("--questions", 1)
-    first = (folder / "answers.jsonl").read_text()
-    assert len(first.splitlines()) == 1
+    first = (folder / "results.jsonl").read_text()
+    assert len(first.splitlines()) == 29
     folder = run("--questions", 3, "--attention", 1)
-    assert (folder / "answers.jsonl").read_text().startswith(first)
-    rows = {row["id"]: row for row in iter_results(folder / "answers.jsonl")}
-    assert list(rows) == ["0", "1", "2", "3"]  # the one without gold comes along
-    layouts = rows["0"]["settings"]["layouts"]
-    assert len(layouts) == 29 and set(rows["0"]["answers"]) == set(layouts)
-    assert "no retrieved passage" in rows["1"]["missing"]["gold"] and "retrieved:4" in rows["1"]["answers"]
-    assert "distracting:8:far" in rows["2"]["missing"] and "distracting:4:far" in rows["2"]["answers"]
-    report = json.loads((folder / "report.json").read_text())
+    assert (folder / "results.jsonl").read_text().startswith(first)
+    study = RunFolder(folder).study()
+    rows = RunFolder(folder).rows()
+    assert len(rows) == 4 * 29  # the one without gold comes along
+    results = {r.id: r for r in noise_answers(study, RunFolder(folder).questions(), rows, study.readers[0], 0)}
+    zero, one, two, _ = results.values()
+    assert len(zero.answers) == 29
+    assert "no retrieved passage" in one.missing["gold"] and "retrieved:4" in one.answers
+    assert "distracting:8:far" in two.missing and "distracting:4:far" in two.answers
+    report = json.loads((folder / "paper" / "report.json").read_text())
     assert report["questions"] == 4 and report["counts"]["gold"]["missing"] == 1
     assert report["computed"] <= 0.6 * report["given"]
     assert [c["name"] for c in report["contrasts"] if c["primary"]] == ["random:8:near"]
     assert set(report["entropy"]) == {"gold", "random:1:near", "random:8:near", "random:8:far", "distracting:8:near"}
-    text = (folder / "report.md").read_text()
+    assert {"random:8:near", "retrieved:4+random:8"} < set(report["published"])
+    text = (folder / "paper" / "report.md").read_text()
     assert "Primary contrast, stated beforehand: random:8:near less gold" in text
-    assert (folder / "accuracy.svg").stat().st_size > 1000 and (folder / "attention.svg").stat().st_size > 1000
-    before = (folder / "answers.jsonl").read_bytes()
-    (folder / "report.md").unlink()
-    run("--report")
-    assert (folder / "report.md").read_text() == text and (folder / "answers.jsonl").read_bytes() == before
+    assert "over gold alone" in text and "3 times the entropy" in text
+    assert (folder / "paper" / "accuracy.svg").stat().st_size > 1000
+    assert (folder / "paper" / "attention.svg").stat().st_size > 1000
+    before = (folder / "results.jsonl").read_bytes()
+    (folder / "paper" / "report.md").unlink()
+    run("--report", data=False)
+    assert (folder / "paper" / "report.md").read_text() == text and (folder / "results.jsonl").read_bytes() == before
+    assert "noise:<wbr>random" in Report.of(folder).html()
 
 
 def test_another_study_is_refused(run):
-    run("--questions", 1, "--layouts", "gold", "random:1:near", "--primary", "random:1:near")
-    with pytest.raises(InputError, match=r"other settings: .*seed"):
-        run("--questions", 1, "--layouts", "gold", "random:1:near", "--primary", "random:1:near", "--seed", 1)
+    arguments = ("--questions", 1, "--layouts", "gold", "random:1:near", "random:2:near", "--primary")
+    run(*arguments, "random:1:near")
+    with pytest.raises(InputError, match="seeds was"):
+        run(*arguments, "random:1:near", "--seed", 1)
+    with pytest.raises(InputError, match="stated before the first answer: it was noise:random:1:near"):
+        run(*arguments, "random:2:near")
 
 
-def test_other_sources_and_hard_distractors(run):
-    layouts = ["gold", "hard:1:near", "random:2:near", "--primary", "hard:1:near"]
-    rows = list(
-        iter_results(run("--questions", 1, "--hard", "--random", "words", "--layouts", *layouts) / "answers.jsonl")
-    )
-    assert rows[0]["answers"]["hard:1:near"]["kinds"] == ["distracting", "gold"]
+def test_other_sources_numbers_and_hard_distractors(run):
+    primary = ("--primary", "hard:2:near", "--random", "words", "--hard")
+    folder = run("--questions", 2, *primary, "--counts", 2, "--retrieved", 1, 2, "--added", 1, 3, 0)
+    names = [m.method.removeprefix("noise:") for m in RunFolder(folder).study().methods]
+    assert [n for n in names if "retrieved" in n] == [
+        f"retrieved:{k}{m}" for k in (1, 2) for m in ("", "+random:1", "+random:3")
+    ]
+    rows = [row for row in RunFolder(folder).rows() if row["method"] == "noise:hard:2:near"]
+    assert [entry["kind"] for entry in rows[0]["trace"]["order"]] == ["distracting", "distracting", "gold"]
+
+
+def test_the_papers_figures_and_their_asterisks(paper):
+    """Read off tables 1 to 3: 8 random passages near the question are not told from gold alone."""
+    published = paper.PUBLISHED
+    assert len(published) == 11 * 2 + 7 * 4 + 4
+    assert published["random:8:near"].difference == -0.0033 and not published["random:8:near"].significant
+    assert [name for name, p in published.items() if name[0] in "dr" and name[1] == "a" and not p.significant] == [
+        "random:8:near"
+    ]
+    assert published["retrieved:4+random:15"].difference == 0.09
+    assert published["retrieved:4+random:1"].significant and not published["retrieved:5+random:1"].significant
+
+
+@pytest.mark.parametrize(
+    ("estimate", "p_holm", "difference", "significant", "wanted"),
+    [
+        (-0.1, 0.001, -0.2, True, "same sign"),
+        (0.1, 0.001, -0.2, True, "opposite sign"),
+        (-0.1, 0.02, -0.2, True, "ours: not told from 0"),
+        (-0.1, 0.02, -0.003, False, "neither told from 0"),
+        (-0.1, 0.001, -0.003, False, "paper: not told from 0"),
+    ],
+)
+def test_a_difference_agrees_only_where_both_tell_it(paper, estimate, p_holm, difference, significant, wanted):
+    values = {name: {i: float(i < 40) for i in range(80)} for name in ("a", "b")}
+    contrast = compare(values, "b").contrasts[0]
+    interval = Interval(estimate, estimate - 0.01, estimate + 0.01)  # told by p, and not by the interval
+    ours = dataclasses.replace(contrast, difference=interval, p_holm=p_holm)
+    assert paper.verdict(ours, paper.Published(0.5 + difference, 0.5, significant)) == wanted
 
 
 def test_bad_input(run):
-    with pytest.raises(InputError, match="holds no run"):
-        run("--report")
+    with pytest.raises(InputError, match="not the folder of a run"):
+        run("--report", data=False)
     with pytest.raises(SystemExit, match="--primary random:8:near is not among the layouts"):
         run("--layouts", "gold")
     with pytest.raises(SystemExit, match="the file has 3 questions with a gold passage"):
         run("--questions", 9)
+    with pytest.raises(SystemExit, match="expected a file of questions"):
+        run("--questions", 1, data=False)

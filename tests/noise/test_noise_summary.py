@@ -84,7 +84,7 @@ def test_the_tables_hold_the_numbers(rows):
     summary = noise.summarise(rows, primary="random:2:near")
     text = noise.markdown(summary)
     conditions = {c.name: c.bootstrap.estimate for c in summary.comparison.conditions}
-    holm = {c.name: c.mcnemar_holm for c in summary.comparison.contrasts}
+    holm = {c.name: c.p_holm for c in summary.comparison.contrasts}
     assert holm["random:2:mid"] < 0.01 < holm["random:2:far"]
     gold = f"{conditions['gold']:.3f}"
     assert f"| random | 0 | {gold} | {gold} | {gold} |" in text

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fastreader.data import Example, Passage
+from fastreader.noise.layouts import LayoutSpec, oracle_grid, realistic_grid
 from fastreader.study import RunFolder, Study
 from fastreader.study.folder import ATTENTION, COSTS, RESULTS, VOTER
 
@@ -24,7 +25,20 @@ LAYOUTS = ["noise:closed_book", "noise:gold"] + [
 METHODS = ["base", "closed_book", "moi", "order:random", "sure", "eor", *LAYOUTS]
 
 
-def make_run(folder: Path, questions: int = 24, methods=METHODS, gold: bool = True, seed: int = 0, passages: int = 10):
+GRID = ["noise:closed_book"] + [
+    f"noise:{name}" for name in [*oracle_grid(counts=(1, 2, 4, 8)), *realistic_grid([4], [0, 1, 2, 4, 8])]
+]
+
+
+def make_run(
+    folder: Path,
+    questions: int = 24,
+    methods=METHODS,
+    gold: bool = True,
+    seed: int = 0,
+    passages: int = 10,
+    words: int = 40,
+):
     """Write the folder; its questions' answers are made-up words, some of them written out in hostile ways."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True)
@@ -40,7 +54,7 @@ def make_run(folder: Path, questions: int = 24, methods=METHODS, gold: bool = Tr
     )
     run = RunFolder(folder)
     run.write_json("study.json", study.to_dict())
-    examples = [_example(rng, q, passages, gold) for q in range(questions)]
+    examples = [_example(rng, q, passages, gold, words) for q in range(questions)]
     run.keep_questions(examples)
     with run.file(RESULTS).open("w", encoding="utf-8") as lines:
         for q, example in enumerate(examples):
@@ -50,12 +64,11 @@ def make_run(folder: Path, questions: int = 24, methods=METHODS, gold: bool = Tr
     if any(m.startswith("noise:random") for m in methods) and gold:
         with run.file(ATTENTION).open("w", encoding="utf-8") as lines:
             for example in examples[:3]:
-                layouts = {
-                    "gold": _attention(rng, ["gold"]),
-                    "random:2:near": _attention(rng, ["random"] * 2 + ["gold"]),
-                }
-                row = {"question_id": example.id, "reader": "smollm2-135m", "error": None, "layouts": layouts}
-                lines.write(json.dumps({"id": example.id, **row, "settings": {}}) + "\n")
+                for layout, kinds in (("gold", ["gold"]), ("random:2:near", ["random"] * 2 + ["gold"])):
+                    key = [example.id, f"noise:{layout}", "smollm2-135m"]
+                    row = {"question_id": key[0], "method": key[1], "layout": layout, "reader": key[2], "error": None}
+                    row |= {"id": json.dumps(key), "attention": _attention(rng, kinds), "settings": {}}
+                    lines.write(json.dumps(row) + "\n")
     run.write_json(
         COSTS, {"smollm2-135m": {"calls": 9, "given": 90000, "computed": 50000, "run": 40000, "seconds": 12}}
     )
@@ -65,12 +78,12 @@ def make_run(folder: Path, questions: int = 24, methods=METHODS, gold: bool = Tr
     return run
 
 
-def _example(rng, q: int, count: int, gold: bool) -> Example:
+def _example(rng, q: int, count: int, gold: bool, words: int) -> Example:
     right = str(rng.choice(WORDS))
     place = int(rng.integers(0, count))
     passages = [
         Passage(
-            " ".join(rng.choice(WORDS, 40)) + (f" {right}." if p == place else "."),
+            " ".join(rng.choice(WORDS, words)) + (f" {right}." if p == place else "."),
             f"Title {q}-{p}" if p else "</script><b>Title</b>",
             f"{q}/{p}",
             float(20 - p),
@@ -104,6 +117,7 @@ def _row(rng, q: int, example: Example, method: str, gold: bool):
         "f1": score,
         "contained": score,
         "left_out": f"{method[6:]}: no retrieved passage of {example.id!r} is flagged as gold" if missing else None,
+        "over_long": None,
         "error": None,
         "tokens": {"given": given, "computed": given * 2 // 3, "new": 9, "calls": 1},
         "seconds": round(float(rng.random()), 3),
@@ -157,9 +171,28 @@ def _trace(rng, method: str, example: Example, count: int):
         return {
             "ensemble": {"predictions": dict(zip(RETRIEVERS, texts, strict=True)), "documents": documents, "vote": vote}
         }
-    if method.startswith("noise:random"):
-        return {"order": [{"kind": "random", "title": "Elsewhere", "text": "Far away."}, {"kind": "gold", "index": 0}]}
+    if method.startswith("noise:"):
+        return _laid(rng, LayoutSpec.parse(method[6:]), example)
     return {"order": order if method != "closed_book" else []}
+
+
+def _laid(rng, spec: LayoutSpec, example: Example):
+    """A trace of a noise layout; random passages are the question's own first ones, in full."""
+    elsewhere = [(f"Elsewhere {example.id} {i}", f"Far away, {i}. " + " ".join(WORDS * 6)) for i in range(spec.count)]
+    others = [{"kind": "random", "title": title, "text": text} for title, text in elsewhere]
+    if spec.noise == "distracting":
+        others = [{"kind": "distracting", "index": i} for i in range(spec.count)]
+    flagged = next((i for i, p in enumerate(example.passages) if p.is_gold), 0)
+    gold = [{"kind": "gold", "index": flagged}] if spec.gold else []
+    retrieved = [{"kind": "distracting", "index": i} for i in reversed(range(spec.retrieved))]
+    return {
+        "order": [*gold, *others, *retrieved] if spec.position == "far" else [*others, *gold, *retrieved],
+        "layout": spec.name,
+        "no_answer": bool(rng.random() < 0.1),
+        "reply": " a reply\n",
+        "prompt_tokens": 900,
+        "finish": "end",
+    }
 
 
 def _attention(rng, kinds):

@@ -1,22 +1,32 @@
 """The page in a real browser: skipped where there is none."""
 
+import os
 import shutil
 import time
 
 import pytest
-from made_up_run import make_run
+from made_up_run import GRID, make_run
 
 from fastreader.report import Report
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+def lacking(what, required):
+    """Skip, or fail where FASTREADER_REQUIRE_BROWSER=1 says that the machine has it."""
+    (pytest.fail if required else pytest.skip)(what)
+
+
 @pytest.fixture(scope="module")
 def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'fastreader[browser]'")
+    required = os.environ.get("FASTREADER_REQUIRE_BROWSER") == "1"
+    try:
+        import playwright.sync_api as api
+    except ImportError as error:
+        lacking(f"needs playwright: pip install 'fastreader[browser]' ({error})", required)
     program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if program is None:
-        pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is on the path")
+        lacking(f"needs a browser: none of {', '.join(BROWSERS)} is on the path", required)
     with api.sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield opened
@@ -48,6 +58,16 @@ def page(request, browser, file):
     context.close()
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """The noise study's size: 300 questions, 29 layouts."""
+    folder = tmp_path_factory.mktemp("large")
+    make_run(folder / "run", questions=300, methods=GRID, passages=20, words=78)
+    page = folder / "report.html"
+    page.write_text(Report.of(folder / "run").html(), encoding="utf-8")
+    return page
+
+
 def luminance(colour):
     parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
@@ -63,6 +83,25 @@ def test_opens_fast_silent_and_alone(page, file):
     assert page.took < 2 and page.said == []
     assert page.asked == [file.as_uri()]
     assert page.title() == "A made-up run"
+
+
+def test_a_large_study_opens_fast_and_whole(browser, large):
+    assert large.stat().st_size < 5_000_000
+    opened = browser.new_page()
+    said = []
+    opened.on("console", lambda message: said.append(message.text))
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    started = time.perf_counter()
+    opened.goto(large.as_uri())
+    assert opened.locator("#count").text_content() == "300 of 300 questions"
+    assert time.perf_counter() - started < 2 and said == []
+    opened.locator("#list details.question > summary").first.click()
+    text = opened.locator("#list details.question").first.inner_text()
+    assert "Elsewhere q0 7 (random)" in text and "★" in text
+    opened.locator("#method").select_option(label="noise:random:8:near")
+    opened.locator("#outcome").select_option("gained")
+    assert 0 < int(opened.locator("#count").text_content().split()[0]) < 300
+    opened.close()
 
 
 def test_fits_its_width_and_can_be_read(page):

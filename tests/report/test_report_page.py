@@ -6,12 +6,14 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from made_up_run import METHODS, make_run
+from made_up_run import GRID, METHODS, make_run
 
 from fastreader.errors import InputError
 from fastreader.report import Report
 from fastreader.report.browse import BUDGET, browser_data
+from fastreader.report.figures import COLOURS
 from fastreader.report.study_data import StudyRun
+from fastreader.retrieval_measures import retrieval_measures
 from fastreader.statistics import mcnemar, paired_bootstrap
 from fastreader.study import RunFolder
 
@@ -72,8 +74,8 @@ def test_the_summary_is_what_the_statistics_say(made):
     moi, base = ([by[m][q] for q in questions] for m in ("moi", "base"))
     wanted = paired_bootstrap(moi, base, clusters=[made.run.clusters[q] for q in questions])
     assert (rows["moi"]["difference"], rows["moi"]["difference_low"]) == (wanted.estimate, wanted.low)
-    assert rows["moi"]["primary"] and rows["moi"]["mcnemar_holm"] == rows["moi"]["mcnemar_p"] == mcnemar(moi, base)
-    assert rows["sure"]["mcnemar_holm"] >= rows["sure"]["mcnemar_p"]
+    assert rows["moi"]["primary"] and rows["moi"]["p_holm"] == rows["moi"]["p"] == mcnemar(moi, base)
+    assert rows["sure"]["p_holm"] >= rows["sure"]["p"] and rows["sure"]["test"] == "McNemar"
     assert rows["noise:gold"]["left_out"] == 1 and rows["noise:gold"]["pairs"] == len(questions) - 1
     assert rows["base"]["baseline"] is None and rows["base"]["difference"] is None
 
@@ -84,7 +86,7 @@ def test_files(made, tmp_path):
     assert [p.stem for p in svg] == [p.stem for p in png] == keys
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in png) and all("<svg" in p.read_text() for p in svg)
     tables = made.write_tables(tmp_path / "c")
-    assert [p.stem for p in tables] == ["summary", *keys]
+    assert [p.stem for p in tables] == ["summary", "retrieval", *keys]
     with (tmp_path / "c" / "rwr.csv").open() as file:
         rows = list(csv.DictReader(file))
     table = next(s.table for s in made.sections if s.chart.key == "rwr")
@@ -153,6 +155,127 @@ def test_a_large_run_stays_small(tmp_path):
     size = len(json.dumps(data))
     assert size <= BUDGET and "cut after" in note and len(data["questions"]) == 40
     assert note in unescape(Report.of(run.path).html())
+
+
+def changed(run, change):
+    """Rewrite the run's rows."""
+    rows = [json.loads(line) for line in run.file("results.jsonl").read_text().splitlines()]
+    for row in rows:
+        change(row)
+    run.file("results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_texts_of_traces_that_are_cut_are_said_to_be(tmp_path):
+    run = make_run(tmp_path / "run", questions=4, methods=["base", "sure"])
+
+    def long(row):
+        if row["method"] == "sure":
+            row["trace"]["summaries"] = ["long " * 4000, "short"]
+
+    changed(run, long)
+    data, note = browser_data(StudyRun(run.path))
+    assert note == "Texts are cut after 1200 characters; the run's folder has them whole."
+    assert data["questions"][0]["rows"][1]["trace"]["summaries"][0].endswith("…")
+
+
+def test_passages_that_layouts_share_stand_once(tmp_path):
+    run = make_run(tmp_path / "run", questions=2, methods=GRID, passages=9)
+    question = browser_data(StudyRun(run.path))[0]["questions"][0]
+    passages = question["passages"]
+    assert question["own"] == 9 and len(passages) == 9 + 8
+    assert [p["kind"] for p in passages[9:]] == ["random"] * 8
+    gold = next(i for i, p in enumerate(passages) if p.get("gold"))
+    by_method = {GRID[row["m"]]: row["trace"].get("order") for row in question["rows"] if "trace" in row}
+    assert by_method["noise:random:2:near"] == [9, 10, gold]
+    assert by_method["noise:random:8:far"] == [gold, *range(9, 17)]
+    assert by_method["noise:retrieved:4"] == [3, 2, 1, 0]
+
+
+def test_300_questions_of_29_layouts_are_all_on_the_page(tmp_path):
+    """Twenty passages of 78 words each, as the real questions have."""
+    run = make_run(tmp_path / "run", questions=300, methods=GRID, passages=20, words=78)
+    data, _ = browser_data(StudyRun(run.path))
+    assert len(GRID) == 29 and len(data["questions"]) == 300
+    assert sum(len(question["rows"]) for question in data["questions"]) == 300 * 29
+    assert len(Report.of(run.path).html().encode()) < 5_000_000
+
+
+def test_a_run_without_a_miss_has_a_report(tmp_path):
+    run = make_run(tmp_path / "run", questions=4, methods=["base", "sure"])
+    changed(run, lambda row: row.update(contained=1.0))
+    made = Report.of(run.path)
+    assert "got a question wrong" in next(s.why_not for s in made.sections if s.chart.key == "mrlr")
+    assert made.html()
+    assert len(made.write_figures(tmp_path / "svg", "svg")) == sum(s.table is not None for s in made.sections)
+
+
+def test_prompts_over_the_context_have_a_count_of_their_own(tmp_path):
+    run = make_run(tmp_path / "run", questions=4, methods=["base", "noise:gold", "noise:random:2:near"])
+
+    def long(row):
+        if row["method"] == "noise:random:2:near" and row["question_id"] in ("q2", "q3"):
+            row.update(answer=None, em=None, f1=None, contained=None, left_out="too long", over_long=9000, trace={})
+
+    changed(run, long)
+    made = Report.of(run.path)
+    row = {row["method"]: row for row in made.summary}["noise:random:2:near"]
+    assert (row["left_out"], row["over_long"]) == (3, 2)
+    assert "1 left out" in made.html() and "2 over the context" in made.html()
+
+
+def test_retrieval_is_measured_over_the_questions_with_flags(made, tmp_path):
+    rows = {row["order"]: row for row in made.retrieval.rows}
+    assert list(rows) == ["the retriever's", "moi", "order:random"] and made.retrieval.left_out == 0
+    examples = list(made.run.questions.values())
+    assert rows["the retriever's"]["nDCG@10"] == retrieval_measures(examples).means["nDCG@10"]
+    places = []
+    for row in made.run.of(next(c for c in made.run.conditions if c.method == "moi")):
+        utility = row["trace"]["utilities"]["utility"]
+        gold = next(i for i, p in enumerate(made.run.questions[row["question_id"]].passages) if p.is_gold)
+        places.append(1 / (1 + sum(value > utility[gold] for value in utility)))
+    assert rows["moi"]["RR"] == pytest.approx(np.mean(places)) and rows["moi"]["questions"] == 24
+    assert 'id="retrieval"' in made.html()
+    make_run(tmp_path / "run", questions=3, methods=["base"], gold=False)
+    without = Report.of(tmp_path / "run")
+    assert "no question has passages with gold flags" in without.html()
+    assert "retrieval" not in [path.stem for path in without.write_tables(tmp_path / "csv")]
+
+
+def test_a_layer_that_sees_no_passage_is_empty_in_the_heat_map(tmp_path):
+    run = make_run(tmp_path / "run", questions=4, methods=["base", "noise:gold", "noise:random:2:near"])
+    rows = [json.loads(line) for line in run.file("attention.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["attention"]["attention"][2] = [0.0] * len(row["attention"]["kinds"])
+    rows.append({**rows[0], "id": "x", "attention": None, "error": "the reply is empty"})
+    run.file("attention.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = Report.of(run.path)
+    table = next(s.table for s in made.sections if s.chart.key == "attention")
+    assert {row["layer"] for row in table if row["share"] is None} == {2}
+    assert "the reply is empty" in made.html()
+
+
+def test_every_method_is_held_against_its_own_readers_baseline(tmp_path):
+    run = make_run(tmp_path / "run", questions=3, methods=["base", "sure"])
+    values = json.loads(run.file("study.json").read_text())
+    run.write_json("study.json", {**values, "readers": ["smollm2-135m", "other"]})
+    rows = [json.loads(line) for line in run.file("results.jsonl").read_text().splitlines()]
+    rows += [{**row, "reader": "other", "id": row["id"] + "o"} for row in rows]
+    run.file("results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data, _ = browser_data(StudyRun(run.path))
+    assert data["methods"] == ["base · smollm2-135m", "sure · smollm2-135m", "base · other", "sure · other"]
+    assert data["baselines"] == [0, 0, 2, 2]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("paper", ["#ffffff", "#15181c"])
+def test_colours_stand_out_from_the_page(colour, paper):
+    def luminance(text):
+        parts = [int(text[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(colour), luminance(paper)))
+    assert (high + 0.05) / (low + 0.05) >= 3
 
 
 def test_runs_that_are_none(tmp_path):

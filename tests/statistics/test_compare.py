@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fastreader.errors import InputError
-from fastreader.statistics import bootstrap, compare, holm, mcnemar, paired_bootstrap, wilcoxon, wilson
+from fastreader.statistics import bootstrap, compare, holm, mcnemar, paired_bootstrap, sign_flip, wilcoxon, wilson
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def test_each_number_is_that_of_its_function(outcomes):
     assert contrasts["noise"].difference == paired_bootstrap(values, base, clusters=[i // 2 for i in range(60)])
     raw = [mcnemar(list(outcomes[name].values()), base) for name in contrasts]
     assert [c.mcnemar for c in result.contrasts] == raw
-    assert [c.mcnemar_holm for c in result.contrasts] == holm(raw)
-    assert [c.wilcoxon_holm for c in result.contrasts] == holm(
-        [wilcoxon(list(outcomes[name].values()), base) for name in contrasts]
-    )
+    assert [c.wilcoxon for c in result.contrasts] == [wilcoxon(list(outcomes[n].values()), base) for n in contrasts]
+    flips = [sign_flip(list(outcomes[name].values()), base, clusters=[i // 2 for i in range(60)]) for name in contrasts]
+    assert [c.test for c in result.contrasts] == ["sign flip"] * 3 and [c.p for c in result.contrasts] == flips
+    assert [c.p_holm for c in result.contrasts] == holm(flips)
     json.dumps(result.to_dict(), allow_nan=False)
 
 
@@ -45,8 +45,22 @@ def test_the_primary_contrast_stands_outside_the_correction(outcomes):
     primary = next(c for c in result.contrasts if c.primary)
     others = [c for c in result.contrasts if not c.primary]
     assert primary.name == "random"
-    assert (primary.mcnemar_holm, primary.wilcoxon_holm) == (primary.mcnemar, primary.wilcoxon)
-    assert [c.mcnemar_holm for c in others] == holm([c.mcnemar for c in others])
+    assert primary.p_holm == primary.p == primary.mcnemar
+    assert [c.p_holm for c in others] == holm([c.mcnemar for c in others])
+
+
+def test_one_family_of_binary_and_other_outcomes_is_corrected_as_one():
+    """Six McNemar and two Wilcoxon p values are eight tests, not six and two."""
+    generator = np.random.default_rng(1)
+    base = {i: float(generator.random() < 0.3) for i in range(80)}
+    columns = {f"right {s}": {i: float(generator.random() < s) for i in base} for s in (0.4, 0.45, 0.5, 0.55, 0.6, 0.7)}
+    columns |= {f"f1 {s}": {i: s * float(generator.random()) for i in base} for s in (0.8, 1.0)}
+    result = compare({"base": base, **columns}, "base")
+    assert [c.test for c in result.contrasts] == ["McNemar"] * 6 + ["Wilcoxon"] * 2
+    reported = [c.mcnemar if c.test == "McNemar" else c.wilcoxon for c in result.contrasts]
+    assert [c.p for c in result.contrasts] == reported and [c.p_holm for c in result.contrasts] == holm(reported)
+    least = min(result.contrasts, key=lambda c: c.p)
+    assert least.p_holm == pytest.approx(8 * least.p)
 
 
 def test_pairs_are_the_questions_both_have(outcomes):
@@ -64,7 +78,7 @@ def test_a_question_without_cluster_stands_for_itself(outcomes):
 def test_outcomes_that_are_no_shares():
     result = compare({"a": {1: 0.5, 2: 0.25}, "b": {1: 0.25, 2: 0.5}}, "b")
     assert result.conditions[0].wilson is None
-    assert result.contrasts[0].mcnemar is None and result.contrasts[0].mcnemar_holm is None
+    assert result.contrasts[0].mcnemar is None and result.contrasts[0].test == "Wilcoxon"
     assert result.contrasts[0].odds_ratio is None
 
 

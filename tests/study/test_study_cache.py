@@ -2,7 +2,8 @@ import pytest
 from scripted import ScriptedReader
 
 from fastreader.errors import InputError
-from fastreader.study.cache import Cache, CachedReader
+from fastreader.study.cache import Cache
+from fastreader.study.cached_reader import CachedReader
 
 
 @pytest.fixture

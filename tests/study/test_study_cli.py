@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from fastreader import cli
 from fastreader.reader import Reader
+from fastreader.study import RunFolder
 
 
 @pytest.fixture
@@ -57,6 +58,31 @@ def test_a_study_file(questions, tmp_path):
     file.write_text("data: q.jsonl\nreader: r\nmethods: [sure:base, noise:gold]\n")
     done = run("study", file, "-o", tmp_path / "run")
     assert done.exit_code == 0 and "3 left out" in done.stderr
+
+
+def test_every_setting_of_a_study_has_a_flag(questions, tmp_path):
+    (tmp_path / "pool.jsonl").write_text(json.dumps({"text": "Something else."}) + "\n")
+    file = tmp_path / "s.toml"
+    tables = "[noise]\nmax_new_tokens = 7\n[sure]\nmax_summary_tokens = 9\n"
+    file.write_text('data = "q.jsonl"\nmethods = ["sure:base", "sure"]\n' + tables)
+    flags = ("--k", 3, "--primary", "sure", "--random", tmp_path / "pool.jsonl", "--attention", 2, "--max-tokens", 5000)
+    done = run("study", file, "-o", tmp_path / "run", "--limit", 1, "--reader", "r", *flags)
+    assert done.exit_code == 0, done.output
+    study = RunFolder(tmp_path / "run").study()
+    assert study.sure == {"max_summary_tokens": 9, "k": 3} and study.primary == "sure" and study.max_tokens == 5000
+    noise = study.noise
+    assert (noise.random, noise.attention, noise.max_new_tokens) == (str(tmp_path / "pool.jsonl"), 2, 7)
+
+
+def test_the_token_budget_reaches_every_call(questions, tmp_path, reader):
+    asked = []
+    original = reader.generate
+    reader.generate = lambda prompts, **options: asked.append(options["max_tokens"]) or original(prompts, **options)
+    run(
+        "study", "--data", questions, "--method", "sure:base", "--reader", "r", "-o", tmp_path / "a", "--max-tokens", 70
+    )
+    run("study", "--data", questions, "--method", "sure:base", "--reader", "r", "-o", tmp_path / "b")
+    assert asked == [70, None]
 
 
 def test_list():

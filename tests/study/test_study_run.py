@@ -152,6 +152,40 @@ def test_another_study_is_refused(tmp_path):
         run(study, tmp_path / "run", resume=True)
 
 
+def test_the_primary_contrast_is_stated_before_the_first_answer(tmp_path):
+    stated = {"methods": METHODS[:3], "baseline": "sure:base", "primary": "sure"}
+    run(study_of(tmp_path, **stated), tmp_path / "run")
+    for change, now in [
+        ({"primary": "noise:gold"}, "noise:gold against sure:base by contained"),
+        ({"primary": None}, "none"),
+        ({"measure": "em"}, "sure against sure:base by em"),
+        ({"baseline": "noise:gold"}, "sure against noise:gold by contained"),
+    ]:
+        with pytest.raises(InputError, match=f"it was sure against sure:base by contained, is now {now}"):
+            run(study_of(tmp_path, **{**stated, **change}), tmp_path / "run", resume=True)
+    assert RunFolder(tmp_path / "run").study().primary == "sure"
+    run(study_of(tmp_path, METHODS[:2]), tmp_path / "other")
+    with pytest.raises(InputError, match="it was none, is now sure against sure:base"):
+        run(study_of(tmp_path, METHODS[:2], primary="sure", baseline="sure:base"), tmp_path / "other", resume=True)
+    run(study_of(tmp_path, METHODS[:2], measure="em"), tmp_path / "other", resume=True)  # nothing was stated
+
+
+def test_a_stored_study_needs_no_files(tmp_path):
+    pool, template = tmp_path / "pool.jsonl", tmp_path / "template.toml"
+    pool.write_text(json.dumps({"text": "Elsewhere."}) + "\n")
+    template.write_text("")
+    study = study_of(tmp_path, METHODS[:3], template=str(template), noise={"random": str(pool)})
+    run(study, tmp_path / "run")
+    for file in (pool, template, tmp_path / "q.jsonl"):
+        file.unlink()
+    assert RunFolder(tmp_path / "run").study() == study
+    with pytest.raises(InputError, match="no such file"):
+        Study.of(study.to_dict())
+    from fastreader.report import Report
+
+    assert "sure:<wbr>base" in Report.of(tmp_path / "run").html()
+
+
 def test_folders_that_are_none(tmp_path):
     study = study_of(tmp_path)
     (tmp_path / "file").write_text("")
@@ -213,7 +247,7 @@ def test_methods_that_draw_run_once_a_seed(tmp_path):
 
 def test_moi_on_a_tree_reader(tmp_path, tiny_reader):
     methods = ["base", "closed_book", "moi", "order:reversed", "order:qg", "order:oracle", "noise:gold"]
-    study = study_of(tmp_path, methods, count=2, max_new_tokens=3, noise={"attention": 1, "max_new_tokens": 3})
+    study = study_of(tmp_path, methods, count=2, max_new_tokens=3, noise={"max_new_tokens": 3})
     done = run(study, tmp_path / "run", tiny_reader)
     rows = {(r["question_id"], r["method"]): r for r in rows_of(tmp_path / "run").values()}
     assert done.failed == 0
@@ -226,9 +260,6 @@ def test_moi_on_a_tree_reader(tmp_path, tiny_reader):
     assert sorted(moi["trace"]["order"]) == [0, 1, 2] and len(moi["trace"]["utilities"]["utility"]) == 3
     assert moi["tokens"]["given"] > moi["tokens"]["computed"] > rows["q0", "base"]["tokens"]["given"]
     assert "needs a calibration" in rows["q0", "order:oracle"]["left_out"]
-    attention = RunFolder(tmp_path / "run").attention()
-    said = rows["q0", "noise:gold"]["answer"]
-    assert [list(row["layouts"]) for row in attention] == ([["gold"]] if said else [])
     again = run_study(study, tmp_path / "run", resume=True, load=lambda name: pytest.fail("not needed"), progress=False)
     assert again.fresh == 0
 

@@ -44,6 +44,22 @@ def study(
     baseline: Annotated[
         str | None, typer.Option(help="Method the others are held against.", show_default=False)
     ] = None,
+    primary: Annotated[
+        str | None,
+        typer.Option(help="Method whose contrast with the baseline is stated beforehand.", show_default=False),
+    ] = None,
+    k: Annotated[int | None, typer.Option("--k", "-k", help="SuRe's candidates.", min=1, show_default=False)] = None,
+    random: Annotated[
+        str | None,
+        typer.Option(help="Random passages of noise layouts: a file, others or words.", show_default=False),
+    ] = None,
+    attention: Annotated[
+        int | None,
+        typer.Option(help="For so many questions, where noise layouts' answers look.", min=0, show_default=False),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", help="Tokens of one pass at most.", min=1, show_default=False)
+    ] = None,
     group: Annotated[int | None, typer.Option(help="Questions worked on together.", min=1, show_default=False)] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.", show_default=False)] = None,
     precision: Annotated[str | None, typer.Option(help="fast, high or exact.", show_default=False)] = None,
@@ -84,6 +100,10 @@ def study(
         "seeds": seed,
         "measure": measure,
         "baseline": baseline,
+        "primary": primary,
+        "sure": _table(k=k),
+        "noise": _table(random=random, attention=attention),
+        "max_tokens": max_tokens,
         "group": group,
         "device": device,
         "precision": precision,
@@ -94,11 +114,18 @@ def study(
         if data is None or not method:
             raise InputError("expected a study file, or --data and at least one --method")
         given = {key: value for key, value in flags.items() if value is not None}
-        chosen = Study.of(given, "the flags")
+        chosen = Study.of(given, "the flags")  # paths in it from the working directory
     done = run_study(chosen, output, resume=resume, progress=progress)
     typer.echo(f"{done.rows} rows in {done.folder} ({done.fresh} new)", err=True)
-    if done.left_out:
-        typer.echo(f"{done.left_out} left out: their questions lack what the method needs", err=True)
+    if lacking := done.left_out - done.over_long:
+        typer.echo(f"{lacking} left out: their questions lack what the method needs", err=True)
+    if done.over_long:
+        typer.echo(f"{done.over_long} left out: their prompts are over the reader's context", err=True)
     if done.failed:
         typer.echo(f"{done.failed} failed; the rows say why", err=True)
         raise typer.Exit(3)
+
+
+def _table(**values: Any) -> dict[str, Any] | None:
+    """The values that were given, as a table of the study; None where none was."""
+    return {key: value for key, value in values.items() if value is not None} or None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from fastreader.errors import InputError
 from fastreader.noise.layouts import Layout, LayoutSpec, MissingPassages, layout
 from fastreader.noise.materials import Materials
 from fastreader.noise.prompt import NoiseTemplate
+from fastreader.noise.room import Room
 from fastreader.protocol import ReaderProtocol, Results, TextOrTokens
 from fastreader.tree import PrefixTree, TreeStats
 
@@ -133,7 +134,7 @@ def ask(
         results[request.question].answers[request.layout.name] = NoiseAnswer(
             text=generation.text,
             right=contained(generation.text, materials[request.question].answers),
-            no_answer=bool(template.no_answer) and template.no_answer.lower() in generation.text.lower(),
+            no_answer=template.refused(generation.text),
             kinds=tuple(str(kind) for kind in request.layout.kinds),
             prompt_tokens=generation.prompt_tokens,
             finish=generation.finish,
@@ -187,33 +188,21 @@ def _requests(
         raise InputError(f"ask: the layout {repeated[0]!r} is asked for twice")
     if max_new_tokens < 1:
         raise InputError(f"ask: max_new_tokens must be at least 1, got {max_new_tokens}")
-    if context is None:
-        context = getattr(reader, "max_length", None)
-    # The last token of a reply is never read.
-    room = None if context is None else context - max_new_tokens + 1
+    room = Room(reader, template, max_new_tokens, context)
     results: list[NoiseAnswers] = []
     requests: list[_Request] = []
     for question, item in enumerate(materials):
         answers = NoiseAnswers(item.id, item.cluster)
         results.append(answers)
-        prompt = _prompter(reader, template, item)
         for spec in specs:
             try:
-                laid = layout(item, spec, fits=None if room is None else _fits(prompt, room))
+                laid = layout(item, spec, fits=room.fits(item.question))
             except MissingPassages as error:
                 answers.missing[spec.name] = str(error)
                 continue
-            tokens = prompt(laid.passages)
-            if room is not None and len(tokens) > room:
-                answers.over_long[spec.name] = len(tokens)
+            prompt = room.prompt(item.question, laid.passages)
+            if room.holds(prompt):
+                requests.append(_Request(question, laid, prompt))
             else:
-                requests.append(_Request(question, laid, tokens))
+                answers.over_long[spec.name] = len(prompt)
     return results, requests
-
-
-def _prompter(reader: ReaderProtocol, template: NoiseTemplate, item: Materials) -> Callable[[Any], TextOrTokens]:
-    return lambda passages: reader.prompt(template.pieces(item.question, passages), **template.options())
-
-
-def _fits(prompt: Callable[[Any], TextOrTokens], room: int) -> Callable[[Any], bool]:
-    return lambda passages: len(prompt(passages)) <= room

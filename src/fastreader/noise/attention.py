@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.errors import InputError
-from fastreader.noise.layouts import layout
+from fastreader.noise.layouts import Layout, layout
 from fastreader.noise.materials import Materials
 from fastreader.noise.prompt import NoiseTemplate
 
@@ -54,8 +54,12 @@ class AnswerAttention:
 
     @property
     def share(self) -> FloatArray:
-        """`attention`, normalised over the passages within each layer: the heat map of the paper's figure 3."""
-        share: FloatArray = self.attention / self.attention.sum(axis=1, keepdims=True)
+        """`attention`, normalised over the passages within each layer: the heat map of the paper's figure 3.
+
+        Not a number in a layer whose window holds no passage.
+        """
+        total = self.attention.sum(axis=1, keepdims=True)
+        share: FloatArray = np.divide(self.attention, total, out=np.full_like(self.attention, np.nan), where=total > 0)
         return share
 
     @property
@@ -115,16 +119,39 @@ def answer_attention(
         InputError: an unknown layout, one without passages, or an answer without a token.
         ContextOverflowError: a prompt is longer than the model's context.
     """
+    laid = {name: (layout(materials, name), answer) for name, answer in answers.items()}
+    return layout_attention(reader, materials.question, laid, template=template, max_tokens=max_tokens)
+
+
+def layout_attention(
+    reader: Reader,
+    question: str,
+    answers: Mapping[str, tuple[Layout, str]],
+    *,
+    template: NoiseTemplate | None = None,
+    max_tokens: int | None = None,
+) -> dict[str, AnswerAttention]:
+    """As `answer_attention`, for layouts that are laid out already, under any names.
+
+    Args:
+        reader: who reads.
+        question: the question.
+        answers: by name, a layout and its answer as the reader wrote it.
+        template, max_tokens: as for `answer_attention`.
+
+    Raises:
+        InputError: a layout without passages, or an answer without a token.
+        ContextOverflowError: a prompt is longer than the model's context.
+    """
     from fastreader.models.watch import Reading, Watched, watch
 
     template = template or NoiseTemplate()
     readings: list[Reading] = []
     kinds: list[tuple[str, ...]] = []
-    for name, answer in answers.items():
-        laid = layout(materials, name)
+    for name, (laid, answer) in answers.items():
         if not laid.passages:
             raise InputError(f"answer_attention: the layout {name!r} has no passages to look at")
-        pieces = template.pieces(materials.question, laid.passages)
+        pieces = template.pieces(question, laid.passages)
         prompt = reader.prompt(pieces, **template.options())
         spans = _spans(reader, template, pieces, len(laid.passages))
         tokens = reader.encoder.piece(answer) if answer.strip() else []
@@ -155,13 +182,19 @@ def _spans(reader: Reader, template: NoiseTemplate, pieces: Sequence[str], docum
 def mean_share(attentions: Iterable[AnswerAttention]) -> FloatArray:
     """Mean of `share` over answers under one layout: float64 [layers, passages].
 
+    A layer counts in the answers where it sees a passage; it is not a number where it does in none.
+
     Raises:
         InputError: none, or other numbers of passages or layers among them.
     """
     shares = [a.share for a in attentions]
     if not shares or len({s.shape for s in shares}) > 1:
         raise InputError(f"mean_share: expected answers under one layout, got shapes {[s.shape for s in shares]}")
-    mean: FloatArray = np.mean(shares, axis=0)
+    stack = np.stack(shares)
+    seen = ~np.isnan(stack)
+    counts = seen.sum(axis=0)
+    total = np.where(seen, stack, 0.0).sum(axis=0)
+    mean: FloatArray = np.divide(total, counts, out=np.full(total.shape, np.nan), where=counts > 0)
     return mean
 
 

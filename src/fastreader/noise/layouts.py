@@ -109,6 +109,10 @@ class MissingPassages(InputError):
     """A question lacks the passages that a layout needs."""
 
 
+class StillFits(MissingPassages):
+    """All random passages that were drawn fit the context, and more would."""
+
+
 def layout(materials: Materials, spec: str | LayoutSpec, *, fits: Fits | None = None) -> Layout:
     """The passages of one layout of one question; pure.
 
@@ -118,8 +122,8 @@ def layout(materials: Materials, spec: str | LayoutSpec, *, fits: Fits | None = 
         fits: whether a prompt of these passages fits the context; for ``fill``.
 
     Raises:
-        MissingPassages: the question has no gold passage, or too few of a kind; for ``fill`` also where all random
-            passages are used up and more would fit.
+        MissingPassages: the question has no gold passage, or too few of a kind.
+        StillFits: a `MissingPassages`: all random passages are used up, and more would fit (``fill``).
         InputError: an unknown name, or ``fill`` without `fits`.
     """
     spec = LayoutSpec.parse(spec) if isinstance(spec, str) else spec
@@ -128,7 +132,7 @@ def layout(materials: Materials, spec: str | LayoutSpec, *, fits: Fits | None = 
             raise InputError(f"layout: {spec.name!r} needs fits, to know when the context is full")
         count = _most(len(materials.random), lambda n: fits(_arrange(materials, spec, n)[0]))
         if count == len(materials.random):
-            raise MissingPassages(
+            raise StillFits(
                 f"{spec.name}: all {count} random passages of {materials.id!r} fit; draw more to fill the context"
             )
     else:

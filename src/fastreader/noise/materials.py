@@ -84,7 +84,8 @@ def gather(
         seed: of the swaps.
 
     Raises:
-        InputError: the example has no answers, or `random` cannot draw that many.
+        InputError: the example has no answers or passages.
+        Exhausted: an `InputError`: `random` cannot draw that many.
     """
     key = example.id if example.id is not None else example.question
     retrieved, kinds = _without_repeats(example)

@@ -71,6 +71,10 @@ class NoiseTemplate:
         chat_options = self.chat_options or None
         return {"lead": self.lead, "chat": self.chat, "system": self.system, "chat_options": chat_options}
 
+    def refused(self, reply: str) -> bool:
+        """Whether a reply says that no document holds the answer."""
+        return bool(self.no_answer) and self.no_answer.lower() in reply.lower()
+
     def to_dict(self) -> dict[str, Any]:
         """All attributes."""
         return dataclasses.asdict(self)

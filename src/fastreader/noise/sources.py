@@ -20,6 +20,18 @@ Accept = Callable[[Passage], bool]
 _TRIES = 1000  # random-word passages in a row that may hold an answer, as a one-letter answer makes them
 
 
+class Exhausted(InputError):
+    """A source has not as many passages for a question as were asked for.
+
+    Attributes:
+        available: how many it has.
+    """
+
+    def __init__(self, message: str, available: int) -> None:
+        super().__init__(message)
+        self.available = available
+
+
 class RandomSource(Protocol):
     """Draws random passages."""
 
@@ -27,7 +39,7 @@ class RandomSource(Protocol):
         """`count` passages for the question `key`, each of which `accept` allows.
 
         Raises:
-            InputError: there are not that many.
+            Exhausted: there are not that many.
         """
         ...
 
@@ -53,9 +65,10 @@ class Pool:
             if accept(self.passages[index]):
                 drawn.append(self.passages[index])
         if len(drawn) < count:
-            raise InputError(
+            raise Exhausted(
                 f"Pool: {count} random passages asked for {key!r}, but only {len(drawn)} of {len(self.passages)} have "
-                "nothing to do with it"
+                "nothing to do with it",
+                len(drawn),
             )
         return drawn
 
@@ -101,7 +114,9 @@ class Words:
                 drawn.append(passage)
                 refused = 0
             elif (refused := refused + 1) == _TRIES:
-                raise InputError(f"Words: {_TRIES} passages of random words in a row hold an answer to {key!r}")
+                raise Exhausted(
+                    f"Words: {_TRIES} passages of random words in a row hold an answer to {key!r}", len(drawn)
+                )
         return drawn
 
 

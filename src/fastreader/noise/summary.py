@@ -11,7 +11,9 @@ from fastreader.noise.ask import NoiseAnswers
 from fastreader.noise.layouts import LayoutSpec
 from fastreader.statistics import Comparison, compare
 
-PRIMARY = "random:8:near"  # the paper's claim that noise next to the gold passage helps, at our largest number
+# Random passages before the gold one, at our largest number: in the paper those next to the question gain with 12 to 16
+# of them, and 8 are not told from the gold passage alone (.5609 against .5642, not significant).
+PRIMARY = "random:8:near"
 
 
 @dataclass(frozen=True)

@@ -5,24 +5,29 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fastreader.report.study_data import StudyRun
+from fastreader.data import Example
+from fastreader.report.study_data import MEASURES, StudyRun
 
-BUDGET = 3_000_000
+BUDGET = 3_800_000
 """Characters of JSON; with the figures, a page stays below 5 MB."""
 _LENGTHS = (1200, 600, 300, 150, 60)
+# What nobody looks at in a browser, or what the method's name and the passages say already.
+_UNSEEN = {
+    "observations", "details", "bias", "found", "documents", "finishes", "preference", "replied",
+    "layout", "reply", "prompt_tokens", "finish",
+}  # fmt: skip
 
 
 def browser_data(run: StudyRun) -> tuple[dict[str, Any], str]:
     """Questions with their answers and traces, texts cut until they fit, and what was cut; "" where nothing was."""
     for length in _LENGTHS:
-        values = _values(run, length, None)
+        values, cut = _values(run, length, None)
         if _size(values) <= BUDGET:
-            cut = _cut_any(run, length)
             return values, f"Texts are cut after {length} characters; the run's folder has them whole." if cut else ""
     count = len(run.questions)
     while count > 1:
         count = count // 2
-        values = _values(run, _LENGTHS[-1], count)
+        values, _ = _values(run, _LENGTHS[-1], count)
         if _size(values) <= BUDGET:
             break
     return values, (
@@ -31,70 +36,138 @@ def browser_data(run: StudyRun) -> tuple[dict[str, Any], str]:
     )
 
 
-def _values(run: StudyRun, length: int, count: int | None) -> dict[str, Any]:
-    labels = {(c.method, c.reader): i for i, c in enumerate(run.conditions)}
+def _values(run: StudyRun, length: int, count: int | None) -> tuple[dict[str, Any], bool]:
+    """The data, and whether a text in it was cut."""
+    shorten = _Shorten(length)
+    labels = {c.label: i for i, c in enumerate(run.conditions)}
+    numbers = {(c.method, c.reader): i for i, c in enumerate(run.conditions)}
     several = len(run.study.seeds) > 1
-    answers: dict[str, list[dict[str, Any]]] = {}
+    rows: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     for row in run.rows:
-        if (condition := labels.get((row["method"], row["reader"]))) is not None:
-            answers.setdefault(row["question_id"], []).append(_answer(row, condition, several, length))
-    shown = list(run.questions.items())[:count]
-    return {
-        "measure": run.study.measure,
+        if (condition := numbers.get((row["method"], row["reader"]))) is not None:
+            rows.setdefault(row["question_id"], []).append((condition, row))
+    values = {
+        "measure": MEASURES.index(run.study.measure),
         "methods": [c.label for c in run.conditions],
-        "baseline": next((i for i, c in enumerate(run.conditions) if c.method == run.study.reference), 0),
-        "questions": [
-            {
-                "id": key,
-                "question": example.question,
-                "answers": example.answers,
-                "passages": [
-                    {"title": p.title, "text": _short(p.text, length), "gold": p.is_gold, "score": p.score}
-                    for p in example.passages
-                ],
-                "rows": sorted(answers.get(key, []), key=lambda row: row["m"]),
-            }
-            for key, example in shown
+        # What each method's gains are over: its own reader's baseline, which is its own.
+        "baselines": [
+            labels[run.baselines[c.label]] if c.label in run.baselines else labels[c.label] for c in run.conditions
         ],
+        "questions": [
+            _question(example, sorted(rows.get(key, []), key=lambda item: item[0]), several, shorten)
+            for key, example in list(run.questions.items())[:count]
+        ],
+    }
+    return values, shorten.cut
+
+
+def _question(
+    example: Example, rows: list[tuple[int, dict[str, Any]]], several: bool, shorten: _Shorten
+) -> dict[str, Any]:
+    """One question. Passages that its methods brought from elsewhere stand once, behind its own."""
+    shelf = _Passages(example, shorten)
+    answers = [_answer(row, condition, several, shelf, shorten) for condition, row in rows]
+    return {
+        "id": example.id,
+        "question": example.question,
+        "answers": example.answers,
+        "passages": shelf.passages,
+        "own": len(example.passages),
+        "rows": answers,
     }
 
 
-def _answer(row: dict[str, Any], condition: int, several: bool, length: int) -> dict[str, Any]:
+class _Passages:
+    """A question's passages, and others that were read with it; each once, with what kind it was read as."""
+
+    def __init__(self, example: Example, shorten: _Shorten) -> None:
+        self._shorten = shorten
+        self.passages: list[dict[str, Any]] = []
+        self._places: dict[tuple[str, str], int] = {}
+        for p in example.passages:
+            self._add(p.title, p.text, gold=bool(p.is_gold), score=_rounded(p.score))
+
+    def order(self, entries: list[Any]) -> list[int]:
+        """Places of the passages as read."""
+        places = []
+        for entry in entries:
+            if isinstance(entry, int):
+                places.append(entry)
+                continue
+            place = entry.get("index")
+            if place is None:
+                known = self._places.get((entry["title"], entry["text"]))
+                place = self._add(entry["title"], entry["text"]) if known is None else known
+            if place < len(self.passages) and entry["kind"] != "gold":
+                self.passages[place]["kind"] = entry["kind"]
+            places.append(place)
+        return places
+
+    def _add(self, title: str, text: str, **more: Any) -> int:
+        place = len(self.passages)
+        self._places.setdefault((title, text), place)
+        values = {"title": title, "text": self._shorten.text(text), **more}
+        self.passages.append({key: value for key, value in values.items() if value not in (None, "", False)})
+        return place
+
+
+def _answer(row: dict[str, Any], condition: int, several: bool, shelf: _Passages, shorten: _Shorten) -> dict[str, Any]:
     out: dict[str, Any] = {"m": condition, "answer": row["answer"]}
-    out["right"] = {name: _rounded(row[name]) for name in ("em", "f1", "contained")}
+    if any(row[name] is not None for name in MEASURES):
+        out["right"] = [_rounded(row[name]) for name in MEASURES]
     if several:
         out["seed"] = row["seed"]
     if why := row["left_out"] or row["error"]:
         out["why"], out["failed"] = why, row["error"] is not None
-    out["tokens"] = row["tokens"]
-    out["trace"] = _trace(row["trace"], length)
+    if row["tokens"]["given"] is not None and row["answer"] is not None:
+        out["tokens"] = [row["tokens"]["computed"], row["tokens"]["given"]]
+    if trace := _trace(row["trace"], shelf, shorten):
+        out["trace"] = trace
     return out
 
 
-def _trace(trace: dict[str, Any], length: int) -> dict[str, Any]:
+def _trace(trace: dict[str, Any], shelf: _Passages, shorten: _Shorten) -> dict[str, Any]:
     """What a person looks at: no observations, and an ensemble's documents by title alone."""
     kept: dict[str, Any] = {}
     for key, value in trace.items():
-        if key in ("observations", "details", "bias", "found", "documents", "finishes", "preference", "replied"):
+        if key in _UNSEEN or value is None or value is False:
+            continue
+        if key == "order":
+            kept[key] = shelf.order(value)
             continue
         if key == "ensemble":
             documents = {
-                d["retriever"]: [p["title"] or _short(p["text"], 60) for p in d["passages"]] for d in value["documents"]
+                d["retriever"]: [p["title"] or p["text"][:60] for p in d["passages"]] for d in value["documents"]
             }
             vote = {k: value["vote"][k] for k in ("winner", "scores", "support", "abstained")}
             value = {"predictions": value["predictions"], "documents": documents, "vote": vote}
-        kept[key] = _rounded(_clipped(value, length))
+        kept[key] = _rounded(shorten.all(value))
     return kept
 
 
-def _clipped(value: Any, length: int) -> Any:
-    if isinstance(value, str):
-        return _short(value, length)
-    if isinstance(value, list):
-        return [_clipped(v, length) for v in value]
-    if isinstance(value, dict):
-        return {k: _clipped(v, length) for k, v in value.items()}
-    return value
+class _Shorten:
+    """Cuts texts, and remembers whether it did."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self.cut = False
+
+    def text(self, text: str) -> str:
+        """At most so many characters of it."""
+        if len(text) <= self._length:
+            return text
+        self.cut = True
+        return text[: self._length].rstrip() + "…"
+
+    def all(self, value: Any) -> Any:
+        """A JSON value with its texts cut."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self.all(v) for v in value]
+        if isinstance(value, dict):
+            return {k: self.all(v) for k, v in value.items()}
+        return value
 
 
 def _rounded(value: Any) -> Any:
@@ -105,14 +178,6 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _rounded(v) for k, v in value.items()}
     return value
-
-
-def _short(text: str, length: int) -> str:
-    return text if len(text) <= length else text[:length].rstrip() + "…"
-
-
-def _cut_any(run: StudyRun, length: int) -> bool:
-    return any(len(p.text) > length for e in run.questions.values() for p in e.passages)
 
 
 def _size(values: dict[str, Any]) -> int:

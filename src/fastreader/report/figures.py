@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 INK = "#010203"
 """Stands for the page's text colour; no other line has it."""
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
-"""Okabe and Ito's, without those that light or dark would hide; the page has a lighter blue for dark."""
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#BC6090", "#A37000")
+"""Okabe and Ito's, purple and orange darker, so that each stands out from white and from the dark page by 3 to 1 at
+least; the page has a lighter blue for dark."""
 MARKERS = "os^DvP"
 MAP = "cividis"
 """Even to the eye, and the same to colour-blind ones."""

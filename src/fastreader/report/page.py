@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,8 +18,15 @@ from fastreader import __version__
 from fastreader.report import figures
 from fastreader.report.browse import browser_data
 from fastreader.report.plots import Chart, Table, charts
+from fastreader.report.retrieval import Retrieval, retrieval
 from fastreader.report.study_data import MEASURE_NAMES, MEASURES, Missing, StudyRun
 from fastreader.report.summary import summary_rows
+
+TEST_NAMES = {
+    "sign flip": "sign flips of gold passages, as questions share them",
+    "McNemar": "exact McNemar",
+    "Wilcoxon": "Wilcoxon",
+}
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,7 @@ class Report:
 
     run: StudyRun
     summary: list[dict[str, Any]]
+    retrieval: Retrieval
     sections: list[Section]
 
     @classmethod
@@ -52,7 +61,7 @@ class Report:
             InputError: it is none, or holds no answers.
         """
         run = StudyRun(folder)
-        return cls(run, summary_rows(run), [_section(chart, run) for chart in charts()])
+        return cls(run, summary_rows(run), retrieval(run), [_section(chart, run) for chart in charts()])
 
     def html(self) -> str:
         """The page; it asks the network for nothing.
@@ -79,6 +88,9 @@ class Report:
             shown=shown,
             absent=[s for s in self.sections if s.table is None],
             problems=_problems(self.run),
+            unseen=_unseen(self.run),
+            retrieval=self.retrieval,
+            tests=", ".join(dict.fromkeys(TEST_NAMES[row["test"]] for row in self.summary if row["test"])) or "none",
             cut=cut,
             data=_json(data),
             style=_asset("style.css"),
@@ -104,6 +116,8 @@ class Report:
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         tables = {"summary": self.summary}
+        if self.retrieval.rows:
+            tables["retrieval"] = self.retrieval.rows
         tables |= {s.chart.key: s.table for s in self.sections if s.table is not None}
         return [_write_csv(target / f"{name}.csv", rows) for name, rows in tables.items()]
 
@@ -131,6 +145,12 @@ def _problems(run: StudyRun) -> list[tuple[str, str, int]]:
             if why := row["left_out"] or row["error"]:
                 reason = str(why).replace(repr(row["question_id"]), "the question")
                 counts[condition.label, reason] = counts.get((condition.label, reason), 0) + 1
+    return [(method, reason, count) for (method, reason), count in counts.items()]
+
+
+def _unseen(run: StudyRun) -> list[tuple[str, str, int]]:
+    """(method, why, how often) of replies whose attention was asked for and could not be taken."""
+    counts = Counter((row["method"], row["error"]) for row in run.attention if row["error"])
     return [(method, reason, count) for (method, reason), count in counts.items()]
 
 

@@ -1,5 +1,6 @@
 """Statistics of paired results: intervals, tests, effect sizes. NumPy and SciPy only."""
 
+from fastreader.statistics.clustered import sign_flip
 from fastreader.statistics.compare import Comparison, Condition, Contrast, compare
 from fastreader.statistics.effects import (
     cohens_d,
@@ -24,6 +25,7 @@ __all__ = [
     "minimum_detectable_effect",
     "paired_bootstrap",
     "risk_difference",
+    "sign_flip",
     "wilcoxon",
     "wilson",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 
 from fastreader.errors import InputError
 from fastreader.statistics.checks import numbers
+from fastreader.statistics.clustered import sign_flip
 from fastreader.statistics.effects import cohens_d, discordant_odds_ratio, minimum_detectable_effect
 from fastreader.statistics.intervals import Interval, bootstrap, paired_bootstrap, wilson
 from fastreader.statistics.significance import holm, mcnemar, wilcoxon
@@ -43,8 +44,11 @@ class Contrast:
         name, baseline: the conditions.
         n: pairs.
         difference: mean of condition - baseline, with an interval that draws clusters of pairs.
-        wilcoxon, mcnemar: p values; mcnemar is None where outcomes are not all 0 or 1.
-        wilcoxon_holm, mcnemar_holm: corrected over all contrasts but the primary one, which needs no correction.
+        wilcoxon, mcnemar: p values that take pairs as independent; mcnemar is None where outcomes are not all 0 or 1.
+        test: whose p value is reported: "sign flip" where pairs share a cluster, else "McNemar" where outcomes are
+            all 0 or 1, else "Wilcoxon".
+        p: of that test.
+        p_holm: `p` corrected over all contrasts but the primary one, which needs no correction.
         cohens_d: None where it is not a number.
         odds_ratio: of the pairs that differ; None where outcomes are not all 0 or 1.
         minimum_detectable_effect: at power 0.8, clustered; None where there is no spread to tell.
@@ -57,8 +61,9 @@ class Contrast:
     difference: Interval
     wilcoxon: float
     mcnemar: float | None
-    wilcoxon_holm: float
-    mcnemar_holm: float | None
+    test: str
+    p: float
+    p_holm: float
     cohens_d: float | None
     odds_ratio: Interval | None
     minimum_detectable_effect: float | None
@@ -152,6 +157,9 @@ def _contrast(
     labels = _labels(shared, clusters)
     binary = _binary(a) and _binary(b)
     p_wilcoxon, p_mcnemar = wilcoxon(a, b), mcnemar(a, b) if binary else None
+    test, p = ("Wilcoxon", p_wilcoxon) if p_mcnemar is None else ("McNemar", p_mcnemar)
+    if labels is not None and len(set(labels)) < len(labels):
+        test, p = "sign flip", sign_flip(a, b, clusters=labels, seed=options["seed"])
     return Contrast(
         name=name,
         baseline=baseline,
@@ -159,8 +167,9 @@ def _contrast(
         difference=paired_bootstrap(a, b, clusters=labels, **options),
         wilcoxon=p_wilcoxon,
         mcnemar=p_mcnemar,
-        wilcoxon_holm=p_wilcoxon,
-        mcnemar_holm=p_mcnemar,
+        test=test,
+        p=p,
+        p_holm=p,
         cohens_d=_finite(cohens_d(a, b)),
         odds_ratio=discordant_odds_ratio(a, b, options["level"]) if binary else None,
         minimum_detectable_effect=_finite(minimum_detectable_effect(a, b, clusters=labels, level=options["level"])),
@@ -169,15 +178,9 @@ def _contrast(
 
 
 def _corrected(contrasts: list[Contrast]) -> list[Contrast]:
-    others = [c for c in contrasts if not c.primary]
-    by_wilcoxon = iter(holm([c.wilcoxon for c in others]))
-    by_mcnemar = iter(holm([c.mcnemar for c in others if c.mcnemar is not None]))
-    return [
-        c
-        if c.primary
-        else replace(c, wilcoxon_holm=next(by_wilcoxon), mcnemar_holm=None if c.mcnemar is None else next(by_mcnemar))
-        for c in contrasts
-    ]
+    """Holm's correction over what is reported: one p a contrast, whichever test it is of."""
+    corrected = iter(holm([c.p for c in contrasts if not c.primary]))
+    return [c if c.primary else replace(c, p_holm=next(corrected)) for c in contrasts]
 
 
 def _labels(questions: list[Hashable], clusters: Clusters | None) -> list[Hashable] | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from fastreader.data import Example
 from fastreader.errors import InputError
-from fastreader.jsonl import ResultLog
-from fastreader.noise.attention import answer_attention
-from fastreader.study.cache import CachedReader
+from fastreader.jsonl import ResultLog, iter_results
+from fastreader.noise.attention import layout_attention
+from fastreader.noise.layouts import Layout
+from fastreader.study.cached_reader import CachedReader
 from fastreader.study.config import Study
 from fastreader.study.folder import ATTENTION, RunFolder
 from fastreader.study.method import Asked
@@ -16,36 +19,85 @@ from fastreader.study.methods.noise import Noise
 from fastreader.study.registry import make
 
 
+def lacks_attention(study: Study, run: RunFolder, examples: Sequence[Example], name: str) -> bool:
+    """Whether a reader's answers are there whose attention is wanted and not in the run yet."""
+    if not study.noise.attention:
+        return False
+    wanted = _Wanted(study, run, name)
+    return any(wanted.of(example) for example in examples[: study.noise.attention])
+
+
 def keep_attention(study: Study, run: RunFolder, reader: CachedReader, examples: Sequence[Example], name: str) -> None:
     """Write, for each of the first `study.noise.attention` questions, the attention of each layout's answer.
 
-    The answers are those in the run's rows; layouts without passages or with an empty answer have none.
+    The answers are the replies in the run's rows, a row each. One that cannot be looked at (no token in it, or its
+    layout cannot be laid out again) has a row that says why. Layouts without passages have none.
     """
-    methods = {
-        config.label: method
-        for config in study.methods
-        if isinstance(method := make(config, study), Noise) and (method.spec.gold or method.spec.retrieved)
-    }
-    seed = study.seeds[0]
-    said = {
-        (row["question_id"], row["method"]): row["answer"]
-        for row in run.rows()
-        if row["reader"] == name and row["seed"] == seed and row["answer"]
-    }
+    wanted = _Wanted(study, run, name)
     tree = reader.tree_reader()
     with ResultLog(run.file(ATTENTION), resume=True) as log:
         for example in examples[: study.noise.attention]:
-            key = f"{example.id} | {name}"
-            asked = {label: said[example.id, label] for label in methods if (example.id, label) in said}
-            if key in log or not asked:
+            asked = Asked(reader, [example], study.seeds[0], examples)
+            laid: dict[str, tuple[Layout, str]] = {}
+            for label, reply in wanted.of(example).items():
+                if not reply.strip():
+                    log.append(*wanted.row(example, label, None, "the reply is empty"))
+                    continue
+                try:
+                    laid[label] = wanted.methods[label].lay(asked, example), reply
+                except InputError as error:
+                    log.append(*wanted.row(example, label, None, str(error)))
+            if not laid:
                 continue
-            first = methods[next(iter(asked))]
-            materials = first.materials(Asked(reader, [example], seed, examples), example)
-            by_layout = {methods[label].spec.name: answer for label, answer in asked.items()}
-            try:
-                found = answer_attention(tree, materials, by_layout, template=first.template)
-            except InputError as error:
-                log.append(key, {"question_id": example.id, "reader": name, "error": str(error), "layouts": {}})
-                continue
-            layouts = {layout: attention.to_dict() for layout, attention in found.items()}
-            log.append(key, {"question_id": example.id, "reader": name, "error": None, "layouts": layouts})
+            template = wanted.methods[next(iter(laid))].template
+            found = layout_attention(tree, example.question, laid, template=template, max_tokens=study.max_tokens)
+            for label, attention in found.items():
+                log.append(*wanted.row(example, label, attention.to_dict(), None))
+
+
+class _Wanted:
+    """Replies to look at that have no row yet."""
+
+    def __init__(self, study: Study, run: RunFolder, reader: str) -> None:
+        self._reader = reader
+        self.methods: dict[str, Noise] = {
+            config.label: method
+            for config in study.methods
+            if isinstance(method := make(config, study), Noise) and (method.spec.gold or method.spec.retrieved)
+        }
+        chosen = study.noise.attention_layouts
+        if chosen:
+            self.methods = {label: method for label, method in self.methods.items() if method.spec.name in chosen}
+        self._replies: dict[tuple[str | None, str], str] = {
+            (row["question_id"], row["method"]): row["trace"]["reply"]
+            for row in run.rows()
+            if row["reader"] == reader and row["seed"] == study.seeds[0] and row["answer"] is not None
+            if row["method"] in self.methods
+        }
+        file = run.file(ATTENTION)
+        self._done = {row["id"] for row in iter_results(file)} if file.is_file() else set()
+
+    def of(self, example: Example) -> dict[str, str]:
+        """By method, replies to the question."""
+        return {
+            label: self._replies[example.id, label]
+            for label in self.methods
+            if (example.id, label) in self._replies and self._key(example, label) not in self._done
+        }
+
+    def row(
+        self, example: Example, label: str, attention: dict[str, Any] | None, error: str | None
+    ) -> tuple[str, dict[str, Any]]:
+        """Key and row of one reply."""
+        row = {
+            "question_id": example.id,
+            "method": label,
+            "layout": self.methods[label].spec.name,
+            "reader": self._reader,
+            "error": error,
+            "attention": attention,
+        }
+        return self._key(example, label), row
+
+    def _key(self, example: Example, label: str) -> str:
+        return json.dumps([example.id, label, self._reader], ensure_ascii=False)

@@ -10,7 +10,7 @@ import numpy as np
 from fastreader.errors import InputError
 from fastreader.likelihood import SequenceScores
 from fastreader.reader import Reader
-from fastreader.study.cache import CachedReader
+from fastreader.study.cached_reader import CachedReader
 
 
 class CachedTreeReader(Reader):
@@ -29,7 +29,7 @@ class CachedTreeReader(Reader):
         """As `Reader.score`."""
         inner: Any = self._cached.inner
         items, stats, seconds, passes = self._cached.scores(
-            sequences, lambda missing: inner.score(missing, max_tokens=max_tokens)
+            sequences, lambda missing: inner.score(missing, max_tokens=max_tokens or self._cached.max_tokens)
         )
         return SequenceScores(
             logprob=np.array([item["logprob"] for item in items], dtype=np.float64),

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from fastreader.errors import InputError
+from fastreader.study.digest import digest
 from fastreader.study.files import absolute, read_values
 
 Measure = Literal["em", "f1", "contained"]
+_STORED = {"stored": True}  # context of a validation that loads nothing
 
 
 def _listed(value: Any) -> Any:
@@ -55,7 +55,7 @@ class MethodConfig(BaseModel):
 
     def digest(self) -> str:
         """16 hexadecimal digits that tell methods with their options apart."""
-        return _digest({"method": self.method, "options": self.options})
+        return digest({"method": self.method, "options": self.options})
 
 
 class NoiseConfig(_Strict):
@@ -64,17 +64,17 @@ class NoiseConfig(_Strict):
     Attributes:
         random: a file of passages to draw from, "others" (passages of the study's other questions) or "words"
             (random words out of the study's passages).
-        random_count: random passages drawn for a question; 0: as many as the largest layout takes.
         hard_count: hard distractors made for a question; 0: as many as the largest layout takes.
         max_new_tokens: of a reply.
         attention: for so many questions, also where the answers' tokens look (the attention heat map).
+        attention_layouts: of these layouts alone; by default of all with passages.
     """
 
     random: str = "others"
-    random_count: Annotated[int, Field(ge=0)] = 0
     hard_count: Annotated[int, Field(ge=0)] = 0
     max_new_tokens: Annotated[int, Field(ge=1)] = 15
     attention: Annotated[int, Field(ge=0)] = 0
+    attention_layouts: tuple[str, ...] = ()
 
 
 class EorConfig(_Strict):
@@ -98,25 +98,26 @@ class EorConfig(_Strict):
 class Study(_Strict):
     """A study.
 
-    Attributes:
-        data: questions with passages, in any format `load_examples` reads.
-        methods: what is compared, at least one, each of its own name.
-        name: of the study.
-        readers: as `Reader.load` takes them ("reader" is the same).
-        device, dtype, precision: as `Reader.load` takes them.
-        limit: only the first so many questions.
-        passages: N, the first so many passages of each question.
-        seeds: methods that draw run once for each of them, the others for the first.
-        max_new_tokens: of an answer, where the method does not say.
-        group: questions worked on together; more are packed better and need more memory. Results do not depend on
-            it beyond rounding.
-        measure: what the report compares methods by.
-        baseline: method that others are held against; by default "base" where there is one, else the first.
-        primary: method whose contrast with the baseline was chosen beforehand; None for none.
-        template: file with the prompt's texts, for base, closed book and MoI.
-        noise, eor: what is common to these families.
-        sure: settings of SuRe, by name.
-        moi: options of all MoI methods, by name.
+        Attributes:
+            data: questions with passages, in any format `load_examples` reads.
+            methods: what is compared, at least one, each of its own name.
+            name: of the study.
+            readers: as `Reader.load` takes them ("reader" is the same).
+            device, dtype, precision: as `Reader.load` takes them.
+            limit: only the first so many questions.
+            passages: N, the first so many passages of each question.
+            seeds: methods that draw run once for each of them, the others for the first.
+            max_new_tokens: of an answer, where the method does not say.
+            group: questions worked on together; more are packed better and need more memory. Results do not depend on
+    X        max_tokens: tokens computed in one pass at most; None: from free memory.
+            measure: what the report compares methods by.
+            baseline: method that others are held against; by default "base" where there is one, else the first.
+            primary: method whose contrast with the baseline was chosen beforehand; None for none. A run keeps it, and
+            with it measure and baseline.
+            template: file with the prompt's texts, for base, closed book and MoI.
+            noise, eor: what is common to these families.
+            sure: settings of SuRe, by name.
+            moi: options of all MoI methods, by name.
     """
 
     data: str
@@ -131,6 +132,7 @@ class Study(_Strict):
     seeds: Annotated[tuple[int, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
     max_new_tokens: Annotated[int, Field(ge=1)] = 32
     group: Annotated[int, Field(ge=1)] = 8
+    max_tokens: Annotated[int | None, Field(ge=1)] = None
     measure: Measure = "contained"
     baseline: str | None = None
     primary: str | None = None
@@ -152,7 +154,7 @@ class Study(_Strict):
         return value
 
     @model_validator(mode="after")
-    def _names(self) -> Self:
+    def _names(self, info: ValidationInfo) -> Self:
         from fastreader.study.registry import make
 
         labels = [method.label for method in self.methods]
@@ -168,7 +170,7 @@ class Study(_Strict):
                 raise ValueError(f"{values} must be different, got {', '.join(map(str, given))}")
         if self.reference == self.primary:
             raise ValueError(f"primary {self.primary!r} is the baseline; it cannot be held against itself")
-        for method in self.methods:
+        for method in () if info.context == _STORED else self.methods:
             make(method, self)  # an unknown method, or an option it does not take
         return self
 
@@ -206,7 +208,8 @@ class Study(_Strict):
         Args:
             path: the file.
             **overrides: values in place of the file's, paths in them relative to the working directory; None is
-                passed over. With other methods, the file's baseline and primary hold only where they are among them.
+                passed over, and a table's keys go into the file's table. With other methods, the file's baseline and
+                primary hold only where they are among them.
 
         Raises:
             InputError: no such file, not of its format, or as `of`; also where `data` does not exist.
@@ -217,19 +220,36 @@ class Study(_Strict):
         if "methods" in given:
             labels = [MethodConfig.model_validate(method).label for method in given["methods"]]
             values = {k: v for k, v in values.items() if k not in ("baseline", "primary") or v in labels}
-        study = cls.of({**values, **given}, str(file), file.parent)
+        for key, value in given.items():
+            table = isinstance(value, dict) and isinstance(values.get(key), dict)
+            values = {**values, key: {**values[key], **value} if table else value}
+        study = cls.of(values, str(file), file.parent)
         if not Path(study.data).is_file():
             raise InputError(f"{file}: data: {study.data}: no such file")
         return study
+
+    @classmethod
+    def stored(cls, values: Mapping[str, Any], where: str) -> Study:
+        """A study as a run folder keeps it, to be looked at: its files and what its methods load may be gone.
+
+        Raises:
+            InputError: naming `where`, where the values are none of a study.
+        """
+        try:
+            return cls.model_validate(values, context=_STORED)
+        except ValidationError as error:
+            raise InputError(f"{where}: {'; '.join(_problem(e) for e in error.errors())}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
         return self.model_dump(mode="json")
 
     def identity(self) -> dict[str, Any]:
-        """What results depend on besides the methods: all but names, limits and what the report compares."""
-        free = {"methods", "name", "limit", "group", "measure", "baseline", "primary"}
-        return {k: v for k, v in self.to_dict().items() if k not in free}
+        """What results depend on besides the methods: all but names, limits and what is looked at afterwards."""
+        free = {"methods", "name", "limit", "group", "max_tokens", "measure", "baseline", "primary"}
+        values = {k: v for k, v in self.to_dict().items() if k not in free}
+        values["noise"] = {k: v for k, v in values["noise"].items() if not k.startswith("attention")}
+        return values
 
 
 def _problem(error: Any) -> str:
@@ -238,8 +258,3 @@ def _problem(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         message = "unknown key"
     return f"{place}: {message}" if place else message
-
-
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

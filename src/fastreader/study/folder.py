@@ -46,8 +46,9 @@ class RunFolder:
     def begin(self, study: Study, resume: bool) -> None:
         """Make the folder, or check that it is of this study; then keep the study in it.
 
-        Methods, questions (limit) and what the report compares may be added or changed between runs; everything else
-        must be as it was.
+        Methods, questions (limit) and the attention that is looked at may be added between runs. The primary contrast
+        is stated before the first answer: it cannot be changed or added later, nor the measure and the baseline under
+        it. Everything else must be as it was.
 
         Raises:
             InputError: it holds a run and `resume` is off, or a run of another study (what differs is named); or it
@@ -67,7 +68,7 @@ class RunFolder:
         scratch.replace(self.file(STUDY))
 
     def study(self) -> Study:
-        """The study it is of.
+        """The study it is of; the files it names need not be there any more.
 
         Raises:
             InputError: it is no run folder.
@@ -78,7 +79,7 @@ class RunFolder:
             values = json.loads(self.file(STUDY).read_text(encoding="utf-8"))
         except ValueError as error:
             raise InputError(f"{self.file(STUDY)}: broken JSON ({error})") from error
-        return Study.of(values, str(self.file(STUDY)))
+        return Study.stored(values, str(self.file(STUDY)))
 
     def _check(self, study: Study) -> None:
         theirs = self.study()
@@ -86,6 +87,11 @@ class RunFolder:
         if differing := [key for key in now if before.get(key) != now[key]]:
             shown = "; ".join(f"{key} was {_show(before.get(key))}, is now {_show(now[key])}" for key in differing)
             raise InputError(f"{self.path}: holds a run of another study: {shown}")
+        stated, states = _stated(theirs), _stated(study)
+        if stated != states:
+            raise InputError(
+                f"{self.path}: the primary contrast is stated before the first answer: it was {stated}, is now {states}"
+            )
         mine = {method.label: method for method in study.methods}
         for method in theirs.methods:
             if method.label not in mine:
@@ -148,6 +154,13 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
     with file.open(encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
+
+
+def _stated(study: Study) -> str:
+    """The primary contrast in words."""
+    if study.primary is None:
+        return "none"
+    return f"{study.primary} against {study.reference} by {study.measure}"
 
 
 def _show(value: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastreader.errors import FastreaderError
-from fastreader.study.cache import CachedReader
+from fastreader.study.cached_reader import CachedReader
 from fastreader.study.method import Answered
 from fastreader.sure.costs import packed_cost
 from fastreader.sure.requests import Program

@@ -12,7 +12,7 @@ from fastreader.sure.requests import Program
 from fastreader.tree import TreeStats
 
 if TYPE_CHECKING:
-    from fastreader.study.cache import CachedReader
+    from fastreader.study.cached_reader import CachedReader
     from fastreader.study.config import MethodConfig, Study
 
 NOTHING = TreeStats(0, 0, 0, 0)
@@ -20,6 +20,18 @@ NOTHING = TreeStats(0, 0, 0, 0)
 
 class NotApplicable(InputError):
     """A question lacks what a method needs; it is left out of that method's figures, and counted."""
+
+
+class OverLong(NotApplicable):
+    """A prompt that leaves no room in the context for a reply; not asked, and counted by itself.
+
+    Attributes:
+        tokens: of the prompt.
+    """
+
+    def __init__(self, message: str, tokens: int) -> None:
+        super().__init__(message)
+        self.tokens = tokens
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from fastreader.answers import contained, exact_match, f1
 from fastreader.data import Example, load_examples
@@ -17,11 +16,14 @@ from fastreader.errors import FastreaderError, InputError
 from fastreader.jsonl import ResultLog
 from fastreader.progress import track
 from fastreader.protocol import ReaderProtocol
-from fastreader.study.cache import Cache, CachedReader
+from fastreader.study.attention import keep_attention, lacks_attention
+from fastreader.study.cache import Cache
+from fastreader.study.cached_reader import CachedReader
 from fastreader.study.config import MethodConfig, Study
+from fastreader.study.digest import digest
 from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
 from fastreader.study.metering import Spent, metered
-from fastreader.study.method import Answered, Asked, NotApplicable, StudyMethod
+from fastreader.study.method import Answered, Asked, NotApplicable, OverLong, StudyMethod
 from fastreader.study.registry import make
 from fastreader.sure.batch import keyed
 from fastreader.sure.lockstep import run as run_together
@@ -41,6 +43,7 @@ class Finished:
         fresh: written by this call.
         failed: rows whose method raised an error, which they hold.
         left_out: rows of questions that lack what their method needs.
+        over_long: of those, rows whose prompt was over the reader's context.
     """
 
     folder: Path
@@ -48,6 +51,7 @@ class Finished:
     fresh: int
     failed: int
     left_out: int
+    over_long: int
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def run_study(
     ]
     total = len(examples) * len(cells) * len(study.readers)
     with ExitStack() as stack:
-        settings = {"study": _digest(study.identity())}
+        settings = {"study": digest(study.identity())}
         log = stack.enter_context(ResultLog(run.file(RESULTS), settings=settings, resume=True))
         cache = stack.enter_context(Cache(run.file(CACHE)))
         advance = stack.enter_context(track("studying", total, "answers", progress))
@@ -102,15 +106,14 @@ def run_study(
         for name in study.readers:
             writer = _Rows(log, name, advance)
             todo = [(group, [c for c in cells if writer.lacks(c, group)]) for group in _groups(examples, study.group)]
-            if not any(left for _, left in todo):
-                writer.skip(len(examples) * len(cells))
-                continue
-            reader = CachedReader((load or _loader(study))(name), cache)
+            opened = _Opened(name, load or _loader(study), cache, study.max_tokens)
             for group, left in todo:
                 writer.skip(len(group) * (len(cells) - len(left)))
-                _run_group(reader, group, left, examples, writer)
-                _keep_costs(run, name, reader)
-            _attention(study, run, reader, examples, name)
+                if left:
+                    _run_group(opened.reader, group, left, examples, writer)
+                    _keep_costs(run, name, opened.reader)
+            if lacks_attention(study, run, examples, name):
+                keep_attention(study, run, opened.reader, examples, name)
         fresh = len(log) - before
     rows = run.rows()
     if study.eor.fit:
@@ -123,6 +126,7 @@ def run_study(
         fresh,
         sum(row["error"] is not None for row in rows),
         sum(row["left_out"] is not None for row in rows),
+        sum(row["over_long"] is not None for row in rows),
     )
 
 
@@ -136,6 +140,18 @@ def questions_of(study: Study) -> list[Example]:
         raise InputError(f"study: data: {study.data}: no such file")
     examples = keyed(load_examples(study.data, limit=study.limit))
     return [replace(e, passages=list(e.passages[: study.passages])) for e in examples]
+
+
+class _Opened:
+    """A reader that is loaded when it is needed first."""
+
+    def __init__(self, name: str, load: Load, cache: Cache, max_tokens: int | None) -> None:
+        self._name, self._load, self._cache, self._max_tokens = name, load, cache, max_tokens
+
+    @functools.cached_property
+    def reader(self) -> CachedReader:
+        """It."""
+        return CachedReader(self._load(self._name), self._cache, self._max_tokens)
 
 
 class _Rows:
@@ -166,6 +182,7 @@ class _Rows:
             "f1": f1(text, right) if text is not None and right else None,
             "contained": contained(text, right) if text is not None and right else None,
             "left_out": str(outcome) if isinstance(outcome, NotApplicable) else None,
+            "over_long": outcome.tokens if isinstance(outcome, OverLong) else None,
             "error": None if isinstance(outcome, (Answered, NotApplicable)) else str(outcome),
             "tokens": {"given": spent.given, "computed": spent.computed, "new": spent.new, "calls": spent.calls},
             "seconds": round(spent.seconds, 4),
@@ -217,13 +234,6 @@ def _loader(study: Study) -> Load:
     return load
 
 
-def _attention(study: Study, run: RunFolder, reader: CachedReader, examples: Sequence[Example], name: str) -> None:
-    if study.noise.attention:
-        from fastreader.study.attention import keep_attention
-
-        keep_attention(study, run, reader, examples, name)
-
-
 def _keep_costs(run: RunFolder, name: str, reader: CachedReader) -> None:
     """Add what was spent since the last call to the run's costs."""
     costs = run.read_json(COSTS) or {}
@@ -237,8 +247,4 @@ def _keep_costs(run: RunFolder, name: str, reader: CachedReader) -> None:
 
 def _made_from(cell: _Cell, example: Example) -> str:
     passages = [[p.title, p.text, p.score, p.is_gold] for p in example.passages]
-    return _digest([example.question, example.answers, passages, cell.config.digest()])
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
+    return digest([example.question, example.answers, passages, cell.config.digest()])

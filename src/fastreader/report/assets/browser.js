@@ -14,7 +14,7 @@
     return element;
   }
 
-  const score = (row) => row.right[data.measure];
+  const score = (row) => (row.right ? row.right[data.measure] : null);
   const isRight = (row) => score(row) !== null && score(row) > 0.5;
   const isWrong = (row) => score(row) !== null && score(row) <= 0.5;
   const number = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
@@ -22,7 +22,7 @@
   for (const question of data.questions) {
     const parts = [question.id, question.question, ...question.answers];
     for (const row of question.rows) parts.push(row.answer || "");
-    for (const passage of question.passages) parts.push(passage.title, passage.text);
+    for (const passage of question.passages) parts.push(passage.title || "", passage.text);
     question.text = parts.join("\n").toLowerCase();
   }
   data.methods.forEach((name, index) => method.append(make("option", { value: String(index) }, name)));
@@ -32,26 +32,26 @@
     if (!words.every((word) => question.text.includes(word))) return false;
     const rows = method.value === "" ? question.rows : question.rows.filter((row) => row.m === Number(method.value));
     if (method.value !== "" && !rows.length) return false;
-    const base = question.rows.find((row) => row.m === data.baseline);
+    // A method is held against the baseline of its own reader.
+    const base = (row) => question.rows.find((other) => other.m === data.baselines[row.m]);
+    const against = (test, baseTest) => rows.some((row) => { const held = base(row); return test(row) && held !== undefined && held !== row && baseTest(held); });
     switch (outcome.value) {
       case "right": return rows.some(isRight);
       case "wrong": return rows.some(isWrong);
-      case "gained": return Boolean(base) && isWrong(base) && rows.some(isRight);
-      case "lost": return Boolean(base) && isRight(base) && rows.some((row) => isWrong(row));
+      case "gained": return against(isRight, isWrong);
+      case "lost": return against(isWrong, isRight);
       case "differ": return question.rows.some(isRight) && question.rows.some(isWrong);
       case "none": return rows.some((row) => row.answer === null);
       default: return true;
     }
   }
 
-  function passageName(question, entry) {
-    const index = typeof entry === "number" ? entry : entry.index;
-    const kind = typeof entry === "object" && entry.kind ? entry.kind : "";
-    if (index === undefined) return { text: `${entry.title || entry.text.slice(0, 40) + "…"} (${kind})`, gold: kind === "gold", title: entry.text };
+  function passageName(question, index) {
     const passage = question.passages[index];
-    const name = passage ? passage.title || passage.text.slice(0, 40) + "…" : `passage ${index + 1}`;
-    const gold = kind === "gold" || Boolean(passage && passage.gold);
-    return { text: `${index + 1} ${name}${kind && kind !== "gold" ? ` (${kind})` : ""}`, gold, title: passage ? passage.text : "" };
+    if (!passage) return { text: `passage ${index + 1}`, gold: false, title: "" };
+    const name = passage.title || `${passage.text.slice(0, 40)}…`;
+    const kind = passage.kind ? ` (${passage.kind})` : "";
+    return { text: `${index < question.own ? `${index + 1} ` : ""}${name}${kind}`, gold: Boolean(passage.gold), title: passage.text };
   }
 
   function chips(question, entries) {
@@ -102,21 +102,21 @@
 
   function answerOf(question, row) {
     const state = row.answer === null ? "" : isRight(row) ? " is-right" : isWrong(row) ? " is-wrong" : "";
-    const marks = row.answer === null ? "" : ` · EM ${number(row.right.em, 0)}, F1 ${number(row.right.f1)}, contained ${number(row.right.contained, 0)}`;
-    const tokens = row.tokens.given === null ? "" : ` · ${row.tokens.computed} of ${row.tokens.given} tokens`;
+    const marks = row.answer === null || !row.right ? "" : ` · EM ${number(row.right[0], 0)}, F1 ${number(row.right[1])}, contained ${number(row.right[2], 0)}`;
+    const tokens = row.tokens ? ` · ${row.tokens[0]} of ${row.tokens[1]} tokens` : "";
     const seed = row.seed === undefined ? "" : ` · seed ${row.seed}`;
     return make("div", { class: `answer${state}` },
       make("h4", {}, `${data.methods[row.m]}${seed}${marks}${tokens}`),
       make("p", {}, row.answer === null ? `${row.failed ? "failed" : "left out"}: ${row.why}` : row.answer || "(empty)"),
-      details(question, row.trace));
+      details(question, row.trace || {}));
   }
 
   function fill(body, question) {
     body.append(make("p", {}, make("span", { class: "tally" }, "Right answers: "), question.answers.join(" | ") || "unknown"));
     const only = method.value === "" ? null : Number(method.value);
-    for (const row of question.rows) if (only === null || row.m === only || row.m === data.baseline) body.append(answerOf(question, row));
-    body.append(make("details", {}, make("summary", {}, `${question.passages.length} passages, as retrieved`),
-      make("ol", { class: "passages" }, ...question.passages.map((p) =>
+    for (const row of question.rows) if (only === null || row.m === only || row.m === data.baselines[only]) body.append(answerOf(question, row));
+    body.append(make("details", {}, make("summary", {}, `${question.own} passages, as retrieved`),
+      make("ol", { class: "passages" }, ...question.passages.slice(0, question.own).map((p) =>
         make("li", {}, p.gold ? make("span", { class: "chip gold" }, "★ gold") : null, make("b", {}, p.title || ""), ` ${p.text}`)))));
   }
 

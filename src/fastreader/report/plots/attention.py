@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastreader.noise.attention import AnswerAttention
+from fastreader.noise.attention import AnswerAttention, mean_share
 from fastreader.report.figures import MAP, new_figure
 from fastreader.report.plots import Chart, Table
 from fastreader.report.study_data import Missing, StudyRun
@@ -16,54 +16,57 @@ if TYPE_CHECKING:
 
 
 def collect(run: StudyRun) -> Table:
-    """A row a layout, layer and passage: its share of the attention to all passages, mean over questions."""
+    """A row a layout, layer and passage: its share of the attention to all passages, mean over questions; None in a
+    layer that sees no passage."""
     if not run.attention:
         raise Missing("it was not asked for; attention = 20 in [noise] looks at the first 20 questions")
-    shares: dict[tuple[str, str], list[tuple[list[str], np.ndarray]]] = {}
+    shares: dict[tuple[str, str], list[tuple[list[str], AnswerAttention]]] = {}
     for row in run.attention:
-        for layout, values in row["layouts"].items():
-            found = AnswerAttention.from_dict(values)
-            shares.setdefault((row["reader"], layout), []).append((list(found.kinds), found.share))
+        if row["attention"] is not None:
+            found = AnswerAttention.from_dict(row["attention"])
+            shares.setdefault((row["reader"], row["method"]), []).append((list(found.kinds), found))
     table: Table = []
     for (reader, layout), items in shares.items():
         kinds = items[0][0]
-        same = [share for own, share in items if len(own) == len(kinds)]
+        same = [attention for own, attention in items if len(own) == len(kinds)]
         if len(kinds) < 2:
             continue  # one passage has all of it
-        mean = np.mean(same, axis=0)
+        mean = mean_share(same)
         for layer, place in np.ndindex(mean.shape):
             table.append(
                 {
                     "reader": reader,
-                    "layout": layout,
+                    "method": layout,
                     "questions": len(same),
                     "layer": layer,
                     "place": place + 1,
                     "kind": kinds[place] if all(own[place] == kinds[place] for own, _ in items) else "passage",
-                    "share": float(mean[layer, place]),
+                    "share": None if np.isnan(mean[layer, place]) else float(mean[layer, place]),
                 }
             )
     if not table:
-        raise Missing("no layout with two passages or more has an answer to look at")
+        why = next((row["error"] for row in run.attention if row["error"]), "")
+        raise Missing("no layout with two passages or more has an answer to look at" + (f" ({why})" if why else ""))
     return table
 
 
 def draw(table: Table) -> Figure:
     """A heat map a layout, layers upwards."""
-    layouts = list(dict.fromkeys((row["reader"], row["layout"]) for row in table))
+    layouts = list(dict.fromkeys((row["reader"], row["method"]) for row in table))
     across = min(4, len(layouts))
     down = -(-len(layouts) // across)
     figure = new_figure(max(4.4, 2.6 * across + 0.8), 3.6 * down)
     axes = figure.subplots(down, across, squeeze=False)
-    top = max(row["share"] for row in table)
+    top = max((row["share"] for row in table if row["share"] is not None), default=1.0)
     for axis in axes.flat[len(layouts) :]:
         axis.set_visible(False)
     for axis, key in zip(axes.flat, layouts, strict=False):
-        rows = [row for row in table if (row["reader"], row["layout"]) == key]
+        rows = [row for row in table if (row["reader"], row["method"]) == key]
         layers, places = max(r["layer"] for r in rows) + 1, max(r["place"] for r in rows)
-        cells = np.zeros((layers, places))
+        cells = np.full((layers, places), np.nan)
         for row in rows:
-            cells[row["layer"], row["place"] - 1] = row["share"]
+            if row["share"] is not None:
+                cells[row["layer"], row["place"] - 1] = row["share"]
         image = axis.imshow(cells, aspect="auto", origin="lower", cmap=MAP, vmin=0, vmax=top)
         kinds = [next(r["kind"] for r in rows if r["place"] == p) for p in range(1, places + 1)]
         axis.set_title(f"{key[1]} (n = {rows[0]['questions']})", fontsize=9)

@@ -10,7 +10,7 @@ from fastreader.eor.measures import rwr
 from fastreader.report.figures import COLOURS, INK, new_figure
 from fastreader.report.plots import Chart, Table
 from fastreader.report.plots.matrices import retrievers_or_methods
-from fastreader.report.study_data import StudyRun
+from fastreader.report.study_data import Missing, StudyRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,12 +20,15 @@ def collect(run: StudyRun) -> Table:
     """A row a pair: what `name` loses to `other`, RWR(other, name); its mean by name is MRLR."""
     matrix = retrievers_or_methods(run)
     ratios = rwr(matrix.correct)
-    return [
+    table: Table = [
         {"of": matrix.what, "name": matrix.names[j], "other": matrix.names[i], "lose_ratio": float(ratios[i, j])}
         for j in range(len(matrix.names))
         for i in range(len(matrix.names))
         if i != j and not np.isnan(ratios[i, j])
     ]
+    if not table:
+        raise Missing(f"none of the {matrix.what} got a question wrong")
+    return table
 
 
 def draw(table: Table) -> Figure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from fastreader.prompts import Template
 from fastreader.study.method import Answered, Asked, Family, NotApplicable, no_options
 from fastreader.study.methods.reading import read, template_of
 from fastreader.sure.requests import Program
-from fastreader.tree import TreeStats
+
+if TYPE_CHECKING:
+    from fastreader.reader import Reader
 
 _MOI_OPTIONS = ("bias", "order", "prune", "stop", "permutations", "max_new_tokens", "max_passages")
 _ORDER_OPTIONS = ("bias", "model", "max_new_tokens")
@@ -48,19 +50,17 @@ class Moi:
     def _program(self, asked: Asked, example: Example) -> Program[Answered]:
         if not example.passages:
             raise NotApplicable("moi: the question has no passages")
-        ranked = rerank(
-            asked.reader.tree_reader(),
-            example,
-            bias=self.bias,
-            order=self.order,
-            template=self.template,
-            seed=asked.seed,
-            **self.options,
-        )
+        from fastreader.study.asking import scoring
+
+        ranked = yield from scoring("moi", asked.reader, lambda reader: self._rank(reader, example, asked.seed))
         order = ranked.indices[: len(ranked) - ranked.tail]
         reply = yield from read(asked, example, order, self.template, self.max_new_tokens)
-        cost = TreeStats(0, ranked.cost.given, ranked.cost.computed, 0)
-        return Answered(reply, {"order": order, **_trace(ranked)}, cost)
+        return Answered(reply, {"order": order, **_trace(ranked)})
+
+    def _rank(self, reader: Reader, example: Example, seed: int) -> Ranked:
+        return rerank(
+            reader, example, bias=self.bias, order=self.order, template=self.template, seed=seed, **self.options
+        )
 
 
 def _trace(ranked: Ranked) -> dict[str, Any]:

@@ -1,0 +1,80 @@
+"""How well the retriever and the methods that reorder its passages rank the gold one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fastreader.data import Example
+from fastreader.errors import MissingExtraError
+from fastreader.report.study_data import Condition, StudyRun
+from fastreader.retrieval_measures import MEASURES, retrieval_measures
+
+RETRIEVER = "the retriever's"
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """The table of retrieval measures.
+
+    Attributes:
+        rows: for each order its name, the number of questions with gold flags, and each measure's mean.
+        left_out: questions without gold flags.
+        why_not: why there are no rows; "" where there are.
+        measures: names, as ir-measures has them.
+    """
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    left_out: int = 0
+    why_not: str = ""
+    measures: tuple[str, ...] = MEASURES
+
+
+def retrieval(run: StudyRun) -> Retrieval:
+    """Measures over the questions whose passages have gold flags, by the retriever's order and by MoI's rankings.
+
+    MoI's ranking is by utility: what it judges a passage to be worth, not the place it is read at. An `order:` method
+    that scores passages is ranked by its scores in the same way, one that does not by its reading order.
+    """
+    examples = list(run.questions.values())
+    flagged = [e for e in examples if any(p.is_gold is not None for p in e.passages)]
+    left_out = len(examples) - len(flagged)
+    if not flagged:
+        return Retrieval([], left_out, "no question has passages with gold flags")
+    try:
+        rows = [_row(RETRIEVER, flagged)]
+        for condition in run.conditions:
+            reorders = condition.spec.partition(":")[0] in ("moi", "order")
+            if reorders and (ranked := list(_ranked(run, condition))):
+                rows.append(_row(condition.label, ranked))
+    except MissingExtraError as error:
+        return Retrieval([], left_out, str(error))
+    return Retrieval(rows, left_out)
+
+
+def _row(name: str, examples: Sequence[Example]) -> dict[str, Any]:
+    found = retrieval_measures(examples)
+    return {"order": name, "questions": len(found.indices), **found.means}
+
+
+def _ranked(run: StudyRun, condition: Condition) -> Iterator[Example]:
+    """Questions with their passages in the order's ranking; the first seed's where there are several."""
+    seen: set[str] = set()
+    for row in run.of(condition):
+        example = run.questions.get(row["question_id"])
+        trace = row["trace"]
+        if example is None or row["question_id"] in seen or "order" not in trace:
+            continue
+        if all(p.is_gold is None for p in example.passages):
+            continue
+        seen.add(row["question_id"])
+        ranking = _ranking(trace, len(example.passages))
+        yield replace(example, passages=[example.passages[i] for i in ranking])
+
+
+def _ranking(trace: dict[str, Any], count: int) -> list[int]:
+    """Passages best first; those that were not scored follow as they were retrieved."""
+    scores = trace["utilities"]["utility"] if "utilities" in trace else trace.get("order_scores")
+    first = trace["order"] if scores is None else sorted(range(len(scores)), key=lambda i: -scores[i])
+    return [*first, *(i for i in range(count) if i not in set(first))]

@@ -1,0 +1,124 @@
+"""The passages of a study's noise layouts: gathered once a question, and more random ones only when a layout asks."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+from fastreader.data import Example, Passage, load_passages
+from fastreader.noise.layouts import FILL, Layout, LayoutSpec, StillFits, layout
+from fastreader.noise.materials import Materials, by_title, gather
+from fastreader.noise.room import Room
+from fastreader.noise.sources import Exhausted, Pool, RandomSource, Words
+
+_FILL_FIRST = 32  # random passages drawn for a layout that fills the context, doubled while all of them fit
+_KEPT = 64  # questions whose materials are kept; layouts of a group of questions come one after the other
+
+
+class Shelf:
+    """Materials of a study's questions under one source of random passages and one seed.
+
+    What is drawn for a question depends on the seed, its key and its hard distractors alone, and fewer passages are
+    the first of more: it does not matter which layout asks first.
+    """
+
+    def __init__(self, everything: Sequence[Example], source: str, seed: int, hard_count: int) -> None:
+        """A shelf.
+
+        Args:
+            everything: all questions of the study.
+            source: as `NoiseConfig.random`.
+            seed: of the draws.
+            hard_count: hard distractors made for each question.
+        """
+        self.everything = everything
+        self._source, self._seed, self._hard = source, seed, hard_count
+        self._kept: dict[str, Materials] = {}
+
+    def lay(self, example: Example, spec: LayoutSpec, room: Room) -> Layout:
+        """One layout of one question, with as many random passages as it takes.
+
+        Raises:
+            MissingPassages: as `layout`.
+            Exhausted: the source has not as many random passages as the layout takes.
+            InputError: as `gather` and `layout`.
+        """
+        if spec == LayoutSpec():
+            return Layout(spec.name, (), ())  # the closed book, which takes nothing
+        fits = room.fits(example.question)
+        if spec.count != FILL:
+            return layout(self._materials(example, spec.count if spec.noise == "random" else 0), spec)
+        count, most = _FILL_FIRST, math.inf
+        while True:
+            try:
+                materials = self._materials(example, count)
+            except Exhausted as error:
+                count = most = error.available
+                continue
+            try:
+                return layout(materials, spec, fits=fits)
+            except StillFits:
+                if len(materials.random) >= most:
+                    raise
+                count = 2 * len(materials.random)
+
+    @functools.cached_property
+    def _passages(self) -> list[Passage]:
+        """The pool."""
+        if self._source not in ("others", "words"):
+            return _file(self._source)
+        return list({(p.title, p.text): p for e in self.everything for p in e.passages}.values())
+
+    @functools.cached_property
+    def _random(self) -> RandomSource:
+        if self._source == "words":
+            return Words.of(self._passages, seed=self._seed)
+        return Pool(self._passages, self._seed)
+
+    @functools.cached_property
+    def _titles(self) -> dict[str, list[Passage]]:
+        return by_title(self._passages) if self._hard else {}
+
+    @functools.cached_property
+    def _others(self) -> list[Example]:
+        return [example for example in self.everything if example.answers] if self._hard else []
+
+    def _materials(self, example: Example, count: int) -> Materials:
+        """The question's materials with at least so many random passages."""
+        key = example.id if example.id is not None else example.question
+        known = self._kept.get(key)
+        if known is None or len(known.random) < count:
+            known = gather(
+                example,
+                random=self._random if count else None,
+                random_count=count,
+                titles=self._titles,
+                others=[other for other in self._others if other.id != example.id],
+                hard_count=self._hard,
+                seed=self._seed,
+            )
+            self._kept.pop(key, None)
+            self._kept[key] = known
+            if len(self._kept) > _KEPT:
+                del self._kept[next(iter(self._kept))]
+        return known
+
+
+_shelves: list[tuple[tuple[str, int, int], Shelf]] = []  # of the study that runs
+
+
+def shelf_of(everything: Sequence[Example], source: str, seed: int, hard_count: int) -> Shelf:
+    """The shelf of these; layouts of one study share it."""
+    key = (source, seed, hard_count)
+    for known, shelf in _shelves:
+        if known == key and shelf.everything is everything:
+            return shelf
+    _shelves[:] = [(k, s) for k, s in _shelves if s.everything is everything]  # only of one study at a time
+    _shelves.append((key, Shelf(everything, source, seed, hard_count)))
+    return _shelves[-1][1]
+
+
+@functools.lru_cache(maxsize=2)
+def _file(name: str) -> list[Passage]:
+    return load_passages(name)
