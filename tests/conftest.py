@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 from support import PACKAGED, byte_tokenizer, tiny_llama
 
 from fastreader.models.packaged import folder_of, is_cached
+
+# A first call loads or compiles something, and a machine may be busy: seconds are for benchmarks to judge.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 import triton
 from torch import Tensor
-from workloads import SHAPES, WORKLOADS, Shape
+from gpu_workloads import SHAPES, WORKLOADS, Shape
 
 from fastreader.ops import linear_logprob, tree_attention
 from fastreader.ops.tree_attention.plan import AttentionPlan

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from workloads import WORKLOADS
+from gpu_workloads import WORKLOADS
 
 from fastreader.ops.tree_attention.plan import AttentionPlan
 from fastreader.tree import PrefixTree

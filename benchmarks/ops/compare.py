@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from ways import Contest, Way, attention, layers, logprob
-from workloads import LAYERS, ROWS, SEED
+from op_cases import LAYERS, ROWS, SEED
 
 from fastreader.ops import extension
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from workloads import LAYERS, attention_case, head_case, linear_case
+from op_cases import LAYERS, attention_case, head_case, linear_case
 
 from fastreader.ops import extension, linear, linear_logprob, tree_attention
 from fastreader.ops.linear import prepare

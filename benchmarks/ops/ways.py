@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from workloads import SIZE, AttentionCase, attention_case, head_case, linear_case
+from op_cases import SIZE, AttentionCase, attention_case, head_case, linear_case
 
 from fastreader.ops import extension, linear_logprob, tree_attention
 from fastreader.ops.linear import linear, prepare

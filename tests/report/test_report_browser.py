@@ -96,6 +96,7 @@ def test_a_large_study_opens_fast_and_whole(browser, large):
     assert opened.locator("#count").text_content() == "300 of 300 questions"
     assert time.perf_counter() - started < 2 and said == []
     opened.locator("#list details.question > summary").first.click()
+    opened.wait_for_function("document.querySelector('#list details.question .body').innerText !== ''")
     text = opened.locator("#list details.question").first.inner_text()
     assert "Elsewhere q0 7 (random)" in text and "★" in text
     opened.locator("#method").select_option(label="noise:random:8:near")
@@ -145,6 +146,7 @@ def test_a_question_shows_how_it_was_answered(page):
     question = page.locator("#list details.question")
     assert question.locator(".body").inner_text() == ""
     question.locator("summary").first.click()
+    page.wait_for_function("document.querySelector('#list details.question .body').innerText !== ''")
     text = question.inner_text()
     assert text.startswith("<script>document.title")
     for expected in ("read in order", "utilities", "P(best)", "candidate 1", "It is the second.", "▸ R@1", "support"):

@@ -177,8 +177,8 @@ class TreeModel:
             rows, weight = rows.bfloat16(), weight.bfloat16()
         elif not (self.precision == "high" and weight.dtype == torch.bfloat16):
             weight = weight.to(rows.dtype)
-        # "exact" takes PyTorch's products and sums, as the linear layers do; the C++ head's are off by 1e-7 nats a token
-        # on average, PyTorch's by 3e-8.
+        # "exact" takes PyTorch's products and sums, as the linear layers do; the C++ head's are off by 1e-7 nats a
+        # token on average, PyTorch's by 3e-8.
         return linear_logprob_stats(
             rows,
             weight,
