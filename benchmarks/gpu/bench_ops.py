@@ -21,8 +21,8 @@ from pathlib import Path
 
 import torch
 import triton
-from torch import Tensor
 from gpu_workloads import SHAPES, WORKLOADS, Shape
+from torch import Tensor
 
 from fastreader.ops import linear_logprob, tree_attention
 from fastreader.ops.tree_attention.plan import AttentionPlan

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from op_cases import LAYERS, ROWS, SEED
 from torch import Tensor
 from ways import Contest, Way, attention, layers, logprob
-from op_cases import LAYERS, ROWS, SEED
 
 from fastreader.ops import extension
 

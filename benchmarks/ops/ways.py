@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 from op_cases import SIZE, AttentionCase, attention_case, head_case, linear_case
+from torch import Tensor
 
 from fastreader.ops import extension, linear_logprob, tree_attention
 from fastreader.ops.linear import linear, prepare

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from forests import Inputs, attention_inputs, forest, random_forest
-from tolerance import assert_as_exact_as_eager
 from gpu_workloads import SHAPES, w1
+from tolerance import assert_as_exact_as_eager
 
 from fastreader.ops import linear_logprob, linear_logprob_stats, merge_state, tree_attention
 from fastreader.ops.linear_logprob.reference import linear_logprob_reference

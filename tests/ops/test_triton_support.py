@@ -12,8 +12,8 @@ from fastreader.ops.triton_support import TARGETS, nearest_target, with_near_til
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
 
-from tile_efficiency import efficiency
 from gpu_workloads import w1, w2
+from tile_efficiency import efficiency
 
 
 def test_every_capability_has_a_target() -> None:
