@@ -8,10 +8,13 @@ from torch import Tensor
 _EAGER = 2.0  # times the error of the eager computation in the same dtype: another order of the same roundings
 
 
-def assert_as_exact_as_eager(name: str, actual: Tensor, eager: Tensor, golden: Tensor) -> None:
+def assert_as_exact_as_eager(
+    name: str, actual: Tensor, eager: Tensor, golden: Tensor, operands: Tensor | None = None
+) -> None:
     """Bound the largest error of `actual` by that of `eager`, both against the float64 `golden`.
 
-    A few units in the last place of the largest value are always allowed, since eager may be exact by luck.
+    A few units in the last place of the largest value are always allowed, since eager may be exact by luck; of the
+    largest of `operands` where the result is a difference of such.
     Where golden is infinite, actual must be the same infinity; it holds no NaN anywhere.
     """
     assert actual.shape == golden.shape, f"{name}: shape {list(actual.shape)}, expected {list(golden.shape)}"
@@ -21,7 +24,8 @@ def assert_as_exact_as_eager(name: str, actual: Tensor, eager: Tensor, golden: T
         return
     wanted = golden[finite]
     error = (actual.double()[finite] - wanted).abs().max().item()
-    unit = torch.finfo(eager.dtype).eps * max(wanted.abs().max().item(), 1.0)
+    largest = max(float(t.abs().max()) for t in (wanted, wanted if operands is None else operands))
+    unit = torch.finfo(eager.dtype).eps * max(largest, 1.0)
     eager_error = (eager.double()[finite] - wanted).abs().max().item()
     limit = _EAGER * eager_error + 2 * unit
     assert error <= limit, f"{name}: largest error {error:.3g}, allowed {limit:.3g} (eager {eager_error:.3g})"
