@@ -105,7 +105,8 @@ class Reader:
 
     def budget(self) -> int:
         """Tokens one pass computes at most by default, from the memory free now."""
-        return memory.default_budget(self._model.bytes_per_token, self._model.device)
+        model = self._model
+        return memory.default_budget(model.bytes_per_token, model.device, model.bytes_of_pass)
 
     def prompt(
         self,

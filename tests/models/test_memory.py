@@ -12,15 +12,18 @@ def test_budget_follows_free_memory(monkeypatch):
         monkeypatch.setattr(memory, "free_bytes", lambda device, n=tokens: n * 50)
         assert memory.default_budget(50, CPU) == 0.6 * tokens
         assert memory.hard_limit(50, CPU) == 0.95 * tokens
+        assert memory.hard_limit(50, CPU, bytes_of_pass=500) == 0.95 * tokens - 10
 
 
 def test_bytes_grow_with_the_model_and_fall_with_blocking():
     small, large = tiny_llama().config, tiny_llama(hidden_size=128, intermediate_size=4096).config
-    for widened in (False, True):
-        assert memory.bytes_per_token(large, torch.float32, widened) > memory.bytes_per_token(
-            small, torch.float32, widened
+    for forward in ("own", "widened", "fused"):
+        assert memory.bytes_per_token(large, torch.float32, forward) > memory.bytes_per_token(
+            small, torch.float32, forward
         )
-    assert memory.bytes_per_token(large, torch.float32, True) < memory.bytes_per_token(large, torch.float32, False)
+    own, widened, fused = (memory.bytes_per_token(large, torch.float32, f) for f in ("own", "widened", "fused"))
+    assert fused < widened < own
+    assert memory.bytes_per_token(large, torch.float32, "fused", torch.bfloat16) < fused
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,13 @@ class TreeModel:
     @property
     def bytes_per_token(self) -> int:
         """Estimated peak activation memory of a pass, in bytes a packed token."""
-        return memory.bytes_per_token(self.config, self.dtype, widened=self.why_own is None)
+        forward: memory.Forward = "own" if self.why_own else "fused" if fused.covers(self.model) else "widened"
+        return memory.bytes_per_token(self.config, self.dtype, forward, self._key_dtype())
+
+    @property
+    def bytes_of_pass(self) -> int:
+        """Estimated memory of a pass beside that of its tokens, in bytes."""
+        return memory.bytes_of_pass(self.config, self.dtype) if self.why_own is None else 0
 
     @property
     def max_length(self) -> int | None:
@@ -175,7 +181,7 @@ class TreeModel:
         rows = states[sources]
         if self.why_own is None and self.precision == "fast":
             rows, weight = rows.bfloat16(), weight.bfloat16()
-        elif not (self.precision == "high" and weight.dtype == torch.bfloat16):
+        elif not (rows.dtype == torch.float32 and weight.dtype == torch.bfloat16):
             weight = weight.to(rows.dtype)
         # "exact" takes PyTorch's products and sums, as the linear layers do; the C++ head's are off by 1e-7 nats a
         # token on average, PyTorch's by 3e-8.
@@ -186,7 +192,7 @@ class TreeModel:
             bias=None if bias is None else bias.to(rows.dtype),
             scale=self.logit_scale,
             softcap=self.logit_softcap,
-            split=self.precision == "high",
+            split=self.precision == "high" or weight.dtype != rows.dtype,  # PyTorch widens the weight block by block
             impl="torch" if self.precision == "exact" else "auto",
         )
 

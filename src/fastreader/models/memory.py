@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 _MOST = 65_536  # beyond this a larger pass multiplies no faster
 _SHARE = 0.6  # of the free memory, for the default budget
 _HARD_SHARE = 0.95  # of the free memory, for any one pass
+_ALLOCATED = 1.15  # memory taken by a tensor's size: gaps between tensors, empty slots of keys, what is not counted
+_BLOCK = 256  # tokens a thread works on
+_LOGITS = 2_000_000  # values of a block of logits
+Forward = Literal["own", "widened", "fused"]
 
 
 def free_bytes(device: torch.device) -> int:
@@ -22,34 +26,55 @@ def free_bytes(device: torch.device) -> int:
     return min(_machine_free(), _container_free())
 
 
-def bytes_per_token(config: Any, dtype: torch.dtype, widened: bool) -> int:
+def bytes_per_token(config: Any, dtype: torch.dtype, forward: Forward, operands: torch.dtype | None = None) -> int:
     """Peak activation memory of a pass, in bytes a packed token.
 
-    In both paths the residual stream and its sums, and attention: queries, keys and values as projected,
-    rotated, and in the type of the products. The feed-forward is counted where it runs over all tokens at
-    once (gate, up, activation, product; for a mixture of experts, those a token visits); in widened models
-    it runs over blocks.
+    The residual stream and its sums, and attention: queries, keys and values as projected, rotated, and in the type
+    of the products. A model's own forward also has the feed-forward over all tokens at once (gate, up, activation,
+    product; for a mixture of experts, those a token visits). A widened one runs that over blocks, and a fused one
+    everything but attention: of all tokens it holds the stream, the angles, queries, keys and values, the kernels'
+    copy of keys and values, and attention's output.
 
     Args:
         config: the text model's config.
         dtype: how weights are stored.
-        widened: whether activations are float32 and the feed-forward blocked (`models.wide`).
+        forward: "own", "widened" (activations in float32, `models.wide`), or "fused" (`models.fused`, every layer).
+        operands: type of queries, keys and values in a fused forward; float32 when None.
     """
     stored = torch.empty((), dtype=dtype).element_size()
-    size = max(stored, 4) if widened else stored
+    size = stored if forward == "own" else max(stored, 4)
     hidden = int(config.hidden_size)
     heads = int(config.num_attention_heads)
     head_size = int(getattr(config, "head_dim", None) or hidden // heads)
     key_heads = int(getattr(config, "num_key_value_heads", None) or heads)
     projected = head_size * (heads + 2 * key_heads)
+    if forward == "fused":
+        operand = torch.empty((), dtype=operands or torch.float32).element_size()
+        copies = head_size * 2 * key_heads
+        exact = hidden * size + 2 * head_size * size + (projected + copies + head_size * heads) * operand
+        return int(_ALLOCATED * exact)
     attention = projected * (2 * size + min(stored, 4)) + head_size * heads * 2 * size
-    if widened:
+    if forward == "widened":
         return 3 * hidden * size + attention
     inner = int(getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * hidden)
     experts = getattr(config, "num_experts_per_tok", None)
     if experts:
         inner = int(getattr(config, "moe_intermediate_size", None) or inner) * int(experts)
     return 3 * hidden * size + 2 * hidden * max(size, 4) + max(attention, 4 * inner * size)
+
+
+def bytes_of_pass(config: Any, dtype: torch.dtype) -> int:
+    """Memory of a pass that does not grow with its tokens: what each thread works on, and a block of logits, in bytes.
+
+    Args:
+        config: the text model's config.
+        dtype: how weights are stored.
+    """
+    hidden = int(config.hidden_size)
+    inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
+    wide = max(torch.empty((), dtype=dtype).element_size(), 4)
+    threads = torch.get_num_threads()
+    return threads * _BLOCK * (hidden + 2 * inner) * wide + _LOGITS * wide
 
 
 def key_value_bytes(config: Any, dtype: torch.dtype) -> int:
@@ -82,14 +107,14 @@ def while_writing(activation_bytes: int, key_value_bytes: int, new_tokens: int) 
     return size, -(-(activation_bytes + new_tokens * key_value_bytes) // size)
 
 
-def default_budget(bytes_a_token: int, device: torch.device) -> int:
+def default_budget(bytes_a_token: int, device: torch.device, bytes_of_pass: int = 0) -> int:
     """Tokens a pass may hold by default: what fits in a share of the free memory, within reason."""
-    return max(1, min(_MOST, int(_SHARE * free_bytes(device) / bytes_a_token)))
+    return max(1, min(_MOST, int((_SHARE * free_bytes(device) - bytes_of_pass) / bytes_a_token)))
 
 
-def hard_limit(bytes_a_token: int, device: torch.device) -> int:
+def hard_limit(bytes_a_token: int, device: torch.device, bytes_of_pass: int = 0) -> int:
     """Tokens above which a pass would not fit in the free memory at all."""
-    return max(1, int(_HARD_SHARE * free_bytes(device) / bytes_a_token))
+    return max(1, int((_HARD_SHARE * free_bytes(device) - bytes_of_pass) / bytes_a_token))
 
 
 def _machine_free() -> int:

@@ -60,6 +60,12 @@ def describe(model: Any) -> str:
     return f"fused ({', '.join(parts)})" if parts else "widened"
 
 
+def covers(model: Any) -> bool:
+    """Whether every decoder layer of a widened model runs fused."""
+    count = sum(isinstance(m, FusedLayer) for m in model.base_model.modules())
+    return count == int(model.config.get_text_config().num_hidden_layers)
+
+
 def _norm(module: nn.Module) -> FusedNorm | None:
     parameters = dict(module.named_parameters())
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
