@@ -285,9 +285,9 @@ def main() -> None:
     if arguments.write is None:
         print(table(results))
     else:
-        kept, _, last = arguments.write.read_text().rpartition("\n## ")
+        kept, _, last = arguments.write.read_text().rpartition("\n### ")
         title = last.partition("\n")[0]
-        arguments.write.write_text(f"{kept}\n## {title}\n\n{table(results)}\n")
+        arguments.write.write_text(f"{kept}\n### {title}\n\n{table(results)}\n")
 
 
 if __name__ == "__main__":
