@@ -12,6 +12,7 @@ from fastreader import __version__
 from fastreader.models.cache import cache_dir
 from fastreader.models.packaged import PACKAGED, is_cached
 from fastreader.models.precision import cpu_flags, resolve
+from fastreader.ops.layer import status as layer_status
 from fastreader.ops.linear import status as linear_status
 from fastreader.ops.linear_logprob import status as linear_logprob_status
 from fastreader.ops.row_attention import status as row_attention_status
@@ -59,6 +60,7 @@ def _operators() -> dict[str, str]:
     served = {
         "tree_attention": tree_attention_status,
         "linear": linear_status,
+        "layer_in, layer_out": layer_status,
         "linear_logprob": linear_logprob_status,
         "row_attention": row_attention_status,
         "rms_norm, rotary, gate": tokens_status,

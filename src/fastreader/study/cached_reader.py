@@ -19,6 +19,7 @@ from fastreader.study.cache import Cache
 from fastreader.study.digest import digest
 from fastreader.study.meter import Meter
 from fastreader.tree import PrefixTree, TreeStats
+from fastreader.wrapped import WrappedReader
 
 if TYPE_CHECKING:
     from fastreader.likelihood import SequenceScores
@@ -27,60 +28,27 @@ if TYPE_CHECKING:
 NOTHING = TreeStats(0, 0, 0, 0)
 
 
-class CachedReader:
+class CachedReader(WrappedReader):
     """A reader that answers out of a cache what it was asked before.
 
     It is a `ReaderProtocol`. Counts of tokens are those of all that was asked, so that they do not depend on what the
     cache holds; prompts that are texts are counted only where the reader itself counts them.
 
     Attributes:
-        name: the reader's.
         max_tokens: tokens computed in one pass at most, where a call does not say.
         total: a `Meter` of all calls.
         last: tokens given and seconds of the last call, seconds of this run alone.
     """
 
     def __init__(self, reader: ReaderProtocol, cache: Cache, max_tokens: int | None = None) -> None:
-        self.inner, self.cache, self.name = reader, cache, reader.name
+        super().__init__(reader)
+        self.cache = cache
         self.max_tokens = max_tokens
         self.total = Meter()
         self.last: tuple[int, float] = (0, 0.0)
         self._meters: list[Meter] = [self.total]
         self._identity = json.dumps(reader.describe(), sort_keys=True)
         self._tree: Reader | None = None
-
-    @property
-    def max_length(self) -> int | None:
-        """The reader's longest input, in tokens; None where it says none."""
-        return getattr(self.inner, "max_length", None)
-
-    def describe(self) -> dict[str, str]:
-        """As the reader's."""
-        return self.inner.describe()
-
-    def prompt(
-        self,
-        pieces: Sequence[str],
-        *,
-        lead: str = "",
-        system: str | None = None,
-        chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-    ) -> TextOrTokens:
-        """As the reader's."""
-        return self.inner.prompt(pieces, lead=lead, system=system, chat=chat, chat_options=chat_options)
-
-    def continuation(
-        self,
-        text: str,
-        *,
-        end: bool = False,
-        system: str | None = None,
-        chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-    ) -> TextOrTokens:
-        """As the reader's."""
-        return self.inner.continuation(text, end=end, system=system, chat=chat, chat_options=chat_options)
 
     def loglikelihood(
         self,
@@ -95,7 +63,7 @@ class CachedReader:
         options = {"kind": "loglikelihood", "token_logprobs": token_logprobs, "on_overflow": on_overflow}
 
         def ask(missing: list[Any]) -> Results[Loglikelihood]:
-            return self.inner.loglikelihood(
+            return self.reader.loglikelihood(
                 missing,
                 token_logprobs=token_logprobs,
                 on_overflow=on_overflow,
@@ -144,7 +112,7 @@ class CachedReader:
 
         def ask(missing: list[Any]) -> Results[list[Generation]]:
             texts = asked if temperature > 0 else missing
-            return self.inner.generate(texts, **settings, max_tokens=max_tokens or self.max_tokens, progress=progress)
+            return self.reader.generate(texts, **settings, max_tokens=max_tokens or self.max_tokens, progress=progress)
 
         keys = {**settings, **call, "kind": "generate"}
         items, run, seconds, passes = self._items(

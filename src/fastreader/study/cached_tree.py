@@ -17,17 +17,17 @@ class CachedTreeReader(Reader):
     """The reader behind a `CachedReader`, sharing its model and its lock."""
 
     def __init__(self, cached: CachedReader) -> None:
-        if not isinstance(cached.inner, Reader):
+        if not isinstance(cached.reader, Reader):
             raise InputError(
-                f"reader: this method needs a fastreader.Reader, got {type(cached.inner).__name__}; other readers "
+                f"reader: this method needs a fastreader.Reader, got {type(cached.reader).__name__}; other readers "
                 "serve the methods sure, eor and noise"
             )
-        self.__dict__.update(vars(cached.inner))
+        self.__dict__.update(vars(cached.reader))
         self._cached = cached
 
     def score(self, sequences: Sequence[tuple[Any, Any]], *, max_tokens: int | None = None) -> SequenceScores:
         """As `Reader.score`."""
-        inner: Any = self._cached.inner
+        inner: Any = self._cached.reader
         items, stats, seconds, passes = self._cached.scores(
             sequences, lambda missing: inner.score(missing, max_tokens=max_tokens or self._cached.max_tokens)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from fastreader.sure.requests import Keep
 from fastreader.sure.task import Readers, Task
 from fastreader.sure.types import StageCost
 from fastreader.tree import PrefixTree
+from fastreader.wrapped import WrappedReader
 
 if TYPE_CHECKING:
     from fastreader.sure.variants.method import Method
@@ -38,7 +39,7 @@ class Passages:
     prefix: tuple[int, ...]
 
 
-class KeptReader:
+class KeptReader(WrappedReader):
     """A reader that reads the passages of a group of tasks once, when it is first asked something.
 
     What it is never asked, because a journal had the replies, costs nothing. Where the keys and values do not fit in
@@ -46,14 +47,11 @@ class KeptReader:
     the memory at its end.
 
     Attributes:
-        reader: the reader.
-        name: the reader's name.
         costs: what reading the passages took for each program, by its index; as if it had run alone.
     """
 
     def __init__(self, reader: ReaderProtocol, passages: Sequence[Passages], journal: Journal | None) -> None:
-        self.reader = reader
-        self.name = reader.name
+        super().__init__(reader)
         self.costs: dict[int, StageCost] = {}
         self._passages = passages
         self._prefixes = {one.index: one.prefix for one in passages}
@@ -63,40 +61,6 @@ class KeptReader:
         for one in passages:
             if journal is not None and (told := journal.recall(one.index, _STEP, Keep(STAGE, one.prefix))):
                 self.costs[one.index] = told[1]
-
-    @property
-    def max_length(self) -> int | None:
-        """As the reader's; None where it has none."""
-        limit: int | None = getattr(self.reader, "max_length", None)
-        return limit
-
-    def describe(self) -> dict[str, str]:
-        """As the reader's."""
-        return self.reader.describe()
-
-    def prompt(
-        self,
-        pieces: Sequence[str],
-        *,
-        lead: str = "",
-        system: str | None = None,
-        chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-    ) -> TextOrTokens:
-        """As the reader's."""
-        return self.reader.prompt(pieces, lead=lead, system=system, chat=chat, chat_options=chat_options)
-
-    def continuation(
-        self,
-        text: str,
-        *,
-        end: bool = False,
-        system: str | None = None,
-        chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-    ) -> TextOrTokens:
-        """As the reader's."""
-        return self.reader.continuation(text, end=end, system=system, chat=chat, chat_options=chat_options)
 
     def loglikelihood(
         self, requests: Iterable[tuple[TextOrTokens, TextOrTokens]], **options: Any

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fastreader.errors import InputError
 from fastreader.ops import extension
+from fastreader.ops.extension import Serving
 from fastreader.ops.layer import schema as _schema  # noqa: F401  (defines the ops)
 from fastreader.ops.linear import PackedWeight
 from fastreader.ops.linear.cpu import GATE_MULTIPLE
@@ -54,6 +55,18 @@ def why_not(stream: Tensor, *weights: Weight) -> str | None:
     ):
         return "the weights are packed in different ways"
     return None
+
+
+def status() -> list[Serving]:
+    """Where these ops run, and what runs elsewhere."""
+    missing = extension.why_missing()
+    if missing:
+        return [Serving("cpu (fast, high)", "the ops it is made of", missing)]
+    best = f"C++ kernels, {extension.best_instruction_set()}; from {_ROWS_A_THREAD} tokens a thread on"
+    return [
+        Serving("cpu (fast, high)", "cpu", best),
+        Serving("exact, and other devices", "the ops it is made of", "no kernel takes them"),
+    ]
 
 
 def layer_in(
