@@ -10,6 +10,17 @@ struct Operand {
   int64_t term_stride;
 };
 
+// A product to be done: the arguments of `gemm`.
+template <typename T, int TA, int TB>
+struct Product {
+  Operand<T, TA> a;
+  int64_t lda, a_step;
+  Operand<T, TB> b;
+  float* c;
+  int64_t ldc, rows, depth;
+  bool add;
+};
+
 FR_INLINE void gemm_f32(const float* a, int64_t lda, int64_t a_step, const float* b, float* c, int64_t rows,
                           int64_t depth, bool add, int64_t ldc = kStrip) {
   constexpr int R = FR_ROWS, N = 2;
@@ -55,7 +66,51 @@ constexpr int term_of_b(int product) {
 }
 
 #if FR_AMX
-// Two by two tiles of 16 x 16 sums; registers 0..3 hold C, 4 and 5 A, 6 and 7 B.
+// Two by two tiles of 16 x 16 sums; registers 0..3 hold C, 4 and 5 A, 6 and 7 B. A block of 32 rows is begun, added to
+// for each 32 of depth, and ended, with no other product in between.
+template <int TA, int TB>
+FR_INLINE void begin_block(const Product<bf16, TA, TB>& p, int64_t row) {
+  const float* out = p.c + row * p.ldc;
+  if (p.add) {
+    _tile_loadd(0, out, p.ldc * 4);
+    _tile_loadd(1, out + 16, p.ldc * 4);
+    _tile_loadd(2, out + 16 * p.ldc, p.ldc * 4);
+    _tile_loadd(3, out + 16 * p.ldc + 16, p.ldc * 4);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+}
+
+template <int TA, int TB>
+FR_INLINE void add_to_block(const Product<bf16, TA, TB>& p, int64_t row, int64_t k) {
+#pragma GCC unroll 4
+  for (int product = 0; product < kProducts<TA, TB>; ++product) {
+    const bf16* left =
+        p.a.data + term_of_a<TA, TB>(product) * p.a.term_stride + row * p.lda + k / 32 * p.a_step;
+    const bf16* right = p.b.data + term_of_b<TA, TB>(product) * p.b.term_stride + k * kStrip;
+    _tile_loadd(6, right, kStrip * 4);
+    _tile_loadd(4, left, p.lda * 2);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, right + 32, kStrip * 4);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, left + 16 * p.lda, p.lda * 2);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+}
+
+template <int TA, int TB>
+FR_INLINE void end_block(const Product<bf16, TA, TB>& p, int64_t row) {
+  float* out = p.c + row * p.ldc;
+  _tile_stored(0, out, p.ldc * 4);
+  _tile_stored(1, out + 16, p.ldc * 4);
+  _tile_stored(2, out + 16 * p.ldc, p.ldc * 4);
+  _tile_stored(3, out + 16 * p.ldc + 16, p.ldc * 4);
+}
+
 template <int TA, int TB>
 FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Operand<bf16, TB> b, float* c,
                          int64_t rows, int64_t depth, bool add, int64_t ldc = kStrip) {
@@ -84,38 +139,11 @@ FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Opera
     _tile_stored(1, c + 16, ldc * 4);
     return;
   }
+  const Product<bf16, TA, TB> product{a, lda, a_step, b, c, ldc, rows, depth, add};
   for (int64_t row = 0; row < rows; row += 32) {
-    float* out = c + row * ldc;
-    if (add) {
-      _tile_loadd(0, out, ldc * 4);
-      _tile_loadd(1, out + 16, ldc * 4);
-      _tile_loadd(2, out + 16 * ldc, ldc * 4);
-      _tile_loadd(3, out + 16 * ldc + 16, ldc * 4);
-    } else {
-      _tile_zero(0);
-      _tile_zero(1);
-      _tile_zero(2);
-      _tile_zero(3);
-    }
-    for (int64_t k = 0; k < depth; k += 32) {
-#pragma GCC unroll 4
-      for (int product = 0; product < kProducts<TA, TB>; ++product) {
-        const bf16* left = a.data + term_of_a<TA, TB>(product) * a.term_stride + row * lda + k / 32 * a_step;
-        const bf16* right = b.data + term_of_b<TA, TB>(product) * b.term_stride + k * kStrip;
-        _tile_loadd(6, right, kStrip * 4);
-        _tile_loadd(4, left, lda * 2);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, right + 32, kStrip * 4);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, left + 16 * lda, lda * 2);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-      }
-    }
-    _tile_stored(0, out, ldc * 4);
-    _tile_stored(1, out + 16, ldc * 4);
-    _tile_stored(2, out + 16 * ldc, ldc * 4);
-    _tile_stored(3, out + 16 * ldc + 16, ldc * 4);
+    begin_block(product, row);
+    for (int64_t k = 0; k < depth; k += 32) add_to_block(product, row, k);
+    end_block(product, row);
   }
 }
 #else
@@ -170,3 +198,51 @@ FR_INLINE void gemm(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB
 #endif
   }
 }
+
+// Products done a piece at a time between other instructions: tile units work on their own, so that vector units need
+// not wait for them; elsewhere a product is one piece, done at the end. The bits are those of `gemm`.
+template <typename T, int TA, int TB>
+class Queue {
+ public:
+  FR_MEMBER void push(const Product<T, TA, TB>& product) { products_[count_++] = product; }
+
+  FR_MEMBER void step() {
+#if FR_AMX
+    if constexpr (std::is_same_v<T, bf16>) {
+      if (at_ < count_) advance();
+    }
+#endif
+  }
+
+  FR_MEMBER void finish() {
+#if FR_AMX
+    if constexpr (std::is_same_v<T, bf16>) {
+      while (at_ < count_) advance();
+    }
+#endif
+    for (; at_ < count_; ++at_) {
+      const Product<T, TA, TB>& p = products_[at_];
+      gemm<T, TA, TB>(p.a, p.lda, p.a_step, p.b, p.c, p.rows, p.depth, p.add, p.ldc);
+    }
+    at_ = count_ = 0;
+  }
+
+ private:
+#if FR_AMX
+  FR_MEMBER void advance() {
+    const Product<T, TA, TB>& p = products_[at_];
+    asm volatile("" ::: "memory"); // as in gemm_bf16
+    if (k_ == 0) begin_block(p, row_);
+    add_to_block(p, row_, k_);
+    if ((k_ += 32) < p.depth) return;
+    end_block(p, row_);
+    k_ = 0;
+    if ((row_ += 32) < p.rows) return;
+    row_ = 0;
+    ++at_;
+  }
+  int64_t row_ = 0, k_ = 0;
+#endif
+  Product<T, TA, TB> products_[2];
+  int at_ = 0, count_ = 0;
+};

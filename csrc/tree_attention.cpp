@@ -119,6 +119,7 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(
   for (int64_t b = 0; b < blocks; ++b) {
     a.key_block = std::max<int64_t>(a.key_block, a.block_stop[b] - a.block_start[b]);
   }
+  a.threads = at::get_num_threads();
   a.out = out.data_ptr();
   a.out_bf16 = dtype == at::kBFloat16;
   a.lse = return_lse ? lse.mutable_data_ptr<float>() : nullptr;

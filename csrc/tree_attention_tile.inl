@@ -13,6 +13,7 @@
 
 constexpr float kSlack = 8.0f;
 constexpr int64_t kMaxStrips = 64; // of a tile
+constexpr int64_t kRowsAStep = 8; // of weights, between two pieces of a product: both then end at about the same time
 // A lane has two totals: of the weights as rounded, by which O is divided (so that where one key has nearly all the
 // weight its rounding cancels), and for lse of the weights before rounding.
 constexpr int64_t kTotals = 2 * kStrip;
@@ -100,6 +101,28 @@ FR_INLINE void load_queries(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t f
   }
 }
 
+// Asks for the queries of a tile that this thread will probably take next, and for the place of this one's results:
+// both are spread over memory a row of a head at a time, which is too short for the machine to foresee.
+FR_INLINE void fetch_ahead(const AttentionArgs& a, int64_t tile, int64_t head) {
+  constexpr int64_t kLine = 64;
+  if (tile >= a.tiles) return;
+  const int64_t bytes = a.groups * a.size * (a.query.bf16 ? 2 : 4);
+  for (int64_t token = a.tile_start[tile]; token < a.tile_stop[tile]; ++token) {
+    const char* row = static_cast<const char*>(row_of(a.query, token, head * a.groups));
+    for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, 0, 2);
+  }
+}
+
+FR_INLINE void fetch_results(const AttentionArgs& a, int64_t tile, int64_t head) {
+  constexpr int64_t kLine = 64;
+  const int64_t item = a.out_bf16 ? 2 : 4;
+  const int64_t bytes = a.groups * a.value_size * item;
+  for (int64_t token = a.tile_start[tile]; token < a.tile_stop[tile]; ++token) {
+    const char* row = static_cast<const char*>(a.out) + (token * a.heads + head * a.groups) * a.value_size * item;
+    for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, 1, 2);
+  }
+}
+
 // Scores of keys the lanes do not see become -inf; `scores` are of one chunk.
 FR_INLINE void mask_chunk(const AttentionArgs& a, float* scores, int64_t chunk, const int32_t* place,
                           const int32_t* position) {
@@ -126,10 +149,10 @@ FR_INLINE void transform_scores(float* scores, int64_t count, float scale, float
 }
 
 // weights <- 2^(factor * s - m) as operands, for whole m; adds their sums to `total`, pair by pair of slots. `rows` is
-// a multiple of 32.
+// a multiple of 32. Products in the queue are done meanwhile.
 template <typename T, int TERMS, bool LSE>
 FR_INLINE void exponentiate(float* scores, T* weights, int64_t term_stride, int64_t rows, float factor,
-                            const float* maximum, float* total) {
+                            const float* maximum, float* total, Queue<T, TERMS, TERMS>& queue) {
   if constexpr (std::is_same_v<T, float>) {
     for (int v = 0; v < kVectors; ++v) {
       const vf m = load(maximum + v * kWidth);
@@ -154,6 +177,7 @@ FR_INLINE void exponentiate(float* scores, T* weights, int64_t term_stride, int6
     const vf spread = fill(factor), m[2] = {load(maximum), load(maximum + 16)};
     vf sum[2] = {load(total), load(total + 16)}, mass[2] = {load(total + kStrip), load(total + kStrip + 16)};
     for (int64_t r = 0; r < rows; r += 2) {
+      if (r % kRowsAStep == 0) queue.step();
       vf even[2], odd[2];
 #pragma GCC unroll 2
       for (int i = 0; i < 2; ++i) { // all of a row before it is overwritten
@@ -281,14 +305,31 @@ struct Units {
   }
 };
 
+// Keys times queries.
 template <typename T, int TERMS>
-FR_INLINE void score_unit(const AttentionArgs& a, Tile<T, TERMS>& t, const Units& units, const Unit& u, int64_t head,
-                          float* scores) {
-  const int64_t rows = u.rows(), key_term = a.key_heads * a.slots * a.padded_size;
+FR_INLINE Product<T, TERMS, TERMS> scores_of(const AttentionArgs& a, Tile<T, TERMS>& t, const Unit& u, int64_t head,
+                                             float* scores) {
   const T* keys = static_cast<const T*>(a.packed_keys) + (head * a.slots + u.start) * a.padded_size;
   const T* queries = t.queries + u.strip * a.padded_size * kStrip;
-  gemm<T, TERMS, TERMS>({keys, key_term}, a.padded_size, kStrip, {queries, t.strips * a.padded_size * kStrip}, scores,
-                        rows, a.padded_size, false);
+  return {{keys, a.key_heads * a.slots * a.padded_size}, a.padded_size, kStrip,
+          {queries, t.strips * a.padded_size * kStrip}, scores, kStrip, u.rows(), a.padded_size, false};
+}
+
+// Values times the unit's weights, added to the sums.
+template <typename T, int TERMS>
+FR_INLINE Product<T, TERMS, TERMS> sums_of(const AttentionArgs& a, Tile<T, TERMS>& t, const Unit& u, int64_t head,
+                                           const T* weights) {
+  const T* values = static_cast<const T*>(a.packed_values) + (head * a.slots + u.start) * a.padded_value_size;
+  return {{values, a.key_heads * a.slots * a.padded_value_size}, kStrip, a.padded_value_size * kStrip,
+          {weights, a.key_block * kStrip}, t.sums + u.strip * a.padded_value_size * kStrip, kStrip,
+          a.padded_value_size, u.rows(), !u.first};
+}
+
+// What the products alone do not do: scale where exponentiating does not, the soft cap, the mask.
+template <typename T, int TERMS>
+FR_INLINE void complete_scores(const AttentionArgs& a, Tile<T, TERMS>& t, const Units& units, const Unit& u,
+                               float* scores) {
+  const int64_t rows = u.rows();
   if (a.softcap > 0 || !(a.scale > 0)) transform_scores(scores, rows * kStrip, a.scale, a.softcap);
   if (u.full) return;
   for (int64_t chunk = u.start / kStrip; chunk < u.stop / kStrip; ++chunk) {
@@ -336,26 +377,17 @@ FR_INLINE void enter_segment(const AttentionArgs& a, Tile<T, TERMS>& t, const Un
 
 template <typename T, int TERMS>
 FR_INLINE void exponentiate_unit(const AttentionArgs& a, Tile<T, TERMS>& t, const Unit& u, float factor, float* scores,
-                                 T* weights) {
+                                 T* weights, Queue<T, TERMS, TERMS>& queue) {
   alignas(64) float base[kStrip]; // a lane that has seen nothing: 2^(-inf - 0) is 0
   const float* maximum = t.maximum + u.strip * kStrip;
   for (int lane = 0; lane < kStrip; ++lane) base[lane] = maximum[lane] == kMinusInfinity ? 0.0f : maximum[lane];
   float* total = t.total + u.strip * kTotals;
   const int64_t term_stride = a.key_block * kStrip;
   if (a.lse != nullptr) {
-    exponentiate<T, TERMS, true>(scores, weights, term_stride, u.rows(), factor, base, total);
+    exponentiate<T, TERMS, true>(scores, weights, term_stride, u.rows(), factor, base, total, queue);
   } else {
-    exponentiate<T, TERMS, false>(scores, weights, term_stride, u.rows(), factor, base, total);
+    exponentiate<T, TERMS, false>(scores, weights, term_stride, u.rows(), factor, base, total, queue);
   }
-}
-
-// Adds the unit's weights times its values to the sums.
-template <typename T, int TERMS>
-FR_INLINE void sum_unit(const AttentionArgs& a, Tile<T, TERMS>& t, const Unit& u, int64_t head, const T* weights) {
-  const int64_t value_term = a.key_heads * a.slots * a.padded_value_size;
-  const T* values = static_cast<const T*>(a.packed_values) + (head * a.slots + u.start) * a.padded_value_size;
-  gemm<T, TERMS, TERMS>({values, value_term}, kStrip, a.padded_value_size * kStrip, {weights, a.key_block * kStrip},
-                        t.sums + u.strip * a.padded_value_size * kStrip, a.padded_value_size, u.rows(), !u.first);
 }
 
 template <typename T, int TERMS>
@@ -428,6 +460,7 @@ void attend(const AttentionArgs& a, int64_t tile, int64_t head, int64_t part, vo
   const int64_t first = a.tile_start[tile], count = a.tile_stop[tile] - first, columns = a.padded_value_size;
   const int64_t strips = (count * a.groups + kStrip - 1) / kStrip;
   load_queries<T, TERMS>(a, t, first, count, head);
+  if (part < 0) fetch_ahead(a, tile + a.threads, head);
   for (int64_t i = 0; i < strips * kStrip; ++i) {
     t.maximum[i] = kMinusInfinity;
     t.segment[i] = -1;
@@ -442,27 +475,35 @@ void attend(const AttentionArgs& a, int64_t tile, int64_t head, int64_t part, vo
     units.highest[strip] = maximum_of(t.place + strip * kStrip, lanes);
   }
 
-  // The scores of a unit are worked out before the values of the unit before it are summed. Tile units fall asleep
-  // after some 250 ns without a product and take 300 ns to wake, so softmax is done in two parts with products between.
+  // While a unit's scores are exponentiated, the tile units sum the values of the unit before it and work out the
+  // scores of the unit after it. Besides, they fall asleep after some 250 ns without a product and take 300 ns to wake.
   const float factor = a.softcap > 0 || !(a.scale > 0) ? kLog2E : a.scale * kLog2E;
-  Unit unit, before;
-  int64_t turn = 0;
-  for (; units.next(unit); ++turn) {
+  Queue<T, TERMS, TERMS> queue;
+  Unit before{}, unit{}, after{};
+  bool more = units.next(unit);
+  if (more) queue.push(scores_of(a, t, unit, head, t.scores));
+  queue.finish();
+  for (int64_t turn = 0; more; ++turn, before = unit, unit = after) {
     float* scores = t.scores + turn % 2 * a.key_block * kStrip;
-    T* weights = t.weights_of(a, turn);
     vf best[kVectors];
-    score_unit(a, t, units, unit, head, scores);
+    complete_scores(a, t, units, unit, scores);
     greatest_scores(scores, unit.rows(), best);
-    if (turn > 0) sum_unit(a, t, before, head, t.weights_of(a, turn + 1));
+    if (turn > 0) queue.push(sums_of(a, t, before, head, t.weights_of(a, turn + 1)));
+    if (before.strip == unit.strip) queue.finish(); // its sums may be about to be scaled
     enter_segment(a, t, unit, best, outer_started);
     const int64_t rows = unit.strip * kStrip;
     raise_maximum(best, factor, t.maximum + rows, t.total + 2 * rows, t.outer_total + 2 * rows,
                   unit.first ? nullptr : t.sums + rows * columns,
                   outer_started[unit.strip] ? t.outer_sums + rows * columns : nullptr, columns);
-    exponentiate_unit(a, t, unit, factor, scores, weights);
-    before = unit;
+    more = units.next(after);
+    // After the sums in the queue: the weights that they read lie where these scores go.
+    if (more) queue.push(scores_of(a, t, after, head, t.scores + (turn + 1) % 2 * a.key_block * kStrip));
+    exponentiate_unit(a, t, unit, factor, scores, t.weights_of(a, turn), queue);
+    queue.finish();
+    if (!more) queue.push(sums_of(a, t, unit, head, t.weights_of(a, turn)));
   }
-  if (turn > 0) sum_unit(a, t, before, head, t.weights_of(a, turn + 1));
+  if (part < 0) fetch_results(a, tile, head);
+  queue.finish();
   for (int64_t strip = 0; strip < strips; ++strip) {
     if (part < 0) {
       write_strip<T, TERMS>(a, t, strip, first, count, head, !units.started[strip], outer_started[strip]);

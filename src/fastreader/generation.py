@@ -128,10 +128,9 @@ def run(
     regime = model.regimes.of(int(tree.positions[leaves[0]]) + 1)
     room = max(row.room - len(row.tokens) for row in rows)
     record = KeyValues.empty() if room > 1 else None
+    distinct, state_of = np.unique(leaves, return_inverse=True)
     with lock:
-        states = model.hidden(tree, reuse=reuse, record=record)
-    distinct, state_of = np.unique(leaves if reuse is None else reuse.state_rows(leaves), return_inverse=True)
-    states = states[torch.from_numpy(distinct).to(states.device)]  # the others' memory is free again
+        states = model.hidden(tree, reuse=reuse, record=record, rows=distinct)
     _write(model, states, state_of, rows, request)
     advance(sum(bool(row.finish) for row in rows))
     if record is None:

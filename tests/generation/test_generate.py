@@ -132,9 +132,9 @@ def test_finished_rows_leave_the_batch(tiny_reader, monkeypatch):
     widths = []
     forward = tiny_reader._model.forward
 
-    def counted(ids, positions, keys):
+    def counted(ids, positions, keys, *asked):
         widths.append(len(ids))
-        return forward(ids, positions, keys)
+        return forward(ids, positions, keys, *asked)
 
     monkeypatch.setattr(tiny_reader._model, "forward", counted)
     results = tiny_reader.generate(PROMPTS[:3], max_new_tokens=40, stop_tokens=stop)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastreader.errors import UnsupportedModelError
 from fastreader.models import fused, memory
-from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, attention_forward, layer_windows
+from fastreader.models.architecture import context_length, lm_head, logit_scale_of, refuse_unsupported
+from fastreader.models.attention import ATTENTION_NAME, KEYWORD, Asked, TreePass, attention_forward, layer_windows
 from fastreader.models.head import LogitHead
 from fastreader.models.keys import Keys, TreeKeys
 from fastreader.models.kv import KeyValues, Reuse
 from fastreader.models.precision import Precision
-from fastreader.models.rotary import RotaryRegimes, rotary_regimes
+from fastreader.models.rotary import rotary_regimes
 from fastreader.models.wide import why_not_wide, widen
 from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
-from fastreader.tree import PrefixTree
+from fastreader.tree import IntArray, PrefixTree
 
 
 class TreeModel:
@@ -136,6 +135,7 @@ class TreeModel:
         *,
         reuse: Reuse | None = None,
         record: KeyValues | None = None,
+        rows: IntArray | None = None,
     ) -> Tensor:
         """Final hidden states of the tree: [T, E], after the final norm; float32 where widened.
 
@@ -144,23 +144,40 @@ class TreeModel:
             impl: implementation of the attention op.
             reuse: tokens whose keys and values are known; the states are then those of the F fresh ones, [F, E].
             record: takes every layer's keys and values of the whole tree, to go on from it.
+            rows: int64 [R], packed indices (computed ones) whose states are wanted, in any order and also more than
+                once; the states are then theirs, [R, E].
 
         Raises:
             UnsupportedModelError: a layer asks for something the packed pass does not compute.
         """
         keys = TreeKeys(tree, self.device, reuse, record, impl)
         fresh = slice(None) if reuse is None else reuse.fresh
-        return self.forward(tree.token_ids[fresh], tree.positions[fresh], keys)
+        tokens, positions = tree.token_ids[fresh], tree.positions[fresh]
+        if rows is None:
+            return self.forward(tokens, positions, keys)
+        asked, place = np.unique(rows if reuse is None else reuse.state_rows(rows), return_inverse=True)
+        narrow = None
+        if 0 < len(asked) < len(tokens):
+            own = TreeKeys(tree, self.device, reuse, record, impl, asked)
+            narrow = Asked(torch.from_numpy(asked).to(self.device), own)
+        states = self.forward(tokens, positions, keys, narrow)
+        return states[torch.from_numpy(place if narrow is not None else asked[place]).to(self.device)]
 
     @torch.inference_mode()
-    def forward(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], keys: Keys) -> Tensor:
-        """Final hidden states [N, E] of new tokens at these positions that attend to `keys`.
+    def forward(
+        self,
+        token_ids: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int32],
+        keys: Keys,
+        asked: Asked | None = None,
+    ) -> Tensor:
+        """Final hidden states [N, E] of new tokens at these positions that attend to `keys`; [A, E] of those asked.
 
         Raises:
             UnsupportedModelError: a layer asks for something the packed pass does not compute.
         """
         device = self.device
-        state = TreePass(keys, self.windows, None if self.why_own else self.precision)
+        state = TreePass(keys, self.windows, None if self.why_own else self.precision, asked)
         arguments: dict[str, Any] = {
             "input_ids": torch.from_numpy(token_ids).to(device)[None],
             "position_ids": torch.from_numpy(positions).to(device, torch.int64)[None],
@@ -169,16 +186,14 @@ class TreeModel:
         }
         states: Tensor = self.model.base_model(**arguments).last_hidden_state
         state.check_calls(self.name)
-        return states[0]
+        return states[0] if asked is None or state.narrowed else states[0, asked.rows]
 
     @torch.inference_mode()
     def score(self, tree: PrefixTree, impl: str = "auto", *, reuse: Reuse | None = None) -> LogprobStats:
         """Log-probabilities of the tree's (source, target) pairs, and the arg-max at each source: [R] each."""
-        states = self.hidden(tree, impl, reuse=reuse)
-        sources = torch.from_numpy(tree.sources if reuse is None else reuse.state_rows(tree.sources)).to(self.device)
+        rows = self.hidden(tree, impl, reuse=reuse, rows=tree.sources)
         targets = torch.from_numpy(tree.targets).to(self.device)
         weight, bias = self.head.weight, self.head.bias
-        rows = states[sources]
         if self.why_own is None and self.precision == "fast":
             rows, weight = rows.bfloat16(), weight.bfloat16()
         elif not (rows.dtype == torch.float32 and weight.dtype == torch.bfloat16):
@@ -208,16 +223,6 @@ class TreeModel:
         return wide.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
 
 
-def context_length(config: Any, regimes: RotaryRegimes) -> int | None:
-    """Longest input in tokens a text model's config allows; None where it sets no limit."""
-    if regimes.kind == "dynamic":
-        return regimes.threshold
-    for name in ("max_position_embeddings", "n_positions"):
-        if (value := getattr(config, name, None)) is not None:
-            return int(value)
-    return None
-
-
 def register() -> None:
     """Make the packed attention known to transformers by `ATTENTION_NAME`."""
     from transformers import AttentionInterface
@@ -225,43 +230,6 @@ def register() -> None:
     AttentionInterface.register(ATTENTION_NAME, attention_forward)
 
 
-def refuse_unsupported(model: Any, name: str) -> None:
-    """Raise UnsupportedModelError for a model that cannot run on a packed tree, as far as its kind tells."""
-    from transformers import PreTrainedModel
-
-    if not isinstance(model, PreTrainedModel):
-        raise UnsupportedModelError(f"{name}: expected a transformers causal LM, got {type(model).__name__}")
-    if model.config.is_encoder_decoder:
-        raise UnsupportedModelError(f"{name}: encoder-decoder models are not supported; a causal LM is needed")
-    if getattr(model, "is_quantized", False):
-        raise UnsupportedModelError(f"{name}: quantised weights are not supported yet")
-    devices = {str(p.device) for p in model.parameters()}
-    if len(devices) > 1:
-        raise UnsupportedModelError(f"{name}: weights spread over {', '.join(sorted(devices))}; one device is needed")
-    if "position_ids" not in inspect.signature(model.base_model.forward).parameters:
-        raise UnsupportedModelError(
-            f"{name}: {type(model.base_model).__name__} takes no position_ids; ALiBi and state-space models cannot "
-            "run on a packed tree"
-        )
-
-
 def _structural_copy(model: Any) -> Any:
     shared = {id(p): p for p in model.parameters()}
     return copy.deepcopy(model, shared).eval()
-
-
-def lm_head(model: Any, name: str) -> torch.nn.Linear:
-    """The model's output embedding; UnsupportedModelError where it is no linear layer."""
-    head = model.get_output_embeddings()
-    if not isinstance(head, torch.nn.Linear):
-        raise UnsupportedModelError(f"{name}: expected a linear LM head, got {type(head).__name__}")
-    return head
-
-
-def logit_scale_of(config: Any) -> float:
-    """Factor on the logits: Cohere multiplies by `logit_scale`, Granite divides by `logits_scaling`."""
-    if (factor := getattr(config, "logit_scale", None)) is not None:
-        return float(factor)
-    if (divisor := getattr(config, "logits_scaling", None)) is not None:
-        return 1.0 / float(divisor)
-    return 1.0

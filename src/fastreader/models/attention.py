@@ -23,6 +23,19 @@ KEYWORD = "fastreader_pass"
 _HARMLESS = {"position_ids", "cache_position", "use_cache", "return_dict", "output_hidden_states", "is_causal"}
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The new tokens whose final states are asked for; the last layer need not compute the others'.
+
+    Attributes:
+        rows: int64 [A], which of the new tokens, ascending.
+        keys: what they attend to.
+    """
+
+    rows: Tensor
+    keys: Keys
+
+
 @dataclass
 class TreePass:
     """One pass of new tokens through the model, as the attention calls see it.
@@ -32,13 +45,27 @@ class TreePass:
         windows: expected window of each layer in tokens, None for full attention.
         precision: of the products: "fast" rounds queries, keys and values to bfloat16, "high" splits them,
             None and "exact" take them as they come.
+        asked: the tokens whose final states are asked for; None for all.
         calls: how often each layer called attention.
+        narrowed: whether the last layer computed those alone.
     """
 
     keys: Keys
     windows: list[int | None]
     precision: str | None = None
+    asked: Asked | None = None
     calls: dict[int, int] = field(default_factory=dict)
+    narrowed: bool = False
+
+    def narrow(self, layer: int) -> Tensor | None:
+        """For a layer that can leave rows out: those that it must compute, int64 [A], or None for all.
+
+        Its call of attention then takes queries of these alone, with keys and values of all.
+        """
+        if self.asked is None or layer != len(self.windows) - 1:
+            return None
+        self.keys, self.narrowed = self.asked.keys, True
+        return self.asked.rows
 
     def check_calls(self, model_name: str) -> None:
         """Refuse a pass in which some layer did not attend, or attended twice.

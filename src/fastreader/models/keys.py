@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fastreader.models.kv import KeyValues, Reuse
 from fastreader.ops.tree_attention import AttentionPlan, tree_attention
-from fastreader.tree import PrefixTree
+from fastreader.tree import IntArray, PrefixTree
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class TreeKeys:
         reuse: which tokens are known, or None.
         record: takes every layer's keys and values of the whole tree, or None.
         impl: implementation of the op, "auto" or by name.
+        rows: int64 [A], which of the new tokens ask; all when None.
     """
 
     def __init__(
@@ -66,14 +67,17 @@ class TreeKeys:
         reuse: Reuse | None = None,
         record: KeyValues | None = None,
         impl: str = "auto",
+        rows: IntArray | None = None,
     ) -> None:
-        fresh = None if reuse is None else reuse.fresh
-        own = tree.positions if fresh is None else tree.positions[fresh]
+        places = None if reuse is None else reuse.fresh
+        if rows is not None:
+            places = rows if places is None else places[rows]
+        own = tree.positions if places is None else tree.positions[places]
         self.until = torch.from_numpy(tree.until).to(device)
         self.positions = torch.from_numpy(tree.positions).to(device)
         self.own_positions = torch.from_numpy(own).to(device)
-        self.anchor = None if fresh is None else torch.from_numpy(fresh).to(device)
-        self.plan = AttentionPlan(tree.until, fresh, own, tree.positions)
+        self.anchor = None if places is None else torch.from_numpy(places).to(device)
+        self.plan = AttentionPlan(tree.until, places, own, tree.positions)
         self.reuse = reuse
         self.record = record
         self.impl = impl

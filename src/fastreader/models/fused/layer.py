@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fastreader.models.attention import KEYWORD, TreePass
 from fastreader.models.blocks import blocks_of
 from fastreader.models.fused.attention import Angles, FusedAttention
 from fastreader.models.fused.kernels import LayerKernels
@@ -39,7 +40,7 @@ NORM_SCHEMES = (
 
 
 class FusedLayer(nn.Module):
-    """A decoder layer; the residual stream it is given is overwritten.
+    """A decoder layer; the residual stream it is given is overwritten, save by a last layer that leaves rows out.
 
     A block goes from the norm to rotated queries while it is in cache, and from attention's output to the next
     layer's input, so that nothing wider than a query exists for all tokens at once.
@@ -69,23 +70,34 @@ class FusedLayer(nn.Module):
         self.factor = factor
 
     def forward(self, hidden_states: Tensor, position_embeddings: Angles | None = None, **others: Any) -> Tensor:
-        """[1, T, E] to the same tensor, changed; the other arguments are those of transformers' layers."""
+        """[1, T, E] to the same tensor, changed; the other arguments are those of transformers' layers.
+
+        The last layer gives [1, A, E] where the pass asks for A rows only.
+        """
         stream = hidden_states[0]
         others.pop("past_key_values", None)
-        if self.kernels is not None and self.kernels.serve(stream):
-            projected = self.kernels.before(stream, position_embeddings)
-            self.kernels.after(stream, self.self_attn.attend(*projected, **others))
-            return hidden_states
-        blocks = blocks_of(len(stream), stream.device)
-        out = self.self_attn.attend(*self._project(stream, position_embeddings, blocks), **others)
-        for block in blocks:
+        state = others.get(KEYWORD)
+        rows = state.narrow(self.self_attn.layer_idx) if isinstance(state, TreePass) else None
+        kernels = self.kernels if self.kernels is not None and self.kernels.serve(stream) else None
+        if kernels is not None:
+            query, key, value = kernels.before(stream, position_embeddings)
+        else:
+            query, key, value = self._project(stream, position_embeddings)
+        if rows is not None:
+            stream, query = stream[rows], query[rows]
+        out = self.self_attn.attend(query, key, value, **others)
+        if kernels is not None:
+            kernels.after(stream, out)
+            return stream[None]
+        for block in blocks_of(len(stream), stream.device):
             part = stream[block]
             self._add(part, self.self_attn.o_proj, out[block], self.names.after_attention)
             self._add(part, self.mlp, self._normed(part, self.names.before_feed_forward), self.names.after_feed_forward)
-        return hidden_states
+        return stream[None]
 
-    def _project(self, stream: Tensor, angles: Angles | None, blocks: list[slice]) -> Projected:
+    def _project(self, stream: Tensor, angles: Angles | None) -> Projected:
         wholes: list[Tensor] = []
+        blocks = blocks_of(len(stream), stream.device)
         for block in blocks:
             turned = None if angles is None else (angles[0][:, block], angles[1][:, block])
             parts = self.self_attn.project(self._normed(stream[block], self.names.before_attention), turned)

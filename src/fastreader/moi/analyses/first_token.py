@@ -57,8 +57,7 @@ def first_token_distances(
     model = reader._model
     for tree in reader.plan([(prompt, ()) for prompt in prompts], max_tokens):
         with reader._lock:
-            states = model.hidden(tree)[torch.from_numpy(tree.leaves).to(model.device)]
-            logits = model.logits(states)
+            logits = model.logits(model.hidden(tree, rows=tree.leaves))
         if not bool(torch.isfinite(logits).all()):
             raise NumericsError(f"{model.name}: the logits of an answer's first token are not finite")
         for i, row in zip(tree.sequence_ids.tolist(), logits.double().softmax(dim=-1), strict=True):

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fastreader.errors import ContextOverflowError, InputError, MissingExtraError
 from fastreader.models import load as loading
-from fastreader.models.adapter import context_length, lm_head, logit_scale_of, refuse_unsupported, register
+from fastreader.models.adapter import register
+from fastreader.models.architecture import context_length, lm_head, logit_scale_of, refuse_unsupported
 from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, layer_windows
 from fastreader.models.probe import probe
 from fastreader.models.rotary import rotary_regimes

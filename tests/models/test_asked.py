@@ -1,0 +1,74 @@
+"""Only the states that are asked for are computed by the last layer, and they are those of the whole pass."""
+
+import numpy as np
+import pytest
+import torch
+from support import byte_tokenizer
+from test_architectures import tiny
+
+from fastreader import Reader
+from fastreader.models import keys
+from fastreader.models.kv import KeyValues, Reuse
+from fastreader.tree import PrefixTree
+
+SEQUENCES = [
+    ([7 + i % 90 for i in range(40)] + [100 + j, 101 + j], [120 + j + k for k in range(1 + j)]) for j in range(6)
+]
+FUSED = ["Llama", "Qwen3", "Gemma2, window, caps", "Olmo2", "Granite"]
+
+
+@pytest.fixture
+def queries(monkeypatch):
+    """How many queries each call of attention took."""
+    counts = []
+    inner = keys.tree_attention
+
+    def counted(query, *others, **named):
+        counts.append(len(query))
+        return inner(query, *others, **named)
+
+    monkeypatch.setattr(keys, "tree_attention", counted)
+    return counts
+
+
+def pass_of(family, precision):
+    model = Reader.load((tiny(family), byte_tokenizer()), precision=precision)._model
+    return model, PrefixTree.build(SEQUENCES)
+
+
+def close(states, wanted):
+    torch.testing.assert_close(states, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fast", "high", "exact"])
+@pytest.mark.parametrize("family", [*FUSED, "Cohere2, window", "GPTNeoX"])
+def test_states_asked_for_are_those_of_the_whole_pass(family, precision, queries):
+    model, tree = pass_of(family, precision)
+    wanted = model.hidden(tree)
+    rows = np.array([len(tree) - 1, 3, 44, 3], dtype=np.int64)
+    queries.clear()
+    close(model.hidden(tree, rows=rows), wanted[torch.from_numpy(rows)])
+    assert queries == [len(tree)] * 2 + [3 if family in FUSED else len(tree)]
+
+
+def test_with_keys_and_values_kept_and_given():
+    model, tree = pass_of("Llama", "high")
+    record, again = KeyValues.empty(), KeyValues.empty()
+    wanted = model.hidden(tree, record=record)
+    model.hidden(tree, record=again, rows=tree.leaves)
+    for one, other in ((record.keys, again.keys), (record.values, again.values)):
+        assert len(one) == len(other)
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    known = np.arange(40, dtype=np.int64)
+    fresh = np.arange(40, len(tree), dtype=np.int64)
+    states = model.hidden(tree, reuse=Reuse(fresh, known, known, record), rows=tree.leaves)
+    close(states, wanted[torch.from_numpy(tree.leaves)])
+
+
+def test_nothing_and_everything_asked_for(queries):
+    model, tree = pass_of("Llama", "fast")
+    queries.clear()  # of the probe at loading
+    assert model.hidden(tree, rows=np.array([], dtype=np.int64)).shape == (0, 64)
+    everything = np.arange(len(tree), dtype=np.int64)[::-1].copy()
+    close(model.hidden(tree, rows=everything), model.hidden(tree).flip(0))
+    assert set(queries) == {len(tree)}
