@@ -7,7 +7,8 @@
 Inputs and masks are built beforehand; a 64 MB buffer is written before each run so that none starts with warm
 caches. The GEMM rate is measured before and after: where the two differ by more than a fifth, the machine had other
 things to do, and the run is refused unless --allow-loaded, which marks the row. An op whose tests fail is not timed
-(they run first), nor is a way whose result is wrong. Rows are appended to benchmarks/results/ops.jsonl.
+(they run first), nor is a way whose result is wrong. Memory is what a way's first run adds. Rows are appended to
+benchmarks/results/ops.jsonl.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from machine import describe  # noqa: E402
+from peak import Peak  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "ops.jsonl"
 TESTS = {"attention": "test_tree_attention_cpu.py", "logprob": "test_linear_logprob_cpu.py", "linear": "test_linear.py"}
@@ -75,9 +77,14 @@ def refuse_red_tests(op: str) -> None:
 def run(contest: Contest, options: argparse.Namespace) -> None:
     ways = {key: way for key, way in contest.ways.items() if not options.only or key in options.only}
     with torch.inference_mode():
-        for key in [key for key, way in ways.items() if not agrees(way(), contest.expected, contest.tolerance)]:
-            print(f"{key}: its result is off by more than {contest.tolerance}; not timed", file=sys.stderr)
-            del ways[key]
+        extra = {}
+        for key in list(ways):
+            with Peak() as peak:
+                got = ways[key]()
+            extra[key] = peak.bytes
+            if not agrees(got, contest.expected, contest.tolerance):
+                print(f"{key}: its result is off by more than {contest.tolerance}; not timed", file=sys.stderr)
+                del ways[key]
         loaded = os.getloadavg()[0] / (os.cpu_count() or 1) > 1 + LOAD
         before = gemm_rate()
         seconds = interleave(ways, options.rounds)
@@ -87,7 +94,7 @@ def run(contest: Contest, options: argparse.Namespace) -> None:
         sys.exit(
             f"the machine is loaded (GEMM {before:.0f} then {after:.0f} GFLOP/s); --allow-loaded runs all the same"
         )
-    report(contest, seconds, before, after, loaded, options.output)
+    report(contest, seconds, extra, before, after, loaded, options.output)
 
 
 def agrees(got: Tensor, expected: Tensor, tolerance: float) -> bool:
@@ -119,7 +126,13 @@ def gemm_rate() -> float:
 
 
 def report(
-    contest: Contest, seconds: dict[str, list[float]], before: float, after: float, loaded: bool, output: Path
+    contest: Contest,
+    seconds: dict[str, list[float]],
+    extra: dict[str, int],
+    before: float,
+    after: float,
+    loaded: bool,
+    output: Path,
 ) -> None:
     rate = max(before, after)
     print(f"{contest.name}: GEMM {before:.0f} GFLOP/s before, {after:.0f} after{', LOADED' if loaded else ''}")
@@ -128,7 +141,7 @@ def report(
         low, median, high = np.quantile(times, [0.25, 0.5, 0.75])
         done = contest.flops / median / 1e9
         spread = f"{median * 1e3:9.2f} ms [{low * 1e3:.2f}, {high * 1e3:.2f}]"
-        print(f"  {way:38s} {spread}  {done:7.0f} GFLOP/s  {done / rate:.2f}")
+        print(f"  {way:38s} {spread}  {done:7.0f} GFLOP/s  {done / rate:.2f}  {extra[way] / 1e6:5.0f} MB")
         rows.append(
             {
                 "benchmark": contest.name,
@@ -138,6 +151,7 @@ def report(
                 "quartile_3_s": high,
                 "minimum_s": min(times),
                 "rounds": len(times),
+                "extra_bytes": extra[way],
                 "useful_gflops": done,
                 "gemm_gflops_before": before,
                 "gemm_gflops_after": after,
