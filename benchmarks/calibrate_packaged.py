@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 import fastreader as fr
+from fastreader.identity import guarding
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.moi import Observations, calibrate
 from fastreader.moi.gold import gold_of
-from fastreader.moi.identity import guarding
 from fastreader.moi.probe import Probe, moved
 from fastreader.moi.shipped import file_name_of
 from fastreader.permutations import latin

@@ -31,6 +31,7 @@ from fastreader import Reader, load_examples
 from fastreader.data import Passage, load_passages
 from fastreader.eor import BM25, Answers, Dense, Document, Retrieval, Retrievers, answer, load_texts
 from fastreader.eor.answer import write_lines
+from fastreader.identity import guarding
 from fastreader.jsonl import ResultLog
 
 RETRIEVERS = ["BM25@5", "Dense@5", "BM25-80@5", "Dense-80@5", "BM25@3&Dense@3", "ReFree"]
@@ -85,7 +86,7 @@ def main() -> None:
 def settings(arguments: argparse.Namespace, reader: Reader) -> dict[str, Any]:
     """What the answers depend on; a file of answers made with others is not continued."""
     return {
-        "reader": reader.describe(),
+        "reader": guarding(reader.describe()),
         "retrievers": arguments.retrievers,
         "encoder": arguments.encoder,
         "texts": load_texts(arguments.texts).to_dict(),
@@ -142,7 +143,8 @@ def answer_all(arguments: argparse.Namespace, reader: Reader, made_with: dict[st
             found = retrievers.retrieve(todo[start : start + arguments.group])
             rows = answer(reader, found, texts=texts, max_new_tokens=arguments.max_new_tokens, keep_documents=True)
             for row in rows:
-                log.append(str(row.id), {k: v for k, v in row.to_dict().items() if k != "id"})
+                values = {k: v for k, v in row.to_dict().items() if k != "id"}
+                log.append(str(row.id), values | {"reader": reader.describe()})
             print(f"answers: {len(log)} of {len(examples)}", file=sys.stderr)
 
 
@@ -173,7 +175,8 @@ def control(arguments: argparse.Namespace, reader: Reader, made_with: dict[str, 
             )
             drawn = samples(arguments, reader, part, documents, count)
             for (name, row), in_orders, lines in zip(part, read, drawn, strict=True):
-                log.append(f"{name}/{row.id}", {"orders": in_orders.texts, "samples": lines})
+                values = {"orders": in_orders.texts, "samples": lines, "reader": reader.describe()}
+                log.append(f"{name}/{row.id}", values)
             print(f"control: {len(log)} of {len(names) * len(rows)}", file=sys.stderr)
 
 

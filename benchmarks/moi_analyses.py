@@ -24,11 +24,11 @@ from moi_folds import cluster_of
 from moi_markdown import cell
 
 from fastreader import Example, PermutationScores, Reader, Template, load_examples, score_permutations
+from fastreader.identity import guarding
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.moi import calibrate
 from fastreader.moi.analyses import first_token_distances, gold_places, mean_bias, partition_means
 from fastreader.moi.gold import gold_of
-from fastreader.moi.identity import guarding
 from fastreader.moi.outcomes import MEASURES
 from fastreader.permutations import random
 from fastreader.progress import track

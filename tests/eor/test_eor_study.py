@@ -128,6 +128,23 @@ def test_settings_hold_what_the_files_hold(study):
         eor_study.control(arguments, reader, eor_study.settings(arguments, reader))
 
 
+def test_a_run_goes_on_on_another_machine_and_not_with_another_model(study, monkeypatch):
+    arguments, reader = study
+    asked, rows = len(reader.prompts), list(iter_results(eor_analysis.control_file(arguments.output)))
+    assert all(row["reader"] == reader.describe() for row in rows)
+    eor_analysis.control_file(arguments.output).write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))
+    about = reader.describe() | {"device": "cuda:0", "forward": "other parts"}
+    monkeypatch.setattr(reader, "describe", lambda: about)
+    eor_study.control(arguments, reader, eor_study.settings(arguments, reader))
+    again = list(iter_results(eor_analysis.control_file(arguments.output)))
+    assert len(reader.prompts) > asked and len(again) == len(rows)
+    assert again[-1]["reader"] == about and again[-1]["settings"] == rows[-1]["settings"]
+    for key in ("name", "precision", "dtype", "revision"):
+        monkeypatch.setattr(reader, "describe", lambda key=key: about | {key: "another"})
+        with pytest.raises(InputError, match="made with other settings: reader"):
+            eor_study.control(arguments, reader, eor_study.settings(arguments, reader))
+
+
 def test_vectors_of_another_pool_are_not_used(study, monkeypatch):
     arguments, _ = study
     encoded = []

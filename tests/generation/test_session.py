@@ -61,7 +61,7 @@ def test_several_prefixes_and_a_split_pass(tiny_reader):
 
 
 def test_prefixes_read_in_several_passes(tiny_reader, monkeypatch):
-    """Where one pass cannot hold them all, tokens that two passes read are kept once."""
+    """Where one pass cannot hold them all, a later pass goes on from what an earlier one read."""
     prefixes = [PREFIX, PREFIX[:20] + [7] * 10, [9] * 20]
     plain = [r.logprob for r in tiny_reader.loglikelihood(REQUESTS)]
     whole = tiny_reader.plan
@@ -69,10 +69,31 @@ def test_prefixes_read_in_several_passes(tiny_reader, monkeypatch):
     size = (25 + 10 + 20) * tiny_reader._model.key_value_bytes
     kept = tiny_reader.session(*prefixes, max_bytes=size)
     monkeypatch.undo()
-    assert kept.stats.computed > 25 + 10 + 20
+    assert kept.stats.computed == 25 + 10 + 20
+    assert kept.stats.reused == 20
     assert kept.nbytes == size
     assert [r.logprob for r in kept.loglikelihood(REQUESTS)] == pytest.approx(plain, abs=1e-4)
     assert kept.loglikelihood([([9] * 20 + [5], [6])]).stats.reused == 20
+
+
+@pytest.mark.parametrize("family", SOME)
+def test_a_session_that_grows_reads_only_what_is_new(family):
+    reader = Reader.load((tiny(family), byte_tokenizer()), precision="exact")
+    plain = reader.loglikelihood(REQUESTS)
+    with reader.session(PREFIX[:12], max_bytes=35 * reader._model.key_value_bytes) as kept:
+        of_a_token = kept.nbytes / 12
+        kept.extend(PREFIX[:18], [*PREFIX[:12], 7, 8])
+        kept.extend(PREFIX)
+        assert (kept.stats.computed, kept.stats.reused) == (12 + 6 + 2 + 7, 12 + 18)
+        assert kept.nbytes == (25 + 2) * of_a_token
+        with pytest.raises(OutOfBudgetError, match="are allowed"):
+            kept.extend([9] * 9)
+        got, again = kept.loglikelihood(REQUESTS), kept.score(REQUESTS)
+    assert [r.logprob for r in got] == pytest.approx([r.logprob for r in plain], abs=1e-4)
+    assert again.logprob.tolist() == [r.logprob for r in got]
+    assert got.stats.reused == again.stats.reused == len(PREFIX) - 1
+    with pytest.raises(FastreaderError, match="closed"):
+        kept.extend([9])
 
 
 def test_pieces_are_what_prompts_start_with(tiny_reader):

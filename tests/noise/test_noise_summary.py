@@ -99,7 +99,7 @@ def test_the_tables_hold_the_numbers(rows):
 
 def test_the_figure(rows, tmp_path):
     figure = noise.plot_accuracy(noise.summarise(rows, primary=None), tmp_path / "a.svg")
-    assert [axis.get_title() for axis in figure.axes] == ["distracting passages", "random passages"]
+    assert [axis.get_xlabel() for axis in figure.axes] == ["distracting passages", "random passages"]
     lines = {line.get_label(): line for line in figure.axes[1].get_lines()}
     assert set(lines) == {"far", "mid", "near", "closed book"}
     assert list(lines["mid"].get_xdata()) == [0, 2]

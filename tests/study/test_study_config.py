@@ -53,6 +53,13 @@ def test_toml_and_yaml_say_the_same(tmp_path):
         ('methods = ["base"]\nseed = 1\nseeds = [2]', "seed and seeds are the same"),
         ('methods = ["base"]\nmeasure = "bleu"', "measure"),
         ('methods = ["base"]\n[noise]\nrandom = "pool.jsonl"', r"noise.random: .*pool.jsonl: no such file"),
+        (
+            'methods = ["eor"]\n[eor]\ntexts = "longer"',
+            r"eor\.texts: expected default, short or a \.json file, got .*longer",
+        ),
+        ('methods = ["eor"]\n[eor.texts]\noops = "x"', "texts: expected an object with some of the keys answer_lead"),
+        ('methods = [{method = "eor", texts = "t.json"}]', r"methods\.0\.texts: expected default, short"),
+        ('methods = [{method = "eor", texts = 5}]', "texts: expected default, short or a .json file, got '5'"),
         ('methods = ["base"]\n[eor.sources]\nWiki = "w.jsonl"', "eor.sources.Wiki: .*no such file"),
         ('methods = ["base"]\ntemplate = "t.toml"', "template: .*no such file"),
     ],

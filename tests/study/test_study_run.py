@@ -283,3 +283,44 @@ def test_a_voter_is_fitted_and_kept(tmp_path):
     run(fitting, tmp_path / "run")
     voter = json.loads((tmp_path / "run" / "voter.json").read_text())["scripted"]["eor"]
     assert voter["questions"] == 5 and voter["voter"]["fitted"]["retrievers"] == ["R@1", "R", "ReFree"]
+
+
+def asked_by_eor(tmp_path, folder, texts, resume=False, method="eor"):
+    """The prompts of an ensemble with these texts, two questions."""
+    reader = ScriptedReader(write)
+    more = {} if texts is None else {"texts": texts}
+    values = {"data": data(tmp_path, 2), "reader": "scripted", "methods": [method]}
+    study = Study.of({**values, "eor": {"retrievers": ["R@1", "ReFree"], **more}}, folder=tmp_path)
+    run(study, tmp_path / folder, reader, resume=resume)
+    return reader.prompts
+
+
+def test_the_ensembles_texts(tmp_path):
+    default, short = asked_by_eor(tmp_path, "default", None), asked_by_eor(tmp_path, "short", "short")
+    assert len(default) == len(short) == 4
+    assert not any("Leo Tolstoy" in prompt for prompt in default)
+    assert all("Leo Tolstoy" in prompt and prompt.endswith("Answer:") for prompt in short)
+    assert asked_by_eor(tmp_path, "named", "default") == default
+    (tmp_path / "texts.json").write_text('{"read_lead": "Look:\\n"}')
+    from_file = asked_by_eor(tmp_path, "file", "texts.json")
+    assert from_file == asked_by_eor(tmp_path, "values", {"read_lead": "Look:\n"})
+    assert [prompt.startswith("Look:\n") for prompt in from_file] == [True, False] * 2  # ReFree reads nothing
+    assert asked_by_eor(tmp_path, "own", "short", method={"method": "eor", "texts": "texts.json"}) == from_file
+
+
+def test_a_run_is_of_its_ensembles_texts(tmp_path):
+    file = tmp_path / "texts.json"
+    file.write_text('{"answer_lead": "A:"}')
+    asked_by_eor(tmp_path, "run", "texts.json")
+    own = {"method": "eor", "texts": "texts.json"}
+    asked_by_eor(tmp_path, "own", None, method=own)
+    assert asked_by_eor(tmp_path, "run", "texts.json", resume=True) == []
+    with pytest.raises(InputError, match=r"holds a run of another study: eor was .*, is now"):
+        asked_by_eor(tmp_path, "run", "short", resume=True)
+    file.write_text('{"answer_lead": "Reply:"}')
+    with pytest.raises(InputError, match=r"holds a run of another study: eor was .*A:"):
+        asked_by_eor(tmp_path, "run", "texts.json", resume=True)
+    with pytest.raises(InputError, match=r"the method 'eor' was .*A:.*, is now"):
+        asked_by_eor(tmp_path, "own", None, resume=True, method=own)
+    file.unlink()
+    assert RunFolder(tmp_path / "run").study().eor.texts["answer_lead"] == "A:"

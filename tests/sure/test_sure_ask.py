@@ -187,28 +187,38 @@ def test_how_passages_are_weighed_and_packed(run, questions, monkeypatch):
     given = {}
     whole = sure.answer_many
     monkeypatch.setattr(sure, "answer_many", lambda *a, **options: given.update(options) or whole(*a, **options))
-    options = ("--weights", "equal", "--encoder", "x", "--group", "2", "--candidates-prompt", "passages_first")
+    options = ("--weights", "equal", "--encoder", "x", "--group", "2")
     (row, *_) = json.loads(run(questions, "--method", "rerank", *options, "-f", "json").stdout)
     assert row["details"]["weights"] == [1.0]
-    assert (given["encoder"], given["group"], given["candidates_prompt"]) == ("x", 2, "passages_first")
+    assert (given["encoder"], given["group"]) == ("x", 2)
+    run(questions, "--method", "sure", "--candidates-prompt", "passages_first", "-f", "json")
+    assert given["candidates_prompt"] == "passages_first"
 
 
 @pytest.mark.parametrize(
-    ("method", "option", "value"),
+    ("method", "option", "value", "users"),
     [
-        ("moi", "--candidates", "3"),
-        ("moi", "--mode", "generate"),
-        ("moi", "--max-summary-tokens", "5"),
-        ("moi", "--shots", "file"),
-        ("sure", "--bias", "file"),
-        ("base@5", "--order", "descending"),
+        (
+            "moi",
+            "--candidates",
+            "3",
+            "sure, summaries, ranking, validity, multiple_choice, sure_few_shot, oracle, top1_",
+        ),
+        ("moi", "--mode", "generate", "sure, ranking, validity, multiple_choice, sure_few_shot, selection_inference"),
+        ("moi", "--max-summary-tokens", "5", "sure, summaries"),
+        ("moi", "--shots", "file", "sure, base, no_retrieval"),
+        ("sure", "--bias", "file", "moi\n"),
+        ("base", "--bias", "file", "moi\n"),
+        ("base@5", "--order", "descending", "moi\n"),
+        ("base", "--candidates", "3", "sure, summaries"),
+        ("chain_of_thought", "--shots", "file", "sure, base"),
+        ("sure", "--weights", "equal", "rerank, replug\n"),
+        ("rerank", "--on-overflow", "drop_passages", "sure, base"),
     ],
 )
-def test_an_option_the_method_has_no_use_for_is_refused(run, method, option, value):
-    assert (
-        f"{option}: --method {method} has no use for it"
-        in run(*ONE, "--method", method, option, value, expect=2).stderr
-    )
+def test_an_option_the_method_has_no_use_for_is_refused(run, method, option, value, users):
+    said = run(*ONE, "--method", method, option, value, expect=2).stderr
+    assert f"{option}: --method {method} has no use for it; it is for {users}" in said
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,19 @@ def test_resuming_with_other_settings_or_questions_is_refused(tmp_path):
         answers(TokenReader(**script()), [Example("Other?", [], id="q0")], output=output, resume=True)
 
 
+def test_a_run_goes_on_on_another_machine_and_not_with_another_model(tmp_path, monkeypatch):
+    output, reader = tmp_path / "out.jsonl", TokenReader(**script())
+    about = reader.describe()
+    answers(reader, examples(2), output=output)
+    there = about | {"device": "cuda:0", "forward": "other parts"}
+    monkeypatch.setattr(reader, "describe", lambda: there)
+    results = answers(reader, examples(3), output=output, resume=True)
+    assert [result.readers["all"] for result in results] == [about, about, there]
+    monkeypatch.setattr(reader, "describe", lambda: there | {"precision": "high"})
+    with pytest.raises(InputError, match="made with other settings: readers"):
+        answers(reader, examples(3), output=output, resume=True)
+
+
 def test_results_that_were_yielded_before_the_caller_stopped_are_kept(tmp_path):
     output = tmp_path / "out.jsonl"
     results = sure.answer_many(TokenReader(**script()), examples(4), group=2, output=output)

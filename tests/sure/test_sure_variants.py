@@ -49,6 +49,55 @@ def test_every_method_answers_and_survives_json(name):
     assert result.costs
 
 
+def shifted(texts):
+    """As `encoder`, each passage taken for the one before it."""
+    rows = encoder(texts)
+    return np.concatenate([rows[:1], np.roll(rows[1:], 1, axis=0)])
+
+
+def asked_what(method, **settings):
+    """All that a method asks of its reader and answers, with the settings' own echo left out."""
+    calls = []
+
+    class Recorded(TokenReader):
+        def generate(self, prompts, **options):
+            calls.append(("write", [list(p) for p in prompts], options))
+            return super().generate(prompts, **options)
+
+        def loglikelihood(self, requests, **options):
+            pairs = list(requests)
+            calls.append(("score", pairs))
+            return super().loglikelihood(pairs, **options)
+
+        def check(self, tokens):
+            """Too long is what the settings make of it."""
+
+    long = [replace(p, text=f"{p.text} {'and so on ' * 500}") for p in PASSAGES]
+    reader = Recorded(2000, write=script()["write"], score=lambda context, label: -float(len(label)))
+    defaults = {"shots": [("Who?", "He")], "encoder": encoder, "answers": ["the Nile"]}
+    result = sure.ask(reader, QUESTION, long, method=method, **{**defaults, **settings}).to_dict()
+    return calls, {k: v for k, v in result.items() if k not in ("costs", "mode", "candidates_prompt", "use")}
+
+
+@pytest.mark.parametrize("name", list(variants.METHODS))
+def test_every_method_depends_on_the_settings_it_says_it_takes_and_on_no_other(name):
+    others = {
+        "k": {"k": 3},
+        "mode": {"mode": "generate"},
+        "max_summary_tokens": {"max_summary_tokens": 7},
+        "candidates_prompt": {"candidates_prompt": "passages_first"},
+        "shots": {"shots": [("Where?", "There")]},
+        "weights": {"weights": "equal"},
+        "encoder": {"encoder": shifted},
+        "on_overflow": {"on_overflow": "drop_passages"},
+    }
+    common = {"weights": "encoder"}
+    before = asked_what(name, **common)
+    assert asked_what(name, **common) == before
+    found = {setting for setting, other in others.items() if asked_what(name, **{**common, **other}) != before}
+    assert found == set(variants.METHODS[name].takes)
+
+
 def test_base_reads_the_passages_then_task_and_question():
     result, reader = asked("base")
     (prompt,) = reader.prompts

@@ -48,8 +48,8 @@ def names() -> Mapping[str, object]:
 
 def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking) -> Iterator[Result]:
     """One after another: those that the file of results has, then the others."""
+    from fastreader.identity import guarding
     from fastreader.moi import PositionBias, answer
-    from fastreader.moi.identity import guarding
     from fastreader.prompts import Template
     from fastreader.reader import Reader
 

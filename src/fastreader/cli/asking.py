@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,6 +14,21 @@ from fastreader.errors import FastreaderError, InputError
 
 if TYPE_CHECKING:
     from fastreader.protocol import ReaderProtocol
+
+OPTIONS = {
+    "k": "--candidates",
+    "mode": "--mode",
+    "max_summary_tokens": "--max-summary-tokens",
+    "candidates_prompt": "--candidates-prompt",
+    "shots": "--shots",
+    "weights": "--weights",
+    "encoder": "--encoder",
+    "group": "--group",
+    "on_overflow": "--on-overflow",
+    "bias": "--bias",
+    "order": "--order",
+}
+"""Attributes of `Asking` that not every method has a use for, and the options they come from."""
 
 
 class Result(Protocol):
@@ -73,14 +88,14 @@ class AskMethod:
 
     Attributes:
         names: the methods it answers by; called when needed, so that nothing loads before.
-        options: what of `Asking` it has a use for, besides what every method has; with the names of the options.
+        takes: which of `OPTIONS` a method, by its name, has a use for.
         answer: gives a result for each example.
         line: a result on one line.
         explain: a result with how it came about.
     """
 
     names: Callable[[], Mapping[str, object]]
-    options: Mapping[str, str]
+    takes: Callable[[str], Collection[str]]
     answer: Callable[[ReaderProtocol, Iterator[Example], Asking], Iterator[Any]]
     line: Callable[[Any], RenderableType]
     explain: Callable[[Any], RenderableType]
@@ -92,10 +107,16 @@ def _sure_names() -> Mapping[str, object]:
     return METHODS
 
 
+def _sure_takes(method: str) -> Collection[str]:
+    from fastreader.sure.variants import METHODS
+
+    return {"group", *METHODS[method].takes}
+
+
 def _sure_answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking) -> Iterator[Result]:
     from fastreader import sure
 
-    options: dict[str, Any] = {name: getattr(asking, name) for name in _SURE_OPTIONS}
+    options: dict[str, Any] = {name: getattr(asking, name) for name in _sure_takes(asking.method.partition("@")[0])}
     if asking.shots is not None:
         options["shots"] = _shots(asking.shots)
     return sure.answer_many(
@@ -138,6 +159,10 @@ def _moi_names() -> Mapping[str, object]:
     return names()
 
 
+def _moi_takes(method: str) -> Collection[str]:
+    return ("bias", "order", "on_overflow")
+
+
 def _moi_answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking) -> Iterator[Result]:
     from fastreader.cli.ask_moi import answers
 
@@ -156,23 +181,10 @@ def _moi_explain(result: Any) -> RenderableType:
     return explain(result)
 
 
-_SURE_OPTIONS = {
-    "k": "--candidates",
-    "mode": "--mode",
-    "max_summary_tokens": "--max-summary-tokens",
-    "candidates_prompt": "--candidates-prompt",
-    "shots": "--shots",
-    "weights": "--weights",
-    "encoder": "--encoder",
-    "group": "--group",
-    "on_overflow": "--on-overflow",
-}
-_MOI_OPTIONS = {"bias": "--bias", "order": "--order", "on_overflow": "--on-overflow"}
-
 # A method of another package is one more entry.
 FAMILIES = [
-    AskMethod(_sure_names, _SURE_OPTIONS, _sure_answers, _sure_line, _sure_explain),
-    AskMethod(_moi_names, _MOI_OPTIONS, _moi_answers, _moi_line, _moi_explain),
+    AskMethod(_sure_names, _sure_takes, _sure_answers, _sure_line, _sure_explain),
+    AskMethod(_moi_names, _moi_takes, _moi_answers, _moi_line, _moi_explain),
 ]
 
 
@@ -191,8 +203,8 @@ def find_family(method: str) -> AskMethod:
 
 
 def check_options(family: AskMethod, asking: Asking) -> None:
-    """Raise InputError for an option that was given and that the method's family has no use for."""
-    for other in FAMILIES:
-        for name, option in other.options.items():
-            if name not in family.options and getattr(asking, name) is not None:
-                raise InputError(f"{option}: --method {asking.method} has no use for it")
+    """Raise InputError for an option that was given and that the method has no use for."""
+    for name, option in OPTIONS.items():
+        if getattr(asking, name) is not None and name not in family.takes(asking.method.partition("@")[0]):
+            users = [method for other in FAMILIES for method in other.names() if name in other.takes(method)]
+            raise InputError(f"{option}: --method {asking.method} has no use for it; it is for {', '.join(users)}")

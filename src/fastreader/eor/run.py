@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fastreader.data.types import Example, Passage
 from fastreader.eor import spec
-from fastreader.eor.chunks import Limits, chunks, cut, cut_all, first_words
-from fastreader.eor.plan import PK, Plan, sources_of
-from fastreader.eor.rerank import QuestionLikelihood, Scorer, rerank
+from fastreader.eor.chunks import Limits, cut, cut_all
+from fastreader.eor.plan import Plan, sources_of
+from fastreader.eor.rerank import QuestionLikelihood, Scorer
 from fastreader.eor.sources import SourceFunction, as_passage, as_source
-from fastreader.eor.spec import Concat, Node, Rerank, Source, Top
+from fastreader.eor.spec import Concat, Node, Source, Top
+from fastreader.eor.stages import Failure, Found, Stages, Values, stage_of
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import Document, Retrieval
-from fastreader.errors import FastreaderError, InputError
+from fastreader.errors import InputError
 from fastreader.protocol import ReaderProtocol
 
 logger = logging.getLogger(__name__)
@@ -26,16 +26,6 @@ PAPER = (
     "Wiki@10@CP", "SE@1@CP", "SE@4@CP", "SE@RR@10@CP", "SE@2&Wiki@5@CP", "SE@RR@5&Wiki@5@CP", "HB@RR@10@CP",
 )  # fmt: skip
 """The 15 retrievers of the paper; its pool of 16 has ReFree too."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why an expression has no passages for a question."""
-
-    reason: str
-
-
-Found = list[Passage] | Failure
 
 
 class Retrievers:
@@ -86,13 +76,10 @@ class Retrievers:
         self._plan = Plan(specs, self._sources, aliases)
         self._plan.check(reader=reader is not None, scorer=scorer is not None)
         self.names = self._plan.names
-        self.limits, self.texts = limits or Limits(), texts or Texts()
-        self.max_new_tokens = max_new_tokens
-        self._reader = reader
-        self._raise = on_error == "raise"
-        self._scorer = scorer
+        self.limits, words = limits or Limits(), texts or Texts()
         if scorer is None and reader is not None:
-            self._scorer = QuestionLikelihood(reader, self.texts)
+            scorer = QuestionLikelihood(reader, words)
+        self._stages = Stages(reader, scorer, self.limits, words, max_new_tokens, on_error == "raise")
 
     def retrieve(self, questions: Sequence[str | Example]) -> list[Retrieval]:
         """The document of every retriever for every question.
@@ -129,7 +116,7 @@ class Retrievers:
             for i, example in enumerate(examples)
         ]
 
-    def _document(self, name: str, root: Node, i: int, values: dict[Node, list[Found]]) -> Document:
+    def _document(self, name: str, root: Node, i: int, values: Values) -> Document:
         found = values[root][i]
         if isinstance(found, Failure):
             return Document(name, failure=found.reason)
@@ -141,8 +128,8 @@ class Retrievers:
         notes = [f"{source} returned nothing" for source in nothing]
         return Document(name, cut_all(found, self.limits.document), notes=notes)
 
-    def _evaluate(self, questions: list[str]) -> dict[Node, list[Found]]:
-        values: dict[Node, list[Found]] = {}
+    def _evaluate(self, questions: list[str]) -> Values:
+        values: Values = {}
         waiting = list(self._plan.nodes)
         while waiting:
             ready = [node for node in waiting if all(child in values for child in spec.children(node))]
@@ -151,13 +138,13 @@ class Retrievers:
                 ready = cheap
                 values.update({node: self._cheap(node, questions, values) for node in cheap})
             else:
-                kind = min(map(_stage, costly))
-                ready = [node for node in costly if _stage(node) == kind]
-                values.update(_STAGES[kind](self, ready, questions, values))
+                first = min(map(stage_of, costly))
+                ready = [node for node in costly if stage_of(node) == first]
+                values.update(self._stages.run(ready, questions, values))
             waiting = [node for node in waiting if node not in ready]
         return values
 
-    def _cheap(self, node: Node, questions: list[str], values: dict[Node, list[Found]]) -> list[Found]:
+    def _cheap(self, node: Node, questions: list[str], values: Values) -> list[Found]:
         if isinstance(node, Source):
             if node.name == spec.REFREE:
                 return [[] for _ in questions]
@@ -181,75 +168,13 @@ class Retrievers:
             try:
                 out.append([as_passage(item) for item in self._sources[name](question) or ()])
             except Exception as error:
-                if self._raise:
+                if self._stages.strict:
                     raise
                 out.append(Failure(f"{name} failed: {type(error).__name__}: {error}"))
         failures = [found for found in out if isinstance(found, Failure)]
         if failures:
             logger.warning("%d of %d questions: %s", len(failures), len(out), failures[0].reason)
-        return self._noted(name, out)
-
-    def _noted(self, name: str, found: list[Found]) -> list[Found]:
-        """Say how often a source returned nothing, or raise."""
-        if nothing := sum(passages == [] for passages in found):
-            reason = self._failed(f"{name} returned nothing")
-            logger.warning("%d of %d questions: %s", nothing, len(found), reason)
-        return found
-
-    def _write(
-        self, nodes: list[Node], questions: list[str], values: dict[Node, list[Found]]
-    ) -> dict[Node, list[Found]]:
-        """PK: the reader writes a document for each question."""
-        reader = self._needed_reader()
-        prompts = [reader.prompt([self.texts.write.format(question=q.strip())]) for q in questions]
-        written = reader.generate(prompts, max_new_tokens=self.max_new_tokens)
-        texts = [generated[0].text.strip() for generated in written]
-        return {nodes[0]: self._noted(PK, [[Passage(text, id=PK)] if text else [] for text in texts])}
-
-    def _rank(
-        self, nodes: list[Node], questions: list[str], values: dict[Node, list[Found]]
-    ) -> dict[Node, list[Found]]:
-        """@RR: chunks of all nodes and questions in one call of the scorer."""
-        assert self._scorer is not None
-        jobs = []
-        out: dict[Node, list[Found]] = {node: list(values[spec.children(node)[0]]) for node in nodes}
-        for node, found in out.items():
-            jobs += [(node, i, passages) for i, passages in enumerate(found) if not isinstance(passages, Failure)]
-        split = [[piece for p in passages for piece in chunks(p, self.limits.chunk)] for _, _, passages in jobs]
-        ranked = rerank(self._scorer, [questions[i] for _, i, _ in jobs], split)
-        for (node, i, _), passages in zip(jobs, ranked, strict=True):
-            out[node][i] = passages
-        return out
-
-    def _compress(
-        self, nodes: list[Node], questions: list[str], values: dict[Node, list[Found]]
-    ) -> dict[Node, list[Found]]:
-        """@CP: summaries of all nodes and questions in one generation."""
-        reader, texts, limit = self._needed_reader(), self.texts, self.limits.summary
-        out: dict[Node, list[Found]] = {node: list(values[spec.children(node)[0]]) for node in nodes}
-        jobs, prompts = [], []
-        for node, rows in out.items():
-            for i, found in enumerate(rows):
-                if isinstance(found, Failure) or not found:
-                    continue
-                query = texts.compress_query.format(question=questions[i].strip(), words=limit)
-                pieces = [texts.of(p) for p in cut_all(found, self.limits.document)]
-                jobs.append((node, i))
-                prompts.append(reader.prompt([query, *pieces, texts.compress_end]))
-        written = reader.generate(prompts, max_new_tokens=self.max_new_tokens) if prompts else []
-        for (node, i), generated in zip(jobs, written, strict=True):
-            text = first_words(generated[0].text.strip(), limit)
-            out[node][i] = [Passage(text, id="CP")] if text else Failure(self._failed("the reader's summary is empty"))
-        return out
-
-    def _failed(self, reason: str) -> str:
-        if self._raise:
-            raise FastreaderError(reason)
-        return reason
-
-    def _needed_reader(self) -> ReaderProtocol:
-        assert self._reader is not None  # `Plan.check` saw to it
-        return self._reader
+        return self._stages.noted(name, out)
 
 
 def _join(parts: Iterable[Found]) -> Found:
@@ -259,11 +184,3 @@ def _join(parts: Iterable[Found]) -> Found:
             return part
         joined += part
     return joined
-
-
-def _stage(node: Node) -> int:
-    return 0 if isinstance(node, Source) else 1 if isinstance(node, Rerank) else 2
-
-
-_Stage = Callable[[Retrievers, list[Node], list[str], dict[Node, list[Found]]], dict[Node, list[Found]]]
-_STAGES: tuple[_Stage, ...] = (Retrievers._write, Retrievers._rank, Retrievers._compress)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,28 +123,35 @@ Question: {question}
 SHORT = Texts(read_question=_EXAMPLES, bare_question=_EXAMPLES, answer_lead="Answer:")
 """Three examples of short answers, and the answer begun: for small readers, which write sentences without them."""
 
-_NAMED = {"default": Texts(), "short": SHORT}
+NAMED = {"default": Texts(), "short": SHORT}
+"""Texts by name."""
 
 
-def load_texts(found: str | os.PathLike[str]) -> Texts:
-    """Texts by name, or from a file.
+def load_texts(found: str | os.PathLike[str] | Mapping[str, Any]) -> Texts:
+    """Texts by name, from a file, or from their values.
 
     Args:
-        found: "default", "short" (`SHORT`), or a .json file with some of the attributes of `Texts`; the others are
-            the default ones.
+        found: "default", "short" (`SHORT`), or a .json file with some of the attributes of `Texts`, or these
+            themselves; the others are the default ones.
 
     Raises:
-        InputError: neither, or texts that `Texts` refuses.
+        InputError: none of these, or texts that `Texts` refuses.
     """
-    if str(found) in _NAMED:
-        return _NAMED[str(found)]
-    known = {item.name for item in dataclasses.fields(Texts)}
+    if isinstance(found, Mapping):
+        return _from_values(found, "")
+    if str(found) in NAMED:
+        return NAMED[str(found)]
     try:
         values = json.loads(Path(found).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"texts: expected {', '.join(_NAMED)} or a .json file, got {str(found)!r}") from error
+    except (OSError, TypeError) as error:
+        raise InputError(f"texts: expected {', '.join(NAMED)} or a .json file, got {str(found)!r}") from error
     except ValueError as error:
         raise InputError(f"texts: {found}: not JSON ({error})") from error
-    if not isinstance(values, dict) or not values.keys() <= known:
-        raise InputError(f"texts: {found}: expected an object with some of the keys {', '.join(sorted(known))}")
+    return _from_values(values, f"{found}: ")
+
+
+def _from_values(values: Any, where: str) -> Texts:
+    known = {item.name for item in dataclasses.fields(Texts)}
+    if not isinstance(values, Mapping) or not values.keys() <= known:
+        raise InputError(f"texts: {where}expected an object with some of the keys {', '.join(sorted(known))}")
     return Texts(**values)

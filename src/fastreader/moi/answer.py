@@ -90,11 +90,11 @@ def answer(
             one the order is descending, and `note` says so.
         candidates: answers to choose from, in place of the example's; none: the answer is written greedily.
         max_new_tokens: tokens written at most.
-        question, passages, bias, order, max_passages, permutations, prune, template, stop, seed, on_overflow,
-            max_tokens: as for `rerank`.
+        question, passages, bias, order, max_passages: as for `rerank`.
+        permutations, prune, template, stop, seed, on_overflow, max_tokens: as for `rerank`.
 
     Raises:
-        As `rerank`.
+        InputError, ContextOverflowError: as `rerank`.
     """
     asked = as_example(question, passages)
     reads = replace(asked, passages=asked.passages[: max(max_passages, 1)])

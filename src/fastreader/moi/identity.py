@@ -18,11 +18,3 @@ def differing(
         ("template", template, other_template),
     )
     return [f"{name}: {ours} {a!r}, {theirs} {b!r}" for name, a, b in pairs if a and b and a != b]
-
-
-def guarding(reader: Mapping[str, str]) -> dict[str, str]:
-    """Of `Reader.describe` what a run may not change when it goes on: name, dtype and precision.
-
-    Device and path of the forward change results by rounding alone; they belong into the rows.
-    """
-    return {name: reader[name] for name in ("name", "dtype", "precision") if name in reader}

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastreader.errors import MissingExtraError
+from fastreader.drawing import COLOURS, new_figure
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from fastreader.moi.types import PositionBias
 
 
-def plot_bias(bias: PositionBias, path: str | os.PathLike[str] | None = None) -> Any:
-    """The bias by place with its intervals; returns a matplotlib Figure, and writes it to `path` when given.
+def plot_bias(bias: PositionBias, path: str | os.PathLike[str] | None = None) -> Figure:
+    """The bias by place with its intervals; writes it to `path` when given.
 
     Raises:
         MissingExtraError: matplotlib is not installed (the extra "plot").
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot") from error
-    figure = Figure(figsize=(max(3.2, 0.45 * bias.length + 1.6), 2.8), layout="constrained")
+    figure = new_figure(max(3.2, 0.45 * bias.length + 1.6), 2.8)
     axes = figure.subplots()
     places = np.arange(1, bias.length + 1)
     below, above = bias.bias - bias.intervals[:, 0], bias.intervals[:, 1] - bias.bias
     axes.axhline(0.0, color="0.7", linewidth=0.8)
-    axes.errorbar(places, bias.bias, yerr=np.maximum([below, above], 0.0), fmt="o-", capsize=3, color="#1f5a96")
+    axes.errorbar(places, bias.bias, yerr=np.maximum([below, above], 0.0), fmt="o-", capsize=3, color=COLOURS[0])
     axes.set_xticks(places)
     axes.set_xlabel("place in reading order")
     axes.set_ylabel("position bias (unit norm)")

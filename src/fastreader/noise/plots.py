@@ -1,4 +1,4 @@
-"""Figures of a noise study; they need matplotlib (extra `plot`)."""
+"""Figures of a noise study, out of tables or out of its results; they need matplotlib (extra `plot`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader.errors import InputError, MissingExtraError
+from fastreader.drawing import COLOURS, INK, MAP, MARKERS, new_figure
+from fastreader.errors import InputError
 from fastreader.noise.attention import AnswerAttention, FloatArray
 from fastreader.noise.layouts import POSITIONS, LayoutSpec
 from fastreader.noise.summary import NoiseSummary
@@ -17,14 +18,11 @@ from fastreader.noise.summary import NoiseSummary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which colour-blind readers tell apart; markers tell the lines apart without colour.
-_STYLES = {"far": ("#0072B2", "o", "-"), "mid": ("#D55E00", "s", "--"), "near": ("#009E73", "^", "-.")}
+Rows = list[dict[str, Any]]
 
 
 def plot_accuracy(summary: NoiseSummary, path: str | os.PathLike[str] | None = None) -> Figure:
-    """Accuracy against the number of other passages, a panel a kind, a line a position, with intervals.
-
-    The dotted line is the closed book, the point at 0 the gold passage alone.
+    """Accuracy against the number of other passages, as `draw_accuracy` draws it.
 
     Args:
         summary: the study.
@@ -34,58 +32,65 @@ def plot_accuracy(summary: NoiseSummary, path: str | os.PathLike[str] | None = N
         InputError: the study has no layout of gold and others.
         MissingExtraError: matplotlib is not installed.
     """
-    kinds = list(
-        dict.fromkeys(
-            spec.noise for c in summary.comparison.conditions if (spec := LayoutSpec.parse(c.name)).gold and spec.noise
-        )
-    )
-    if not kinds:
+    rows = []
+    for condition in summary.comparison.conditions:
+        spec, found = LayoutSpec.parse(condition.name), condition.bootstrap
+        if spec.gold or condition.name == "closed_book":
+            rows.append(accuracy_row(spec) | {"accuracy": found.estimate, "low": found.low, "high": found.high})
+    if not any(row["others"] for row in rows):
         raise InputError("plot_accuracy: the study has no layout of the gold passage and others")
-    figure = new_figure(4.5 * len(kinds), 3.6)
-    axes = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
-    for axis, kind in zip(axes, kinds, strict=True):
-        for position in POSITIONS:
-            _line(axis, summary, kind, position)
-        for condition in summary.comparison.conditions:
-            if condition.name == "closed_book":
-                axis.axhline(condition.bootstrap.estimate, color="#555555", linestyle=":", label="closed book")
-        axis.set(title=f"{kind} passages", xlabel="passages besides the gold one")
-        axis.grid(alpha=0.3)
+    return _written(draw_accuracy(rows), path)
+
+
+def accuracy_row(spec: LayoutSpec, reader: str = "") -> dict[str, Any]:
+    """What `draw_accuracy` asks of a layout, but its accuracy."""
+    return {
+        "layout": spec.name,
+        "reader": reader,
+        "others": spec.noise,
+        "count": spec.count if spec.count >= 0 else None,
+        "position": spec.position,
+    }
+
+
+def draw_accuracy(rows: Rows) -> Figure:
+    """A panel a kind and reader, a line a position with its interval; gold alone is the point at 0.
+
+    The dotted line is the closed book.
+
+    Args:
+        rows: a layout each: what `accuracy_row` gives, with accuracy, low and high.
+    """
+    panels = list(dict.fromkeys((row["others"], row["reader"]) for row in rows if row["others"]))
+    readers = {row["reader"] for row in rows}
+    figure = new_figure(max(5.2, 3.6 * len(panels)), 3.4)
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axis, (kind, reader) in zip(axes, panels, strict=True):
+        own = [row for row in rows if row["reader"] == reader]
+        for index, position in enumerate(POSITIONS):
+            _line(axis, own, kind, position, index)
+        for row in own:
+            if row["layout"] == "closed_book":
+                axis.axhline(row["accuracy"], color=INK, linestyle=":", label="closed book")
+        axis.set(xlabel=f"{kind} passages", title=reader if len(readers) > 1 else "")
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.grid(axis="y")
     axes[0].set(ylabel="accuracy", ylim=(0, None))
     axes[-1].legend(title="gold passage")
-    if path is not None:
-        figure.savefig(path, dpi=150)
     return figure
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """A figure of its own, in inches, that no global state holds on to.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot") from error
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _line(axis: Any, summary: NoiseSummary, kind: str, position: str) -> None:
-    points = []
-    for condition in summary.comparison.conditions:
-        spec = LayoutSpec.parse(condition.name)
-        if condition.name == "gold":
-            points.append((0, condition.bootstrap))
-        elif (spec.noise, spec.position) == (kind, position) and spec.count > 0:
-            points.append((spec.count, condition.bootstrap))
-    if len(points) < 2:
+def _line(axis: Any, rows: Rows, kind: str, position: str, index: int) -> None:
+    found = [r for r in rows if r["others"] == kind and r["position"] == position and r["count"] is not None]
+    if not found:
         return
-    points.sort(key=lambda point: point[0])
-    counts, intervals = [n for n, _ in points], [i for _, i in points]
-    colour, marker, style = _STYLES[position]
-    axis.plot(counts, [i.estimate for i in intervals], color=colour, marker=marker, linestyle=style, label=position)
-    axis.fill_between(counts, [i.low for i in intervals], [i.high for i in intervals], color=colour, alpha=0.15, lw=0)
+    alone = [{**row, "count": 0} for row in rows if row["layout"] == "gold"]
+    found = sorted([*alone, *found], key=lambda row: row["count"])
+    counts, colour = [row["count"] for row in found], COLOURS[index]
+    values, low, high = ([row[key] for row in found] for key in ("accuracy", "low", "high"))
+    style = ("-", "--", "-.")[index]
+    axis.plot(counts, values, marker=MARKERS[index], color=colour, linestyle=style, label=position)
+    axis.fill_between(counts, low, high, color=colour, alpha=0.15, lw=0)
 
 
 def plot_heat_map(
@@ -106,17 +111,29 @@ def plot_heat_map(
     """
     if not shares or any(share.shape[1] != len(kinds[name]) for name, share in shares.items()):
         raise InputError("plot_heat_map: expected at least one layout, and one kind a passage")
-    figure = new_figure(max(4.0, 3.4 * len(shares)), 4.2)
-    axes = figure.subplots(1, len(shares), squeeze=False)[0]
-    top = max(float(share.max()) for share in shares.values())
-    for axis, (name, share) in zip(axes, shares.items(), strict=True):
-        image = axis.imshow(share, aspect="auto", cmap="cividis", vmin=0.0, vmax=top, origin="lower")
-        axis.set(title=name, xlabel="passage, in reading order")
-        axis.set_xticks(range(share.shape[1]), [kind[:4] for kind in kinds[name]], rotation=90)
-    axes[0].set_ylabel("layer")
-    figure.colorbar(image, ax=list(axes), label="share of attention")
-    if path is not None:
-        figure.savefig(path, dpi=150)
+    return _written(draw_attention([(name, share, kinds[name]) for name, share in shares.items()]), path)
+
+
+def draw_attention(maps: Sequence[tuple[str, FloatArray, Sequence[str]]]) -> Figure:
+    """Heat maps, four a row, layers upwards, all with one scale.
+
+    Args:
+        maps: title, shares [layers, passages] with NaN where a layer sees no passage, and the passages' kinds.
+    """
+    across = min(4, len(maps))
+    down = -(-len(maps) // across)
+    figure = new_figure(max(4.4, 2.6 * across + 0.8), 3.6 * down)
+    axes = figure.subplots(down, across, squeeze=False)
+    top = max((float(np.nanmax(cells)) for _, cells, _ in maps if not np.isnan(cells).all()), default=1.0)
+    for axis in axes.flat[len(maps) :]:
+        axis.set_visible(False)
+    for axis, (title, cells, kinds) in zip(axes.flat, maps, strict=False):
+        image = axis.imshow(cells, aspect="auto", origin="lower", cmap=MAP, vmin=0, vmax=top)
+        axis.set_title(title, fontsize=9)
+        axis.set_xticks(range(len(kinds)), kinds, rotation=90, fontsize=8)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("layer")
+    figure.colorbar(image, ax=axes, label="share of attention", shrink=0.7)
     return figure
 
 
@@ -137,12 +154,16 @@ def plot_entropy(
         raise InputError("plot_entropy: expected at least one layout, each with at least one answer")
     figure = new_figure(6.0, 3.6)
     axis = figure.subplots()
-    for (name, rows), marker in zip(attentions.items(), itertools.cycle("os^vDPX*")):
+    for (name, rows), marker in zip(attentions.items(), itertools.cycle(MARKERS)):
         means = np.nanmean([row.entropy for row in rows], axis=0)
         axis.plot(range(len(means)), means, marker=marker, markersize=4, label=name)
     axis.set(xlabel="layer", ylabel="entropy of attention, nats")
     axis.grid(alpha=0.3)
     axis.legend()
+    return _written(figure, path)
+
+
+def _written(figure: Figure, path: str | os.PathLike[str] | None) -> Figure:
     if path is not None:
         figure.savefig(path, dpi=150)
     return figure

@@ -8,19 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastreader.drawing import COLOURS, INK
 from fastreader.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-INK = "#010203"
-"""Stands for the page's text colour; no other line has it."""
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#BC6090", "#A37000")
-"""Okabe and Ito's, purple and orange darker, so that each stands out from white and from the dark page by 3 to 1 at
-least; the page has a lighter blue for dark."""
-MARKERS = "os^DvP"
-MAP = "cividis"
-"""Even to the eye, and the same to colour-blind ones."""
 
 _STYLE = {
     "font.family": "sans-serif",
@@ -43,13 +35,6 @@ _STYLE = {
     "grid.alpha": 0.3,
 }
 _PNG_STYLE = {"figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white"}
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """A figure of its own, inches; no global state holds on to it."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 def svg(draw: Callable[[], Figure], key: str, title: str) -> str:

@@ -16,6 +16,8 @@ from fastreader.study.cached_reader import CachedReader
 class CachedTreeReader(Reader):
     """The reader behind a `CachedReader`, sharing its model and its lock."""
 
+    session = None  # type: ignore[assignment]  # what a session gives would be neither in the cache nor counted
+
     def __init__(self, cached: CachedReader) -> None:
         if not isinstance(cached.reader, Reader):
             raise InputError(

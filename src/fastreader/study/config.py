@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
 from fastreader.errors import InputError
-from fastreader.study.digest import digest
 from fastreader.study.files import absolute, read_values
+from fastreader.study.tables import EorConfig, MethodConfig, NoiseConfig, Strict
+
+__all__ = ["EorConfig", "Measure", "MethodConfig", "NoiseConfig", "Study"]
 
 Measure = Literal["em", "f1", "contained"]
 _STORED = {"stored": True}  # context of a validation that loads nothing
@@ -21,103 +23,29 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, (str, int)) else value
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class MethodConfig(BaseModel):
-    """One method of a study; keys beyond these are the method's own options.
-
-    Attributes:
-        method: as the registry knows it, such as "moi", "sure:ranking" or "noise:random:4:near".
-        name: how results and report call it; `method` by default.
-    """
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    method: str
-    name: str = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: Any) -> Any:
-        return {"method": value} if isinstance(value, str) else value
-
-    @property
-    def label(self) -> str:
-        """`name`, or `method` where none was given."""
-        return self.name or self.method
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The method's own options."""
-        return dict(self.model_extra or {})
-
-    def digest(self) -> str:
-        """16 hexadecimal digits that tell methods with their options apart."""
-        return digest({"method": self.method, "options": self.options})
-
-
-class NoiseConfig(_Strict):
-    """Where the passages of noise layouts come from.
-
-    Attributes:
-        random: a file of passages to draw from, "others" (passages of the study's other questions) or "words"
-            (random words out of the study's passages).
-        hard_count: hard distractors made for a question; 0: as many as the largest layout takes.
-        max_new_tokens: of a reply.
-        attention: for so many questions, also where the answers' tokens look (the attention heat map).
-        attention_layouts: of these layouts alone; by default of all with passages.
-    """
-
-    random: str = "others"
-    hard_count: Annotated[int, Field(ge=0)] = 0
-    max_new_tokens: Annotated[int, Field(ge=1)] = 15
-    attention: Annotated[int, Field(ge=0)] = 0
-    attention_layouts: tuple[str, ...] = ()
-
-
-class EorConfig(_Strict):
-    """The ensemble's retrievers.
-
-    Attributes:
-        retrievers: specifications; the source "R" is the question's own passages. None: a handful of them.
-        sources: further sources by name, each a file of passages searched by BM25.
-        depth: passages a source returns at most.
-        similarities: of the voters, unless a method names its own.
-        fit: also learn weights, from all of the study's questions; they are shown, and no method votes with them.
-    """
-
-    retrievers: tuple[str, ...] | None = None
-    sources: dict[str, str] = {}
-    depth: Annotated[int, Field(ge=1)] = 20
-    similarities: tuple[str, ...] = ("exact", "f1")
-    fit: bool = False
-
-
-class Study(_Strict):
+class Study(Strict):
     """A study.
 
-        Attributes:
-            data: questions with passages, in any format `load_examples` reads.
-            methods: what is compared, at least one, each of its own name.
-            name: of the study.
-            readers: as `Reader.load` takes them ("reader" is the same).
-            device, dtype, precision: as `Reader.load` takes them.
-            limit: only the first so many questions.
-            passages: N, the first so many passages of each question.
-            seeds: methods that draw run once for each of them, the others for the first.
-            max_new_tokens: of an answer, where the method does not say.
-            group: questions worked on together; more are packed better and need more memory. Results do not depend on
-    X        max_tokens: tokens computed in one pass at most; None: from free memory.
-            measure: what the report compares methods by.
-            baseline: method that others are held against; by default "base" where there is one, else the first.
-            primary: method whose contrast with the baseline was chosen beforehand; None for none. A run keeps it, and
+    Attributes:
+        data: questions with passages, in any format `load_examples` reads.
+        methods: what is compared, at least one, each of its own name.
+        name: of the study.
+        readers: as `Reader.load` takes them ("reader" is the same).
+        device, dtype, precision: as `Reader.load` takes them.
+        limit: only the first so many questions.
+        passages: N, the first so many passages of each question.
+        seeds: methods that draw run once for each of them, the others for the first.
+        max_new_tokens: of an answer, where the method does not say.
+        group: questions worked on together; more are packed better and need more memory. Results do not depend on it.
+        max_tokens: tokens computed in one pass at most; None: from free memory.
+        measure: what the report compares methods by.
+        baseline: method that others are held against; by default "base" where there is one, else the first.
+        primary: method whose contrast with the baseline was chosen beforehand; None for none. A run keeps it, and
             with it measure and baseline.
-            template: file with the prompt's texts, for base, closed book and MoI.
-            noise, eor: what is common to these families.
-            sure: settings of SuRe, by name.
-            moi: options of all MoI methods, by name.
+        template: file with the prompt's texts, for base, closed book and MoI.
+        noise, eor: what is common to these families.
+        sure: settings of SuRe, by name.
+        moi: options of all MoI methods, by name.
     """
 
     data: str
@@ -139,8 +67,8 @@ class Study(_Strict):
     template: str | None = None
     noise: NoiseConfig = NoiseConfig()
     eor: EorConfig = EorConfig()
-    sure: dict[str, Any] = {}
-    moi: dict[str, Any] = {}
+    sure: dict[str, Any] = Field(default_factory=dict)
+    moi: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod

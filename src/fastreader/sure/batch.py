@@ -65,7 +65,7 @@ def answer_many(
     if isinstance(group, bool) or not isinstance(group, int) or group < 1:
         raise InputError(f"group: expected a whole number from 1, got {group!r}")
     serving = Readers(reader, readers)
-    facts = {"method": method, "options": chosen.to_dict(), "readers": serving.describe()}
+    facts = {"method": method, "options": chosen.to_dict(), "readers": serving.guarding()}
     stack = ExitStack()
     store = None if output is None else stack.enter_context(Store(Path(output), facts, resume))
     return _results(stack, store, examples, method, chosen, serving, group, progress, on_error)

@@ -78,7 +78,8 @@ def ask(
         reader, question, passages, readers, settings, **options: as for `answer`.
 
     Raises:
-        As `answer`; InputError for an unknown method, or one whose needs are not met.
+        InputError: as `answer`; or an unknown method, or one whose needs are not met.
+        ContextOverflowError: as `answer`.
     """
     example = Example(make_question(question), make_passages(passages), answers=list(answers))
     chosen = make_settings(settings, options)

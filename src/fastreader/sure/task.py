@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fastreader.data import Passage
 from fastreader.errors import InputError
+from fastreader.identity import guarding
 from fastreader.protocol import ReaderProtocol, TextOrTokens
 from fastreader.sure.settings import Settings
 
@@ -41,6 +42,10 @@ class Readers:
     def describe(self) -> dict[str, dict[str, str]]:
         """What serves which stage; the default under "all"."""
         return {"all": self.default.describe()} | {stage: r.describe() for stage, r in self.stages.items()}
+
+    def guarding(self) -> dict[str, dict[str, str]]:
+        """Of `describe` what a run may not change when it goes on."""
+        return {stage: guarding(about) for stage, about in self.describe().items()}
 
 
 @dataclass

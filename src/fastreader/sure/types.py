@@ -87,12 +87,12 @@ class SureResult(_Json):
         finishes: K times what ended the summary: "end", "stop" or "length".
         validity: K times v, 1.0 where the summary supports its candidate, else 0.0 (Eq. 4); None where not asked.
         validity_probability: K shares of the label "True" against "False"; None in mode="generate".
-        preference: [K, K], entry [i][j] the share of the label "Passage 1" when i stands first and j second; None on
+        preference: [K, K], entry `[i][j]` the share of the label "Passage 1" when i stands first and j second; None on
             the diagonal, where not asked, and in mode="generate".
-        replied: [K, K], entry [i][j] 1.0 where i, standing first, was preferred to j, 0.0 where j was, None where
+        replied: [K, K], entry `[i][j]` 1.0 where i, standing first, was preferred to j, 0.0 where j was, None where
             neither or not asked.
-        pairwise: [K, K], entry [i][j] is 1.0 where i was preferred to j in both orders, 0.0 where j was, 0.5 otherwise
-            (Eq. 5); None on the diagonal and where not asked.
+        pairwise: [K, K], entry `[i][j]` is 1.0 where i was preferred to j in both orders, 0.0 where j was, 0.5
+            otherwise (Eq. 5); None on the diagonal and where not asked.
         ranking: K times r, the sum of the row of `pairwise`; None where not asked.
         scores: K times v + r, of what was used (Eq. 6).
         mode, candidates_prompt, use: as in `Settings`.

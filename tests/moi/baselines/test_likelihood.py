@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from support import byte_tokenizer, one_by_one, tiny_llama
 
-from fastreader import Passage, Reader, Template
+from fastreader import Passage, Reader, Template, likelihood
 from fastreader.errors import InputError
 from fastreader.moi.baselines import METHODS
 from fastreader.moi.baselines.alone import printed_score
 from fastreader.prompts import encode
+from fastreader.tree import PrefixTree
 
 QUESTION = "Which river is in Cairo?"
 PASSAGES = [Passage("The Seine is in Paris."), Passage("It is the Nile.", title="Cairo"), Passage("Po, Turin.")]
@@ -94,11 +95,49 @@ def test_bayes_saliency_plus(both):
 
 
 def test_bayes_saliency_plus_runs_one_pass_a_step(both, monkeypatch):
-    reader, calls = both[0], []
-    real = reader.score
-    monkeypatch.setattr(reader, "score", lambda s, **more: calls.append(len(s)) or real(s, **more))
+    calls = []
+    real = likelihood.score
+    monkeypatch.setattr(likelihood, "score", lambda r, s, **more: calls.append(len(s)) or real(r, s, **more))
     run("bayes-saliency-plus", both)
     assert calls == [6, 4]  # question and passage of three, then of two
+
+
+def steps(both, order):
+    """The sequences of each step that picks in this order, and what they all begin with."""
+    p = pieces(both[0])
+    for k in range(len(order) - 1):
+        before, added = p.head + p.body(order[:k]), [p.passage(i, k) for i in order[k:]]
+        asked = [(before + tokens + p.question_lead, p.question) for tokens in added]
+        yield before, asked + [(before, tokens) for tokens in added]
+
+
+def test_bayes_saliency_plus_reads_what_was_picked_once(both, monkeypatch):
+    kept = run("bayes-saliency-plus", both)
+    monkeypatch.setattr(both[0], "session", None)
+    plain = run("bayes-saliency-plus", both)
+    assert kept.order == plain.order
+    np.testing.assert_allclose(kept.details["values"], plain.details["values"], atol=1e-4)
+    begins, trees = zip(*((b, len(PrefixTree.build(asked))) for b, asked in steps(both, plain.order)), strict=True)
+    assert plain.stats.computed == sum(trees)
+    # The last beginning with all before it is read once; its last token again in each step, for what comes next.
+    assert kept.stats.computed == len(begins[-1]) + sum(t - len(b) + 1 for t, b in zip(trees, begins, strict=True))
+    assert kept.stats.computed < plain.stats.computed
+    assert (kept.stats.given, kept.stats.sequences) == (plain.stats.given, plain.stats.sequences)
+
+
+def test_bayes_saliency_plus_goes_on_where_its_beginning_does_not_fit(both, monkeypatch):
+    reader, real = both[0], both[0].session
+    want = run("bayes-saliency-plus", both)
+    p = pieces(reader)
+    for tokens in (len(p.head), len(p.head) - 1):
+        limit = tokens * reader._model.key_value_bytes
+        monkeypatch.setattr(reader, "session", lambda *a, limit=limit: real(*a, max_bytes=limit))
+        found = run("bayes-saliency-plus", both)
+        assert found.order == want.order
+        np.testing.assert_allclose(found.details["values"], want.details["values"], atol=1e-4)
+        (note,) = found.details["notes"]
+        assert "read anew in each step" in note and f"{limit:,} are allowed" in note
+        assert found.stats.reused == (0 if tokens < len(p.head) else 2 * (len(p.head) - 1) + 1)
 
 
 def test_one_passage(both):

@@ -67,7 +67,7 @@ class GoldPlaces:
 
     Attributes:
         ids: of the questions.
-        outcomes: [Q][N], question by place.
+        outcomes: Q lists of N, question by place.
     """
 
     ids: list[str | None]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fastreader.data.types import Passage
-from fastreader.errors import InputError
-from fastreader.moi.baselines.ordering import NOTHING_READ, FloatArray, Ordering, check_passages
+from fastreader.errors import InputError, OutOfBudgetError
+from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering, check_passages
 from fastreader.tree import TreeStats
 
 if TYPE_CHECKING:
+    from fastreader.likelihood import SequenceScores
     from fastreader.prompts import PromptPieces, Template
     from fastreader.reader import Reader
+    from fastreader.session import Session
 
 
 def bayes_saliency_plus(
@@ -26,8 +29,8 @@ def bayes_saliency_plus(
     """Greedy: at each step the passage of the largest ``P(q | p_1..p_k; p) P(p | p_1..p_k)`` comes next.
 
     MoI prints p_N in the last factor; it is read as p_k, the passages picked so far. Each step scores all remaining
-    passages in one pass over their shared beginning; N - 1 steps follow one another, since the last passage is no
-    choice.
+    passages in one pass; N - 1 steps follow one another, since the last passage is no choice. The passages picked are
+    read once where the reader keeps them (`Reader.session`), and in each step otherwise.
 
     Returns:
         The order of picking. It has no `scores`, since values of different steps do not compare; `details` has the
@@ -45,23 +48,62 @@ def bayes_saliency_plus(
     picked: list[int] = []
     stats, values_picked = NOTHING_READ, []
     left = list(range(count))
-    while len(left) > 1:
-        values, spent = _step(reader, pieces, picked, left, max_tokens)
-        best = int(values.argmax())  # the first among equals: the retriever's order
-        values_picked.append(float(values[best]))
-        picked.append(left.pop(best))
-        stats = stats + spent
-    return Ordering([*picked, left[0]], "bayes-saliency-plus", None, stats, {"values": values_picked})
+    with _Beginning(reader) as beginning:
+        while len(left) > 1:
+            before = pieces.head + pieces.body(picked)
+            scored = _step(beginning.after(before), pieces, before, len(picked), left, max_tokens)
+            values = scored.logprob[: len(left)] + scored.logprob[len(left) :]
+            best = int(values.argmax())  # the first among equals: the retriever's order
+            values_picked.append(float(values[best]))
+            picked.append(left.pop(best))
+            stats = stats + scored.stats
+    details = {"values": values_picked, **({"notes": beginning.notes} if beginning.notes else {})}
+    return Ordering([*picked, *left], "bayes-saliency-plus", None, stats + beginning.stats, details)
 
 
 def _step(
-    reader: Reader, pieces: PromptPieces, picked: list[int], left: list[int], max_tokens: int | None
-) -> tuple[FloatArray, TreeStats]:
-    """log P(q | picked, p) + log P(p | picked) of each passage left: float64 [len(left)], nats."""
-    before = pieces.head + pieces.body(picked)
-    added = [pieces.passage(p, len(picked)) for p in left]
+    reader: Reader | Session, pieces: PromptPieces, before: list[int], place: int, left: list[int], most: int | None
+) -> SequenceScores:
+    """log P(q | picked, p) of each passage left, then log P(p | picked) of each: [2 len(left)], nats."""
+    added = [pieces.passage(p, place) for p in left]
     sequences = [(before + tokens + pieces.question_lead, pieces.question) for tokens in added]
     sequences += [(before, tokens) for tokens in added]
-    scored = reader.score(sequences, max_tokens=max_tokens)
-    values: FloatArray = scored.logprob[: len(left)] + scored.logprob[len(left) :]
-    return values, scored.stats
+    return reader.score(sequences, max_tokens=most)
+
+
+class _Beginning:
+    """What all sequences of a step begin with, read once where the reader keeps keys and values (`Reader.session`).
+
+    Attributes:
+        stats: what was computed for it alone.
+        notes: why something was read anew in each step.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self.notes: list[str] = []
+        self._reader = reader
+        self._open: Callable[..., Session] | None = getattr(reader, "session", None)
+        self._session: Session | None = None
+
+    @property
+    def stats(self) -> TreeStats:
+        return NOTHING_READ if self._session is None else replace(NOTHING_READ, computed=self._session.stats.computed)
+
+    def after(self, before: list[int]) -> Reader | Session:
+        """What scores sequences that begin with `before`, which begins as the one before did."""
+        if self._open is not None and not self.notes:
+            try:
+                if self._session is None:
+                    self._session = self._open(before)
+                else:
+                    self._session.extend(before)
+            except OutOfBudgetError as error:
+                self.notes.append(f"from {len(before)} tokens on, the beginning was read anew in each step: {error}")
+        return self._reader if self._session is None else self._session
+
+    def __enter__(self) -> _Beginning:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._session is not None:
+            self._session.close()

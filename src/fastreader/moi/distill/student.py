@@ -21,8 +21,8 @@ from fastreader.models.rotary import rotary_regimes
 from fastreader.models.text import TextEncoder
 from fastreader.moi.distill.attention import GradientKeys
 from fastreader.moi.distill.head import logprobs
+from fastreader.moi.distill.probed import Probed
 from fastreader.moi.distill.settings import LoraSettings
-from fastreader.ops.linear_logprob import LogprobStats
 from fastreader.tree import PrefixTree, Tokens, TreeStats
 
 
@@ -80,7 +80,7 @@ class Student:
         register()
         self.model.config._attn_implementation = ATTENTION_NAME
         self.train(False)
-        probe(cast(Any, _Probed(self, model)))
+        probe(cast(Any, Probed(self, model)))
 
     @classmethod
     def load(
@@ -100,7 +100,8 @@ class Student:
             lora: the adapter.
 
         Raises:
-            As `Reader.load`, and as `Student`.
+            ModelNotFoundError, ModelFileError, InputError: as `Reader.load`.
+            MissingExtraError, UnsupportedModelError: as `Student`.
         """
         if isinstance(model, (str, os.PathLike)):
             own, tokenizer, _ = loading.load(model, device, dtype, "exact")
@@ -217,30 +218,6 @@ class Student:
         """Write `merged` and the tokenizer as a model folder."""
         self.merged().save_pretrained(Path(folder))
         self.tokenizer.save_pretrained(Path(folder))
-
-
-class _Probed:
-    """A student before its first step, as `probe` reads a model: an untrained adapter changes nothing."""
-
-    def __init__(self, student: Student, original: Any) -> None:
-        self.student, self.original = student, original
-        self.name, self.head, self.max_length = student.name, student._head, student.max_length
-        self.dtype: torch.dtype = original.dtype
-        self.precision = "exact" if self.dtype in (torch.float32, torch.float64) else "fast"
-
-    @torch.no_grad()
-    def score(self, tree: PrefixTree) -> LogprobStats:
-        unused = torch.empty(0)
-        return LogprobStats(self.student._pair_logprobs(tree), unused, unused, unused)
-
-    @torch.no_grad()
-    def own_logprobs(self, tokens: list[int]) -> Tensor:
-        ids = torch.tensor([tokens], device=self.student.device)
-        was = self.original.training
-        logits: Tensor = self.original.eval()(input_ids=ids, use_cache=False).logits[0, :-1]
-        self.original.train(was)
-        wide = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
-        return wide.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
 
 
 def _frozen_copy(model: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fastreader.noise.attention import AnswerAttention, mean_share
-from fastreader.report.figures import MAP, new_figure
+from fastreader.noise.plots import draw_attention
 from fastreader.report.plots import Chart, Table
 from fastreader.report.study_data import Missing, StudyRun
 
@@ -52,29 +52,17 @@ def collect(run: StudyRun) -> Table:
 
 def draw(table: Table) -> Figure:
     """A heat map a layout, layers upwards."""
-    layouts = list(dict.fromkeys((row["reader"], row["method"]) for row in table))
-    across = min(4, len(layouts))
-    down = -(-len(layouts) // across)
-    figure = new_figure(max(4.4, 2.6 * across + 0.8), 3.6 * down)
-    axes = figure.subplots(down, across, squeeze=False)
-    top = max((row["share"] for row in table if row["share"] is not None), default=1.0)
-    for axis in axes.flat[len(layouts) :]:
-        axis.set_visible(False)
-    for axis, key in zip(axes.flat, layouts, strict=False):
+    maps = []
+    for key in dict.fromkeys((row["reader"], row["method"]) for row in table):
         rows = [row for row in table if (row["reader"], row["method"]) == key]
         layers, places = max(r["layer"] for r in rows) + 1, max(r["place"] for r in rows)
         cells = np.full((layers, places), np.nan)
         for row in rows:
             if row["share"] is not None:
                 cells[row["layer"], row["place"] - 1] = row["share"]
-        image = axis.imshow(cells, aspect="auto", origin="lower", cmap=MAP, vmin=0, vmax=top)
         kinds = [next(r["kind"] for r in rows if r["place"] == p) for p in range(1, places + 1)]
-        axis.set_title(f"{key[1]} (n = {rows[0]['questions']})", fontsize=9)
-        axis.set_xticks(range(places), kinds, rotation=90, fontsize=8)
-    for axis in axes[:, 0]:
-        axis.set_ylabel("layer")
-    figure.colorbar(image, ax=axes, label="share of attention", shrink=0.7)
-    return figure
+        maps.append((f"{key[1]} (n = {rows[0]['questions']})", cells, kinds))
+    return draw_attention(maps)
 
 
 CHART = Chart(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fastreader.drawing import new_figure
 from fastreader.eor.measures import error_rwr, errors
-from fastreader.report.figures import new_figure
 from fastreader.report.plots import Chart, Table
 from fastreader.report.plots.heat import square
 from fastreader.report.plots.matrices import ensemble

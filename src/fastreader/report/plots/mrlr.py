@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fastreader.drawing import COLOURS, INK, new_figure
 from fastreader.eor.measures import rwr
-from fastreader.report.figures import COLOURS, INK, new_figure
 from fastreader.report.plots import Chart, Table
 from fastreader.report.plots.matrices import retrievers_or_methods
 from fastreader.report.study_data import Missing, StudyRun

@@ -11,6 +11,7 @@ from fastreader.data import Example, Passage
 from fastreader.eor.answer import answer
 from fastreader.eor.run import Retrievers
 from fastreader.eor.sources import BM25
+from fastreader.eor.texts import Texts, load_texts
 from fastreader.eor.types import Answers
 from fastreader.eor.voter import Voter
 from fastreader.errors import InputError
@@ -22,7 +23,8 @@ OWN = "R"
 """The source that returns the question's own passages."""
 RETRIEVERS = ("R@1", "R@3", "R", "R@RR@3", "ReFree")
 POOLINGS = ("mean", "max", "majority", "plurality")
-_OPTIONS = ("retrievers", "similarities", "similarity_threshold", "min_support", "dropped_vote", "max_new_tokens")
+_VOTER = ("similarity_threshold", "min_support", "dropped_vote")
+_OPTIONS = ("retrievers", "similarities", *_VOTER, "texts", "max_new_tokens")
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Eor:
         sources: files by name.
         depth: passages a source returns at most.
         voter: arguments of `Voter`.
+        texts: of the prompts.
         max_new_tokens: of an answer.
         draws: never.
     """
@@ -51,6 +54,7 @@ class Eor:
     sources: tuple[tuple[str, str], ...]
     depth: int
     voter: dict[str, Any]
+    texts: Texts
     max_new_tokens: int
     draws: bool = field(default=False, init=False)
 
@@ -61,7 +65,13 @@ class Eor:
         def together() -> tuple[list[Answers], _Share]:
             with asked.reader.metered() as meter:
                 retrieved = self._retrievers(asked).retrieve(asked.examples)
-                answers = answer(asked.reader, retrieved, max_new_tokens=self.max_new_tokens, keep_documents=True)
+                answers = answer(
+                    asked.reader,
+                    retrieved,
+                    texts=self.texts,
+                    max_new_tokens=self.max_new_tokens,
+                    keep_documents=True,
+                )
             count = len(asked.examples)
             share = _Share(
                 TreeStats(0, meter.given // count, meter.computed // count, 0),
@@ -103,7 +113,7 @@ class Eor:
                     "asked by the question's text, so put the two in other studies"
                 )
         sources = {OWN: own.__getitem__, **{name: _bm25(file, self.depth) for name, file in self.sources}}
-        return Retrievers(self.retrievers, sources, reader=asked.reader)
+        return Retrievers(self.retrievers, sources, reader=asked.reader, texts=self.texts)
 
 
 @functools.lru_cache(maxsize=8)
@@ -137,13 +147,14 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> Eor:
         raise InputError(f"eor: expected at least 2 retrievers to vote, got {', '.join(retrievers)}")
     voter: dict[str, Any] = {"similarities": tuple(options.get("similarities", study.eor.similarities))}
     voter["pooling"] = variant or "mean"
-    voter |= {k: options[k] for k in ("similarity_threshold", "min_support", "dropped_vote") if k in options}
+    voter |= {k: options[k] for k in _VOTER if k in options}
     repr(Voter(**voter))  # resolves the similarities, so that a wrong name is told now
     return Eor(
         retrievers,
         tuple(sorted(study.eor.sources.items())),
         study.eor.depth,
         voter,
+        load_texts(options.get("texts", study.eor.texts)),
         options.get("max_new_tokens", study.max_new_tokens),
     )
 

@@ -10,39 +10,74 @@ from fastreader.sure.variants.top_passage import rerank_passages
 __all__ = ["METHODS", "Method", "find_method", "rerank_passages"]
 
 _PASSAGES = ("passages",)
+_OVERFLOW = ("on_overflow",)
+_BASE = ("shots", "on_overflow")
+_PROPOSED = ("k", "candidates_prompt", *_BASE)
+_SUMMARISED = (*_PROPOSED, "max_summary_tokens")
+_SURE = (*_SUMMARISED, "mode")
+_WEIGHED = ("shots", "weights", "encoder")
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        Method("sure", "candidates, conditional summaries, validity and ranking", ablations.full, rereads=True),
-        Method("base", "the passages as they are", base.base),
-        Method("no_retrieval", "the question alone", base.no_retrieval),
-        Method("summaries", "base with all conditional summaries", ablations.with_summaries, rereads=True),
-        Method("ranking", "SuRe without validity", ablations.ranking_only, rereads=True),
-        Method("validity", "SuRe without ranking", ablations.validity_only, rereads=True),
-        Method("multiple_choice", "base with the candidates as choices", ablations.multiple_choice),
-        Method("generic_summary", "a summary of no candidate, then base over it", ablations.summary_then_predict),
-        Method("sure_few_shot", "SuRe, candidates after answered questions", ablations.full, ("shots",), rereads=True),
-        Method("base_few_shot", "base after answered questions", base.base, ("shots",)),
-        Method("oracle", "the best of the candidates", ablations.oracle, ("answers",)),
-        Method("rerank", "an answer a passage, then a weighted vote", per_passage.rerank, _PASSAGES),
-        Method("replug", "an answer a passage, then a mixture", per_passage.replug, _PASSAGES),
-        Method("chain_of_thought", "reasoning before the answer", reasoning.chain_of_thought),
-        Method("self_verification", "sampled answers, checked backwards", reasoning.self_verification),
-        Method("selection_inference", "passages one by one, as needed", reasoning.selection_inference, _PASSAGES),
+        Method("sure", "candidates, conditional summaries, validity and ranking", ablations.full, (), _SURE, True),
+        Method("base", "the passages as they are", base.base, (), _BASE),
+        Method("no_retrieval", "the question alone", base.no_retrieval, (), ("shots",)),
+        Method("summaries", "base with all conditional summaries", ablations.with_summaries, (), _SUMMARISED, True),
+        Method("ranking", "SuRe without validity", ablations.ranking_only, (), _SURE, True),
+        Method("validity", "SuRe without ranking", ablations.validity_only, (), _SURE, True),
+        Method(
+            "multiple_choice",
+            "base with the candidates as choices",
+            ablations.multiple_choice,
+            takes=(*_PROPOSED, "mode"),
+        ),
+        Method(
+            "generic_summary",
+            "a summary of no candidate, then base over it",
+            ablations.summary_then_predict,
+            takes=(*_BASE, "max_summary_tokens"),
+        ),
+        Method(
+            "sure_few_shot",
+            "SuRe, candidates after answered questions",
+            ablations.full,
+            ("shots",),
+            _SURE,
+            rereads=True,
+        ),
+        Method("base_few_shot", "base after answered questions", base.base, ("shots",), _BASE),
+        Method("oracle", "the best of the candidates", ablations.oracle, ("answers",), _PROPOSED),
+        Method("rerank", "an answer a passage, then a weighted vote", per_passage.rerank, _PASSAGES, _WEIGHED),
+        Method("replug", "an answer a passage, then a mixture", per_passage.replug, _PASSAGES, _WEIGHED),
+        Method("chain_of_thought", "reasoning before the answer", reasoning.chain_of_thought, (), _OVERFLOW),
+        Method("self_verification", "sampled answers, checked backwards", reasoning.self_verification, (), _BASE),
+        Method(
+            "selection_inference",
+            "passages one by one, as needed",
+            reasoning.selection_inference,
+            _PASSAGES,
+            ("mode", *_OVERFLOW),
+        ),
         *(
             Method(
                 f"top1_{name}",
                 f"base over one passage, {about}",
                 top_passage.from_top_passage(order),
                 _PASSAGES,
+                (*_BASE, *more),
                 rereads=name == "sure",
             )
-            for name, about, order in (
-                ("retriever", "the retriever's first", top_passage.by_retriever),
-                ("question", "nearest to the question", top_passage.by_question),
-                ("generic", "nearest to a generic summary", top_passage.by_generic_summary),
-                ("sure", "nearest to SuRe's summary", top_passage.by_sure),
-                ("reader", "the reader's choice", top_passage.by_reader),
+            for name, about, order, more in (
+                ("retriever", "the retriever's first", top_passage.by_retriever, ()),
+                ("question", "nearest to the question", top_passage.by_question, ("encoder",)),
+                (
+                    "generic",
+                    "nearest to a generic summary",
+                    top_passage.by_generic_summary,
+                    ("encoder", "max_summary_tokens"),
+                ),
+                ("sure", "nearest to SuRe's summary", top_passage.by_sure, ("encoder", *_SURE)),
+                ("reader", "the reader's choice", top_passage.by_reader, ("mode",)),
             )
         ),
     )

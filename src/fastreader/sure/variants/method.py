@@ -23,6 +23,7 @@ class Method:
         about: one line.
         program: answers one question.
         needs: some of "passages", "shots" (in the settings) and "answers" (of the example).
+        takes: settings it depends on, of those that are about single methods.
         rereads: whether it asks for candidates and then for summaries of the same passages.
         first: it reads this many passages at most; None for all.
     """
@@ -31,6 +32,7 @@ class Method:
     about: str
     program: Callable[[Task], Program[Result]]
     needs: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
     rereads: bool = False
     first: int | None = None
 
