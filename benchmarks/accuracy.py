@@ -3,9 +3,11 @@
 For each question: N passages in cyclic orders, its answer and other questions' as candidates; a few orders are drawn.
 Transformers reads each order alone, in float32 as the truth and in bfloat16 as people run it, with a cache for the
 candidates; the first questions also one sequence at a time in float64, which says how far that truth is off. Results
-are appended, so a stopped run continues.
+are appended, so a stopped run continues. vLLM reads the first questions in an environment of its own (peer_vllm.py) and
+goes into a second file beside the first.
 
     python benchmarks/accuracy.py questions.jsonl.gz --output accuracy.jsonl
+    python benchmarks/accuracy.py questions.jsonl.gz --output accuracy.jsonl --vllm-python THAT/bin/python
     python benchmarks/accuracy.py --report accuracy.jsonl
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ import peers
 import torch
 import transformers
 from scipy.stats import kendalltau
+from workloads import Workload
 
 from fastreader import Example, Reader, Template, load_examples
 from fastreader.bench.groups import Group
@@ -44,11 +48,15 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=4)
     parser.add_argument("--orders", type=int, default=5, help="orders of each question that are compared")
     parser.add_argument("--float64", type=int, default=3, help="questions also run in float64")
+    parser.add_argument("--vllm-python", help="only run vLLM, by this interpreter, on questions the output has")
+    parser.add_argument("--vllm-questions", type=int, default=10)
     arguments = parser.parse_args()
     if arguments.report:
-        print(report(list(iter_results(arguments.report))))
+        print(report(rows_of(arguments.report)))
     elif arguments.data is None or arguments.output is None:
         parser.error("DATA and --output are needed, or --report")
+    elif arguments.vllm_python:
+        measure_vllm(arguments)
     else:
         measure(arguments)
 
@@ -59,19 +67,11 @@ def measure(arguments: argparse.Namespace) -> None:
     load = transformers.AutoModelForCausalLM.from_pretrained
     wide, narrow = load(folder, dtype=torch.float32).eval(), load(folder, dtype=torch.bfloat16).eval()
     examples = load_examples(arguments.data)
-    settings = {k: v for k, v in vars(arguments).items() if k not in ("output", "data", "report", "questions")}
-    with ResultLog(arguments.output, settings=settings, resume=arguments.output.exists()) as log:
+    with ResultLog(arguments.output, settings=settings_of(arguments), resume=arguments.output.exists()) as log:
         for i in range(arguments.questions):
             if str(i) in log:
                 continue
-            generator = random.Random(i)
-            others = generator.sample(
-                [e.answers[0] for j, e in enumerate(examples) if j != i], arguments.candidates - 1
-            )
-            passages = examples[i].passages[: arguments.passages]
-            example = Example(examples[i].question, passages, candidates=[examples[i].answers[0], *others])
-            orders = sorted(generator.sample(range(len(passages)), min(arguments.orders, len(passages))))
-            groups, kinds = requests(readers["fast"], example, orders)
+            groups, kinds = drawn(arguments, readers["fast"], examples, i)
             sequences = [pair for group in groups for pair in group.sequences()]
             values = {f"fastreader, {p}": readers[p].score(sequences).logprob.tolist() for p in PRECISIONS}
             values["transformers, bf16"] = peers.prefix_cached(narrow, groups)
@@ -81,6 +81,59 @@ def measure(arguments: argparse.Namespace) -> None:
                 wide.float()
             log.append(str(i), {"kinds": kinds, "values": values})
             print(f"{i + 1} of {arguments.questions}", file=sys.stderr)
+
+
+def measure_vllm(arguments: argparse.Namespace) -> None:
+    from side_by_side import vllm
+
+    reader = Reader.load(arguments.model, device="cpu")
+    folder = folder_of(arguments.model) if arguments.model in PACKAGED else arguments.model
+    examples = load_examples(arguments.data)
+    wanted = sorted(int(row["id"]) for row in iter_results(arguments.output))[: arguments.vllm_questions]
+    beside = beside_of(arguments.output)
+    with ResultLog(beside, settings=settings_of(arguments), resume=beside.exists()) as log:
+        left = [i for i in wanted if str(i) not in log]
+        if not left:
+            return
+        groups = {i: drawn(arguments, reader, examples, i)[0] for i in left}
+        every = Workload("accuracy", [group for i in left for group in groups[i]])
+        values = iter(vllm(arguments.vllm_python, str(folder), every)["logprobs"])
+        for i in left:
+            log.append(str(i), {"values": [next(values) for group in groups[i] for _ in group.sequences()]})
+
+
+def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the rows depend on."""
+    apart = ("output", "data", "report", "questions", "vllm_python", "vllm_questions")
+    return {k: v for k, v in vars(arguments).items() if k not in apart}
+
+
+def beside_of(output: Path) -> Path:
+    """Where vLLM's values are."""
+    return output.with_suffix(".vllm.jsonl")
+
+
+def rows_of(output: Path) -> list[dict[str, Any]]:
+    """The rows of a run, vLLM's values among the others where there are any."""
+    rows = list(iter_results(output))
+    if beside_of(output).exists():
+        more = {row["id"]: row["values"] for row in iter_results(beside_of(output))}
+        for row in rows:
+            if row["id"] in more:
+                row["values"]["vLLM, bf16"] = more[row["id"]]
+    return rows
+
+
+def drawn(
+    arguments: argparse.Namespace, reader: Reader, examples: Sequence[Example], i: int
+) -> tuple[list[Group], list[str]]:
+    """The requests of question i, with candidates and orders drawn for it."""
+    generator = random.Random(i)
+    others = generator.sample([e.answers[0] for j, e in enumerate(examples) if j != i], arguments.candidates - 1)
+    passages = examples[i].passages[: arguments.passages]
+    example = Example(examples[i].question, passages, candidates=[examples[i].answers[0], *others])
+    orders = sorted(generator.sample(range(len(passages)), min(arguments.orders, len(passages))))
+    return requests(reader, example, orders)
 
 
 def requests(reader: Reader, example: Example, orders: list[int]) -> tuple[list[Group], list[str]]:
@@ -108,22 +161,27 @@ def alone(model: Any, sequences: list[tuple[list[int], list[int]]]) -> list[floa
 
 def report(rows: list[dict[str, Any]]) -> str:
     """Mean, 95th percentile and maximum of the absolute error; Kendall's tau of orders by the question."""
-    kinds = np.array([k for row in rows for k in row["kinds"]])
-    truth = np.array([v for row in rows for v in row["values"]["float32"]])
+    count = sum(len(row["kinds"]) for row in rows)
     lines = [
-        f"{len(rows)} questions, {len(truth)} sequences, against float32 one sequence at a time (nats).",
+        f"{len(rows)} questions, {count} sequences, against float32 with each order read alone (nats).",
         "",
-        "| way | candidates: mean | 95% | max | questions: mean | 95% | max | Kendall tau |",
-        "|-|-|-|-|-|-|-|-|",
+        "| way | questions | candidates: mean | 95% | max | questions: mean | 95% | max | Kendall tau |",
+        "|-|-|-|-|-|-|-|-|-|",
     ]
-    for way in [w for w in rows[0]["values"] if not w.startswith("float")]:
-        error = np.abs(np.array([v for row in rows for v in row["values"][way]]) - truth)
+    ways = dict.fromkeys(w for row in rows for w in row["values"] if not w.startswith("float"))
+    for way in ways:
+        some = [row for row in rows if way in row["values"]]
+        kinds = np.array([k for row in some for k in row["kinds"]])
+        error = np.abs(
+            np.array([v for row in some for v in row["values"][way]])
+            - np.array([v for row in some for v in row["values"]["float32"]])
+        )
         cells = []
         for kind in ("candidate", "question"):
             e = error[kinds == kind]
             cells += [f"{e.mean():.4f}", f"{np.quantile(e, 0.95):.4f}", f"{e.max():.4f}"]
-        taus = [_tau(row, way) for row in rows]
-        lines.append(f"| {way} | {' | '.join(cells)} | {np.nanmean(taus):.3f} |")
+        taus = [_tau(row, way) for row in some]
+        lines.append(f"| {way} | {len(some)} | {' | '.join(cells)} | {np.nanmean(taus):.3f} |")
     checked = [row for row in rows if "float64" in row["values"]]
     if checked:
         off = [abs(a - b) for r in checked for a, b in zip(r["values"]["float32"], r["values"]["float64"], strict=True)]
