@@ -52,7 +52,7 @@ struct AttentionArgs {
   float softcap; // 0: none
   // The schedule; blocks are runs of slots, whole chunks of one segment.
   int64_t tiles, tile_rows, key_block; // tile_rows: rows of the largest tile, a multiple of 32
-  int64_t threads; // at work
+  int64_t threads; // that take tiles in turn
   const int32_t *tile_start, *tile_stop, *block_ptr, *block_start, *block_stop;
   const bool* block_full;
   // Packed operands: keys [terms][Hk][slots][padded_size], values [terms][Hk][slots / 32][padded_value_size][32].

@@ -101,25 +101,28 @@ FR_INLINE void load_queries(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t f
   }
 }
 
-// Asks for the queries of a tile that this thread will probably take next, and for the place of this one's results:
-// both are spread over memory a row of a head at a time, which is too short for the machine to foresee.
-FR_INLINE void fetch_ahead(const AttentionArgs& a, int64_t tile, int64_t head) {
+// Asks for memory before it is used: queries and results are spread over it a row of a head at a time, which is too
+// short for the machine to foresee.
+template <int WRITE>
+FR_INLINE void fetch(const char* row, int64_t bytes) {
   constexpr int64_t kLine = 64;
+  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, WRITE, 2);
+}
+
+// The queries of a tile that this thread will probably take next.
+FR_INLINE void fetch_queries(const AttentionArgs& a, int64_t tile, int64_t head) {
   if (tile >= a.tiles) return;
   const int64_t bytes = a.groups * a.size * (a.query.bf16 ? 2 : 4);
   for (int64_t token = a.tile_start[tile]; token < a.tile_stop[tile]; ++token) {
-    const char* row = static_cast<const char*>(row_of(a.query, token, head * a.groups));
-    for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, 0, 2);
+    fetch<0>(static_cast<const char*>(row_of(a.query, token, head * a.groups)), bytes);
   }
 }
 
+// The place of a tile's results.
 FR_INLINE void fetch_results(const AttentionArgs& a, int64_t tile, int64_t head) {
-  constexpr int64_t kLine = 64;
-  const int64_t item = a.out_bf16 ? 2 : 4;
-  const int64_t bytes = a.groups * a.value_size * item;
+  const int64_t bytes = a.groups * a.value_size * (a.out_bf16 ? 2 : 4);
   for (int64_t token = a.tile_start[tile]; token < a.tile_stop[tile]; ++token) {
-    const char* row = static_cast<const char*>(a.out) + (token * a.heads + head * a.groups) * a.value_size * item;
-    for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, 1, 2);
+    fetch<1>(static_cast<const char*>(a.out) + (token * a.key_heads + head) * bytes, bytes);
   }
 }
 
@@ -460,7 +463,7 @@ void attend(const AttentionArgs& a, int64_t tile, int64_t head, int64_t part, vo
   const int64_t first = a.tile_start[tile], count = a.tile_stop[tile] - first, columns = a.padded_value_size;
   const int64_t strips = (count * a.groups + kStrip - 1) / kStrip;
   load_queries<T, TERMS>(a, t, first, count, head);
-  if (part < 0) fetch_ahead(a, tile + a.threads, head);
+  if (part < 0) fetch_queries(a, tile + a.threads, head);
   for (int64_t i = 0; i < strips * kStrip; ++i) {
     t.maximum[i] = kMinusInfinity;
     t.segment[i] = -1;
