@@ -37,7 +37,8 @@ WORDS = ["paris", "paris france", "lyon", "the lyon city", "nice", "", "i don't 
 @pytest.mark.parametrize("pooling", ["mean", "max", "majority", "plurality"])
 @pytest.mark.parametrize("dropped_vote", [False, True])
 @pytest.mark.parametrize("ties", ["first", "weight"])
-def test_the_objective_is_the_score_at_its_weights(pooling, dropped_vote, ties):
+@pytest.mark.parametrize("one_way", [False, True])
+def test_the_objective_is_the_score_at_its_weights(pooling, dropped_vote, ties, one_way):
     """The search's shortcuts (settled questions, equal questions, kept supports) change nothing."""
     generator = np.random.default_rng(5)
     picked = generator.integers(0, len(WORDS), (60, 5))
@@ -45,7 +46,9 @@ def test_the_objective_is_the_score_at_its_weights(pooling, dropped_vote, ties):
     y = generator.random((60, 5)).round(1)
     y[:10] = 0.7  # settled
     y = np.concatenate([y, y[:20]])  # twice
-    voter = Voter(pooling=pooling, dropped_vote=dropped_vote, ties=ties, similarity_threshold=0.3)
+    within = Function("within", lambda a, b: 0.2 + 0.6 * (a in b))  # differs from b to a
+    similarities = ["exact", within] if one_way else ["exact", "f1"]
+    voter = Voter(similarities, pooling=pooling, dropped_vote=dropped_vote, ties=ties, similarity_threshold=0.3)
     found = objective(voter, X, y)
     for draw in range(12):
         weights = generator.uniform(0, 0.6, 7).round(1 if draw % 2 else 5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -52,7 +54,13 @@ class Objective:
         if rules.pooling == "mean":
             self._rows = similarity.transpose(1, 2, 0, 3).reshape(-1, self.retrievers)  # [S M Q, M voters]
         else:
-            self._cells = similarity.transpose(3, 1, 2, 0).reshape(self.retrievers, self.similarities, -1)
+            # of n and of every m after it, [S, m, Q]: what m hears of n, and n of m, mostly the same numbers
+            cells = similarity.transpose(3, 1, 2, 0)
+            symmetric = np.array_equal(similarity, similarity.swapaxes(2, 3))
+            self._later = [_flat(cells[n, :, n + 1 :]) for n in range(self.retrievers)]
+            self._earlier = (
+                None if symmetric else [_flat(cells[n + 1 :, :, n].swapaxes(0, 1)) for n in range(self.retrievers)]
+            )
         self._present, self._candidates = ballots.present[keep].T.copy(), candidates[keep].T.copy()
         self._barred = np.where(self._candidates, 0.0, -np.inf)
         self._gain = (correct[keep] * counts[:, None]).T.copy()
@@ -111,21 +119,37 @@ class Objective:
         return count
 
     def _nonlinear(self, share: FloatArray, heard: BoolArray, selected: BoolArray) -> FloatArray:
-        """The other poolings, voter by voter: a voter's similarities to all answers lie together."""
-        columns = (share @ self._cells[n] for n in np.flatnonzero(heard))
-        shape = (self.retrievers, self._kinds)
+        """The other poolings, pair by pair: where both similarities of a pair are equal they are combined once."""
         if self.rules.pooling == "max":
-            best = np.zeros(self.retrievers * self._kinds)
-            for column in columns:
-                np.maximum(best, column, out=best)
-            return best.reshape(shape)
-        agree = np.zeros(self.retrievers * self._kinds, dtype=np.int64)
-        for column in columns:
-            agree += column > self.rules.similarity_threshold + ROUNDING
+            best = np.zeros((self.retrievers, self._kinds))
+            for n, later, earlier in self._combined(share):
+                if heard[n]:
+                    np.maximum(best[n + 1 :], later, out=best[n + 1 :])
+                best[n] = np.maximum(best[n], earlier[heard[n + 1 :]].max(axis=0, initial=0.0))
+            return best
+        above = self.rules.similarity_threshold + ROUNDING
+        agree = np.zeros((self.retrievers, self._kinds), dtype=np.int16)
+        for n, later, earlier in self._combined(share):
+            agrees = later > above
+            if heard[n]:
+                agree[n + 1 :] += agrees
+            back = agrees if earlier is later else earlier > above
+            agree[n] += back[heard[n + 1 :]].sum(axis=0, dtype=np.int16)
         if self.rules.pooling == "majority":
-            return majority_of(agree.reshape(shape), self._count(heard))
+            return majority_of(agree, self._count(heard))
         candidates = self._candidates & selected[:, None]
-        return plurality_of(agree.reshape(shape).T, self._count(heard).T, candidates.T).T
+        return plurality_of(agree.T, self._count(heard).T, candidates.T).T
+
+    def _combined(self, share: FloatArray) -> Iterator[tuple[int, FloatArray, FloatArray]]:
+        """Each n with the combined similarities of all m > n to it, and of it to them, both [m, Q]."""
+        for n, cells in enumerate(self._later):
+            later = (share @ cells).reshape(-1, self._kinds)
+            yield n, later, later if self._earlier is None else (share @ self._earlier[n]).reshape(-1, self._kinds)
+
+
+def _flat(cells: FloatArray) -> FloatArray:
+    """[S, m, Q] as [S, m Q], in memory one after the other."""
+    return np.ascontiguousarray(cells).reshape(len(cells), -1)
 
 
 def _different(ballots: Ballots, correct: FloatArray, among: npt.NDArray[np.intp]) -> tuple[list[int], FloatArray]:

@@ -7,6 +7,7 @@ with the N voters other than itself; with none the pooled value is 0.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +53,7 @@ def majority(similarity: FloatArray, voters: BoolArray, threshold: float = 0.8) 
     return majority_of(agreeing(similarity, voters, threshold), others(voters).sum(axis=-1))
 
 
-def majority_of(agree: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> FloatArray:
+def majority_of(agree: npt.NDArray[np.integer[Any]], count: npt.NDArray[np.int64]) -> FloatArray:
     """`majority` from c_m and N."""
     pooled: FloatArray = ((agree >= count / 2) & (count > 0)).astype(np.float64)
     return pooled
@@ -71,7 +72,9 @@ def plurality(
     return plurality_of(agreeing(similarity, voters, threshold), count, voters if candidates is None else candidates)
 
 
-def plurality_of(agree: npt.NDArray[np.int64], count: npt.NDArray[np.int64], candidates: BoolArray) -> FloatArray:
+def plurality_of(
+    agree: npt.NDArray[np.integer[Any]], count: npt.NDArray[np.int64], candidates: BoolArray
+) -> FloatArray:
     """`plurality` from c_m, N and the k over which the largest is taken."""
     heard = candidates & (count > 0)
     largest = np.where(heard, agree, -1).max(axis=-1, keepdims=True)
