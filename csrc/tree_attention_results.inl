@@ -1,0 +1,108 @@
+// What a tile leaves behind: its results, or the state of a part of its keys, and how parts are joined.
+
+template <typename T, int TERMS>
+FR_INLINE void write_strip(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t strip, int64_t first, int64_t count,
+                           int64_t head, bool nothing_seen, bool outer) {
+  float* sums = t.sums + strip * a.padded_value_size * kStrip;
+  float* total = t.total + strip * kTotals;
+  const float* mass = total + kStrip;
+  if (outer) {
+    const float* outer_sums = t.outer_sums + strip * a.padded_value_size * kStrip;
+    for (int64_t i = 0; i < a.padded_value_size * kStrip; i += kWidth) store(sums + i, load(outer_sums + i) + load(sums + i));
+    for (int64_t i = 0; i < kTotals; i += kWidth) store(total + i, load(t.outer_total + strip * kTotals + i) + load(total + i));
+  }
+  alignas(64) float inverse[kStrip];
+  for (int lane = 0; lane < kStrip; ++lane) inverse[lane] = total[lane] > 0 ? 1 / total[lane] : 0.0f;
+  if (nothing_seen) {
+    std::memset(sums, 0, a.padded_value_size * kStrip * sizeof(float));
+  } else {
+    for (int64_t c = 0; c < a.padded_value_size; ++c) {
+      for (int v = 0; v < kVectors; ++v) {
+        float* at = sums + c * kStrip + v * kWidth;
+        store(at, load(at) * load(inverse + v * kWidth));
+      }
+    }
+  }
+  for (int64_t c = 0; c < a.padded_value_size; c += 16) {
+    transpose16(sums + c * kStrip, kStrip, t.rows + c, a.padded_value_size);
+    transpose16(sums + c * kStrip + 16, kStrip, t.rows + 16 * a.padded_value_size + c, a.padded_value_size);
+  }
+  int64_t token = first + strip * kStrip / a.groups, group = strip * kStrip % a.groups;
+  for (int64_t lane = 0; lane < kStrip; ++lane) {
+    const int64_t row = strip * kStrip + lane;
+    if (row >= count * a.groups) break;
+    const int64_t index = token * a.heads + head * a.groups + group;
+    if (++group == a.groups) {
+      group = 0;
+      ++token;
+    }
+    const float* from = t.rows + lane * a.padded_value_size;
+    if (a.out_bf16) {
+      bf16* to = static_cast<bf16*>(a.out) + index * a.value_size;
+      narrow_row(from, to, a.value_size);
+    } else {
+      std::memcpy(static_cast<float*>(a.out) + index * a.value_size, from, a.value_size * sizeof(float));
+    }
+    if (a.lse != nullptr) {
+      int exponent; // apart, so that the result does not depend on the reference either
+      const float fraction = __builtin_frexpf(mass[lane], &exponent);
+      const double lse = (static_cast<double>(t.maximum[row]) + exponent) * kLn2Wide + __builtin_log(fraction);
+      a.lse[index] = mass[lane] > 0 ? static_cast<float>(lse) : kMinusInfinity;
+    }
+  }
+}
+
+// Where a part of a tile's strip leaves its state.
+struct Part {
+  float *sums, *maximum, *total;
+  FR_MEMBER Part(const AttentionArgs& a, int64_t tile, int64_t head, int64_t part, int64_t strip) {
+    const int64_t at = (((tile * a.key_heads + head) * a.parts + part) * (a.tile_rows / kStrip) + strip) * kStrip;
+    sums = a.part_sums + at * a.padded_value_size;
+    maximum = a.part_maximum + at;
+    total = a.part_total + 2 * at;
+  }
+};
+
+// Adds the segments up in the order in which one task adds them.
+template <typename T, int TERMS>
+void join(const AttentionArgs& a, int64_t tile, int64_t head, void* workspace) {
+  Tile<T, TERMS> t{};
+  Tile<T, TERMS>::layout(a, static_cast<char*>(workspace), &t);
+  const int64_t first = a.tile_start[tile], count = a.tile_stop[tile] - first, columns = a.padded_value_size;
+  for (int64_t strip = 0; strip * kStrip < count * a.groups; ++strip) {
+    float* maximum = t.maximum + strip * kStrip;
+    float* total = t.total + strip * kTotals;
+    float* sums = t.sums + strip * columns * kStrip;
+    for (int64_t lane = 0; lane < kStrip; ++lane) maximum[lane] = kMinusInfinity;
+    std::memset(total, 0, kTotals * sizeof(float));
+    for (int64_t part = 0; part < a.parts; ++part) {
+      const Part state(a, tile, head, part, strip);
+      for (int v = 0; v < kVectors; ++v) {
+        store(maximum + v * kWidth, larger(load(maximum + v * kWidth), load(state.maximum + v * kWidth)));
+      }
+    }
+    bool begun = false;
+    for (int64_t part = 0; part < a.parts; ++part) {
+      const Part state(a, tile, head, part, strip);
+      vf scaling[kVectors];
+      vi seen{};
+      for (int v = 0; v < kVectors; ++v) {
+        const vf m = load(maximum + v * kWidth), own = load(state.maximum + v * kWidth);
+        scaling[v] = exp2v<6>(own - (m == fill(kMinusInfinity) ? vf{} : m));
+        seen |= own > fill(kMinusInfinity);
+        for (int64_t at = v * kWidth; at < kTotals; at += kStrip) {
+          store(total + at, load(total + at) + load(state.total + at) * scaling[v]);
+        }
+      }
+      if (!any(seen)) continue; // its sums were not written
+      for (int64_t c = 0; c < columns; ++c) {
+        for (int v = 0; v < kVectors; ++v) {
+          float* at = sums + c * kStrip + v * kWidth;
+          store(at, (begun ? load(at) : vf{}) + load(state.sums + c * kStrip + v * kWidth) * scaling[v]);
+        }
+      }
+      begun = true;
+    }
+    write_strip<T, TERMS>(a, t, strip, first, count, head, !begun, false);
+  }
+}

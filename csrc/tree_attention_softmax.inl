@@ -1,0 +1,136 @@
+// Online softmax over a strip of scores [key][32 lanes]: mask, greatest, reference, weights (see _state.inl).
+
+// Scores of keys the lanes do not see become -inf; `scores` are of one chunk.
+FR_INLINE void mask_chunk(const AttentionArgs& a, float* scores, int64_t chunk, const int32_t* place,
+                          const int32_t* position) {
+  for (int v = 0; v < kVectors; ++v) {
+    const vi at = load(place + v * kWidth);
+    const vi oldest = load(position + v * kWidth) - fill(static_cast<int32_t>(a.window > 0 ? a.window - 1 : 0));
+    for (int64_t j = 0; j < kStrip; ++j) {
+      const int64_t slot = chunk * kStrip + j;
+      float* row = scores + j * kStrip + v * kWidth;
+      vi seen = (fill(a.slot_birth[slot]) <= at) & (at < fill(a.slot_end[slot]));
+      if (a.window > 0 && a.slot_key[slot] >= 0) seen &= fill(a.key_positions[a.slot_key[slot]]) >= oldest;
+      store(row, seen ? load(row) : fill(kMinusInfinity));
+    }
+  }
+}
+
+// s -> scale * s, through the soft cap where there is one.
+FR_INLINE void transform_scores(float* scores, int64_t count, float scale, float softcap) {
+  for (int64_t i = 0; i < count; i += kWidth) {
+    vf s = load(scores + i) * fill(scale);
+    if (softcap > 0) s = tanhv(s * fill(1 / softcap)) * fill(softcap);
+    store(scores + i, s);
+  }
+}
+
+// weights <- 2^(factor * s - m) as operands, for whole m; adds their sums to `total`, pair by pair of slots. `rows` is
+// a multiple of 32. Products in the queue are done meanwhile.
+template <typename T, int TERMS, bool LSE>
+FR_INLINE void exponentiate(float* scores, T* weights, int64_t term_stride, int64_t rows, float factor,
+                            const float* maximum, float* total, Queue<T, TERMS, TERMS>& queue) {
+  if constexpr (std::is_same_v<T, float>) {
+    for (int v = 0; v < kVectors; ++v) {
+      const vf m = load(maximum + v * kWidth);
+      vf sum = load(total + v * kWidth);
+      for (int64_t r = 0; r < rows; ++r) {
+        float* at = scores + r * kStrip + v * kWidth;
+        const vf p = exp2_below<6>(load(at) * fill(factor), m);
+        sum += p;
+        store(at, p);
+      }
+      store(total + v * kWidth, sum);
+      if constexpr (LSE) store(total + kStrip + v * kWidth, sum);
+    }
+  } else {
+#if FR_BF16
+    constexpr int DEGREE = TERMS == 2 ? 5 : 4;
+    const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
+                                                22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const auto pair = [&](vf even, vf odd) {
+      return _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even));
+    };
+    const vf spread = fill(factor), m[2] = {load(maximum), load(maximum + 16)};
+    vf sum[2] = {load(total), load(total + 16)}, mass[2] = {load(total + kStrip), load(total + kStrip + 16)};
+    for (int64_t r = 0; r < rows; r += 2) {
+      if (r % kRowsAStep == 0) queue.step();
+      vf even[2], odd[2];
+#pragma GCC unroll 2
+      for (int i = 0; i < 2; ++i) { // all of a row before it is overwritten
+        const float* at = scores + r * kStrip + 16 * i;
+        even[i] = exp2_below<DEGREE>(load(at) * spread, m[i]);
+        odd[i] = exp2_below<DEGREE>(load(at + kStrip) * spread, m[i]);
+      }
+#pragma GCC unroll 2
+      for (int i = 0; i < 2; ++i) {
+        T* out = weights + r * kStrip + 32 * i;
+        const __m512i high = pair(even[i], odd[i]);
+        _mm512_storeu_si512(out, high);
+        const vf even_high = (vf)_mm512_slli_epi32(high, 16);
+        const vf odd_high = (vf)((vi)high & fill(static_cast<int32_t>(0xffff0000)));
+        sum[i] += even_high + odd_high;
+        if constexpr (TERMS == 2) {
+          const __m512i low = pair(even[i] - even_high, odd[i] - odd_high);
+          _mm512_storeu_si512(out + term_stride, low);
+          sum[i] += (vf)_mm512_slli_epi32(low, 16) + (vf)((vi)low & fill(static_cast<int32_t>(0xffff0000)));
+        }
+        if constexpr (LSE) mass[i] += even[i] + odd[i];
+      }
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      store(total + 16 * i, sum[i]);
+      if constexpr (LSE) store(total + kStrip + 16 * i, mass[i]);
+    }
+#endif
+  }
+}
+
+// The greatest score of each lane; `rows` is a multiple of 32.
+FR_INLINE void greatest_scores(const float* scores, int64_t rows, vf* best) {
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) best[v] = fill(kMinusInfinity);
+  for (int64_t r = 0; r < rows; r += 4) { // four at a time: one chain of maxima would wait for itself
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      const float* at = scores + r * kStrip + v * kWidth;
+      const vf low = larger(load(at), load(at + kStrip)), high = larger(load(at + 2 * kStrip), load(at + 3 * kStrip));
+      best[v] = larger(best[v], larger(low, high));
+    }
+  }
+}
+
+// Raises the running reference of the lanes where it must be; the totals and sums (null: still empty) follow it.
+FR_INLINE void raise_maximum(const vf* best, float factor, float* maximum, float* total, float* outer_total,
+                             float* sums, float* outer_sums, int64_t columns) {
+  vf raised[kVectors], scaling[kVectors];
+  vi raise{};
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    raised[v] = whole(best[v] * fill(factor));
+    raise |= raised[v] > load(maximum + v * kWidth) + fill(kSlack);
+  }
+  if (!any(raise)) return;
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const vf old = load(maximum + v * kWidth);
+    raised[v] = larger(old, raised[v]);
+    // A lane that has seen nothing keeps -inf; 0 stands in for it so that no inf - inf arises.
+    scaling[v] = exp2v<6>(old - (raised[v] == fill(kMinusInfinity) ? vf{} : raised[v]));
+    store(maximum + v * kWidth, raised[v]);
+    for (int64_t at = v * kWidth; at < kTotals; at += kStrip) {
+      store(total + at, load(total + at) * scaling[v]);
+      store(outer_total + at, load(outer_total + at) * scaling[v]);
+    }
+  }
+  for (float* array : {sums, outer_sums}) {
+    for (int64_t c = 0; array != nullptr && c < columns; ++c) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        float* at = array + c * kStrip + v * kWidth;
+        store(at, load(at) * scaling[v]);
+      }
+    }
+  }
+}
