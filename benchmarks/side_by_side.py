@@ -130,7 +130,7 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
         facts = {
             "computed": sum(map(len, trees)),
             "flops": sum(work.flops(trees, reader._model.config).values()),
-            "estimated_bytes": reader._model.bytes_per_token * max(map(len, trees)),
+            "estimated_bytes": reader._model.bytes_per_token * max(map(len, trees)) + reader._model.bytes_of_pass,
         }
 
         def score() -> list[float]:
