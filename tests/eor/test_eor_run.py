@@ -160,6 +160,18 @@ def test_a_source_that_returns_nothing_is_recorded(nothing, caplog):
     assert "1 of 1 questions: A returned nothing" in caplog.text
 
 
+@pytest.mark.parametrize("one", ["Paris", {"text": "Paris"}, {"documents": [{"content": "Paris"}]}, Passage("Paris")])
+def test_one_passage_in_place_of_a_list_is_no_list_of_its_letters_or_keys(one):
+    (found,) = Retrievers(["A"], {"A": lambda q: one}).retrieve(["?"])
+    failure = f"A failed: InputError: source: expected a list of passages, got one {type(one).__name__}"
+    assert found.documents[0].failure == failure
+
+
+def test_one_question_in_place_of_a_list_is_no_list_of_its_letters():
+    with pytest.raises(InputError, match="list of questions, got the text 'What'"):
+        Retrievers(["A"], {"A": lambda q: ["x"]}).retrieve("What")
+
+
 def test_errors_are_raised_when_asked_for():
     with pytest.raises(ConnectionError, match="no route"):
         Retrievers(["A"], {"A": broken}, on_error="raise").retrieve(["?"])

@@ -11,7 +11,7 @@ from fastreader.eor import spec
 from fastreader.eor.chunks import Limits, cut, cut_all
 from fastreader.eor.plan import Plan, sources_of
 from fastreader.eor.rerank import QuestionLikelihood, Scorer
-from fastreader.eor.sources import SourceFunction, as_passage, as_source
+from fastreader.eor.sources import SourceFunction, as_passages, as_source
 from fastreader.eor.spec import Concat, Node, Source, Top
 from fastreader.eor.stages import Failure, Found, Stages, Values, stage_of
 from fastreader.eor.texts import Texts
@@ -94,9 +94,12 @@ class Retrievers:
             Q results of M documents. Where a source failed, documents made from it have a `failure` instead.
 
         Raises:
-            InputError: an empty question; a scorer that gives no finite number for each passage.
+            InputError: one text in place of a list, or an empty question; a scorer that gives no finite number for
+                each passage.
             Exception: what a source raises, with on_error="raise".
         """
+        if isinstance(questions, str):
+            raise InputError(f"questions: expected a list of questions, got the text {questions[:60]!r}")
         examples = [q if isinstance(q, Example) else Example(q, []) for q in questions]
         asked = [example.question for example in examples]
         for i, question in enumerate(asked):
@@ -166,7 +169,7 @@ class Retrievers:
         out: list[Found] = []
         for question in questions:
             try:
-                out.append([as_passage(item) for item in self._sources[name](question) or ()])
+                out.append(as_passages(self._sources[name](question)))
             except Exception as error:
                 if self._stages.strict:
                     raise

@@ -151,6 +151,18 @@ def as_source(found: Any) -> SourceFunction:
     )
 
 
+def as_passages(found: Any) -> list[Passage]:
+    """Passages from what a source gives; none from None.
+
+    Raises:
+        InputError: it is one text or one mapping, whose letters or keys would be taken for passages, or holds what
+            `as_passage` refuses.
+    """
+    if isinstance(found, (str, bytes, Mapping, Passage)):
+        raise InputError(f"source: expected a list of passages, got one {type(found).__name__}")
+    return [] if found is None else [as_passage(item) for item in found]
+
+
 def as_passage(found: Any) -> Passage:
     """A `Passage` from what a source gives for one.
 
