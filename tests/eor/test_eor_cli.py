@@ -196,6 +196,8 @@ class Loaded(Exception):
         (["--pooling", "median"], "median"),
         (["--weights", "other.json"], "--weights: of the retrievers A, B, not of SE@5, Wiki@5, ReFree"),
         (["--weights", "changed.json"], "f1 was saved with"),
+        (["--weights", "two.json"], "--weights: of 2 retrievers, not of the 3 SE@5, Wiki@5, ReFree"),
+        (["--weights", "unnamed.json"], "--weights: of 2 retrievers, not of the 3 SE@5, Wiki@5, ReFree"),
         (["unanswered.jsonl", "--fit"], "--fit: needs right answers, and there are none for 'q0'"),
     ],
 )
@@ -208,6 +210,8 @@ def test_eor_says_what_cannot_be_before_it_loads_the_model(world, tmp_path, monk
     changed = Voter().to_dict() | {"similarity_settings": [{"match": "contains"}, {"n": 2}]}
     changed["similarity_settings"][0] = Voter().to_dict()["similarity_settings"][0]
     (tmp_path / "changed.json").write_text(json.dumps(changed))
+    Voter(retriever_weights=[1, 1]).save(tmp_path / "two.json")
+    Voter().fit([["x", "y"]] * 2, [[1, 0]] * 2).save(tmp_path / "unnamed.json")
     questions = arguments.pop(0) if arguments[0].endswith(".jsonl") else world.questions
     monkeypatch.setattr("fastreader.reader.Reader.load", mock.Mock(side_effect=Loaded))
     assert expected in run("eor", questions, *world.options, *arguments, expect=2).stderr

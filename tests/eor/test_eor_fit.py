@@ -312,6 +312,25 @@ def test_loading_weights_that_do_not_fit(tmp_path):
         Voter.from_dict(values)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "expected"),
+    [
+        (("fitted", "retriever_weights"), [0.2, 0.3], "retriever_weights: expected 3"),
+        (("fitted", "retriever_weights"), ["a", "b", "c"], "retriever_weights: expected 3"),
+        (("fitted", "similarity_weights"), [None, "x"], "similarity_weights: expected 1"),
+        (("fitted", "retrievers"), 5, "int"),
+        (("similarity_settings",), [], "similarity_settings: expected one for each of exact:equal"),
+    ],
+)
+def test_loading_a_file_that_somebody_changed(place, value, expected):
+    rows = [Answers("q", ["A", "B", "C"], ["x", "y", "z"])] * 2
+    values = Voter(EQUAL, starts=1).fit(rows, [[1, 0, 0]] * 2).to_dict()
+    *outer, last = place
+    (values[outer[0]] if outer else values)[last] = value
+    with pytest.raises(InputError, match=expected):
+        Voter.from_dict(values)
+
+
 # scikit-learn
 
 

@@ -175,6 +175,8 @@ NAMED = Answers("q", ["A", "B"], ["Paris", "Lyon"])
         ({"retriever_weights": [1, 1, 1]}, NAMED, "retriever_weights: expected 2"),
         ({"retriever_weights": [1, -1]}, NAMED, "retriever_weights"),
         ({"retriever_weights": [1, float("nan")]}, NAMED, "retriever_weights"),
+        ({"retriever_weights": ["a", "b"]}, NAMED, "retriever_weights: expected 2 numbers from 0, got"),
+        ({"similarity_weights": ["a", "b"]}, NAMED, "similarity_weights: expected 2 numbers from 0, got"),
         ({"retriever_weights": {"A": 1}}, NAMED, "for each of A, B"),
         ({"retriever_weights": {"A": 1, "B": 1}}, ["x", "y"], "without retrievers"),
         ({"similarity_weights": [1]}, NAMED, "similarity_weights: expected 2"),

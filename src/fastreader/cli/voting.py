@@ -100,6 +100,9 @@ class Voting:
         expected = fitted or (list(given) if isinstance(given, dict) else None)
         if expected and sorted(expected) != sorted(names):
             raise InputError(f"--weights: of the retrievers {', '.join(expected)}, not of {', '.join(names)}")
+        numbers = (self.saved.get("fitted") or {}).get("retriever_weights", given)  # by place where there are no names
+        if numbers is not None and len(numbers) != len(names):
+            raise InputError(f"--weights: of {len(numbers)} retrievers, not of the {len(names)} {', '.join(names)}")
 
 
 def check_voting(

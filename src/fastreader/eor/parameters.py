@@ -117,7 +117,6 @@ class Parameters(Estimator):
         if hasattr(self, "retriever_weights_"):
             retriever = weights.learned(self.retriever_weights_, self.retrievers_, names, width)
             return retriever, weights.checked(self.similarity_weights_, count, "similarity_weights")
-        given = self.similarity_weights
-        similarity = np.ones(count) if given is None else np.asarray(given, dtype=np.float64)
+        similarity = np.ones(count) if self.similarity_weights is None else self.similarity_weights
         retriever = weights.given(self.retriever_weights, names, width)
         return retriever, weights.checked(similarity, count, "similarity_weights")

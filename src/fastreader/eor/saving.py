@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from fastreader.eor import weights
 from fastreader.eor.answer import is_answer
 from fastreader.eor.fit import FitReport
@@ -63,13 +61,15 @@ def make_voter(
         voter = kind(given, accept=accept or is_answer, **values["parameters"])
         _check_similarities(voter, expected, settings)
         if fitted := values.get("fitted"):
-            voter.retriever_weights_ = np.asarray(fitted["retriever_weights"], dtype=np.float64)
-            voter.similarity_weights_ = np.asarray(fitted["similarity_weights"], dtype=np.float64)
-            voter.retrievers_ = fitted["retrievers"]
+            retrievers, found = fitted["retrievers"], fitted["retriever_weights"]
+            count = len(found if retrievers is None else retrievers)
+            voter.retriever_weights_ = weights.checked(found, count, "retriever_weights")
+            voter.similarity_weights_ = weights.checked(
+                fitted["similarity_weights"], len(expected), "similarity_weights"
+            )
+            voter.retrievers_ = None if retrievers is None else [str(name) for name in retrievers]
             report = fitted.get("report")
             voter.fit_report_ = FitReport(**report) if report else None
-            weights.checked(voter.retriever_weights_, len(voter.retriever_weights_), "retriever_weights")
-            weights.checked(voter.similarity_weights_, len(expected), "similarity_weights")
         return voter
     except (KeyError, TypeError) as error:
         raise InputError(f"Voter.from_dict: {error!r} in values with the keys {sorted(values)}") from error
@@ -77,6 +77,8 @@ def make_voter(
 
 def _check_similarities(voter: Voter, names: list[str], settings: list[Any]) -> None:
     having = voter.resolved()
+    if len(settings) != len(names):
+        raise InputError(f"similarity_settings: expected one for each of {', '.join(names)}, got {len(settings)}")
     if [s.name for s in having] != names:
         raise InputError(f"similarities: expected {', '.join(names)}, got {', '.join(s.name for s in having)}")
     for similarity, expected in zip(having, settings, strict=True):

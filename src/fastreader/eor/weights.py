@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +24,14 @@ def given(
     if weights is None:
         return np.ones(width)
     if not isinstance(weights, Mapping):
-        return checked(np.asarray(weights, dtype=np.float64), width, "retriever_weights")
+        return checked(weights, width, "retriever_weights")
     if retrievers is None:
         raise InputError("retriever_weights: by name, but the answers came without retrievers' names")
     if set(weights) != set(retrievers):
         raise InputError(
             f"retriever_weights: expected one for each of {', '.join(retrievers)}, got {', '.join(weights)}"
         )
-    return checked(np.array([weights[name] for name in retrievers], dtype=np.float64), width, "retriever_weights")
+    return checked([weights[name] for name in retrievers], width, "retriever_weights")
 
 
 def learned(weights: FloatArray, names: list[str] | None, retrievers: list[str] | None, width: int) -> FloatArray:
@@ -48,12 +49,17 @@ def learned(weights: FloatArray, names: list[str] | None, retrievers: list[str] 
     return checked(weights, width, "retriever_weights")
 
 
-def checked(weights: FloatArray, count: int, name: str) -> FloatArray:
-    """`weights`, if they are `count` finite numbers from 0.
+def checked(weights: Any, count: int, name: str) -> FloatArray:
+    """`weights` as float64 [count], if they are `count` finite numbers from 0.
 
     Raises:
         InputError: they are not.
     """
+    try:
+        weights = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: expected {count} numbers from 0, got {weights!r}") from None
     if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any():
         raise InputError(f"{name}: expected {count} numbers from 0, got {weights.tolist()}")
-    return weights
+    found: FloatArray = weights
+    return found
