@@ -79,6 +79,7 @@ def test_vote_says_why_nobody_won(tmp_path):
         (["--weights", "none.json"], "none.json"),
         (["--pooling", "median"], "median"),
         (["-s", "odd"], "odd"),
+        (["--min-support", "nan"], "--min-support"),
         (["--fit", "--measure", "bleu"], "--measure"),
         (["--fit", "--save", "none/x.json"], "no folder none"),
         (["--fit", "--save", "."], "is a folder"),

@@ -159,6 +159,14 @@ def test_pruning_leaves_a_retriever():
     assert voter.retriever_weights_[0] > 0 and voter.predict(X).tolist() == ["right", "d1"]
 
 
+def test_a_wrong_answer_may_count_below_0(recwarn):
+    X = [["right", "b1", "c1"], ["d1", "d1", "e1"], ["right", "g1", "g1"]]
+    y = np.array([[1, -1, -1], [-1, -1, 1], [1, -1, -1]])
+    voter = Voter(EQUAL, starts=3).fit(X, y)
+    assert voter.fit_report_.unweighted == pytest.approx(-1 / 3) and voter.score(X, y) == pytest.approx(1 / 3)
+    assert not recwarn.list  # SciPy warns of starts out of the bounds
+
+
 @pytest.mark.parametrize(
     ("options", "y", "expected"),
     [
@@ -166,6 +174,8 @@ def test_pruning_leaves_a_retriever():
         ({}, [1, 0], "y: expected"),
         ({}, [[1, 0], [1, float("nan")]], "NaN"),
         ({"upper": 0.1}, [[1, 0], [1, 0]], "upper"),
+        ({"upper": float("inf")}, [[1, 0], [1, 0]], "upper"),
+        ({"starts": 2.5}, [[1, 0], [1, 0]], "starts"),
         ({"starts": 0}, [[1, 0], [1, 0]], "starts"),
         ({"max_evaluations": 0}, [[1, 0], [1, 0]], "max_evaluations"),
     ],

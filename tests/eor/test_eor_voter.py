@@ -185,11 +185,19 @@ NAMED = Answers("q", ["A", "B"], ["Paris", "Lyon"])
         ({"similarities": ["exact", Exact()]}, NAMED, "once"),
         ({"pooling": "median"}, NAMED, "median"),
         ({"ties": "last"}, NAMED, "last"),
+        ({"min_support": float("nan")}, NAMED, "min_support: expected a number, got nan"),
+        ({"retriever_threshold": None}, NAMED, "retriever_threshold: expected a number, got None"),
+        ({"similarity_threshold": "0.8", "pooling": "majority"}, NAMED, "similarity_threshold: expected a number"),
     ],
 )
 def test_what_cannot_be_voted_on(options, answers, expected):
     with pytest.raises(InputError, match=expected):
         Voter(**options).vote(answers)
+
+
+def test_a_voter_is_shown_as_it_was_given():
+    assert repr(Voter([Exact(), "nli:reader", max])) == "Voter(exact, nli:reader, max; mean; unweighted)"
+    assert repr(Voter("f1", retriever_weights=[1, 0], pooling="max")) == "Voter(f1; max; weighted)"
 
 
 def test_weights_by_name():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,6 +125,8 @@ def check_voting(
     from fastreader.eor import measures, saving
     from fastreader.eor.pooling import pooling as pooling_of
 
+    if min_support is not None and math.isnan(min_support):
+        raise InputError(f"--min-support: expected a number, got {min_support}")
     if save is not None and not fit:
         raise InputError("--save: needs --fit, which makes the voter to save")
     if fit and measure not in measures.MEASURES:

@@ -76,7 +76,8 @@ def search(
     for i in range(starts):
         start = even
         if i == 1 and accuracy.max(initial=0.0) > 0:
-            start = np.concatenate([upper * accuracy / accuracy.max(), np.full(objective.similarities, upper)])
+            shares = np.maximum(accuracy, 0.0) / accuracy.max()  # a wrong answer may be worth less than none
+            start = np.concatenate([upper * shares, np.full(objective.similarities, upper)])
         elif i:
             start = generator.uniform(0.0, upper, size)
         found, value = _nelder_mead(objective, start, upper, max_evaluations or 200 * size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
@@ -107,6 +108,11 @@ class Parameters(Estimator):
         pooling(self.pooling)
         if self.ties not in ("first", "weight"):
             raise InputError(f"ties: expected 'first' or 'weight', got {self.ties!r}")
+        for name in ("similarity_threshold", "retriever_threshold", "min_support"):
+            value = getattr(self, name)
+            # NaN is neither above nor below anything, so that it would decide silently
+            if (name, value) != ("min_support", None) and (not isinstance(value, Real) or np.isnan(float(value))):
+                raise InputError(f"{name}: expected a number, got {value!r}")
         return scoring.Rules(
             self.pooling, self.similarity_threshold, self.retriever_threshold, self.dropped_vote, self.ties
         )

@@ -14,7 +14,7 @@ from fastreader.eor import fit as fitting
 from fastreader.eor.ballots import Ballots, ballots, is_single
 from fastreader.eor.objective import Objective
 from fastreader.eor.parameters import Parameters
-from fastreader.eor.similarity import SimilarityLike
+from fastreader.eor.similarity import Similarity, SimilarityLike
 from fastreader.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
@@ -39,7 +39,9 @@ class Voter(Parameters):
 
     def __repr__(self) -> str:
         state = "unweighted" if self.retriever_weights is None else "weighted"
-        names = ", ".join(similarity.name for similarity in self.resolved())
+        # as given: what is wrong with a parameter is said when it is used, not when the voter is shown
+        given = [self.similarities] if isinstance(self.similarities, (str, Similarity)) else self.similarities
+        names = ", ".join(map(_shown, given))
         return f"Voter({names}; {self.pooling}; {'fitted' if hasattr(self, 'retriever_weights_') else state})"
 
     # Voting.
@@ -106,14 +108,14 @@ class Voter(Parameters):
         Raises:
             InputError: as `vote` and `score`; or no question has an answer that could win.
         """
-        if not 0 <= self.retriever_threshold < self.upper:
+        if not 0 <= self.retriever_threshold < self.upper < np.inf:
             raise InputError(
-                f"upper: expected a bound above retriever_threshold {self.retriever_threshold}, got {self.upper}"
+                f"upper: expected a finite bound above retriever_threshold {self.retriever_threshold}, got {self.upper}"
             )
         for name in ("starts", "max_evaluations"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name}: expected at least 1, got {value}")
+            if not (isinstance(value, (int, np.integer)) and value >= 1) and (name, value) != ("max_evaluations", None):
+                raise InputError(f"{name}: expected a whole number from 1, got {value!r}")
         prepared = self._ballots(X)
         correct = _correct(y, prepared)
         if not prepared.candidates.any():
@@ -186,6 +188,12 @@ class Voter(Parameters):
 
     def _winners(self, prepared: Ballots) -> npt.NDArray[np.int64]:
         return counting.count(prepared, *self._weights(prepared), self._rules(), self.min_support).won
+
+
+def _shown(similarity: SimilarityLike) -> str:
+    if isinstance(similarity, str):
+        return similarity
+    return similarity.name if isinstance(similarity, Similarity) else getattr(similarity, "__name__", repr(similarity))
 
 
 def _correct(y: Any, prepared: Ballots) -> FloatArray:
