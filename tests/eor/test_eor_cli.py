@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import subprocess
 import sys
 from types import SimpleNamespace
 from unittest import mock
@@ -148,6 +149,14 @@ def test_eor_writes_answers_and_votes_and_resumes(world, tmp_path):
     assert "retrievers" in run(*arguments, "--resume", "-r", "PK", expect=2).stderr
     voted = run("vote", output, "-f", "jsonl")
     assert [json.loads(line)["answer"] for line in voted.stdout.splitlines()] == votes
+
+
+def test_eor_says_nothing_of_how_its_indexes_are_built(world, tmp_path):
+    code = f"import sys; sys.argv[1:] = {[str(a) for a in ('eor', world.questions, *world.options, '--limit', 1)]!r}"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; from fastreader import cli; cli.main()"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "index" not in done.stderr, done.stderr
 
 
 def test_eor_to_standard_output_with_a_fit(world, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -183,5 +183,7 @@ def _sources(files: dict[str, Path], depth: int) -> dict[str, Any]:
 
     from fastreader.eor import BM25
 
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets its own to DEBUG
+    with suppress(ImportError):  # BM25 says which extra brings it
+        import bm25s  # noqa: F401
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # importing it sets DEBUG, so this comes after
     return {name: BM25(path, depth=depth) for name, path in files.items()}
