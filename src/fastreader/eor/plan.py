@@ -38,6 +38,8 @@ class Plan:
         """
         if isinstance(specs, str) or not specs:
             raise InputError(f"specs: expected a list of specifications, got {specs!r}")
+        if spec.REFREE in sources:
+            raise InputError(f"sources: {spec.REFREE} is the retriever without documents and names no source")
         if len(set(specs)) < len(specs):
             raise InputError(f"specs: expected each retriever once, got {', '.join(specs)}")
         self.names = list(specs)
@@ -45,6 +47,9 @@ class Plan:
         known = {name: spec.parse(text) for name, text in (ALIASES if aliases is None else aliases).items()}
         known = {name: node for name, node in known.items() if name not in self._sources}
         self.roots = [spec.expand(spec.parse(text), known) for text in self.names]
+        for name, root in zip(self.names, self.roots, strict=True):
+            if root != Source(spec.REFREE) and Source(spec.REFREE) in spec.walk(root):
+                raise InputError(f"aliases: {name} comes to {root}, but {spec.REFREE}, without documents, stands alone")
         self.nodes = list(dict.fromkeys(node for root in self.roots for node in spec.walk(root)))
 
     def check(self, *, reader: bool, scorer: bool = False) -> None:
