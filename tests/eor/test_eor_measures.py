@@ -195,7 +195,14 @@ def test_measures_of_correctness():
         ([], "em", "at least one"),
         ([Answers("q", ["a"], ["x"])], "em", "right answers"),
         ([Answers("q", ["a"], ["x"], right=["x"])], "bleu", "bleu"),
-        ([Answers("q", ["a"], ["x"], right=["x"])], lambda q, a, r: NAN, "finite"),
+        ([Answers("q", ["a"], ["x"], right=["x"])], lambda q, a, r: NAN, "finite number, got nan for 'x'"),
+        ([Answers("q", ["a"], ["x"], right=["x"])], lambda q, a, r: None, "finite number, got None for 'x'"),
+        # a second row in another order: the text named is the one measured
+        (
+            [Answers("q", ["a", "b"], ["x", "y"], right=["x"]), Answers("r", ["b", "a"], ["z", "w"], right=["x"])],
+            lambda q, a, r: NAN if a == "w" else 1.0,
+            "got nan for 'w'",
+        ),
     ],
 )
 def test_measures_that_cannot_be(rows, measure, expected):

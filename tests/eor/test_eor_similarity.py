@@ -319,6 +319,20 @@ def test_reader_entailment_needs_the_question():
         NliTexts(first="no field")
 
 
+@pytest.mark.parametrize("text", ["{answer} {other}", "{answer} {", "{answer} {}", "{answer} {question.x}"])
+def test_texts_of_entailment_are_checked_before_a_model_is_loaded(text):
+    with pytest.raises(InputError, match="statement: expected a format string"):
+        CrossEncoderNli("none", statement=text)
+    with pytest.raises(InputError, match=r"NliTexts\.second: expected a format string with \{answer\} alone"):
+        NliTexts(second=text)
+
+
+@pytest.mark.parametrize("value", ["x", None, [0.5]])
+def test_a_function_that_gives_no_number(value):
+    with pytest.raises(InputError, match=r"similarity odd: expected a number, got .* for \('a1', 'b1'\)"):
+        Voter([Function("odd", lambda a, b: value)]).vote(["a1", "b1"])
+
+
 def test_reader_entailment_on_a_real_tree(tiny_reader):
     texts = ["Paris", "Paris, France", "Lyon"]
     nli = ReaderNli(tiny_reader)

@@ -26,7 +26,7 @@ class Estimator:
     def set_params(self, **params: Any) -> Self:
         """Replace arguments of the constructor.
 
-        What a fit learned is forgotten when it was learned with another value of an argument that it belongs to.
+        What a fit learned is forgotten when an argument that it belongs to is set, to whichever value.
 
         Raises:
             InputError: an argument that is none.

@@ -49,7 +49,8 @@ def correctness(answers: Sequence[Answers], measure: str | Measure = "em") -> Fl
     if isinstance(measure, str) and measure not in MEASURES:
         raise InputError(f"measure: expected one of {', '.join(MEASURES)} or a function, got {measure!r}")
     rows = []
-    for i, row in enumerate(aligned(answers)):
+    given = aligned(answers)
+    for i, row in enumerate(given):
         if not row.right:
             raise InputError(f"answers[{i}]: expected right answers, got none for {row.question[:60]!r}")
         rows.append([0.0 if text is None else _measured(measure, row, text) for text in row.texts])
@@ -58,14 +59,18 @@ def correctness(answers: Sequence[Answers], measure: str | Measure = "em") -> Fl
     found = np.array(rows, dtype=np.float64)
     if not np.isfinite(found).all():
         q, m = np.argwhere(~np.isfinite(found))[0].tolist()
-        raise InputError(f"measure: expected a finite number, got {found[q, m]} for {answers[q].texts[m]!r}")
+        raise InputError(f"measure: expected a finite number, got {found[q, m]} for {given[q].texts[m]!r}")
     return found
 
 
 def _measured(measure: str | Measure, row: Answers, text: str) -> float:
     if isinstance(measure, str):
         return MEASURES[measure](text, row.right)
-    return float(measure(row.question, text, row.right))
+    value = measure(row.question, text, row.right)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"measure: expected a finite number, got {value!r} for {text!r}") from None
 
 
 def rwr(correct: Any) -> FloatArray:

@@ -114,7 +114,14 @@ class Function(Similarity):
         self.name, self.symmetric, self._function = name, symmetric, function
 
     def _compute(self, pairs: list[Pair]) -> list[float]:
-        return [self._function(pair.first, pair.second) for pair in pairs]
+        return [self._number(pair) for pair in pairs]
+
+    def _number(self, pair: Pair) -> float:
+        value = self._function(pair.first, pair.second)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise InputError(f"similarity {self.name}: expected a number, got {value!r} for {pair[1:]!r}") from None
 
 
 def tensor(

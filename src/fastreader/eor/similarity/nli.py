@@ -16,6 +16,17 @@ from fastreader.errors import InputError
 from fastreader.protocol import ReaderProtocol
 
 
+def _check_fields(name: str, text: str, needed: str, *allowed: str) -> None:
+    """Refuse a format string that would fail when the first answers are compared."""
+    if f"{{{needed}}}" not in text:
+        raise InputError(f"{name}: the field {{{needed}}} must appear in it, got {text!r}")
+    try:
+        text.format(**dict.fromkeys((needed, *allowed), ""))
+    except (LookupError, ValueError, AttributeError) as error:
+        fields = " and ".join(f"{{{field}}}" for field in (needed, *allowed))
+        raise InputError(f"{name}: expected a format string with {fields} alone, got {text!r} ({error!r})") from None
+
+
 class CrossEncoderNli(Similarity):
     """P(the first answer entails the second) by a sequence classifier; a voter reads the mean of both directions."""
 
@@ -41,8 +52,7 @@ class CrossEncoderNli(Similarity):
             batch_size: pairs a forward; it changes scores by no more than rounding.
         """
         super().__init__()
-        if "{answer}" not in statement:
-            raise InputError(f"statement: the field {{answer}} must appear in it, got {statement!r}")
+        _check_fields("statement", statement, "answer", "question")
         if batch_size < 1:
             raise InputError(f"batch_size: expected at least 1, got {batch_size}")
         self.name = f"nli:{os.fspath(model)}"
@@ -110,9 +120,8 @@ class NliTexts:
     no: str = "No"
 
     def __post_init__(self) -> None:
-        for name, needed in (("lead", "{question}"), ("first", "{answer}"), ("second", "{answer}")):
-            if needed not in getattr(self, name):
-                raise InputError(f"NliTexts.{name}: the field {needed} must appear in it")
+        for name, needed in (("lead", "question"), ("first", "answer"), ("second", "answer")):
+            _check_fields(f"NliTexts.{name}", getattr(self, name), needed)
 
 
 class ReaderNli(Similarity):
