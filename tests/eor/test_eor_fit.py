@@ -243,6 +243,13 @@ def test_saving(tmp_path):
     assert not list(tmp_path.glob("*.tmp"))
 
 
+def test_saving_parameters_that_are_numbers_of_numpy(tmp_path):
+    voter = Voter(["f1"], starts=np.int64(2), min_support=np.float32(0.5), prune=np.bool_(False))
+    voter.set_params(retriever_weights={"A": np.float32(0.5), "B": 1})
+    voter.save(tmp_path / "voter.json")
+    assert Voter.load(tmp_path / "voter.json").get_params() == voter.get_params()
+
+
 def test_saving_similarities_that_have_no_name_to_load_by(tmp_path):
     same = Function("same", lambda a, b: float(a == b))
     Voter([same]).save(tmp_path / "voter.json")

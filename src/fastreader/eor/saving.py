@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from fastreader.eor import weights
 from fastreader.eor.answer import is_answer
 from fastreader.eor.fit import FitReport
@@ -28,7 +30,10 @@ def voter_values(voter: Voter) -> dict[str, Any]:
     for name in ("retriever_weights", "similarity_weights"):
         value = plain[name]
         if value is not None:
-            plain[name] = dict(value) if isinstance(value, Mapping) else [float(w) for w in value]
+            mapped = isinstance(value, Mapping)
+            plain[name] = {k: float(w) for k, w in value.items()} if mapped else [float(w) for w in value]
+    # a search over parameters sets NumPy's numbers, which JSON does not take
+    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in plain.items()}
     measures = voter.resolved()
     out: dict[str, Any] = {
         "similarities": [s.name for s in measures],
