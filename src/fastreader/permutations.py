@@ -8,67 +8,36 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.design import Design, IntArray, check_count, check_n
 from fastreader.errors import InputError
 
-IntArray = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Design:
-    """Distinct orderings of passages, all of one length.
-
-    Attributes:
-        permutations: int64 [M orderings, L places], read-only; any integers [M, L] are taken and checked.
-        n: number of passages N; L <= N.
-        name: what made it.
-        made: the arguments it was made with.
-
-    Raises:
-        InputError: no rows, rows of several lengths, no integers, a passage out of range or twice in a row, a
-            row that comes twice; the message names the row, counted from 0.
-    """
-
-    permutations: IntArray = field(repr=False)
-    n: int
-    name: str = "explicit"
-    made: Mapping[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        _check_n(self.n)
-        object.__setattr__(self, "permutations", _validated(self.permutations, self.n))
-
-    def __len__(self) -> int:
-        return len(self.permutations)
-
-    @property
-    def length(self) -> int:
-        """Places L of each ordering."""
-        return int(self.permutations.shape[1])
-
-    @property
-    def given(self) -> int:
-        """Passages read when every ordering is read alone: M * L."""
-        return int(self.permutations.size)
-
-    @property
-    def computed(self) -> int:
-        """Passages read when shared beginnings are read once: nodes of the orderings' prefix tree."""
-        return sum(len(np.unique(self.permutations[:, : k + 1], axis=0)) for k in range(self.length))
-
+__all__ = [
+    "Design",
+    "Spec",
+    "cyclic",
+    "cyclic_reversed",
+    "explicit",
+    "identity",
+    "latin",
+    "model_rank",
+    "prefix_sharing",
+    "pruned",
+    "random",
+    "resolve",
+    "variable_length",
+]
 
 Spec = str | Design | npt.ArrayLike | Callable[[int], "Design | npt.ArrayLike"]
 
 
 def identity(n: int) -> Design:
     """The retriever's order alone."""
-    return Design(np.arange(_check_n(n))[None], n, "identity")
+    return Design(np.arange(check_n(n))[None], n, "identity")
 
 
 def cyclic(n: int) -> Design:
@@ -76,7 +45,7 @@ def cyclic(n: int) -> Design:
 
     Each passage is once at each place. On its own it does not identify MoI's model: see `model_rank`.
     """
-    _check_n(n)
+    check_n(n)
     return Design(_rotations(np.arange(n)[None]), n, "cyclic")
 
 
@@ -85,7 +54,7 @@ def cyclic_reversed(n: int) -> Design:
 
     Each passage is equally often at each place. For N <= 2 the two coincide and N rows are left.
     """
-    _check_n(n)
+    check_n(n)
     orders = np.arange(n)[None] if n <= 2 else np.stack([np.arange(n), np.arange(n)[::-1]])
     return Design(_rotations(orders), n, "cyclic_reversed")
 
@@ -101,9 +70,9 @@ def random(n: int, count: int | None = None, seed: int = 0) -> Design:
     Raises:
         InputError: a count below 1 or above N!.
     """
-    most = math.factorial(_check_n(n))
+    most = math.factorial(check_n(n))
     count = min(3 * n, most) if count is None else count
-    _check_count("random: count", count, most, "N!")
+    check_count("random: count", count, most, "N!")
     return Design(_distinct(n, count, np.random.default_rng(seed)), n, "random", {"count": count, "seed": seed})
 
 
@@ -122,7 +91,7 @@ def latin(n: int, squares: int = 1, seed: int = 0) -> Design:
     Raises:
         InputError: squares below 1 or above (N-1)!, beyond which rows would repeat.
     """
-    _check_count("latin: squares", squares, math.factorial(_check_n(n) - 1), "(N-1)!")
+    check_count("latin: squares", squares, math.factorial(check_n(n) - 1), "(N-1)!")
     rng = np.random.default_rng(seed)
     relabel = rng.permutation(n)
     tails = _distinct(n - 1, squares, rng) + 1
@@ -153,11 +122,11 @@ def prefix_sharing(n: int, count: int | None = None, seed: int = 0) -> Design:
     Raises:
         InputError: a count that is no such multiple.
     """
-    most = _check_n(n) * (1 + (n - 1) * (n - 2) // 2)
+    most = check_n(n) * (1 + (n - 1) * (n - 2) // 2)
     count = min(3 * n, most) if count is None else count
     if count % n:
         raise InputError(f"prefix_sharing: count must be a multiple of N = {n} for balance, got {count}")
-    _check_count("prefix_sharing: count", count, most, "N(1 + (N-1)(N-2)/2)")
+    check_count("prefix_sharing: count", count, most, "N(1 + (N-1)(N-2)/2)")
     rotated = ((tail, shift) for shift in range(1, n) for tail in range(shift + 1, n))
     orders = [
         np.concatenate([np.arange(n - tail), n - tail + np.roll(np.arange(tail), -shift)])
@@ -182,7 +151,7 @@ def pruned(design: Design, length: int) -> Design:
     Raises:
         InputError: a length below 1 or above the design's.
     """
-    _check_count("pruned: length", length, design.length, "the design's length")
+    check_count("pruned: length", length, design.length, "the design's length")
     rows = design.permutations[:, :length]
     first = np.sort(np.unique(rows, axis=0, return_index=True)[1])
     return Design(rows[first], design.n, f"{design.name}[:{length}]", {**design.made, "length": length})
@@ -263,7 +232,7 @@ def resolve(spec: Spec, n: int, seed: int = 0) -> Design:
         InputError: an unknown name, a number where none is taken, a Design for another number of passages, or
             what the design itself refuses.
     """
-    _check_n(n)
+    check_n(n)
     if isinstance(spec, str):
         return _by_name(spec, n, seed)
     if callable(spec):
@@ -305,62 +274,3 @@ def _distinct(n: int, count: int, rng: np.random.Generator) -> IntArray:
     for size in range(n):
         every = np.concatenate([np.insert(every, place, size, axis=1) for place in range(size + 1)])
     return rng.permutation(every)[:count]
-
-
-def _check_n(n: object) -> int:
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise InputError(f"permutations: expected at least one passage, got n = {n!r}")
-    return int(n)
-
-
-def _check_count(name: str, value: int, most: int, what: str) -> None:
-    if not 1 <= value <= most:
-        raise InputError(f"{name} must be in [1, {what} = {most}], got {value}")
-
-
-def _validated(rows: Any, n: int) -> IntArray:
-    if isinstance(rows, Sequence):
-        rows = _stacked(rows)
-    rows = np.asarray(rows)
-    if rows.dtype.kind not in "iu" or rows.ndim != 2 or not rows.size:
-        raise InputError(
-            f"permutations: expected integers [M orderings, L places], at least one of each, "
-            f"got {rows.dtype} {list(rows.shape)}"
-        )
-    if rows.shape[1] > n:
-        raise InputError(f"permutations: expected at most {n} places for {n} passages, got {rows.shape[1]}")
-    outside = (rows < 0) | (rows >= n)
-    if outside.any():
-        row, place = np.argwhere(outside)[0]
-        raise InputError(f"permutations: row {row}: expected passages in [0, {n}), got {rows[row, place]}")
-    ordered = np.sort(rows, axis=1)
-    repeats = ordered[:, 1:] == ordered[:, :-1]
-    if repeats.any():
-        row, place = np.argwhere(repeats)[0]
-        raise InputError(f"permutations: row {row}: expected each passage once, got {ordered[row, place]} twice")
-    firsts = np.unique(rows, axis=0, return_index=True)[1]
-    if len(firsts) < len(rows):
-        row = np.setdiff1d(np.arange(len(rows)), firsts)[0]
-        same = np.flatnonzero((rows == rows[row]).all(axis=1))[0]
-        raise InputError(f"permutations: row {row}: expected distinct rows, got row {same} again: {rows[row].tolist()}")
-    frozen: IntArray = rows.astype(np.int64)
-    frozen.setflags(write=False)
-    return frozen
-
-
-def _stacked(rows: Sequence[Any]) -> npt.NDArray[Any]:
-    """Rows given as lists, as one array."""
-    arrays: list[npt.NDArray[Any]] = []
-    for number, row in enumerate(rows):
-        try:
-            array = np.asarray(row)
-        except ValueError:
-            array = np.empty((), dtype=object)
-        if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-            raise InputError(f"permutations: row {number}: expected a list of integers, got {row!r}")
-        if arrays and len(array) != len(arrays[0]):
-            raise InputError(
-                f"permutations: row {number}: expected {len(arrays[0])} places as in row 0, got {len(array)}"
-            )
-        arrays.append(array)
-    return np.stack(arrays) if arrays else np.empty((0, 0), dtype=np.int64)
