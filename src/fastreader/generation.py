@@ -21,7 +21,7 @@ from fastreader.models.rows import RowKeys
 from fastreader.progress import track
 from fastreader.protocol import Generation, Results, TextOrTokens
 from fastreader.sampling import Sampling, check_count, choose, row_generator
-from fastreader.stopping import StopWatch, check_stop
+from fastreader.stopping import StopWatch, check_stop, check_stop_tokens
 from fastreader.tree import IntArray, PrefixTree, TreeStats
 from fastreader.writing import Request, Row, written
 
@@ -51,10 +51,10 @@ def generate(
     check_count("n", n)
     if isinstance(prompts, str):
         raise InputError(f"prompts: expected a list of prompts, got the text {prompts[:60]!r}")
-    if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+    if not isinstance(prompts, Iterable):
+        raise InputError(f"prompts: expected a list of prompts, got {type(prompts).__name__}")
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not -(2**63) <= seed < 2**63:
         raise InputError(f"seed: expected an integer of 64 bits, got {seed!r}")
-    if not all(isinstance(t, (int, np.integer)) for t in stop_tokens):
-        raise InputError(f"stop_tokens: expected token ids, got {stop_tokens!r}")
     if on_overflow not in ("error", "truncate"):
         raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
     request = Request(
@@ -62,7 +62,7 @@ def generate(
         sampling=sampling,
         end=reader.end_tokens,
         stop=check_stop(stop),
-        stop_tokens=frozenset(int(t) for t in stop_tokens),
+        stop_tokens=check_stop_tokens(stop_tokens),
         token_logprobs=token_logprobs,
     )
     rows: list[Row] = []

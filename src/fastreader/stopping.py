@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
 
 from fastreader.errors import InputError
 
@@ -11,15 +13,29 @@ Decode = Callable[[Sequence[int]], str]
 _UNFINISHED = "\ufffd"  # what decoders give for the bytes of a character that is not whole yet
 
 
-def check_stop(stop: Sequence[str]) -> tuple[str, ...]:
+def check_stop(stop: Iterable[str]) -> tuple[str, ...]:
     """The stop strings as a tuple.
 
     Raises:
-        InputError: a text in place of a list, or an empty stop string.
+        InputError: no list, a text in place of one, or an empty stop string.
     """
-    if isinstance(stop, str) or not all(isinstance(s, str) and s for s in stop):
-        raise InputError(f"stop: expected a list of texts that are not empty, got {stop!r}")
-    return tuple(stop)
+    # A tuple first: what can be gone through once only would be empty after the check.
+    found = None if isinstance(stop, str) or not isinstance(stop, Iterable) else tuple(stop)
+    if found is None or not all(isinstance(s, str) and s for s in found):
+        raise InputError(f"stop: expected a list of texts that are not empty, got {stop if found is None else found!r}")
+    return found
+
+
+def check_stop_tokens(tokens: Iterable[int]) -> frozenset[int]:
+    """The stop tokens as a set.
+
+    Raises:
+        InputError: no list, or something else than token ids in it.
+    """
+    found = tuple(tokens) if isinstance(tokens, Iterable) else None
+    if found is None or not all(isinstance(t, (int, np.integer)) and not isinstance(t, bool) for t in found):
+        raise InputError(f"stop_tokens: expected a list of token ids, got {tokens if found is None else found!r}")
+    return frozenset(int(t) for t in found)
 
 
 def cut(text: str, stop: Sequence[str]) -> str | None:

@@ -59,7 +59,7 @@ def test_seeds(tiny_reader):
     def drawn(seed):
         return tokens(tiny_reader.generate(PROMPTS, **{**DRAWN, "seed": seed}))
 
-    assert drawn(1) == drawn(1) != drawn(2)
+    assert drawn(1) == drawn(1) == drawn(np.int64(1)) != drawn(2)
     greedy = tokens(tiny_reader.generate(PROMPTS, seed=1, max_new_tokens=20))
     assert greedy == tokens(tiny_reader.generate(PROMPTS, seed=2, max_new_tokens=20))
 
@@ -298,8 +298,9 @@ def test_prompts_as_text_and_as_tokens(tiny_reader):
         ({"temperature": 1.0, "top_p": 1.5}, "top_p: expected a number in"),
         ({"stop": "text"}, "stop: expected a list"),
         ({"stop": [""]}, "stop: expected a list"),
-        ({"stop_tokens": ["a"]}, "stop_tokens: expected token ids"),
+        ({"stop_tokens": ["a"]}, "stop_tokens: expected a list of token ids"),
         ({"seed": "a"}, "seed: expected an integer"),
+        ({"seed": True}, "seed: expected an integer of 64 bits, got True"),
         ({"on_overflow": "shorten"}, "on_overflow"),
         ({"max_tokens": 0}, "max_tokens"),
     ],
@@ -313,6 +314,7 @@ def test_bad_arguments_are_refused(tiny_reader, arguments, message):
     ("prompts", "message"),
     [
         ("one text", "prompts: expected a list of prompts"),
+        (None, "prompts: expected a list of prompts, got NoneType"),
         ([5], r"prompts\[0\]: expected text or token ids, got int"),
         ([[261]], "below the vocabulary's 261, got 261"),
         ([[1.5]], "list of integers"),

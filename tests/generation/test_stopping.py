@@ -7,7 +7,7 @@ from support import byte_tokenizer
 
 from fastreader.errors import InputError
 from fastreader.models.text import TextEncoder
-from fastreader.stopping import StopWatch, check_stop, cut
+from fastreader.stopping import StopWatch, check_stop, check_stop_tokens, cut
 
 ENCODER = TextEncoder(byte_tokenizer())
 
@@ -65,7 +65,20 @@ def test_cut_takes_the_first_of_several():
     assert cut("one", []) is None
 
 
-@pytest.mark.parametrize("stop", ["text", [""], [5], ["a", None]])
+def test_what_can_be_gone_through_once_is_read_once():
+    assert check_stop(s for s in ["a", "b"]) == ("a", "b")
+    assert check_stop_tokens(t for t in [5, 7]) == {5, 7}
+    with pytest.raises(InputError, match=r"got \('a', ''\)"):
+        check_stop(s for s in ["a", ""])
+
+
+@pytest.mark.parametrize("tokens", [None, 5, "ab", [True], [1.5]])
+def test_bad_stop_tokens_are_refused(tokens):
+    with pytest.raises(InputError, match="stop_tokens: expected a list of token ids"):
+        check_stop_tokens(tokens)
+
+
+@pytest.mark.parametrize("stop", ["text", [""], [5], ["a", None], None, 5])
 def test_bad_stop_strings_are_refused(stop):
     with pytest.raises(InputError, match="stop: expected a list of texts"):
         check_stop(stop)
