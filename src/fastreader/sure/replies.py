@@ -22,7 +22,8 @@ _INLINE = (  # markers that count up from "a" or 1; a letter with a dot or colon
 )
 _LEAD = re.compile(
     r"^\W*(?:(?:the|my|possible|likely|best|correct|short|two|three|four) )*"
-    r"(?:answers?|candidates?|predictions?|options?|choices?)\b\s*(?:(?:is|are|could be|may be|might be)\b\s*:?|:)",
+    r"(?:answers?|candidates?|predictions?|options?|choices?)\b(?: (?:to|for) (?:the|this|your|that) question\b)?"
+    r"\s*(?:(?:is|are|could be|may be|might be)\b\s*:?|:)",
     re.IGNORECASE,
 )
 _CONJUNCTION = re.compile(r"[\s,;]+(?:and|or)$", re.IGNORECASE)
@@ -57,11 +58,12 @@ def parse_candidates(reply: str, k: int = 2, *, longest: int = 20) -> CandidateR
     """Read the candidates out of a reply.
 
     Letters in order, "(a)", "(b)", ..., are looked for first, then other markers that count up ("a)", "1.", "(1)"),
-    then a list with a line for each; without any, the first paragraph is split at commas and line breaks when that
-    gives four parts at most, and is one candidate otherwise. "[DONE]" and what follows it are left out, and so is a
-    lead-in ("The answer is"). A piece of more than `longest` words is cut. A piece that is empty, repeats another
-    (after normalisation as exact match does it), or only repeats its place in the form that was asked for ("xx" as the
-    first) is left out, and so are those beyond `k`. Each of these, and fewer than `k` in the end, leaves a note.
+    then a list with a line for each; without any, the first paragraph (past one that ends in a colon) is split at
+    commas and line breaks when that gives four parts at most, and is one candidate otherwise. "[DONE]" and what
+    follows it are left out, and so is a lead-in ("The answer is"). A piece of more than `longest` words is cut. A piece
+    that is empty, repeats another (after normalisation as exact match does it), or only repeats its place in the form
+    that was asked for ("xx" as the first) is left out, and so are those beyond `k`. Each of these, and fewer than `k`
+    in the end, leaves a note.
 
     Args:
         reply: what the reader wrote.
@@ -139,7 +141,9 @@ def _pieces(text: str) -> tuple[str, list[str]]:
         return "list", pieces
     if listed := _LISTED.findall(text):
         return "list", listed
-    paragraph = _LEAD.sub("", re.split(r"\n\s*\n", text, maxsplit=1)[0])
+    # One that ends in a colon only announces the next, as a lead-in with an empty line behind it does.
+    paragraphs = re.split(r"\n\s*\n", _LEAD.sub("", text).strip())
+    paragraph = next((p for p in paragraphs if not p.rstrip().endswith(":")), paragraphs[0])
     if not _clean(paragraph):
         return "none", []
     parts = [part for part in re.split(r"[,\n]", paragraph) if _clean(part)]
