@@ -123,6 +123,9 @@ def test_any_reply_gives_distinct_candidates_within_bounds(reply, k, longest):
         ("\n\n Paris.\nBecause", "Paris"),
         ("Answer: Paris", "Paris"),
         ("Answer:\nParis", "Paris"),
+        ("The answer is: Paris", "Paris"),
+        ("The answer to this question is:\n\nParis.", "Paris"),
+        ("The answer is:", ""),
         ('"Paris"', "Paris"),
         ("", ""),
         ("...", ""),
@@ -130,6 +133,7 @@ def test_any_reply_gives_distinct_candidates_within_bounds(reply, k, longest):
 )
 def test_short_answers(reply, answer):
     assert short_answer(reply) == answer
+    assert parse_candidates(reply, 1).candidates == ([answer] if answer else [])  # methods are compared on one footing
 
 
 @pytest.mark.parametrize(

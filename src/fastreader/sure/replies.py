@@ -108,13 +108,13 @@ def without_done(reply: str) -> str:
 
 
 def short_answer(reply: str) -> str:
-    """The first line of a reply that is not empty, without a lead-in "Answer:" and the marks at its edges.
+    """The first line of a reply that is not empty, without the lead-in that candidates lose and the marks at its edges.
 
-    >>> short_answer("\\nAnswer: Paris.\\nBecause")
+    >>> short_answer("\\nThe answer is: Paris.\\nBecause")
     'Paris'
     """
     for line in without_done(reply).splitlines():
-        if text := _clean(re.sub(r"^\s*answer\s*:", "", line, flags=re.IGNORECASE)):
+        if text := _clean(_LEAD.sub("", line)):
             return text
     return ""
 
