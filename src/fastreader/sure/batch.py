@@ -127,9 +127,15 @@ def _report(on_error: OnError | None, index: int, example: Example, error: Fastr
 
 
 def keyed(examples: Iterable[Example]) -> Iterator[Example]:
-    """Examples each with an id of its own: its place where it has none, a number behind one that is taken."""
+    """Examples each with an id of its own: its place where it has none, a number behind one that is taken.
+
+    Raises:
+        InputError: something else is among them.
+    """
     taken: dict[str, int] = {}
     for index, example in enumerate(examples):
+        if not isinstance(example, Example):
+            raise InputError(f"examples[{index}]: expected an Example, got {type(example).__name__}")
         key = name = str(index) if example.id is None else example.id
         while key in taken:
             taken[name] += 1

@@ -78,9 +78,11 @@ def ask(
         reader, question, passages, readers, settings, **options: as for `answer`.
 
     Raises:
-        InputError: as `answer`; or an unknown method, or one whose needs are not met.
+        InputError: as `answer`; or an unknown method, one whose needs are not met, or one text as `answers`.
         ContextOverflowError: as `answer`.
     """
+    if isinstance(answers, str):
+        raise InputError(f"answers: expected a list of texts, got the text {answers!r}")
     example = Example(make_question(question), make_passages(passages), answers=list(answers))
     chosen = make_settings(settings, options)
     outcome = run_group([Job(example, method, chosen, Readers(reader, readers))])[0]

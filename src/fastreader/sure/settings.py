@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,8 +71,13 @@ class Settings:
     encoder: str | Callable[..., Any] = "all-minilm-l6-v2"
 
     def __post_init__(self) -> None:
+        if isinstance(self.use, str) or not isinstance(self.use, Iterable):
+            raise InputError(f"use: expected some of {', '.join(EVALUATIONS)}, in a list, got {self.use!r}")
         object.__setattr__(self, "use", tuple(self.use))
-        object.__setattr__(self, "shots", tuple((str(q), str(a)) for q, a in self.shots))
+        object.__setattr__(self, "shots", _pairs(self.shots))
+        for name, kind in (("template", SureTemplate), ("variant_template", VariantTemplate)):
+            if not isinstance(getattr(self, name), kind):
+                raise InputError(f"{name}: expected a {kind.__name__}, got {type(getattr(self, name)).__name__}")
         _at_most("k", self.k, 1, MOST_CANDIDATES)
         for name in (
             "words",
@@ -93,10 +99,14 @@ class Settings:
             _one_of("use", name, EVALUATIONS)
         if self.weights is not None:
             _one_of("weights", self.weights, WEIGHTS)
-        for name, least in (("temperature", 0.0), ("weight_temperature", 0.0)):
+        for name in ("temperature", "weight_temperature"):
             value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and value > least):
-                raise InputError(f"{name}: expected a number above {least:g}, got {value!r}")
+            if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+                raise InputError(f"{name}: expected a finite number above 0, got {value!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise InputError(f"seed: expected an integer, got {self.seed!r}")
+        if not isinstance(self.encoder, str) and not callable(self.encoder):
+            raise InputError(f"encoder: expected a name or a function, got {type(self.encoder).__name__}")
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON values; an encoder that is a function appears by its name."""
@@ -114,10 +124,20 @@ def make_settings(settings: Settings | None, options: dict[str, Any]) -> Setting
     Raises:
         InputError: an option that is no setting, or a value that cannot be.
     """
+    if settings is not None and not isinstance(settings, Settings):
+        raise InputError(f"settings: expected Settings, got {type(settings).__name__}")
     known = [f.name for f in dataclasses.fields(Settings)]
     if unknown := sorted(set(options) - set(known)):
         raise InputError(f"unknown settings {', '.join(unknown)}; there are: {', '.join(known)}")
     return dataclasses.replace(settings or Settings(), **options)
+
+
+def _pairs(shots: Any) -> tuple[tuple[str, str], ...]:
+    """The answered questions, checked."""
+    found = None if isinstance(shots, str) or not isinstance(shots, Iterable) else tuple(shots)
+    if found is None or any(isinstance(p, str) or not isinstance(p, Sequence) or len(p) != 2 for p in found):
+        raise InputError(f"shots: expected (question, answer) pairs, got {shots if found is None else found!r}")
+    return tuple((str(question), str(answer)) for question, answer in found)
 
 
 def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:

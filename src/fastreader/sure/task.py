@@ -122,8 +122,8 @@ def make_passages(passages: Iterable[Passage | str]) -> list[Passage]:
     Raises:
         InputError: something else is among them.
     """
-    if isinstance(passages, (str, Passage)):
-        raise InputError(f"passages: expected a list, got one {type(passages).__name__}")
+    if isinstance(passages, (str, Passage)) or not isinstance(passages, Iterable):
+        raise InputError(f"passages: expected a list, got {type(passages).__name__}")
     out = []
     for index, passage in enumerate(passages):
         if not isinstance(passage, (str, Passage)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -21,15 +22,16 @@ def passage_weights(task: Task, otherwise: str) -> FloatArray:
     """float64 [N], a softmax of similarities to the question; the settings' kind, or `otherwise` where they have none.
 
     Raises:
-        InputError: weights="retriever" and a passage has no score.
+        InputError: weights="retriever" and a passage has no finite score.
         MissingExtraError: scikit-learn or sentence-transformers is needed and not installed.
     """
     kind = task.settings.weights or otherwise
     if kind == "equal":
         return np.full(len(task.passages), 1 / len(task.passages))
     if kind == "retriever":
-        if without := [i for i, p in enumerate(task.passages) if p.score is None]:
-            raise InputError(f"weights: 'retriever' needs the passages' scores; passage {without[0]} has none")
+        for i, passage in enumerate(task.passages):
+            if passage.score is None or not math.isfinite(passage.score):
+                raise InputError(f"weights: 'retriever' needs the passages' scores; passage {i} has {passage.score}")
         similarity = np.array([p.score for p in task.passages], dtype=np.float64)
     elif kind == "tfidf":
         similarity = tfidf_similarity(task.question, task.passages)
