@@ -44,6 +44,10 @@ def test_three_summaries_by_hand():
     assert ranking_scores(matrix) == [1.5, 0.0, 1.5]
 
 
+def test_one_summary_has_no_points_and_they_are_a_float():
+    assert [type(score) for score in ranking_scores([[None]])] == [float]
+
+
 def test_every_outcome_of_three_summaries_shares_three_points():
     pairs = ordered_pairs(3)
     assert len(pairs) == 6

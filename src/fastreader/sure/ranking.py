@@ -69,7 +69,7 @@ def pairwise_matrix(ordered: Ordered, count: int) -> Matrix:
 
 def ranking_scores(matrix: Matrix) -> list[float]:
     """r of Eq. 5: the sum of each row."""
-    return [sum(value for value in row if value is not None) for row in matrix]
+    return [sum((value for value in row if value is not None), 0.0) for row in matrix]
 
 
 def preferences(ordered: Ordered, count: int) -> Matrix:

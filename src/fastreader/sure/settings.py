@@ -71,9 +71,7 @@ class Settings:
     encoder: str | Callable[..., Any] = "all-minilm-l6-v2"
 
     def __post_init__(self) -> None:
-        if isinstance(self.use, str) or not isinstance(self.use, Iterable):
-            raise InputError(f"use: expected some of {', '.join(EVALUATIONS)}, in a list, got {self.use!r}")
-        object.__setattr__(self, "use", tuple(self.use))
+        object.__setattr__(self, "use", _evaluations(self.use))
         object.__setattr__(self, "shots", _pairs(self.shots))
         for name, kind in (("template", SureTemplate), ("variant_template", VariantTemplate)):
             if not isinstance(getattr(self, name), kind):
@@ -130,6 +128,13 @@ def make_settings(settings: Settings | None, options: dict[str, Any]) -> Setting
     if unknown := sorted(set(options) - set(known)):
         raise InputError(f"unknown settings {', '.join(unknown)}; there are: {', '.join(known)}")
     return dataclasses.replace(settings or Settings(), **options)
+
+
+def _evaluations(use: Any) -> tuple[str, ...]:
+    """The names of evaluations as a tuple; which they are is checked elsewhere."""
+    if isinstance(use, str) or not isinstance(use, Iterable):
+        raise InputError(f"use: expected some of {', '.join(EVALUATIONS)}, in a list, got {use!r}")
+    return tuple(use)
 
 
 def _pairs(shots: Any) -> tuple[tuple[str, str], ...]:
