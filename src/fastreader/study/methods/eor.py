@@ -148,7 +148,7 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> Eor:
     voter: dict[str, Any] = {"similarities": tuple(options.get("similarities", study.eor.similarities))}
     voter["pooling"] = variant or "mean"
     voter |= {k: options[k] for k in _VOTER if k in options}
-    repr(Voter(**voter))  # resolves the similarities, so that a wrong name is told now
+    Voter(**voter).resolved()  # a wrong name is told now
     return Eor(
         retrievers,
         tuple(sorted(study.eor.sources.items())),
