@@ -195,6 +195,20 @@ def test_what_cannot_be_voted_on(options, answers, expected):
         Voter(**options).vote(answers)
 
 
+@pytest.mark.parametrize("method", ["vote", "predict", "winners"])
+@pytest.mark.parametrize("answers", [None, 5, {"A": "x", "B": "y"}, iter([["x", "y"]]), "xy"])
+def test_what_is_no_list_of_answers(method, answers):
+    with pytest.raises(InputError, match=f"list with those of each question, got {type(answers).__name__}"):
+        getattr(Voter(), method)(answers)
+
+
+def test_the_answers_to_one_question_are_voted_on_alone_and_else_come_in_a_list():
+    assert Voter().vote(NAMED).answer is not None
+    for method in (Voter().predict, Voter().winners, lambda X: Voter().score(X, [[1, 0]]), lambda X: Voter().fit(X, 1)):
+        with pytest.raises(InputError, match="one Answers; put it into a list"):
+            method(NAMED)
+
+
 def test_a_voter_is_shown_as_it_was_given():
     assert repr(Voter([Exact(), "nli:reader", max])) == "Voter(exact, nli:reader, max; mean; unweighted)"
     assert repr(Voter("f1", retriever_weights=[1, 0], pooling="max")) == "Voter(f1; max; weighted)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,10 @@ class Ballots:
 def is_single(answers: Any) -> bool:
     """Whether `answers` are those of one question: an `Answers`, or a list of texts."""
     return isinstance(answers, Answers) or (
-        not isinstance(answers, str) and len(answers) > 0 and all(a is None or isinstance(a, str) for a in answers)
+        isinstance(answers, Sized)
+        and not isinstance(answers, (str, Mapping, Set))
+        and len(answers) > 0
+        and all(a is None or isinstance(a, str) for a in answers)
     )
 
 
@@ -61,7 +64,11 @@ def ballots(rows: Sequence[Any], similarities: Sequence[Similarity], accept: Cal
         InputError: no rows, fewer than two retrievers, rows of different retrievers, a similarity that is NaN or
             needs the questions where only texts were given.
     """
-    if isinstance(rows, str) or len(rows) == 0:
+    if isinstance(rows, Answers):
+        raise InputError("answers: expected those of many questions, got one Answers; put it into a list")
+    if isinstance(rows, (str, Mapping, Set)) or not isinstance(rows, Sized):
+        raise InputError(f"answers: expected a list with those of each question, got {type(rows).__name__}")
+    if len(rows) == 0:
         raise InputError(f"answers: expected those of at least one question, got {rows!r}")
     named = [row for row in rows if isinstance(row, Answers)]
     if named and len(named) < len(rows):
