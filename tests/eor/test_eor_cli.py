@@ -203,6 +203,10 @@ class Loaded(Exception):
         (["--source", "SE=questions.jsonl"], "SE came twice"),
         (["--texts", "none.json"], "texts"),
         (["-s", "odd"], "'odd'"),
+        (["-s", "f1", "-s", "bertscore:/none"], "--similarity: bertscore:/none: there is no folder /none"),
+        (["-s", "nli:none/of/these"], "--similarity: nli:none/of/these: there is no folder none/of/these"),
+        (["-s", "nli:reader", "-s", "bertscore:empty"], "bertscore:empty: the folder empty has no config.json"),
+        (["--weights", "moved.json"], "--weights: bertscore:/moved: there is no folder /moved"),
         (["--pooling", "median"], "median"),
         (["--weights", "other.json"], "--weights: of the retrievers A, B, not of SE@5, Wiki@5, ReFree"),
         (["--weights", "changed.json"], "f1 was saved with"),
@@ -221,6 +225,8 @@ def test_eor_says_what_cannot_be_before_it_loads_the_model(world, tmp_path, monk
     changed["similarity_settings"][0] = Voter().to_dict()["similarity_settings"][0]
     (tmp_path / "changed.json").write_text(json.dumps(changed))
     Voter(retriever_weights=[1, 1]).save(tmp_path / "two.json")
+    Voter(["bertscore:/moved"]).save(tmp_path / "moved.json")
+    (tmp_path / "empty").mkdir()
     Voter().fit([["x", "y"]] * 2, [[1, 0]] * 2).save(tmp_path / "unnamed.json")
     questions = arguments.pop(0) if arguments[0].endswith(".jsonl") else world.questions
     monkeypatch.setattr("fastreader.reader.Reader.load", mock.Mock(side_effect=Loaded))

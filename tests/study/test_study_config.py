@@ -39,6 +39,7 @@ def test_toml_and_yaml_say_the_same(tmp_path):
         ('methods = ["noise:random:1:mid"]', "between nothing"),
         ('methods = ["eor:loudest"]', "expected one of eor:mean"),
         ('methods = ["eor"]\n[eor]\nsimilarities = ["feeling"]', "feeling"),
+        ('methods = ["eor"]\n[eor]\nsimilarities = ["nli:/none"]', "nli:/none: there is no folder /none"),
         ('methods = ["base", "moi", "base"]', "two methods are named 'base'"),
         ('methods = [{method = "base", name = "x"}, {method = "moi", name = "x"}]', "two methods are named 'x'"),
         ('methods = [{method = "base", temperature = 1}]', "unknown option 'temperature'; it takes max_new_tokens"),

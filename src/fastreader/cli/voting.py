@@ -119,11 +119,12 @@ def check_voting(
     """The voter's options, all that can be known of them checked; no model is loaded.
 
     Raises:
-        InputError: options that exclude each other, a name that is none, a file of weights that is none, or a --save
-            that cannot be written.
+        InputError: options that exclude each other, a name that is none, a similarity whose model cannot be there, a
+            file of weights that is none, or a --save that cannot be written.
     """
     from fastreader.eor import measures, saving
     from fastreader.eor.pooling import pooling as pooling_of
+    from fastreader.eor.similarity.names import check_names
 
     if min_support is not None and math.isnan(min_support):
         raise InputError(f"--min-support: expected a number, got {min_support}")
@@ -147,6 +148,10 @@ def check_voting(
     voting = Voting(names, pooling, min_support, seed, saved, fit, measure, save)
     if not voting.needs_reader:
         voting.voter().resolved()
+    try:
+        check_names(names)
+    except InputError as error:
+        raise InputError(f"{'--similarity' if weights is None else '--weights'}: {error}") from None
     return voting
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from fastreader.data import Example, Passage
 from fastreader.eor.answer import answer
 from fastreader.eor.run import Retrievers
+from fastreader.eor.similarity.names import check_names
 from fastreader.eor.sources import BM25
 from fastreader.eor.texts import Texts, load_texts
 from fastreader.eor.types import Answers
@@ -149,6 +150,7 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> Eor:
     voter["pooling"] = variant or "mean"
     voter |= {k: options[k] for k in _VOTER if k in options}
     Voter(**voter).resolved()  # a wrong name is told now
+    check_names(voter["similarities"])
     return Eor(
         retrievers,
         tuple(sorted(study.eor.sources.items())),
