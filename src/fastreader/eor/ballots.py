@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class Ballots:
 def is_single(answers: Any) -> bool:
     """Whether `answers` are those of one question: an `Answers`, or a list of texts."""
     return isinstance(answers, Answers) or (
-        isinstance(answers, Sized)
+        isinstance(answers, Collection)
         and not isinstance(answers, (str, Mapping, Set))
         and len(answers) > 0
         and all(a is None or isinstance(a, str) for a in answers)
@@ -66,7 +66,7 @@ def ballots(rows: Sequence[Any], similarities: Sequence[Similarity], accept: Cal
     """
     if isinstance(rows, Answers):
         raise InputError("answers: expected those of many questions, got one Answers; put it into a list")
-    if isinstance(rows, (str, Mapping, Set)) or not isinstance(rows, Sized):
+    if isinstance(rows, (str, Mapping, Set)) or not isinstance(rows, Collection):
         raise InputError(f"answers: expected a list with those of each question, got {type(rows).__name__}")
     if len(rows) == 0:
         raise InputError(f"answers: expected those of at least one question, got {rows!r}")
