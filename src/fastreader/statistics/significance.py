@@ -34,9 +34,10 @@ def mcnemar(a: Values, b: Values) -> float:
 def wilcoxon(a: Values, b: Values) -> float:
     """Two-sided p of Wilcoxon's signed-rank test (1945) on a - b; pairs without a difference are left out, as he did.
 
-    SciPy's: exact up to 50 pairs without ties, else the normal approximation with its correction for ties. On right
-    and wrong answers all differences tie, and p is that of McNemar's test without continuity correction; with few
-    pairs that differ trust `mcnemar`, which is exact.
+    SciPy's, on the pairs that differ: exact up to 50 of them without ties, and with ties up to 13 in recent releases;
+    else the normal approximation with its correction for ties. On right and wrong answers all differences tie, and p
+    is that of McNemar's test, exact where SciPy's is, else without continuity correction; trust `mcnemar`, which is
+    always exact.
 
     Args:
         a, b: [n] finite numbers; a[i] and b[i] belong to the same question.
