@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
 
 def guarding(reader: Mapping[str, str]) -> dict[str, str]:
@@ -12,3 +15,18 @@ def guarding(reader: Mapping[str, str]) -> dict[str, str]:
     into the rows.
     """
     return {name: reader[name] for name in ("name", "revision", "dtype", "precision") if name in reader}
+
+
+def content(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal digits: what a run may not change in a file that it reads.
+
+    A path says nothing of what is in the file when the run goes on.
+    """
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def stamp(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Length and time of the last change: tells within a process whether a file that was read is still that one."""
+    found = Path(path).stat()
+    return found.st_size, found.st_mtime_ns

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -149,6 +150,24 @@ def test_eor_writes_answers_and_votes_and_resumes(world, tmp_path):
     assert "retrievers" in run(*arguments, "--resume", "-r", "PK", expect=2).stderr
     voted = run("vote", output, "-f", "jsonl")
     assert [json.loads(line)["answer"] for line in voted.stdout.splitlines()] == votes
+
+
+def test_eor_goes_on_with_the_passages_it_began_with(world, tmp_path):
+    web, elsewhere, output = tmp_path / "web.jsonl", tmp_path / "moved.jsonl", tmp_path / "out.jsonl"
+    passage_file(web, WIKI)
+    arguments = ["eor", world.questions, *world.options[:2], "--source", f"SE={web}", *world.options[-2:], "-o", output]
+    run(*arguments, "--limit", 1)
+    shutil.copy(web, elsewhere)
+    arguments[5] = f"SE={elsewhere}"
+    assert "1 answered now, 2 in" in run(*arguments, "--limit", 2, "--resume").stderr
+    passage_file(elsewhere, WIKI[:-1])
+    refused = run(*arguments, "--limit", 3, "--resume", expect=2).stderr
+    assert f"--source: SE: {elsewhere} holds other passages than when {output} was begun" in refused
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    for row in rows:
+        row["settings"]["sources"]["SE"] = str(web)
+    output.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert f"keeps only where its passages were ({web})" in run(*arguments, "--resume", expect=2).stderr
 
 
 def test_eor_says_nothing_of_how_its_indexes_are_built(world, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +25,7 @@ from fastreader.cli.voting import (
     fit_voter,
 )
 from fastreader.errors import InputError
+from fastreader.identity import content
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.progress import track
 
@@ -114,12 +116,12 @@ def eor(
         raise InputError(f"--retriever: expected at least 2 to vote, got {', '.join(specs)}")
     Plan(specs, files).check(reader=True)
     voting.check_retrievers(specs)
-    settings = {
+    settings: dict[str, Any] = {
         "model": model_name(model),
         "dtype": dtype,
         "precision": precision,
         "retrievers": specs,
-        "sources": {name: str(path.resolve()) for name, path in files.items()},
+        "sources": {name: content(path) for name, path in files.items()},
         "depth": depth,
         "max_new_tokens": max_new_tokens,
         "texts": words.to_dict(),
@@ -131,6 +133,8 @@ def eor(
             return stack.enter_context(ResultLog(path, settings=settings, resume=resume))
 
         # A file that is there is checked before the model is loaded; a new one is made after, when it will be used.
+        if output is not None and resume and output.is_file():
+            _check_sources(output, files, settings["sources"])
         log = open_log(output) if output is not None and output.exists() else None
         reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
         voter = voting.voter(reader)
@@ -176,6 +180,21 @@ def _files(sources: list[str]) -> dict[str, Path]:
             raise InputError(f"--source: {path}: no such file")
         files[name] = Path(path)
     return files
+
+
+def _check_sources(output: Path, files: dict[str, Path], digests: dict[str, str]) -> None:
+    """Refuse to continue with passages other than those the output was begun with; what else differs the log tells."""
+    first = next(iter_results(output), {}).get("settings")
+    theirs = first.get("sources") if isinstance(first, dict) else None
+    for name, before in theirs.items() if isinstance(theirs, dict) else ():
+        if name not in files or before == digests[name]:
+            continue
+        if re.fullmatch("[0-9a-f]{64}", str(before)):
+            raise InputError(f"--source: {name}: {files[name]} holds other passages than when {output} was begun")
+        raise InputError(
+            f"--source: {name}: {output} keeps only where its passages were ({before}), so that nobody can tell "
+            f"whether {files[name]} holds the same; name another --output"
+        )
 
 
 def _sources(files: dict[str, Path], depth: int) -> dict[str, Any]:
