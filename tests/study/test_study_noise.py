@@ -150,6 +150,24 @@ def test_attention_is_that_of_the_reply_as_it_was_written(tmp_path, tiny_reader)
     assert found["noise:random:fill:near"]["attention"]["kinds"] == [entry["kind"] for entry in order]
 
 
+def test_attention_is_after_the_passages_that_were_read(tmp_path, tiny_reader, monkeypatch):
+    """With more questions others would be drawn from their passages."""
+    reader, looked = Saying(tiny_reader, " a0"), {}
+
+    def look(reader, question, answers, **options):
+        looked[question] = answers
+        return {}
+
+    monkeypatch.setattr("fastreader.study.attention.layout_attention", look)
+    run(study_of(tmp_path, ["noise:random:2:near"], limit=2), tmp_path / "run", reader)
+    run(study_of(tmp_path, ["noise:random:2:near"], noise={"attention": 1}), tmp_path / "run", reader, resume=True)
+    ((laid, reply),) = looked["Question 0?"].values()
+    read = by_method(tmp_path / "run")["noise:random:2:near"]["trace"]["order"]
+    own = questions_of(study_of(tmp_path, ["base"]))[0].passages
+    assert reply == " a0" and [str(kind) for kind in laid.kinds] == [entry["kind"] for entry in read]
+    assert [p.text for p in laid.passages] == [own[e["index"]].text if "index" in e else e["text"] for e in read]
+
+
 def test_an_empty_reply_costs_no_other_layouts_attention(tmp_path, tiny_reader):
     class Silent(Saying):
         def generate(self, prompts, *, max_new_tokens, **options):

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastreader.data import Example
-from fastreader.errors import InputError
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.noise.attention import layout_attention
 from fastreader.noise.layouts import Layout
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.config import Study
 from fastreader.study.folder import ATTENTION, RunFolder
-from fastreader.study.method import Asked
-from fastreader.study.methods.noise import Noise
+from fastreader.study.methods.noise import Noise, layout_of
 from fastreader.study.registry import make
 
 
@@ -30,23 +28,20 @@ def lacks_attention(study: Study, run: RunFolder, examples: Sequence[Example], n
 def keep_attention(study: Study, run: RunFolder, reader: CachedReader, examples: Sequence[Example], name: str) -> None:
     """Write, for each of the first `study.noise.attention` questions, the attention of each layout's answer.
 
-    The answers are the replies in the run's rows, a row each. One that cannot be looked at (no token in it, or its
-    layout cannot be laid out again) has a row that says why. Layouts without passages have none.
+    The answers are the replies in the run's rows, a row each, after the passages that the rows say were read: laid out
+    anew, a study that got more questions would draw others. A reply without a token has a row that says so. Layouts
+    without passages have none.
     """
     wanted = _Wanted(study, run, name)
     tree = reader.tree_reader()
     with ResultLog(run.file(ATTENTION), resume=True) as log:
         for example in examples[: study.noise.attention]:
-            asked = Asked(reader, [example], study.seeds[0], examples)
             laid: dict[str, tuple[Layout, str]] = {}
-            for label, reply in wanted.of(example).items():
-                if not reply.strip():
+            for label, trace in wanted.of(example).items():
+                if trace["reply"].strip():
+                    laid[label] = layout_of(trace, example), trace["reply"]
+                else:
                     log.append(*wanted.row(example, label, None, "the reply is empty"))
-                    continue
-                try:
-                    laid[label] = wanted.methods[label].lay(asked, example), reply
-                except InputError as error:
-                    log.append(*wanted.row(example, label, None, str(error)))
             if not laid:
                 continue
             template = wanted.methods[next(iter(laid))].template
@@ -68,8 +63,8 @@ class _Wanted:
         chosen = study.noise.attention_layouts
         if chosen:
             self.methods = {label: method for label, method in self.methods.items() if method.spec.name in chosen}
-        self._replies: dict[tuple[str | None, str], str] = {
-            (row["question_id"], row["method"]): row["trace"]["reply"]
+        self._traces: dict[tuple[str | None, str], dict[str, Any]] = {
+            (row["question_id"], row["method"]): row["trace"]
             for row in run.rows()
             if row["reader"] == reader and row["seed"] == study.seeds[0] and row["answer"] is not None
             if row["method"] in self.methods
@@ -77,12 +72,12 @@ class _Wanted:
         file = run.file(ATTENTION)
         self._done = {row["id"] for row in iter_results(file)} if file.is_file() else set()
 
-    def of(self, example: Example) -> dict[str, str]:
-        """By method, replies to the question."""
+    def of(self, example: Example) -> dict[str, dict[str, Any]]:
+        """By method, how the question was answered."""
         return {
-            label: self._replies[example.id, label]
+            label: self._traces[example.id, label]
             for label in self.methods
-            if (example.id, label) in self._replies and self._key(example, label) not in self._done
+            if (example.id, label) in self._traces and self._key(example, label) not in self._done
         }
 
     def row(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastreader.data import Example
+from fastreader.data import Example, Passage
 from fastreader.errors import InputError
+from fastreader.noise.labels import Kind
 from fastreader.noise.layouts import FILL, Layout, LayoutSpec, MissingPassages
 from fastreader.noise.prompt import NoiseTemplate
 from fastreader.noise.room import Room
@@ -97,6 +98,15 @@ def _order(laid: Layout, example: Example) -> list[Any]:
         entry |= {"title": passage.title, "text": passage.text} if index is None else {"index": index}
         order.append(entry)
     return order
+
+
+def layout_of(trace: Mapping[str, Any], example: Example) -> Layout:
+    """The layout that an answer's trace says was read."""
+    passages = (
+        example.passages[entry["index"]] if "index" in entry else Passage(entry["text"], entry["title"])
+        for entry in trace["order"]
+    )
+    return Layout(trace["layout"], tuple(passages), tuple(Kind(entry["kind"]) for entry in trace["order"]))
 
 
 def _make(variant: str, options: dict[str, Any], study: Any) -> Noise:
