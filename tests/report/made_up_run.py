@@ -55,7 +55,7 @@ def make_run(
     run = RunFolder(folder)
     run.write_json("study.json", study.to_dict())
     examples = [_example(rng, q, passages, gold, words) for q in range(questions)]
-    run.keep_questions(examples)
+    run.keep(study, examples)
     with run.file(RESULTS).open("w", encoding="utf-8") as lines:
         for q, example in enumerate(examples):
             for method in methods:

@@ -1,4 +1,5 @@
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -152,6 +153,82 @@ def test_another_study_is_refused(tmp_path):
         run(study, tmp_path / "run", resume=True)
 
 
+def folder_of(path):
+    return {file.name: file.read_bytes() for file in path.iterdir() if file.name != "cache.sqlite"}
+
+
+def test_a_refused_study_leaves_the_folder_as_it_was(tmp_path):
+    run(study_of(tmp_path), tmp_path / "run")
+    before, rows = folder_of(tmp_path / "run"), (tmp_path / "q.jsonl").read_text().splitlines()
+    last = json.loads(rows[-1]) | {"question": "Something else?"}
+    study = study_of(tmp_path, measure="f1", limit=5)
+    (tmp_path / "q.jsonl").write_text("\n".join([*rows[:-1], json.dumps(last)]))
+    with pytest.raises(InputError, match="made from another question or other texts"):
+        run(study, tmp_path / "run", resume=True)
+    assert folder_of(tmp_path / "run") == before
+
+
+@pytest.fixture
+def filed(tmp_path):
+    """A study that names files, and these."""
+    files = {key: tmp_path / name for key, name in (("template", "t.toml"), ("noise.random", "pool.jsonl"))}
+    files["eor.sources.Wiki"] = tmp_path / "wiki.jsonl"
+    files["template"].write_text("")
+    for key in ("noise.random", "eor.sources.Wiki"):
+        texts = [{"text": f"A question elsewhere: Elsewhere {i}."} for i in range(4)]
+        files[key].write_text("".join(json.dumps(text) + "\n" for text in texts))
+    values = {"data": data(tmp_path, 2), "readers": ["scripted"], "methods": ["noise:random:2:far", "eor"]}
+    values |= {"template": str(files["template"]), "noise": {"random": str(files["noise.random"])}}
+    values["eor"] = {"retrievers": ["R@1", "Wiki@1"], "sources": {"Wiki": str(files["eor.sources.Wiki"])}}
+    return lambda: Study.of(values), files
+
+
+@pytest.mark.parametrize("key", ["template", "noise.random", "eor.sources.Wiki"])
+def test_a_file_that_holds_something_else_is_refused(tmp_path, filed, key):
+    study, files = filed
+    run(study(), tmp_path / "run")
+    before = folder_of(tmp_path / "run")
+    assert run(study(), tmp_path / "run", resume=True).fresh == 0
+    words = files[key].read_text()
+    files[key].write_text(words.replace("Elsewhere", "Somewhere") or 'header = "Read.\\n"\n')
+    with pytest.raises(InputError, match=f"run of another study: {key}: {files[key]} holds something else now"):
+        run(study(), tmp_path / "run", resume=True)
+    assert folder_of(tmp_path / "run") == before
+    run(study(), tmp_path / "other")
+    files[key].write_text(words)
+    assert run(study(), tmp_path / "run", resume=True).fresh == 0
+
+
+def test_a_file_that_changes_between_runs_of_one_process_is_read_again(tmp_path, filed):
+    study, files = filed
+    run(study(), tmp_path / "run")
+    for key in ("noise.random", "eor.sources.Wiki"):
+        files[key].write_text(files[key].read_text().replace("Elsewhere", "Somewhere"))
+    run(study(), tmp_path / "other")
+    for row in rows_of(tmp_path / "other").values():
+        assert "Somewhere" in json.dumps(row) and "Elsewhere" not in json.dumps(row)
+
+
+def test_a_run_that_kept_paths_alone_goes_on_when_its_files_are_vouched_for(tmp_path, filed):
+    study, files = filed
+    run(study(), tmp_path / "run")
+    kept = tmp_path / "run" / "files.json"
+    kept.unlink()
+    with pytest.raises(InputError, match=r"keeps the path of .* alone") as refused:
+        run(study(), tmp_path / "run", resume=True)
+    vouched = re.search(r"write (\{.*\}) into (\S+)$", str(refused.value))
+    assert str(files["eor.sources.Wiki"]) in str(refused.value) and vouched[2] == str(kept)
+    kept.write_text(vouched[1])
+    assert run(study(), tmp_path / "run", resume=True).fresh == 0
+
+
+def test_a_run_without_files_goes_on_from_a_version_that_kept_no_digests(tmp_path):
+    run(study_of(tmp_path), tmp_path / "run")
+    (tmp_path / "run" / "files.json").unlink()
+    assert run(study_of(tmp_path), tmp_path / "run", resume=True).fresh == 0
+    assert RunFolder(tmp_path / "run").read_json("files.json") == {}
+
+
 def test_the_primary_contrast_is_stated_before_the_first_answer(tmp_path):
     stated = {"methods": METHODS[:3], "baseline": "sure:base", "primary": "sure"}
     run(study_of(tmp_path, **stated), tmp_path / "run")
@@ -203,6 +280,14 @@ def test_methods_and_questions_can_be_added(tmp_path):
     run(study_of(tmp_path, METHODS[:2], limit=2), tmp_path / "run")
     done = run(study_of(tmp_path, METHODS[:3], limit=4), tmp_path / "run", resume=True)
     assert (done.rows, done.fresh) == (12, 8)
+
+
+def test_questions_cannot_be_taken_away(tmp_path):
+    run(study_of(tmp_path, METHODS[:2], limit=3), tmp_path / "run")
+    before = folder_of(tmp_path / "run")
+    with pytest.raises(InputError, match="holds a run of another study: it has results of the question 'q2'"):
+        run(study_of(tmp_path, METHODS[:2], limit=2), tmp_path / "run", resume=True)
+    assert folder_of(tmp_path / "run") == before
 
 
 def test_no_questions(tmp_path):

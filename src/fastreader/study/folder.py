@@ -13,6 +13,7 @@ from fastreader.data import Example, Passage
 from fastreader.errors import InputError
 from fastreader.jsonl import iter_results
 from fastreader.study.config import Study
+from fastreader.study.contents import FILES, check_contents, contents
 
 RESULTS, QUESTIONS, ATTENTION, STUDY, CACHE, COSTS, VOTER = (
     "results.jsonl",
@@ -28,7 +29,7 @@ RESULTS, QUESTIONS, ATTENTION, STUDY, CACHE, COSTS, VOTER = (
 class RunFolder:
     """A run's files.
 
-    - study.json: the study, paths absolute;
+    - study.json: the study, paths absolute; files.json: digests of what is in the files it names;
     - questions.jsonl: its questions with their passages, so that a report needs nothing else;
     - results.jsonl: a row a question, method, reader and seed;
     - attention.jsonl, voter.json: what some methods leave beside their rows;
@@ -38,17 +39,18 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._contents: dict[str, str] = {}  # of the study's files, as `begin` found them
 
     def file(self, name: str) -> Path:
         """A file of it."""
         return self.path / name
 
     def begin(self, study: Study, resume: bool) -> None:
-        """Make the folder, or check that it is of this study; then keep the study in it.
+        """Make the folder with the study in it, or check that it is of this study.
 
         Methods, questions (limit) and the attention that is looked at may be added between runs. The primary contrast
         is stated before the first answer: it cannot be changed or added later, nor the measure and the baseline under
-        it. Everything else must be as it was.
+        it. Everything else must be as it was, what is in the files it names included.
 
         Raises:
             InputError: it holds a run and `resume` is off, or a run of another study (what differs is named); or it
@@ -56,16 +58,25 @@ class RunFolder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path}: expected a folder for the run, got a file")
+        self._contents = contents(study)
         if self.file(STUDY).exists():
             if not resume:
                 raise InputError(f"{self.path}: holds a run already; continue it with resume, or name another folder")
             self._check(study)
-        elif self.path.exists() and any(self.path.iterdir()):
+            return
+        if self.path.exists() and any(file.name != FILES for file in self.path.iterdir()):
             raise InputError(f"{self.path}: holds files, but no run of a study; name a new folder")
         self.path.mkdir(parents=True, exist_ok=True)
-        scratch = self.file(f".{STUDY}.{os.getpid()}.tmp")
-        scratch.write_text(json.dumps(study.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        scratch.replace(self.file(STUDY))
+        self._keep_study(study)
+
+    def keep(self, study: Study, examples: Sequence[Example]) -> None:
+        """Keep study and questions as they are now: after `begin`, when all rows there are known to be theirs."""
+        self._keep_study(study)
+        self._keep_questions(examples)
+
+    def _keep_study(self, study: Study) -> None:
+        self.write_json(FILES, self._contents)  # before the study, which makes the folder a run
+        self.write_json(STUDY, study.to_dict())
 
     def study(self) -> Study:
         """The study it is of; the files it names need not be there any more.
@@ -92,6 +103,7 @@ class RunFolder:
             raise InputError(
                 f"{self.path}: the primary contrast is stated before the first answer: it was {stated}, is now {states}"
             )
+        check_contents(self.path, theirs, self.read_json(FILES), study, self._contents)
         mine = {method.label: method for method in study.methods}
         for method in theirs.methods:
             if method.label not in mine:
@@ -105,7 +117,7 @@ class RunFolder:
                     f"{_show(method.model_dump())}, is now {_show(mine[method.label].model_dump())}"
                 )
 
-    def keep_questions(self, examples: Sequence[Example]) -> None:
+    def _keep_questions(self, examples: Sequence[Example]) -> None:
         """Write the questions, all of them or nothing."""
         scratch = self.file(f".{QUESTIONS}.{os.getpid()}.tmp")
         with scratch.open("w", encoding="utf-8") as lines:
@@ -144,7 +156,7 @@ class RunFolder:
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file, all of it or nothing."""
         scratch = self.file(f".{name}.{os.getpid()}.tmp")
-        scratch.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        scratch.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
         scratch.replace(self.file(name))
 
 

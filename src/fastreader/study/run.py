@@ -84,12 +84,12 @@ def run_study(
         load: a reader by name, in place of `Reader.load`.
 
     Raises:
-        InputError: as `RunFolder.begin`; no questions; a row in the folder that was made from other texts.
+        InputError: as `RunFolder.begin`; no questions; a row in the folder that was made from other texts, or is of a
+            question that is not asked any more. The folder is as it was then.
     """
     examples = questions_of(study)
     run = RunFolder(folder)
     run.begin(study, resume)
-    run.keep_questions(examples)
     cells = [
         _Cell(config, method, seed)
         for config in study.methods
@@ -103,11 +103,16 @@ def run_study(
         cache = stack.enter_context(Cache(run.file(CACHE)))
         advance = stack.enter_context(track("studying", total, "answers", progress))
         before = len(log)
-        for name in study.readers:
-            writer = _Rows(log, name, advance)
-            todo = [(group, [c for c in cells if writer.lacks(c, group)]) for group in _groups(examples, study.group)]
+        writers = {name: _Rows(log, name, advance) for name in study.readers}
+        todos = {
+            name: [(group, [c for c in cells if writer.lacks(c, group)]) for group in _groups(examples, study.group)]
+            for name, writer in writers.items()
+        }
+        _check_asked(run, log, examples)
+        run.keep(study, examples)  # not before: a row of other texts is refused above, and the folder left as it was
+        for name, writer in writers.items():
             opened = _Opened(name, load or _loader(study), cache, study.max_tokens)
-            for group, left in todo:
+            for group, left in todos[name]:
                 writer.skip(len(group) * (len(cells) - len(left)))
                 if left:
                     _run_group(opened.reader, group, left, examples, writer)
@@ -128,6 +133,17 @@ def run_study(
         sum(row["left_out"] is not None for row in rows),
         sum(row["over_long"] is not None for row in rows),
     )
+
+
+def _check_asked(run: RunFolder, log: ResultLog, examples: Sequence[Example]) -> None:
+    """Refuse a study that leaves out questions which were answered: figures would mix the two."""
+    asked = {example.id for example in examples}
+    for key in log.done:
+        if (question := json.loads(key)[0]) not in asked:
+            raise InputError(
+                f"{run.path}: holds a run of another study: it has results of the question {question!r}, which this "
+                "one does not ask (a run may get more questions, not fewer)"
+            )
 
 
 def questions_of(study: Study) -> list[Example]:
@@ -161,8 +177,9 @@ class _Rows:
         self._log, self._reader, self._advance = log, reader, advance
 
     def lacks(self, cell: _Cell, group: Sequence[Example]) -> bool:
-        """Whether a row of the group is to be made."""
-        return any(not self.holds(cell, example) for example in group)
+        """Whether a row of the group is to be made; every one there is checked."""
+        held = [self.holds(cell, example) for example in group]
+        return not all(held)
 
     def holds(self, cell: _Cell, example: Example) -> bool:
         """Whether the row is there."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from fastreader.data import Example, Passage, load_passages
+from fastreader.identity import stamp
 from fastreader.noise.layouts import FILL, Layout, LayoutSpec, StillFits, layout
 from fastreader.noise.materials import Materials, by_title, gather
 from fastreader.noise.room import Room
@@ -67,7 +68,7 @@ class Shelf:
     def _passages(self) -> list[Passage]:
         """The pool."""
         if self._source not in ("others", "words"):
-            return _file(self._source)
+            return _file(self._source, stamp(self._source))
         return list({(p.title, p.text): p for e in self.everything for p in e.passages}.values())
 
     @functools.cached_property
@@ -120,5 +121,5 @@ def shelf_of(everything: Sequence[Example], source: str, seed: int, hard_count: 
 
 
 @functools.lru_cache(maxsize=2)
-def _file(name: str) -> list[Passage]:
+def _file(name: str, stamp: tuple[int, int]) -> list[Passage]:
     return load_passages(name)

@@ -16,6 +16,7 @@ from fastreader.eor.texts import Texts, load_texts
 from fastreader.eor.types import Answers
 from fastreader.eor.voter import Voter
 from fastreader.errors import InputError
+from fastreader.identity import stamp
 from fastreader.study.method import Answered, Asked, Family, NotApplicable, no_options
 from fastreader.sure.requests import Program
 from fastreader.tree import TreeStats
@@ -113,12 +114,12 @@ class Eor:
                     f"eor: the question {example.question[:60]!r} comes twice with other passages; retrievers are "
                     "asked by the question's text, so put the two in other studies"
                 )
-        sources = {OWN: own.__getitem__, **{name: _bm25(file, self.depth) for name, file in self.sources}}
+        sources = {OWN: own.__getitem__, **{name: _bm25(file, self.depth, stamp(file)) for name, file in self.sources}}
         return Retrievers(self.retrievers, sources, reader=asked.reader, texts=self.texts)
 
 
 @functools.lru_cache(maxsize=8)
-def _bm25(file: str, depth: int) -> BM25:
+def _bm25(file: str, depth: int, stamp: tuple[int, int]) -> BM25:
     return BM25(file, depth=depth)
 
 
