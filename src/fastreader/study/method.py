@@ -102,8 +102,17 @@ class Family:
     make: Callable[[str, dict[str, Any], Study], StudyMethod]
 
 
+_COUNTS = ("max_new_tokens", "passages", "max_passages")
+_LISTS = ("retrievers", "similarities")
+
+
 def no_options(config: MethodConfig | str, options: dict[str, Any], known: Sequence[str] = ()) -> None:
-    """Raise InputError where `options` holds a name that is not `known`."""
+    """Raise InputError where `options` holds a name that is not `known`, or a value that cannot be."""
     if unknown := sorted(set(options) - set(known)):
         takes = f"it takes {', '.join(known)}" if known else "it takes none"
         raise InputError(f"method {config!r}: unknown option {unknown[0]!r}; {takes}")
+    for name, value in options.items():
+        if name in _COUNTS and not (type(value) is int and value >= 1):
+            raise InputError(f"method {config!r}: {name}: expected a whole number from 1, got {value!r}")
+        if name in _LISTS and not (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)):
+            raise InputError(f"method {config!r}: {name}: expected a list of texts, got {value!r}")

@@ -24,7 +24,7 @@ def make(config: MethodConfig, study: Study) -> StudyMethod:
     name, _, variant = config.method.partition(":")
     if name not in FAMILIES:
         near = difflib.get_close_matches(config.method, names(), 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise InputError(f"unknown method {config.method!r}{hint} There are: {', '.join(names())}")
     return FAMILIES[name].make(variant, config.options, study)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -146,7 +146,7 @@ def _make_moi(variant: str, options: dict[str, Any], study: Any) -> Moi:
         raise InputError(f"method 'moi': order: expected one of {', '.join(ORDERS)}, got {order!r}")
     given.pop("order", None)
     if isinstance(given.get("stop"), dict):
-        given["stop"] = Stop(**given["stop"])
+        given["stop"] = _stop(given["stop"])
     given.setdefault("max_passages", study.passages)
     tokens = given.pop("max_new_tokens", study.max_new_tokens)
     return Moi(template_of(study), tokens, order, _bias(given.pop("bias", None)), given)
@@ -164,7 +164,19 @@ def _make_order(variant: str, options: dict[str, Any], study: Any) -> Order:
     return Order(method, template_of(study), tokens, bias, options.get("model"))
 
 
-def _bias(path: str | None) -> PositionBias | None:
+def _stop(values: dict[str, Any]) -> Stop:
+    names = [field.name for field in fields(Stop)]
+    if unknown := sorted(set(values) - set(names)):
+        raise InputError(f"method 'moi': stop: unknown key {unknown[0]!r}; it takes {', '.join(names)}")
+    try:
+        return Stop(**values)
+    except TypeError as error:
+        raise InputError(f"method 'moi': stop: expected numbers, got {values} ({error})") from error
+
+
+def _bias(path: Any) -> PositionBias | None:
+    if path is not None and not isinstance(path, str):
+        raise InputError(f"bias: expected a file of a calibration, got {path!r}")
     return None if path is None else PositionBias.load(path)
 
 
