@@ -103,6 +103,7 @@ def test_list():
         (("report", "run"), "--output: expected a file"),
         (("report", "nothing", "-o", "x.html"), "not the folder of a run"),
         (("report", "run", "-o", "x.pdf"), "expected an .html file"),
+        (("report", "run", "-o", "none/x.html"), "--output: no folder none"),
     ],
 )
 def test_errors_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):

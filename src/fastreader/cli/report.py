@@ -34,6 +34,8 @@ def report(
         raise InputError("--output: expected a file for the page, or a folder with --png, --svg or --csv")
     if output is not None and output.suffix not in (".html", ".htm"):
         raise InputError(f"--output: expected an .html file, got {output}")
+    if output is not None and not output.parent.is_dir():
+        raise InputError(f"--output: no folder {output.parent}")
     found = Report.of(run)
     if output is not None:
         scratch = output.with_name(f".{output.name}.{os.getpid()}.tmp")
