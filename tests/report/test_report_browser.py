@@ -107,6 +107,8 @@ def test_a_large_study_opens_fast_and_whole(browser, large):
 
 def test_fits_its_width_and_can_be_read(page):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    charts = "[...document.querySelectorAll('#charts section:not(.wide) .scroll')]"
+    assert page.evaluate(f"{charts}.filter(e => e.scrollWidth > e.clientWidth).map(e => e.ariaLabel)") == []
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     for selector in ("body", ".facts", "nav a", "figcaption", "#list .ok", "#list .no", "figure svg text"):
         element = page.locator(selector).first
