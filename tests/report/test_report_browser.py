@@ -107,8 +107,14 @@ def test_a_large_study_opens_fast_and_whole(browser, large):
 
 def test_fits_its_width_and_can_be_read(page):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    charts = "[...document.querySelectorAll('#charts section:not(.wide) .scroll')]"
-    assert page.evaluate(f"{charts}.filter(e => e.scrollWidth > e.clientWidth).map(e => e.ariaLabel)") == []
+    charts = page.evaluate(
+        "[...document.querySelectorAll('#charts .scroll')].map(e => [e.ariaLabel, "
+        "parseFloat(e.firstChild.style.maxWidth), "
+        "e.firstChild.getBoundingClientRect().width, e.scrollWidth <= e.clientWidth])"
+    )
+    assert len(charts) > 5
+    for name, points, pixels, whole in charts:
+        assert pixels >= 0.73 * points and (whole or points > 465), name
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     for selector in ("body", ".facts", "nav a", "figcaption", "#list .ok", "#list .no", "figure svg text"):
         element = page.locator(selector).first

@@ -34,6 +34,8 @@ _STYLE = {
     "grid.color": "#808080",
     "grid.alpha": 0.3,
 }
+_SMALLEST = 0.74
+"""Pixels a point at least: a chart of one panel is whole on a telephone, and one of many scrolls, so as to be read."""
 _PNG_STYLE = {"figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white"}
 
 
@@ -83,7 +85,7 @@ def _inline(text: str, key: str, title: str) -> str:
     text = text.replace(INK, "currentColor").replace(COLOURS[0].lower(), "var(--blue)")
     text = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font-size: \1px", text)
     text = re.sub(r"font-family: [^;\"]+;? ?", "", text)
-    size = f"max-width:{width[1]}pt" if width else ""
+    size = f"max-width:{width[1]}pt;min-width:{_SMALLEST * float(width[1]):.0f}px" if width else ""
     label = escape(title)
     return re.sub(
         r"<svg [^>]*?(viewBox=\"[^\"]+\")[^>]*>",
