@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fastreader.cli.asking import Asking, Result, check_options, find_family
+from fastreader.cli.asking import Asking, Result, check_options, find_family, options_named
 from fastreader.cli.inputs import check_output, examples, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
 from fastreader.cli.output import Writer
@@ -142,7 +142,10 @@ def ask(
     render = family.explain if explain else family.line
     width = None if Console().is_terminal else _WIDTH
     writer: Writer[Result]
-    with Writer(shown and shown.value, render, lambda result: result.to_dict(), width, end="\n") as writer:
+    with (
+        options_named(),
+        Writer(shown and shown.value, render, lambda result: result.to_dict(), width, end="\n") as writer,
+    ):
         for result in family.answer(reader, questions, asking):
             writer.write(result)
             done += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,3 +209,15 @@ def check_options(family: AskMethod, asking: Asking) -> None:
         if getattr(asking, name) is not None and name not in family.takes(asking.method.partition("@")[0]):
             users = [method for other in FAMILIES for method in other.names() if name in other.takes(method)]
             raise InputError(f"{option}: --method {asking.method} has no use for it; it is for {', '.join(users)}")
+
+
+@contextlib.contextmanager
+def options_named() -> Iterator[None]:
+    """Errors about an argument, which name it as in Python, name the option that it came from."""
+    try:
+        yield
+    except InputError as error:
+        name, colon, rest = str(error).partition(":")
+        if colon and name in OPTIONS:
+            raise InputError(f"{OPTIONS[name]}:{rest}") from error
+        raise
