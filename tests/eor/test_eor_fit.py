@@ -58,6 +58,13 @@ def test_the_objective_is_the_score_at_its_weights(pooling, dropped_vote, ties, 
         assert found(weights) == pytest.approx(voter.score(X, y), abs=1e-12)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "max", "majority", "plurality"])
+def test_where_no_question_decides_anything_a_fit_is_unweighted_voting(pooling):
+    voter = Voter(pooling=pooling, starts=2).fit([["a", "b", "c"], ["d", "e", "f"]], [[1, 1, 1], [0, 0, 0]])
+    assert voter.fit_report_.objective == voter.fit_report_.unweighted == 0.5
+    assert voter.fit_report_.varying == 0
+
+
 def test_the_simplex_is_inside_the_bounds_and_toggles_one_weight_at_a_time():
     start = np.array([0.6, 0.0, 0.4, 0.2])
     vertices = simplex(start, 0.6)

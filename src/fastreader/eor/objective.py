@@ -143,13 +143,14 @@ class Objective:
     def _combined(self, share: FloatArray) -> Iterator[tuple[int, FloatArray, FloatArray]]:
         """Each n with the combined similarities of all m > n to it, and of it to them, both [m, Q]."""
         for n, cells in enumerate(self._later):
-            later = (share @ cells).reshape(-1, self._kinds)
-            yield n, later, later if self._earlier is None else (share @ self._earlier[n]).reshape(-1, self._kinds)
+            shape = self.retrievers - n - 1, self._kinds
+            later = (share @ cells).reshape(shape)
+            yield n, later, later if self._earlier is None else (share @ self._earlier[n]).reshape(shape)
 
 
 def _flat(cells: FloatArray) -> FloatArray:
     """[S, m, Q] as [S, m Q], in memory one after the other."""
-    return np.ascontiguousarray(cells).reshape(len(cells), -1)
+    return np.ascontiguousarray(cells).reshape(len(cells), cells[0].size)
 
 
 def _different(ballots: Ballots, correct: FloatArray, among: npt.NDArray[np.intp]) -> tuple[list[int], FloatArray]:
