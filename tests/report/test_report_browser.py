@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 
 import pytest
 from made_up_run import GRID, make_run
@@ -51,9 +50,7 @@ def page(request, browser, file):
     opened.on("console", lambda message: opened.said.append(message.text))
     opened.on("pageerror", lambda error: opened.said.append(str(error)))
     opened.on("request", lambda asked: opened.asked.append(asked.url))
-    started = time.perf_counter()
     opened.goto(file.as_uri())
-    opened.took = time.perf_counter() - started
     yield opened
     context.close()
 
@@ -79,22 +76,25 @@ def contrast(a, b):
     return (high + 0.05) / (low + 0.05)
 
 
-def test_opens_fast_silent_and_alone(page, file):
-    assert page.took < 2 and page.said == []
+def test_opens_silent_and_alone(page, file):
+    assert page.said == []
     assert page.asked == [file.as_uri()]
     assert page.title() == "A made-up run"
 
 
-def test_a_large_study_opens_fast_and_whole(browser, large):
+def test_a_large_study_opens_whole_and_draws_only_what_is_seen(browser, large):
+    """How long that takes is measured by benchmarks/report_opening.py."""
     assert large.stat().st_size < 5_000_000
     opened = browser.new_page()
     said = []
     opened.on("console", lambda message: said.append(message.text))
     opened.on("pageerror", lambda error: said.append(str(error)))
-    started = time.perf_counter()
     opened.goto(large.as_uri())
     assert opened.locator("#count").text_content() == "300 of 300 questions"
-    assert time.perf_counter() - started < 2 and said == []
+    assert said == []
+    assert opened.locator("#list details.question").count() == 20
+    assert opened.locator("#list .body > *").count() == 0
+    assert opened.locator("*").count() < 10_000
     opened.locator("#list details.question > summary").first.click()
     opened.wait_for_function("document.querySelector('#list details.question .body').innerText !== ''")
     text = opened.locator("#list details.question").first.inner_text()
