@@ -167,7 +167,8 @@ def test_the_question_is_scored_at_no_extra_token(tiny_reader):
         ({"passages": [3]}, r"passages\[0\] must be"),
         ({"passages": [Passage(None)]}, r"text and title of passages\[0\]"),
         ({"passages": Passage("a")}, "got one Passage"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens: expected a whole number from 1 or None, got 0"),
+        ({"max_tokens": "4000"}, "max_tokens: expected a whole number from 1 or None, got '4000'"),
         ({"candidates": []}, "at least one candidate"),
         ({"candidates": None}, "at least one candidate"),
         ({"candidates": "blue"}, "got one text"),
@@ -185,6 +186,11 @@ def test_bad_input_is_named(tiny_reader, arguments, message):
     good = {"question": QUESTION, "passages": PASSAGES, "candidates": CANDIDATES}
     with pytest.raises(InputError, match=message):
         score_permutations(tiny_reader, **{**good, **arguments})
+
+
+def test_a_bad_budget_is_refused_before_the_first_of_many(tiny_reader):
+    with pytest.raises(InputError, match="max_tokens: expected a whole number from 1 or None, got 0"):
+        score_permutations(tiny_reader, iter([]), max_tokens=0)
 
 
 LONG = [Passage("word " * n, title=f"t{n}") for n in (100, 20, 150, 200)]

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastreader.checks import check_whole
 from fastreader.errors import ContextOverflowError, InputError, NumericsError
 from fastreader.models.adapter import TreeModel
 from fastreader.models.head import LOGIT_BYTES
@@ -20,7 +21,7 @@ from fastreader.models.kv import KeyValues, Reuse
 from fastreader.models.rows import RowKeys
 from fastreader.progress import track
 from fastreader.protocol import Generation, Results, TextOrTokens
-from fastreader.sampling import Sampling, check_count, choose, row_generator
+from fastreader.sampling import Sampling, choose, row_generator
 from fastreader.stopping import StopWatch, check_stop, check_stop_tokens
 from fastreader.tree import IntArray, PrefixTree, TreeStats
 from fastreader.writing import Request, Row, written
@@ -47,8 +48,8 @@ def generate(
 ) -> Results[list[Generation]]:
     """As `Reader.generate`, which documents the arguments; what of the prompts is in `kept` is not read again."""
     started = time.perf_counter()
-    check_count("max_new_tokens", max_new_tokens)
-    check_count("n", n)
+    check_whole("max_new_tokens", max_new_tokens)
+    check_whole("n", n)
     if isinstance(prompts, str):
         raise InputError(f"prompts: expected a list of prompts, got the text {prompts[:60]!r}")
     if not isinstance(prompts, Iterable):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fastreader.checks import check_whole
 from fastreader.errors import ContextOverflowError, InputError, OutOfBudgetError
 from fastreader.models import memory
 from fastreader.models.adapter import TreeModel
@@ -17,8 +18,7 @@ def plan(
     model: TreeModel, sequences: Sequence[tuple[Tokens, Tokens]], max_tokens: int | None, new_tokens: int = 0
 ) -> list[PrefixTree]:
     """The work of `Reader.plan`, which documents it."""
-    if max_tokens is not None and max_tokens < 1:
-        raise InputError(f"max_tokens: expected at least 1, got {max_tokens}")
+    check_whole("max_tokens", max_tokens, none=True)
     if not sequences:
         raise InputError("sequences: expected at least one, got none")
     vocabulary = model.head.weight.shape[0]

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastreader.checks import check_whole
 from fastreader.errors import InputError
 
 _BLOCK = 256  # weights added up at once, and candidates of a nucleus looked at first
@@ -41,16 +42,9 @@ class Sampling:
     def __post_init__(self) -> None:
         if not (_is_number(self.temperature) and math.isfinite(self.temperature) and self.temperature >= 0):
             raise InputError(f"temperature: expected a finite number of at least 0, got {self.temperature!r}")
-        if self.top_k is not None:
-            check_count("top_k", self.top_k, "at least 1 or None")
+        check_whole("top_k", self.top_k, none=True)
         if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
             raise InputError(f"top_p: expected a number in (0, 1] or None, got {self.top_p!r}")
-
-
-def check_count(name: str, value: object, expected: str = "at least 1") -> None:
-    """Raise InputError unless `value` is a whole number from 1."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise InputError(f"{name}: expected {expected}, got {value!r}")
 
 
 def _is_number(value: object) -> bool:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
+from fastreader.checks import check_whole
 from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.permutations import Spec
@@ -119,6 +120,7 @@ def score_permutations(
         ContextOverflowError: a prompt is longer than the model's context.
         OutOfBudgetError: one prompt alone does not fit in memory.
     """
+    check_whole("max_tokens", max_tokens, none=True)
     opened = reader if isinstance(reader, Reader) else Reader.load(reader)
     options = Options(
         permutations,

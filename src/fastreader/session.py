@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fastreader import generation, likelihood
+from fastreader.checks import check_whole
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, OutOfBudgetError
 from fastreader.likelihood import SequenceScores
 from fastreader.models import memory
@@ -37,6 +38,7 @@ class Session(WrappedReader):
 
     def __init__(self, reader: Reader, max_bytes: int | None = None) -> None:
         super().__init__(reader)
+        check_whole("max_bytes", max_bytes, none=True)
         model = reader._model
         self._kept: Kept | None = Kept(model.regimes)
         self._prefixes: list[Sequence[int]] = []

@@ -287,13 +287,13 @@ def test_prompts_as_text_and_as_tokens(tiny_reader):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"max_new_tokens": 0}, "max_new_tokens: expected at least 1, got 0"),
-        ({"max_new_tokens": "5"}, "max_new_tokens: expected at least 1, got '5'"),
-        ({"n": 1.5}, "n: expected at least 1, got 1.5"),
-        ({"n": 0}, "n: expected at least 1, got 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected a whole number from 1, got 0"),
+        ({"max_new_tokens": "5"}, "max_new_tokens: expected a whole number from 1, got '5'"),
+        ({"n": 1.5}, "n: expected a whole number from 1, got 1.5"),
+        ({"n": 0}, "n: expected a whole number from 1, got 0"),
         ({"temperature": -1.0}, "temperature: .*got -1.0"),
         ({"temperature": float("nan")}, "temperature: .*got nan"),
-        ({"temperature": 1.0, "top_k": 0}, "top_k: expected at least 1"),
+        ({"temperature": 1.0, "top_k": 0}, "top_k: expected a whole number from 1"),
         ({"temperature": 1.0, "top_p": 0.0}, "top_p: expected a number in"),
         ({"temperature": 1.0, "top_p": 1.5}, "top_p: expected a number in"),
         ({"stop": "text"}, "stop: expected a list"),

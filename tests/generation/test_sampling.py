@@ -77,8 +77,8 @@ def test_tiny_temperatures_take_the_most_likely(temperature, more):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"top_k": 2.5}, "top_k: expected at least 1 or None, got 2.5"),
-        ({"top_k": True}, "top_k: expected at least 1 or None, got True"),
+        ({"top_k": 2.5}, "top_k: expected a whole number from 1 or None, got 2.5"),
+        ({"top_k": True}, "top_k: expected a whole number from 1 or None, got True"),
         ({"temperature": "a"}, "temperature: expected a finite number of at least 0, got 'a'"),
         ({"temperature": None}, "temperature: .*got None"),
         ({"top_p": "most"}, "top_p: expected a number in .*got 'most'"),

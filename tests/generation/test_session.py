@@ -149,6 +149,8 @@ def test_memory_and_its_end(tiny_reader):
         kept.loglikelihood(REQUESTS)
     with pytest.raises(OutOfBudgetError, match=r"take 12,800 bytes, 12,799 are allowed"):
         tiny_reader.session(PREFIX, max_bytes=25 * model.key_value_bytes - 1)
+    with pytest.raises(InputError, match="max_bytes: expected a whole number from 1 or None, got '2 GB'"):
+        tiny_reader.session(PREFIX, max_bytes="2 GB")
 
 
 def test_bad_prefixes_are_refused(tiny_reader):

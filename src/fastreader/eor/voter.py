@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.checks import check_whole
 from fastreader.eor import counting, saving, scoring
 from fastreader.eor import fit as fitting
 from fastreader.eor.ballots import Ballots, ballots, is_single
@@ -113,9 +114,7 @@ class Voter(Parameters):
                 f"upper: expected a finite bound above retriever_threshold {self.retriever_threshold}, got {self.upper}"
             )
         for name in ("starts", "max_evaluations"):
-            value = getattr(self, name)
-            if not (isinstance(value, (int, np.integer)) and value >= 1) and (name, value) != ("max_evaluations", None):
-                raise InputError(f"{name}: expected a whole number from 1, got {value!r}")
+            check_whole(name, getattr(self, name), none=name == "max_evaluations")
         prepared = self._ballots(X)
         correct = _correct(y, prepared)
         if not prepared.candidates.any():

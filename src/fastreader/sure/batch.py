@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fastreader.checks import check_whole
 from fastreader.data import Example
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NumericsError, OutOfBudgetError
 from fastreader.progress import track
@@ -62,8 +63,7 @@ def answer_many(
 
     chosen = make_settings(settings, options)
     find_method(method)
-    if isinstance(group, bool) or not isinstance(group, int) or group < 1:
-        raise InputError(f"group: expected a whole number from 1, got {group!r}")
+    check_whole("group", group)
     serving = Readers(reader, readers)
     facts = {"method": method, "options": chosen.to_dict(), "readers": serving.guarding()}
     stack = ExitStack()

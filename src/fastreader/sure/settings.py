@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastreader.checks import check_one_of, check_whole
 from fastreader.errors import InputError
 from fastreader.sure.templates import SureTemplate
 from fastreader.sure.texts import MOST_CANDIDATES
@@ -76,7 +77,7 @@ class Settings:
         for name, kind in (("template", SureTemplate), ("variant_template", VariantTemplate)):
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"{name}: expected a {kind.__name__}, got {type(getattr(self, name)).__name__}")
-        _at_most("k", self.k, 1, MOST_CANDIDATES)
+        check_whole("k", self.k, 1, MOST_CANDIDATES)
         for name in (
             "words",
             "longest_candidate",
@@ -87,16 +88,16 @@ class Settings:
             "max_reasoning_tokens",
             "samples",
         ):
-            _at_most(name, getattr(self, name), 1, None)
-        _one_of("mode", self.mode, MODES)
-        _one_of("candidates_prompt", self.candidates_prompt, PROMPTS)
-        _one_of("on_overflow", self.on_overflow, ("error", "drop_passages"))
+            check_whole(name, getattr(self, name))
+        check_one_of("mode", self.mode, MODES)
+        check_one_of("candidates_prompt", self.candidates_prompt, PROMPTS)
+        check_one_of("on_overflow", self.on_overflow, ("error", "drop_passages"))
         if not self.use:
             raise InputError(f"use: expected some of {', '.join(EVALUATIONS)}, got none")
         for name in self.use:
-            _one_of("use", name, EVALUATIONS)
+            check_one_of("use", name, EVALUATIONS)
         if self.weights is not None:
-            _one_of("weights", self.weights, WEIGHTS)
+            check_one_of("weights", self.weights, WEIGHTS)
         for name in ("temperature", "weight_temperature"):
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and 0 < value < math.inf):
@@ -143,14 +144,3 @@ def _pairs(shots: Any) -> tuple[tuple[str, str], ...]:
     if found is None or any(isinstance(p, str) or not isinstance(p, Sequence) or len(p) != 2 for p in found):
         raise InputError(f"shots: expected (question, answer) pairs, got {shots if found is None else found!r}")
     return tuple((str(question), str(answer)) for question, answer in found)
-
-
-def _one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
-
-
-def _at_most(name: str, value: Any, least: int, most: int | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        upper = "" if most is None else f" to {most}"
-        raise InputError(f"{name}: expected a whole number from {least}{upper}, got {value!r}")

@@ -132,7 +132,7 @@ def test_compare():
         ({"observation": "answer"}, "observation: expected one of question, joint, got 'answer'"),
         ({"direction": "both"}, "direction"),
         ({"schedule": "cosine"}, "schedule"),
-        ({"per_question": 1}, "per_question: expected a whole number of at least 2, got 1"),
+        ({"per_question": 1}, "per_question: expected a whole number from 2, got 1"),
         ({"batch": 0}, "batch"),
         ({"epochs": 1.5}, "epochs"),
         ({"temperature": 0.0}, "temperature: expected a positive number, got 0.0"),

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fastreader.checks import check_one_of, check_whole
 from fastreader.errors import InputError
 
 DIRECTIONS = ("forward", "reverse")
@@ -30,7 +31,7 @@ class LoraSettings:
     target_modules: str | tuple[str, ...] = "all-linear"
 
     def __post_init__(self) -> None:
-        _whole("LoraSettings.rank", self.rank, 1)
+        check_whole("LoraSettings.rank", self.rank, 1)
         if not 0 <= self.dropout < 1:
             raise InputError(f"LoraSettings.dropout: expected a number in [0, 1), got {self.dropout}")
 
@@ -75,14 +76,14 @@ class DistillSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _one_of("DistillSettings.observation", self.observation, OBSERVATIONS)
-        _one_of("DistillSettings.direction", self.direction, DIRECTIONS)
-        _one_of("DistillSettings.schedule", self.schedule, SCHEDULES)
-        _whole("DistillSettings.per_question", self.per_question, 2)
+        check_one_of("DistillSettings.observation", self.observation, OBSERVATIONS)
+        check_one_of("DistillSettings.direction", self.direction, DIRECTIONS)
+        check_one_of("DistillSettings.schedule", self.schedule, SCHEDULES)
+        check_whole("DistillSettings.per_question", self.per_question, 2)
         for name in ("batch", "epochs", "checkpoint_every"):
-            _whole(f"DistillSettings.{name}", getattr(self, name), 1)
+            check_whole(f"DistillSettings.{name}", getattr(self, name), 1)
         for name in ("warmup_steps", "evaluate_every", "seed"):
-            _whole(f"DistillSettings.{name}", getattr(self, name), 0)
+            check_whole(f"DistillSettings.{name}", getattr(self, name), 0)
         for name in ("temperature", "learning_rate"):
             _above_zero(f"DistillSettings.{name}", getattr(self, name))
         if self.max_grad_norm is not None:
@@ -99,16 +100,6 @@ class DistillSettings:
         if self.schedule == "constant":
             return self.learning_rate
         return self.learning_rate * (steps - step) / max(steps - self.warmup_steps, 1)
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InputError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
-
-
-def _whole(name: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}")
 
 
 def _above_zero(name: str, value: float) -> None:
