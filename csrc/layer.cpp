@@ -1,7 +1,9 @@
 // fastreader::layer_in and layer_out_ on the CPU: a decoder layer before and after attention.
 //
 // A block of rows goes through everything in one thread, its values staying in that core's caches: nothing waits for
-// the slowest thread between two products, and nothing wider than a query is ever written to memory.
+// the slowest thread between two products, and nothing wider than a query is ever written to memory. Where there are
+// too few rows for a block a thread, as when texts are written, the threads share each product instead, so that each
+// weight is read once. Both ways give the same bits.
 
 #include <ATen/ATen.h>
 #include <torch/library.h>
@@ -13,6 +15,9 @@ namespace {
 
 constexpr int64_t kBlocks[] = {256, 128, 64}; // rows; more of them read the weights less often
 constexpr int64_t kTasksPerThread = 4;
+constexpr int64_t kRowsAThread = 256; // fewer, and the threads had better share each product
+
+bool shared_by_threads(int64_t rows) { return rows < kRowsAThread * at::get_num_threads(); }
 
 // The largest block that leaves every thread several, so that the last one to finish keeps the others waiting little.
 int64_t block_of(int64_t rows) {
@@ -31,6 +36,14 @@ struct Pieces {
     return at;
   }
 };
+
+// run(begin, count) for blocks of rows.
+template <typename Run>
+void over_blocks(const Kernels& kernels, int64_t rows, const Run& run) {
+  run_tasks(kernels, (rows + kStrip - 1) / kStrip, 64, [&](int64_t task, void*) {
+    run(task * kStrip, std::min(kStrip, rows - task * kStrip));
+  });
+}
 
 // Sets up a product that one thread computes whole for rows of its own.
 void whole(LinearArgs& a, int64_t block) {
@@ -99,19 +112,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
   const at::Tensor value = at::empty({rows, key_heads, size}, type);
   if (rows == 0) return {query, key, value};
 
-  const int64_t block = block_of(rows), rotated = cosine.defined() ? cosine.size(1) : 0;
-  whole(product.args, block);
-  product.args.after = After::store;
-  product.args.out_stride = width;
+  const int64_t rotated = cosine.defined() ? cosine.size(1) : 0;
   const bool round = !split; // the norm's result is rounded where the product would round it
-  Pieces pieces;
-  const int64_t workspace = pieces.add(kernels.linear_workspace(product.args));
-  const int64_t normed_at = pieces.add(block * hidden * 4), projected_at = pieces.add(block * width * 4);
-  run_tasks(kernels, (rows + block - 1) / block, pieces.bytes, [&](int64_t task, void* memory) {
-    char* base = static_cast<char*>(memory);
-    const int64_t begin = task * block, count = std::min(block, rows - begin);
-    void* normed = base + normed_at;
-    float* projected = reinterpret_cast<float*>(base + projected_at);
+  const auto norm_rows = [&](int64_t begin, int64_t count, void* normed) {
     const NormArgs norm{stream.const_data_ptr<float>() + begin * stream.stride(0),
                         stream.stride(0),
                         hidden,
@@ -121,11 +124,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
                         hidden,
                         round};
     kernels.rms_norm(norm, 0, count);
-    LinearArgs a = product.args;
-    a.input = {normed, round, hidden, 0};
-    a.rows = count;
-    a.out = projected;
-    kernels.linear(a, 0, 0, base + workspace);
+  };
+  const auto emit_rows = [&](int64_t begin, int64_t count, float* projected) {
     of_query(kernels, projected, count, width, heads * size);
     of_key(kernels, projected + heads * size, count, width, key_heads * size);
     const auto emit = [&](const float* from, int64_t some, const at::Tensor& out, int64_t turned) {
@@ -146,6 +146,40 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
     emit(projected, heads, query, rotated);
     emit(projected + heads * size, key_heads, key, rotated);
     emit(projected + (heads + key_heads) * size, key_heads, value, 0);
+  };
+  if (shared_by_threads(rows)) {
+    const at::Tensor normed = at::empty({rows, hidden}, stream.options().dtype(round ? at::kBFloat16 : at::kFloat));
+    const at::Tensor projected = at::empty({rows, width}, stream.options());
+    char* const first = static_cast<char*>(normed.mutable_data_ptr());
+    float* const wide = projected.mutable_data_ptr<float>();
+    over_blocks(kernels, rows, [&](int64_t begin, int64_t count) {
+      norm_rows(begin, count, first + begin * hidden * normed.element_size());
+    });
+    product.args.input = source_of(normed, -1);
+    product.args.rows = rows;
+    multiply(product, After::store, wide, width, false);
+    over_blocks(kernels, rows, [&](int64_t begin, int64_t count) { emit_rows(begin, count, wide + begin * width); });
+    return {query, key, value};
+  }
+  const int64_t block = block_of(rows);
+  whole(product.args, block);
+  product.args.after = After::store;
+  product.args.out_stride = width;
+  Pieces pieces;
+  const int64_t workspace = pieces.add(kernels.linear_workspace(product.args));
+  const int64_t normed_at = pieces.add(block * hidden * 4), projected_at = pieces.add(block * width * 4);
+  run_tasks(kernels, (rows + block - 1) / block, pieces.bytes, [&](int64_t task, void* memory) {
+    char* base = static_cast<char*>(memory);
+    const int64_t begin = task * block, count = std::min(block, rows - begin);
+    void* normed = base + normed_at;
+    float* projected = reinterpret_cast<float*>(base + projected_at);
+    norm_rows(begin, count, normed);
+    LinearArgs a = product.args;
+    a.input = {normed, round, hidden, 0};
+    a.rows = count;
+    a.out = projected;
+    kernels.linear(a, 0, 0, base + workspace);
+    emit_rows(begin, count, projected);
   });
   return {query, key, value};
 }
@@ -165,8 +199,30 @@ void layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::T
   Product down = product_of(inner, down_packed, hidden, down_bias, split, bf16_weight, isa);
   const Kernels& kernels = *out.kernels;
   if (rows == 0) return;
-  const int64_t block = block_of(rows);
   const bool round = !split;
+  const auto norm_rows = [&](const float* part, int64_t count, void* normed) {
+    const NormArgs norm{part,   stream.stride(0), hidden, norm_weight.const_data_ptr<float>(), static_cast<float>(epsilon),
+                        normed, hidden,           round};
+    kernels.rms_norm(norm, 0, count);
+  };
+  gate.args.activation = activation_of(activation);
+  if (shared_by_threads(rows)) {
+    const auto operand = stream.options().dtype(round ? at::kBFloat16 : at::kFloat);
+    const at::Tensor normed = at::empty({rows, hidden}, operand), gated = at::empty({rows, inner}, operand);
+    float* const sums = stream.mutable_data_ptr<float>();
+    char* const first = static_cast<char*>(normed.mutable_data_ptr());
+    multiply(out, After::add, sums, stream.stride(0), false);
+    over_blocks(kernels, rows, [&](int64_t begin, int64_t count) {
+      norm_rows(sums + begin * stream.stride(0), count, first + begin * hidden * normed.element_size());
+    });
+    gate.args.input = source_of(normed, -1);
+    down.args.input = source_of(gated, -1);
+    gate.args.rows = down.args.rows = rows;
+    multiply(gate, After::gate, gated.mutable_data_ptr(), inner, round);
+    multiply(down, After::add, sums, stream.stride(0), false);
+    return;
+  }
+  const int64_t block = block_of(rows);
   Pieces pieces;
   int64_t needed = 0;
   for (Product* p : {&out, &gate, &down}) {
@@ -177,7 +233,6 @@ void layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::T
   out.args.out_stride = down.args.out_stride = stream.stride(0);
   gate.args.after = After::gate;
   gate.args.slice_strips = gate.args.strips / 2;
-  gate.args.activation = activation_of(activation);
   gate.args.out_stride = inner;
   gate.args.out_bf16 = round;
   const int64_t workspace = pieces.add(needed);
@@ -192,9 +247,7 @@ void layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::T
     a.rows = count;
     a.out = part;
     kernels.linear(a, 0, 0, base + workspace);
-    const NormArgs norm{part,   stream.stride(0), hidden, norm_weight.const_data_ptr<float>(), static_cast<float>(epsilon),
-                        normed, hidden,           round};
-    kernels.rms_norm(norm, 0, count);
+    norm_rows(part, count, normed);
     LinearArgs g = gate.args;
     g.input = {normed, round, hidden, 0};
     g.rows = count;

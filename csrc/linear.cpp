@@ -53,6 +53,24 @@ Product product_of(const at::Tensor& input, const at::Tensor& packed, int64_t wi
   return p;
 }
 
+void multiply(Product& p, After after, void* out, int64_t out_stride, bool out_bf16) {
+  LinearArgs& a = p.args;
+  if (a.rows == 0 || a.width == 0) return;
+  a.after = after;
+  a.out = out;
+  a.out_stride = out_stride;
+  a.out_bf16 = out_bf16;
+  const int64_t fitting = kStagedBytes / (a.padded_size * p.kernels->operand_bytes) / kStrip * kStrip;
+  a.row_block = std::min(std::clamp(fitting, kStrip, kMostRows), round_up(a.rows, kStrip));
+  const int64_t blocks = (a.rows + a.row_block - 1) / a.row_block;
+  const int64_t threads = at::get_num_threads(), strips = after == After::gate ? a.strips / 2 : a.strips;
+  const int64_t wanted = threads == 1 ? 1 : std::min(strips, (kTasksPerThread * threads + blocks - 1) / blocks);
+  a.slice_strips = (strips + wanted - 1) / wanted;
+  const int64_t slices = (strips + a.slice_strips - 1) / a.slice_strips;
+  run_tasks(*p.kernels, blocks * slices, p.kernels->linear_workspace(a),
+            [&](int64_t i, void* workspace) { p.kernels->linear(a, i / slices, i % slices, workspace); });
+}
+
 Activation activation_of(c10::string_view name) {
   TORCH_CHECK(name == "silu" || name == "gelu_tanh", "unknown activation ", std::string(name));
   return name == "silu" ? Activation::silu : Activation::gelu_tanh;
@@ -81,21 +99,7 @@ at::Tensor pack_weight(const at::Tensor& weight_in, bool split, c10::string_view
 }
 
 void run(Product& p, After after, const at::Tensor& out) {
-  LinearArgs& a = p.args;
-  if (out.numel() == 0) return;
-  a.after = after;
-  a.out = out.mutable_data_ptr();
-  a.out_stride = out.stride(0);
-  a.out_bf16 = out.scalar_type() == at::kBFloat16;
-  const int64_t fitting = kStagedBytes / (a.padded_size * p.kernels->operand_bytes) / kStrip * kStrip;
-  a.row_block = std::min(std::clamp(fitting, kStrip, kMostRows), round_up(a.rows, kStrip));
-  const int64_t blocks = (a.rows + a.row_block - 1) / a.row_block;
-  const int64_t threads = at::get_num_threads(), strips = after == After::gate ? a.strips / 2 : a.strips;
-  const int64_t wanted = threads == 1 ? 1 : std::min(strips, (kTasksPerThread * threads + blocks - 1) / blocks);
-  a.slice_strips = (strips + wanted - 1) / wanted;
-  const int64_t slices = (strips + a.slice_strips - 1) / a.slice_strips;
-  run_tasks(*p.kernels, blocks * slices, p.kernels->linear_workspace(a),
-            [&](int64_t i, void* workspace) { p.kernels->linear(a, i / slices, i % slices, workspace); });
+  multiply(p, after, out.mutable_data_ptr(), out.stride(0), out.scalar_type() == at::kBFloat16);
 }
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& packed, int64_t width,

@@ -2,7 +2,7 @@
 
 They give the bits of `rms_norm`, `linear`, `rotary`, `linear_add` and `linear_gated` in turn (`fastreader.models.fused`
 does that elsewhere); a block of rows goes through all of them in one thread, so that no thread waits for another
-between two products and values stay in its caches.
+between two products and values stay in its caches. The threads share the products of few rows.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from fastreader.ops.layer import schema as _schema  # noqa: F401  (defines the o
 from fastreader.ops.linear import PackedWeight
 from fastreader.ops.linear.cpu import GATE_MULTIPLE
 from fastreader.ops.tokens import ACTIVATIONS
-
-_ROWS_A_THREAD = 256  # fewer, and the threads had better share each product
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,12 @@ class HeadNorms:
 
 
 def why_not(stream: Tensor, *weights: Weight) -> str | None:
-    """Why these ops had better not, or cannot, take the stream and weights; None when they should."""
+    """Why these ops cannot take the stream and weights; None when they can."""
     missing = extension.why_missing()
     if missing is not None:
         return missing
     if stream.device.type != "cpu" or stream.dtype != torch.float32 or stream.stride(-1) != 1:
         return f"the C++ kernels take float32 rows on the CPU, got {stream.dtype} on {stream.device}"
-    if len(stream) < _ROWS_A_THREAD * torch.get_num_threads():
-        return f"{len(stream)} rows are too few for a block a thread"
     first = weights[0].packed
     if any(
         (w.packed.precision, w.packed.bf16, w.packed.isa) != (first.precision, first.bf16, first.isa) for w in weights
@@ -62,7 +58,7 @@ def status() -> list[Serving]:
     missing = extension.why_missing()
     if missing:
         return [Serving("cpu (fast, high)", "the ops it is made of", missing)]
-    best = f"C++ kernels, {extension.best_instruction_set()}; from {_ROWS_A_THREAD} tokens a thread on"
+    best = f"C++ kernels, {extension.best_instruction_set()}"
     return [
         Serving("cpu (fast, high)", "cpu", best),
         Serving("exact, and other devices", "the ops it is made of", "no kernel takes them"),

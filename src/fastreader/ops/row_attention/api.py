@@ -51,7 +51,7 @@ def row_attention(
         UnsupportedImplementationError: no such implementation, or the one named cannot take these inputs here.
     """
     _check(query, keys, values, softcap)
-    ranges.check(query.shape[0], [len(key) for key in keys])
+    tensors = ranges.tensors(query.shape[0], [key.shape[0] for key in keys])
     if impl not in IMPLEMENTATIONS:
         raise UnsupportedImplementationError(
             f"row_attention: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}"
@@ -65,7 +65,7 @@ def row_attention(
         query,
         list(keys),
         list(values),
-        *(torch.from_numpy(a) for a in (ranges.row_ptr, ranges.part, ranges.start, ranges.stop)),
+        *tensors,
         scale,
         softcap,
         extension.instruction_set(),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from fastreader.errors import InputError
 
@@ -15,6 +17,8 @@ Int32 = npt.NDArray[np.int32]
 @dataclass(frozen=True, eq=False)
 class Ranges:
     """Row b sees the keys ``start[r]:stop[r]`` of part ``part[r]`` for each r in ``row_ptr[b]:row_ptr[b + 1]``.
+
+    The arrays must not change: all layers of a pass ask for the same, and they are looked at once.
 
     Attributes:
         row_ptr: int32 [B + 1], ascending from 0.
@@ -26,6 +30,21 @@ class Ranges:
     part: Int32
     start: Int32
     stop: Int32
+    _found: tuple[tuple[int, ...], tuple[Tensor, ...]] | None = field(default=None, init=False, repr=False)
+
+    def tensors(self, rows: int, lengths: list[int]) -> tuple[Tensor, ...]:
+        """The four arrays, checked and copied.
+
+        Raises:
+            InputError: as `check`.
+        """
+        asked = rows, *lengths
+        if self._found is None or self._found[0] != asked:
+            self.check(rows, lengths)
+            arrays = self.row_ptr, self.part, self.start, self.stop
+            object.__setattr__(self, "_found", (asked, tuple(torch.from_numpy(a.copy()) for a in arrays)))
+        assert self._found is not None
+        return self._found[1]
 
     def check(self, rows: int, lengths: list[int]) -> None:
         """Refuse ranges that do not fit `rows` rows over parts of these lengths.
