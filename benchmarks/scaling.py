@@ -3,7 +3,8 @@
 Linear growth means that the seconds a token stay level but for attention, whose share grows with the length; the plot
 shows both. Each size runs `--rounds` times and the median counts.
 
-    python benchmarks/scaling.py --output scaling.jsonl --plot scaling.svg
+    python benchmarks/scaling.py                       all sizes; the run is appended to --output
+    python benchmarks/scaling.py --plot scaling.svg    a picture of the last run
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import workloads
 
 from fastreader import Reader
 
-SIZES = [(n, 4) for n in (5, 10, 20, 40)] + [(10, k) for k in (1, 16, 64)]
+SIZES = [(n, k) for n in (5, 10, 20, 40) for k in (1, 4, 16, 64)]
 
 
 def main() -> None:
@@ -32,8 +33,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--most-passages", type=int, default=40, help="leave out larger sizes")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "scaling.jsonl")
-    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--plot", type=Path, help="draw the last run in --output, and run nothing")
     arguments = parser.parse_args()
+    if arguments.plot:
+        if not arguments.output.exists():
+            parser.error(f"--plot: {arguments.output} has no run to draw")
+        plot(json.loads(arguments.output.read_text().splitlines()[-1])["rows"], arguments.plot)
+        return
     reader = Reader.load(arguments.model, device="cpu", precision=arguments.precision)
     rate = machine.gemm_rate(torch.bfloat16)
     rows = [measure(reader, n, k, arguments.rounds) for n, k in SIZES if n <= arguments.most_passages]
@@ -49,8 +55,6 @@ def main() -> None:
     with arguments.output.open("a") as stream:
         stream.write(json.dumps(record) + "\n")
     print(table(rows))
-    if arguments.plot:
-        plot(rows, arguments.plot)
 
 
 def measure(reader: Reader, passages: int, candidates: int, rounds: int) -> dict[str, Any]:
@@ -88,14 +92,18 @@ def table(rows: list[dict[str, Any]]) -> str:
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    by_n = sorted((r for r in rows if r["candidates"] == 4), key=lambda r: r["computed"])
-    by_k = sorted((r for r in rows if r["passages"] == 10), key=lambda r: r["candidates"])
-    for chosen, label, marker in ((by_n, "N = 5 to 40, K = 4", "o"), (by_k, "N = 10, K = 1 to 64", "s")):
-        axes.plot([r["computed"] for r in chosen], [r["seconds"] for r in chosen], marker=marker, label=label)
-    axes.set(xlabel="tokens computed", ylabel="seconds", xscale="log", yscale="log")
-    axes.legend()
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    whole, each = figure.subplots(1, 2)
+    for candidates, marker in zip(sorted({r["candidates"] for r in rows}), "osd^v", strict=False):
+        chosen = sorted((r for r in rows if r["candidates"] == candidates), key=lambda r: r["computed"])
+        computed = [r["computed"] for r in chosen]
+        label = f"K = {candidates}"
+        whole.plot(computed, [r["seconds"] for r in chosen], marker=marker, label=label)
+        each.plot(computed, [1e6 * r["seconds"] / r["computed"] for r in chosen], marker=marker, label=label)
+    whole.set(xlabel="tokens computed", ylabel="seconds", xscale="log", yscale="log")
+    each.set(xlabel="tokens computed", ylabel="microseconds a computed token", xscale="log")
+    each.set_ylim(bottom=0)
+    whole.legend()
     figure.savefig(path)
 
 
