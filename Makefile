@@ -15,7 +15,7 @@ help:
 	@echo "make test-site  the report in a browser (chromium on the path), and the documentation's build"
 	@echo "make lint       ruff and mypy"
 	@echo "make docs       the documentation, in build/site"
-	@echo "make bench      the pass beside transformers, on workload W1"
+	@echo "make bench      the pass beside transformers on workload W1, then a tenth of all workloads in each precision"
 	@echo "make bench-ops  the operators beside their alternatives"
 	@echo "make bench-eor  learning and counting votes"
 
@@ -66,6 +66,7 @@ docs: $(VENV)/.developing
 
 bench: $(VENV)/.developing model
 	$(BIN)/python benchmarks/side_by_side.py
+	$(BIN)/python -m pytest benchmarks/end_to_end
 
 bench-ops: $(VENV)/.developing
 	$(BIN)/python -m pytest benchmarks/ops
