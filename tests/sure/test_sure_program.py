@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from scripted import ScriptedReader
 from sure_readers import TokenReader, compared, predicted, script, stage_of
@@ -269,6 +270,7 @@ def test_no_room_even_without_passages_is_refused():
         ({"passages": [3]}, r"passages\[0\]: expected a Passage or text, got int"),
         ({"k": 0}, "k: expected a whole number from 1 to 26, got 0"),
         ({"k": 27}, "k: expected a whole number from 1 to 26, got 27"),
+        ({"k": np.int64(2)}, "k: expected a whole number from 1 to 26, got"),  # JSON does not hold it
         ({"mode": "guess"}, "mode: expected one of loglikelihood, generate, got 'guess'"),
         ({"use": ()}, "use: expected some of validity, ranking, got none"),
         ({"use": ("luck",)}, "use: expected one of"),

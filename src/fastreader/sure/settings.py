@@ -77,7 +77,7 @@ class Settings:
         for name, kind in (("template", SureTemplate), ("variant_template", VariantTemplate)):
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"{name}: expected a {kind.__name__}, got {type(getattr(self, name)).__name__}")
-        check_whole("k", self.k, 1, MOST_CANDIDATES)
+        check_whole("k", self.k, 1, MOST_CANDIDATES, saved=True)
         for name in (
             "words",
             "longest_candidate",
@@ -88,7 +88,7 @@ class Settings:
             "max_reasoning_tokens",
             "samples",
         ):
-            check_whole(name, getattr(self, name))
+            check_whole(name, getattr(self, name), saved=True)
         check_one_of("mode", self.mode, MODES)
         check_one_of("candidates_prompt", self.candidates_prompt, PROMPTS)
         check_one_of("on_overflow", self.on_overflow, ("error", "drop_passages"))

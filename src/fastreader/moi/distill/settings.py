@@ -31,7 +31,7 @@ class LoraSettings:
     target_modules: str | tuple[str, ...] = "all-linear"
 
     def __post_init__(self) -> None:
-        check_whole("LoraSettings.rank", self.rank, 1)
+        check_whole("LoraSettings.rank", self.rank, 1, saved=True)
         if not 0 <= self.dropout < 1:
             raise InputError(f"LoraSettings.dropout: expected a number in [0, 1), got {self.dropout}")
 
@@ -79,11 +79,11 @@ class DistillSettings:
         check_one_of("DistillSettings.observation", self.observation, OBSERVATIONS)
         check_one_of("DistillSettings.direction", self.direction, DIRECTIONS)
         check_one_of("DistillSettings.schedule", self.schedule, SCHEDULES)
-        check_whole("DistillSettings.per_question", self.per_question, 2)
+        check_whole("DistillSettings.per_question", self.per_question, 2, saved=True)
         for name in ("batch", "epochs", "checkpoint_every"):
-            check_whole(f"DistillSettings.{name}", getattr(self, name), 1)
+            check_whole(f"DistillSettings.{name}", getattr(self, name), 1, saved=True)
         for name in ("warmup_steps", "evaluate_every", "seed"):
-            check_whole(f"DistillSettings.{name}", getattr(self, name), 0)
+            check_whole(f"DistillSettings.{name}", getattr(self, name), 0, saved=True)
         for name in ("temperature", "learning_rate"):
             _above_zero(f"DistillSettings.{name}", getattr(self, name))
         if self.max_grad_norm is not None:
