@@ -37,14 +37,6 @@ struct Pieces {
   }
 };
 
-// run(begin, count) for blocks of rows.
-template <typename Run>
-void over_blocks(const Kernels& kernels, int64_t rows, const Run& run) {
-  run_tasks(kernels, (rows + kStrip - 1) / kStrip, 64, [&](int64_t task, void*) {
-    run(task * kStrip, std::min(kStrip, rows - task * kStrip));
-  });
-}
-
 // Sets up a product that one thread computes whole for rows of its own.
 void whole(LinearArgs& a, int64_t block) {
   a.row_block = block;
@@ -78,6 +70,28 @@ struct HeadNorm {
   }
 };
 
+// Norm of rows of the stream, as the next product reads them: rounded where it would round them.
+struct StreamNorm {
+  const at::Tensor& stream;
+  at::Tensor weight;
+  float epsilon;
+  bool to_bf16;
+  void operator()(const Kernels& kernels, int64_t begin, int64_t count, void* out) const {
+    const int64_t size = stream.size(1), stride = stream.stride(0);
+    const float* first = stream.const_data_ptr<float>() + begin * stride;
+    kernels.rms_norm({first, stride, size, weight.const_data_ptr<float>(), epsilon, out, size, to_bf16}, 0, count);
+  }
+  // All rows of it, by blocks.
+  at::Tensor all(const Kernels& kernels) const {
+    const at::Tensor out = at::empty(stream.sizes(), stream.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat));
+    char* const first = static_cast<char*>(out.mutable_data_ptr());
+    const int64_t row = stream.size(1) * out.element_size();
+    run_blocks(kernels, stream.size(0), kStrip, 0,
+               [&](int64_t begin, int64_t count, char*) { (*this)(kernels, begin, count, first + begin * row); });
+    return out;
+  }
+};
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
     const at::Tensor& stream, const at::Tensor& norm_in, double epsilon, const at::Tensor& packed,
     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& query_norm,
@@ -86,7 +100,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
     bool bf16_weight, c10::string_view isa) {
   check_stream(stream, "layer_in");
   const int64_t rows = stream.size(0), hidden = stream.size(1), width = (heads + 2 * key_heads) * size;
-  const at::Tensor norm_weight = vector_of(norm_in, hidden, "layer_in: norm");
+  const bool round = !split;
+  const StreamNorm norm{stream, vector_of(norm_in, hidden, "layer_in: norm"), static_cast<float>(epsilon), round};
   Product product = product_of(hidden, packed, width, bias, split, bf16_weight, isa);
   const Kernels& kernels = *product.kernels;
   HeadNorm of_query, of_key;
@@ -113,18 +128,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
   if (rows == 0) return {query, key, value};
 
   const int64_t rotated = cosine.defined() ? cosine.size(1) : 0;
-  const bool round = !split; // the norm's result is rounded where the product would round it
-  const auto norm_rows = [&](int64_t begin, int64_t count, void* normed) {
-    const NormArgs norm{stream.const_data_ptr<float>() + begin * stream.stride(0),
-                        stream.stride(0),
-                        hidden,
-                        norm_weight.const_data_ptr<float>(),
-                        static_cast<float>(epsilon),
-                        normed,
-                        hidden,
-                        round};
-    kernels.rms_norm(norm, 0, count);
-  };
   const auto emit_rows = [&](int64_t begin, int64_t count, float* projected) {
     of_query(kernels, projected, count, width, heads * size);
     of_key(kernels, projected + heads * size, count, width, key_heads * size);
@@ -148,17 +151,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
     emit(projected + (heads + key_heads) * size, key_heads, value, 0);
   };
   if (shared_by_threads(rows)) {
-    const at::Tensor normed = at::empty({rows, hidden}, stream.options().dtype(round ? at::kBFloat16 : at::kFloat));
-    const at::Tensor projected = at::empty({rows, width}, stream.options());
-    char* const first = static_cast<char*>(normed.mutable_data_ptr());
+    const at::Tensor normed = norm.all(kernels), projected = at::empty({rows, width}, stream.options());
     float* const wide = projected.mutable_data_ptr<float>();
-    over_blocks(kernels, rows, [&](int64_t begin, int64_t count) {
-      norm_rows(begin, count, first + begin * hidden * normed.element_size());
-    });
     product.args.input = source_of(normed, -1);
     product.args.rows = rows;
     multiply(product, After::store, wide, width, false);
-    over_blocks(kernels, rows, [&](int64_t begin, int64_t count) { emit_rows(begin, count, wide + begin * width); });
+    run_blocks(kernels, rows, kStrip, 0,
+               [&](int64_t begin, int64_t count, char*) { emit_rows(begin, count, wide + begin * width); });
     return {query, key, value};
   }
   const int64_t block = block_of(rows);
@@ -168,12 +167,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
   Pieces pieces;
   const int64_t workspace = pieces.add(kernels.linear_workspace(product.args));
   const int64_t normed_at = pieces.add(block * hidden * 4), projected_at = pieces.add(block * width * 4);
-  run_tasks(kernels, (rows + block - 1) / block, pieces.bytes, [&](int64_t task, void* memory) {
-    char* base = static_cast<char*>(memory);
-    const int64_t begin = task * block, count = std::min(block, rows - begin);
+  run_blocks(kernels, rows, block, pieces.bytes, [&](int64_t begin, int64_t count, char* base) {
     void* normed = base + normed_at;
     float* projected = reinterpret_cast<float*>(base + projected_at);
-    norm_rows(begin, count, normed);
+    norm(kernels, begin, count, normed);
     LinearArgs a = product.args;
     a.input = {normed, round, hidden, 0};
     a.rows = count;
@@ -193,28 +190,18 @@ void layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::T
   const int64_t rows = stream.size(0), hidden = stream.size(1);
   TORCH_CHECK(attended.size(0) == rows, "layer_out_: attention's output has ", attended.size(0), " rows, the stream ", rows);
   TORCH_CHECK(inner % kStrip == 0, "layer_out_: the gate's width must be a multiple of ", kStrip, ", got ", inner);
-  const at::Tensor norm_weight = vector_of(norm_in, hidden, "layer_out_: norm");
+  const bool round = !split;
+  const StreamNorm norm{stream, vector_of(norm_in, hidden, "layer_out_: norm"), static_cast<float>(epsilon), round};
   Product out = product_of(attended, out_packed, hidden, out_bias, split, bf16_weight, isa);
   Product gate = product_of(hidden, inner_packed, 2 * inner, inner_bias, split, bf16_weight, isa);
   Product down = product_of(inner, down_packed, hidden, down_bias, split, bf16_weight, isa);
   const Kernels& kernels = *out.kernels;
   if (rows == 0) return;
-  const bool round = !split;
-  const auto norm_rows = [&](const float* part, int64_t count, void* normed) {
-    const NormArgs norm{part,   stream.stride(0), hidden, norm_weight.const_data_ptr<float>(), static_cast<float>(epsilon),
-                        normed, hidden,           round};
-    kernels.rms_norm(norm, 0, count);
-  };
   gate.args.activation = activation_of(activation);
   if (shared_by_threads(rows)) {
-    const auto operand = stream.options().dtype(round ? at::kBFloat16 : at::kFloat);
-    const at::Tensor normed = at::empty({rows, hidden}, operand), gated = at::empty({rows, inner}, operand);
     float* const sums = stream.mutable_data_ptr<float>();
-    char* const first = static_cast<char*>(normed.mutable_data_ptr());
     multiply(out, After::add, sums, stream.stride(0), false);
-    over_blocks(kernels, rows, [&](int64_t begin, int64_t count) {
-      norm_rows(sums + begin * stream.stride(0), count, first + begin * hidden * normed.element_size());
-    });
+    const at::Tensor normed = norm.all(kernels), gated = at::empty({rows, inner}, normed.options());
     gate.args.input = source_of(normed, -1);
     down.args.input = source_of(gated, -1);
     gate.args.rows = down.args.rows = rows;
@@ -237,9 +224,7 @@ void layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::T
   gate.args.out_bf16 = round;
   const int64_t workspace = pieces.add(needed);
   const int64_t normed_at = pieces.add(block * hidden * 4), gated_at = pieces.add(block * inner * 4);
-  run_tasks(kernels, (rows + block - 1) / block, pieces.bytes, [&](int64_t task, void* memory) {
-    char* base = static_cast<char*>(memory);
-    const int64_t begin = task * block, count = std::min(block, rows - begin);
+  run_blocks(kernels, rows, block, pieces.bytes, [&](int64_t begin, int64_t count, char* base) {
     float* part = stream.mutable_data_ptr<float>() + begin * stream.stride(0);
     void *normed = base + normed_at, *gated = base + gated_at;
     LinearArgs a = out.args;
@@ -247,7 +232,7 @@ void layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::T
     a.rows = count;
     a.out = part;
     kernels.linear(a, 0, 0, base + workspace);
-    norm_rows(part, count, normed);
+    norm(kernels, begin, count, normed);
     LinearArgs g = gate.args;
     g.input = {normed, round, hidden, 0};
     g.rows = count;

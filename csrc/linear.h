@@ -25,7 +25,8 @@ Product product_of(int64_t size, const at::Tensor& packed, int64_t width, const 
 Product product_of(const at::Tensor& input, const at::Tensor& packed, int64_t width,
                    const std::optional<at::Tensor>& bias, bool split, bool bf16_weight, c10::string_view isa);
 
-// Computes it into `out`, float rows `out_stride` apart or after the gate bf16 ones, all threads sharing its strips.
+// Computes the product into `out`, its rows `out_stride` elements apart, float or (after a gate only) bf16; all threads
+// share its strips.
 void multiply(Product& product, After after, void* out, int64_t out_stride, bool out_bf16);
 
 Activation activation_of(c10::string_view name);

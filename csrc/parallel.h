@@ -33,6 +33,14 @@ void run_tasks(const Kernels& kernels, int64_t count, int64_t workspace_bytes, c
   });
 }
 
+// run(begin, count, memory) for blocks of rows, the last one of those that are left, as `run_tasks` does.
+template <typename Run>
+void run_blocks(const Kernels& kernels, int64_t rows, int64_t block, int64_t workspace_bytes, const Run& run) {
+  run_tasks(kernels, (rows + block - 1) / block, workspace_bytes, [&](int64_t task, void* workspace) {
+    run(task * block, std::min(block, rows - task * block), static_cast<char*>(workspace));
+  });
+}
+
 // A tensor as rows [token, head] of float or bf16; `head_axis` is -1 for a matrix.
 inline Source source_of(const at::Tensor& tensor, int64_t head_axis) {
   return {tensor.data_ptr(), tensor.scalar_type() == at::kBFloat16, tensor.stride(0),

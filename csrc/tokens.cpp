@@ -13,8 +13,7 @@ constexpr int64_t kTaskBytes = 256 << 10; // of input read by one task
 template <typename Run>
 void over_rows(const Kernels& kernels, int64_t rows, int64_t row_bytes, const Run& run) {
   const int64_t block = std::max<int64_t>(1, kTaskBytes / std::max<int64_t>(row_bytes, 1));
-  run_tasks(kernels, (rows + block - 1) / block, 64,
-            [&](int64_t i, void*) { run(i * block, std::min(rows, (i + 1) * block)); });
+  run_blocks(kernels, rows, block, 0, [&](int64_t begin, int64_t count, char*) { run(begin, begin + count); });
 }
 
 const Kernels& any_kernels(c10::string_view isa) { return kernels_for(resolve_isa(std::string(isa)), Mode::bf16); }

@@ -203,6 +203,15 @@ def test_bad_inputs_are_refused(changes, message):
         row_attention(**bad(**changes))
 
 
+def test_ranges_that_fitted_once_are_checked_against_other_keys():
+    ranges = ranges_of([(0, 0, 10)])
+    row_attention(**bad(ranges=ranges))
+    with pytest.raises(InputError, match="reach past"):
+        row_attention(**bad(ranges=ranges, keys=[torch.zeros(9, 2, 16)], values=[torch.zeros(9, 2, 16)]))
+    with pytest.raises(InputError, match=r"row_ptr must be int32 \[3\]"):
+        row_attention(**bad(ranges=ranges, query=torch.zeros(2, 4, 16)))
+
+
 def test_named_implementations_run_or_raise():
     with pytest.raises(UnsupportedImplementationError, match="impl must be one of"):
         row_attention(**bad(impl="triton"))

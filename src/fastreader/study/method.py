@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fastreader.checks import check_whole
 from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.sure.requests import Program
@@ -112,7 +113,7 @@ def no_options(config: MethodConfig | str, options: dict[str, Any], known: Seque
         takes = f"it takes {', '.join(known)}" if known else "it takes none"
         raise InputError(f"method {config!r}: unknown option {unknown[0]!r}; {takes}")
     for name, value in options.items():
-        if name in _COUNTS and not (type(value) is int and value >= 1):
-            raise InputError(f"method {config!r}: {name}: expected a whole number from 1, got {value!r}")
+        if name in _COUNTS:
+            check_whole(f"method {config!r}: {name}", value, saved=True)
         if name in _LISTS and not (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)):
             raise InputError(f"method {config!r}: {name}: expected a list of texts, got {value!r}")
