@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="questions with passages, in a format fastreader reads")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda[:n]")
     parser.add_argument("--questions", type=int, default=50)
     parser.add_argument("--passages", type=int, default=10)
     parser.add_argument("--candidates", type=int, default=4)
@@ -33,9 +34,10 @@ def main() -> None:
     arguments = parser.parse_args()
 
     examples = load_examples(arguments.data)
-    reader = Reader.load(arguments.model, device="cpu", precision="exact")
+    reader = Reader.load(arguments.model, device=arguments.device, precision="exact")
     folder = folder_of(arguments.model) if arguments.model in PACKAGED else arguments.model
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = model.eval().to(arguments.device)
     settings = {k: v for k, v in vars(arguments).items() if k not in ("output", "data")}
     with ResultLog(arguments.output, settings=settings, resume=True) as log:
         for i in range(arguments.questions):
@@ -84,8 +86,8 @@ def check(reader: Reader, model: object, example: Example, generator: random.Ran
 def alone(model: object, pieces: PromptPieces, body: list[int], candidate: list[int]) -> dict[str, float]:
     """Question, passages and one candidate of one ordering from a single plain forward."""
     ids = pieces.head + body + pieces.tail() + candidate
-    logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1]  # type: ignore[operator]
-    values = logits.double().log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0, :-1]  # type: ignore
+    values = logits.cpu().double().log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
 
     def between(first: int, last: int) -> float:
         return float(values[first - 1 : last - 1].sum())

@@ -8,7 +8,7 @@ Three workloads, each greedy and to the full length (the end of text is taken fr
 
 Every way runs in a process of its own, in turn, several rounds, so that all see the same machine. The rate of a
 plain matrix product is measured before and after: when it fell by more than a quarter, something else was running
-and the run is marked as loaded.
+and the run is marked as loaded. On a GPU every way runs once before it is timed.
 
     python benchmarks/generation.py                                        all workloads, 128 new tokens
     python benchmarks/generation.py --workload 64x1 --prompt 60 --rows 4 --new 4 --rounds 1    to see it work
@@ -48,6 +48,7 @@ ROWS = {"64x1": 64, "10x1": 10, "4x1": 4}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda[:n]")
     parser.add_argument("--workload", nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--prompt", type=int, default=1500, help="tokens of 64x1's prompt, of others' at most")
     parser.add_argument("--rows", type=int, help="fewer rows than the workload has")
@@ -69,13 +70,13 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
-    before = {str(d): machine.gemm_rate(d) for d in DTYPES.values()}
+    before = {str(d): machine.gemm_rate(d, arguments.device) for d in DTYPES.values()}
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
     for round_ in range(arguments.rounds):
         for way in arguments.ways:
             runs[way].append(spawn(arguments, name, WAYS[way]))
             print(f"{name}, round {round_ + 1}, {way}: {runs[way][-1]['seconds']:.2f} s", file=sys.stderr)
-    after = {str(d): machine.gemm_rate(d) for d in DTYPES.values()}
+    after = {str(d): machine.gemm_rate(d, arguments.device) for d in DTYPES.values()}
     first = runs[arguments.ways[0]][0]
     return {
         "workload": name,
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
         "new": arguments.new,
         "time": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
         "model": arguments.model,
-        "machine": machine.describe(),
+        "machine": machine.describe(arguments.device),
         "gemm_flops": {"before": before, "after": after},
         "loaded": any(after[d] < 0.75 * before[d] for d in before),
         "rows": {way: summary(runs[way], first["tokens"]) for way in runs},
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
 
 def spawn(arguments: argparse.Namespace, name: str, way: tuple[str, str]) -> dict[str, Any]:
     command = [sys.executable, __file__, "--model", arguments.model, "--new", str(arguments.new)]
-    command += ["--prompt", str(arguments.prompt), "--child", name, *way]
+    command += ["--device", arguments.device, "--prompt", str(arguments.prompt), "--child", name, *way]
     if arguments.rows:
         command[-4:-4] = ["--rows", str(arguments.rows)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -110,7 +111,7 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
 
     folder = str(folder_of(arguments.model)) if arguments.model in PACKAGED else arguments.model
     stored = DTYPES.get(precision, torch.bfloat16)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=stored).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=stored).eval().to(arguments.device)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     prompts = make(name, TextEncoder(tokenizer), arguments.prompt, arguments.rows)
     writers.endless(model, tokenizer)
@@ -130,7 +131,9 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
             rows: list[list[int]] = ask(model, prompts, arguments.new)
             return rows
 
-    with Peak() as peak:
+    if arguments.device != "cpu":
+        write()  # kernels are compiled and loaded when first used
+    with Peak(arguments.device) as peak:
         started = time.perf_counter()
         rows = write()
         seconds = time.perf_counter() - started

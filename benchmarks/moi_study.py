@@ -8,7 +8,7 @@ seen the question (cross-fitted in folds by gold passage; its sign is checked on
 moved through the places); all methods' orders are then read in one packed pass and answered in one call. Rows are
 appended as they come, so a stopped run continues. The primary contrast is fixed beforehand and part of every row's
 settings: moi-calibrated (matched order) against qg-matched, in nats of the right answers (log-sum-exp over the
-aliases).
+aliases). With --jobs, questions are done in so many processes; the rows then come in the order they are ready.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from moi_folds import cluster_of, folds_of, gold_rank, right_answers
+from moi_jobs import Jobs
 from moi_orders import BASELINES, MOI, all_orders
 from moi_report import write_report
 
-from fastreader import Example, PermutationScores, Reader, Template, load_examples, score_permutations
+from fastreader import PermutationScores, Reader, Template, load_examples, score_permutations
+from fastreader.errors import InputError
 from fastreader.identity import guarding
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.moi import PositionBias, calibrate, probe
@@ -44,12 +47,11 @@ ANSWERS = "self-consistency"
 
 def main() -> None:
     arguments = parse()
-    examples = load_examples(arguments.data)
-    if arguments.report:
-        write_report(arguments.output, PRIMARY)
-        return
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    Study(arguments, examples).run()
+    if not arguments.report:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        study = Study(arguments)
+        with Jobs(arguments.jobs, study, Study, arguments) as jobs:
+            run(study, jobs)
     write_report(arguments.output, PRIMARY)
 
 
@@ -70,6 +72,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-new-tokens", type=int, default=24)
     parser.add_argument("--max-tokens", type=int, help="tokens a pass computes at most")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each with a reader of its own")
     parser.add_argument("--report", action="store_true", help="only write the report of the rows there are")
     arguments = parser.parse_args()
     if arguments.cross_encoder:
@@ -77,10 +80,55 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
-class Study:
-    """One run of the study."""
+def run(study: Study, jobs: Jobs) -> None:
+    """Observe, calibrate, read; what the logs of an earlier run hold is not done again."""
+    output = study.arguments.output
+    with (
+        ResultLog(output / "observations.jsonl", settings=study.settings, resume=True) as observed,
+        ResultLog(output / "probes.jsonl", settings=study.settings, resume=True) as probed,
+        ResultLog(output / "readings.jsonl", settings=study.settings | study.reading_settings(), resume=True) as read,
+    ):
+        pools = {fold: study.pool(fold) for fold in sorted(set(study.folds))}
+        known = {i for i in range(len(study.examples)) if gold_of(study.examples[i].passages) is not None}
+        keep(jobs, "observing", "observe", observed, sorted(set(itertools.chain(*pools.values()))))
+        keep(jobs, "moving gold passages", "probe", probed, sorted(known & set(itertools.chain(*pools.values()))))
+        effects = {row["id"]: row["effects"] for row in iter_results(probed.path)}
+        scores = {row["id"]: row for row in iter_results(observed.path)}
+        asked = {
+            fold: (pool, [scores[str(i)] for i in pool], [effects.get(str(i)) for i in pool])
+            for fold, pool in pools.items()
+        }
+        biases = {fold: PositionBias.from_dict(found) for fold, found in jobs.run("calibration", asked)}
+        if open_ := sorted(fold for fold, bias in biases.items() if bias.sign == "undetermined"):
+            print(f"folds {open_}: the bias's sign is undetermined; no '-matched' baseline there", file=sys.stderr)
+        everything = range(len(study.examples))
+        keep(jobs, "observing", "observe", observed, everything)
+        scores = {row["id"]: row for row in iter_results(observed.path)}
+        given = {str(i): (scores[str(i)], biases[study.folds[i]].to_dict()) for i in everything}
+        keep(jobs, "reading", "question", read, everything, given)
 
-    def __init__(self, arguments: argparse.Namespace, examples: list[Example]) -> None:
+
+def keep(
+    jobs: Jobs,
+    label: str,
+    what: str,
+    log: ResultLog,
+    questions: Iterable[int],
+    given: dict[str, tuple[Any, ...]] | None = None,
+) -> None:
+    """Do what a log does not hold yet of these questions, and append it as it comes."""
+    todo = {i: () if given is None else given[str(i)] for i in questions if str(i) not in log}
+    with track(label, len(todo), "questions", None) as advance:
+        for i, row in jobs.run(what, todo):
+            log.append(str(i), row)
+            advance(1)
+
+
+class Study:
+    """What is done with each question; the settings of all."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        examples = load_examples(arguments.data)
         self.arguments = arguments
         count = min(arguments.questions, len(examples))
         self.clusters = [cluster_of(i, e) for i, e in enumerate(examples[:count])]
@@ -100,10 +148,10 @@ class Study:
             "seed": arguments.seed,
         }
 
-    def run(self) -> None:
+    def reading_settings(self) -> dict[str, Any]:
+        """What the readings depend on beside `settings`."""
         a = self.arguments
-        settings = {
-            **self.settings,
+        return {
             "questions": len(self.examples),
             "folds": a.folds,
             "calibration_questions": a.calibration_questions,
@@ -114,30 +162,6 @@ class Study:
             "cross_encoder": a.cross_encoder,
             "primary": list(PRIMARY),
         }
-        with (
-            ResultLog(a.output / "observations.jsonl", settings=self.settings, resume=True) as observed,
-            ResultLog(a.output / "probes.jsonl", settings=self.settings, resume=True) as probed,
-            ResultLog(a.output / "readings.jsonl", settings=settings, resume=True) as read,
-        ):
-            pools = {fold: self.pool(fold) for fold in sorted(set(self.folds))}
-            first = sorted(set(itertools.chain(*pools.values())))
-            with track("observing for the calibrations", len(first), "questions", None) as advance:
-                for i in first:
-                    self.observe(i, observed)
-                    self.probe(i, probed)
-                    advance(1)
-            effects = {row["id"]: row["effects"] for row in iter_results(probed.path)}
-            scores = {row["id"]: PermutationScores.from_dict(row) for row in iter_results(observed.path)}
-            biases = {fold: self.calibration(fold, pool, scores, effects) for fold, pool in pools.items()}
-            if open_ := [fold for fold, bias in biases.items() if bias.sign == "undetermined"]:
-                print(f"folds {open_}: the bias's sign is undetermined; no '-matched' baseline there", file=sys.stderr)
-            with track("reading", len(self.examples), "questions", None) as advance:
-                for i in range(len(self.examples)):
-                    if str(i) not in read:
-                        own = scores.get(str(i)) or self.observe(i, observed)
-                        assert own is not None
-                        read.append(str(i), self.question(i, own, biases[self.folds[i]]))
-                    advance(1)
 
     def pool(self, fold: int) -> list[int]:
         """Questions that the calibration of a fold is measured on: the first ones outside it."""
@@ -146,10 +170,8 @@ class Study:
             sys.exit(f"fold {fold}: {len(outside)} questions outside it; take more --questions or --folds")
         return outside[: self.arguments.calibration_questions]
 
-    def observe(self, i: int, log: ResultLog) -> PermutationScores | None:
-        """3N random orderings of a question; None where the log has them."""
-        if str(i) in log:
-            return None
+    def observe(self, i: int) -> dict[str, Any]:
+        """3N random orderings of a question."""
         example = self.examples[i]
         result = score_permutations(
             self.reader,
@@ -161,15 +183,13 @@ class Study:
             alone=True,
             max_tokens=self.arguments.max_tokens,
         )
-        log.append(str(i), {k: v for k, v in result.to_dict().items() if k != "id"})
-        return result
+        return {k: v for k, v in result.to_dict().items() if k != "id"}
 
-    def probe(self, i: int, log: ResultLog) -> None:
-        """The right answers of a question with its gold passage at each place, unless the log has them."""
+    def probe(self, i: int) -> dict[str, Any]:
+        """The right answers of a question with its gold passage at each place."""
         example = self.examples[i]
         gold = gold_of(example.passages)
-        if str(i) in log or gold is None:
-            return
+        assert gold is not None
         found = probe(
             self.reader,
             [example],
@@ -178,35 +198,36 @@ class Study:
             max_tokens=self.arguments.max_tokens,
             progress=False,
         )
-        log.append(str(i), {"effects": found.effects[0].tolist(), "reader": found.reader})
+        return {"effects": found.effects[0].tolist(), "reader": found.reader}
 
     def calibration(
-        self, fold: int, pool: list[int], scores: dict[str, PermutationScores], effects: dict[str, list[float]]
-    ) -> PositionBias:
+        self, fold: int, pool: list[int], scores: list[dict[str, Any]], effects: list[list[float] | None]
+    ) -> dict[str, Any]:
         """The bias for one fold's questions, measured on the pool's, its sign on their gold passages; kept."""
         path = self.arguments.output / f"bias-fold{fold}.json"
-        moved = [str(i) for i in pool if str(i) in effects]
+        moved = [e for e in effects if e is not None]
         made = {"questions": pool, "probed": len(moved), **self.settings}
         if path.exists():
             bias = PositionBias.load(path)
             if dict(bias.measured_on) != json.loads(json.dumps(made)):
-                sys.exit(f"{path}: measured on other questions or settings; take another --output")
-            return bias
+                raise InputError(f"{path}: measured on other questions or settings; take another --output")
+            return bias.to_dict()
         gold = [gold_of(self.examples[i].passages) for i in pool]
         known = sum(g is not None for g in gold)
         bias = calibrate(
-            (scores[str(i)] for i in pool),
-            contrast=np.array([effects[i] for i in moved]) if len(moved) >= 2 else None,
+            map(PermutationScores.from_dict, scores),
+            contrast=np.array(moved) if len(moved) >= 2 else None,
             gold=gold if known >= 2 else None,  # fewer tell nothing of how far to trust P(best)
             seed=self.arguments.seed,
         )
         bias = replace(bias, measured_on=made)
         bias.save(path)
-        return bias
+        return bias.to_dict()
 
-    def question(self, i: int, scores: PermutationScores, bias: PositionBias) -> dict[str, Any]:
-        """A row of readings."""
+    def question(self, i: int, observed: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
+        """A row of readings, from a question's observations and its fold's calibration."""
         started, a, example = time.perf_counter(), self.arguments, self.examples[i]
+        scores, bias = PermutationScores.from_dict(observed), PositionBias.from_dict(measured)
         options = {"count": a.shuffles, "model": a.cross_encoder, "max_tokens": a.max_tokens}
         names = [m for m in a.methods if m != ANSWERS]
         methods = all_orders(self.reader, self.template, example, scores, bias, names, a.seed + i, options)

@@ -7,11 +7,23 @@ import resource
 import threading
 from pathlib import Path
 
+import torch
+
 
 class Peak:
-    """Resident memory above what was resident on entry, sampled every 5 ms; a context manager."""
+    """Memory above what was held on entry; a context manager.
+
+    Resident memory, sampled every 5 ms; on a CUDA device what PyTorch had allocated at most.
+    """
+
+    def __init__(self, device: str = "cpu") -> None:
+        self._device = device if device.startswith("cuda") else None
 
     def __enter__(self) -> Peak:
+        if self._device is not None:
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self.base = self.highest = torch.cuda.memory_allocated(self._device)
+            return self
         self.base = self.highest = _resident()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch)
@@ -19,6 +31,9 @@ class Peak:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._device is not None:
+            self.highest = torch.cuda.max_memory_allocated(self._device)
+            return
         self._stop.set()
         self._thread.join()
 

@@ -12,11 +12,11 @@ from fastreader.bench.peers import PADDED_ROWS, one_at_a_time, padded, prefix_ca
 __all__ = ["harness", "one_at_a_time", "padded", "prefix_cached"]
 
 
-def harness(folder: str, dtype: torch.dtype, groups: list[Group]) -> Any:
+def harness(folder: str, dtype: torch.dtype, groups: list[Group], device: str = "cpu") -> Any:
     """lm-eval's HFLM over the same token sequences, prefix cache off as it is; call the result to run it."""
     from lm_eval.models.huggingface import HFLM
 
     name = {torch.bfloat16: "bfloat16", torch.float32: "float32"}[dtype]
-    model = HFLM(pretrained=folder, dtype=name, device="cpu", batch_size=PADDED_ROWS)
+    model = HFLM(pretrained=folder, dtype=name, device=device, batch_size=PADDED_ROWS)
     requests = [(("", ""), context, continuation) for group in groups for context, continuation in group.sequences()]
     return lambda: [score for score, _ in model._loglikelihood_tokens(requests, disable_tqdm=True)]

@@ -3,7 +3,7 @@
 Every way runs in a process of its own, in turn, several rounds, so that all see the same machine and each has
 its own peak. The rate of a plain matrix product is measured before and after: when it fell by more than a
 quarter, something else was running and the run is marked as loaded. A pass is held against the product's rate in
-its own process, the faster of just before and just after it.
+its own process, the faster of just before and just after it. On a GPU every way runs once before it is timed.
 
     python benchmarks/side_by_side.py                      workload W1, all usual ways
     python benchmarks/side_by_side.py --workload w2 w3     others (see workloads.py)
@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--workload", nargs="+", default=["w1"], choices=workloads.NAMES)
     parser.add_argument("--tokens", type=Path, help="W1 as token ids; the bundled text by default")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda[:n]")
     parser.add_argument("--share", type=float, default=1.0, help="of the workload's size, for a quick look")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", nargs="+", default=USUAL, choices=list(WAYS), metavar="WAY", help=", ".join(WAYS))
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace, name: str) -> None:
-    before = {str(d): machine.gemm_rate(d) for d in DTYPES.values()}
+    before = {str(d): machine.gemm_rate(d, arguments.device) for d in DTYPES.values()}
     truth = None if arguments.no_error else spawn(arguments, name, TRUTH)["logprobs"]
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
     for round_ in range(arguments.rounds):
@@ -82,8 +83,8 @@ def run(arguments: argparse.Namespace, name: str) -> None:
                 print(f"{name}, {way}: {error}; left out", file=sys.stderr)
                 del runs[way]
                 continue
-            print(f"{name}, round {round_ + 1}, {way}: {runs[way][-1]['seconds']:.2f} s", file=sys.stderr)
-    after = {str(d): machine.gemm_rate(d) for d in DTYPES.values()}
+            print(f"{name}, round {round_ + 1}, {way}: {runs[way][-1]['seconds']:.3f} s", file=sys.stderr)
+    after = {str(d): machine.gemm_rate(d, arguments.device) for d in DTYPES.values()}
     if not runs:
         raise SystemExit(f"{name}: no way ran")
     first = next(iter(runs.values()))[0]
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace, name: str) -> None:
         "share": arguments.share,
         "time": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
         "model": arguments.model,
-        "machine": machine.describe(),
+        "machine": machine.describe(arguments.device),
         "gemm_flops": {"before": before, "after": after},
         "loaded": any(after[d] < 0.75 * before[d] for d in before),
         "rows": {way: summary(runs[way], truth) for way in runs},
@@ -107,7 +108,7 @@ def run(arguments: argparse.Namespace, name: str) -> None:
 
 def spawn(arguments: argparse.Namespace, name: str, way: tuple[str, str]) -> dict[str, Any]:
     command = [sys.executable, __file__, "--model", arguments.model, "--share", str(arguments.share)]
-    command += ["--vllm-python", arguments.vllm_python, "--child", name, *way]
+    command += ["--device", arguments.device, "--vllm-python", arguments.vllm_python, "--child", name, *way]
     if arguments.tokens:
         command[-4:-4] = ["--tokens", str(arguments.tokens)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -124,7 +125,7 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
     if way == "tree":
         from fastreader import Reader
 
-        reader = Reader.load(arguments.model, device="cpu", precision=precision)
+        reader = Reader.load(arguments.model, device=arguments.device, precision=precision)
         workload = workloads.make(name, reader.encoder, arguments.tokens, arguments.share)
         trees = reader.plan(workload.sequences())
         facts = {
@@ -145,9 +146,10 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
         if way == "vllm":
             return {**vllm(arguments.vllm_python, folder, workload), "workload": workload.name, "given": workload.given}
         if way == "harness":
-            score = peers.harness(folder, DTYPES[precision], workload.groups)
+            score = peers.harness(folder, DTYPES[precision], workload.groups, arguments.device)
         else:
-            model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[precision]).eval()
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[precision])
+            model = model.eval().to(arguments.device)
             ask: Callable[..., list[float]] = getattr(peers, way)
 
             def score() -> list[float]:
@@ -155,12 +157,14 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
 
         whole = sum(len(g.context) + sum(len(k) - 1 for k in g.continuations) for g in workload.groups)
         facts = {"computed": whole if way == "prefix_cached" else workload.given}
-    rates = [machine.gemm_rate(torch.bfloat16)]
-    with Peak() as peak:
+    if arguments.device != "cpu":
+        score()  # kernels are compiled and loaded when first used
+    rates = [machine.gemm_rate(torch.bfloat16, arguments.device)]
+    with Peak(arguments.device) as peak:
         started = time.perf_counter()
         logprobs = score()
         seconds = time.perf_counter() - started
-    rates.append(machine.gemm_rate(torch.bfloat16))
+    rates.append(machine.gemm_rate(torch.bfloat16, arguments.device))
     facts["gemm_flops"] = max(rates)
     result = {"workload": workload.name, "seconds": seconds, "peak_bytes": peak.bytes, "logprobs": logprobs}
     return {**result, "given": workload.given, **facts}
@@ -200,12 +204,13 @@ def table(record: dict[str, Any]) -> str:
     ours = next(iter(record["rows"].values()))["seconds"]
     lines = ["| way | seconds (min .. max) | times the first | peak above weights | tokens | error mean / max (nats) |"]
     lines.append("|-|-|-|-|-|-|")
+    digits = ".2f" if ours > 1 else ".3f"
     for way, row in record["rows"].items():
-        spread = f"{min(row['seconds_all']):.2f} .. {max(row['seconds_all']):.2f}"
+        spread = f"{min(row['seconds_all']):{digits}} .. {max(row['seconds_all']):{digits}}"
         error = f"{row['error_mean']:.4f} / {row['error_max']:.4f}" if "error_mean" in row else "-"
         peak = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:,.0f} MB"
         lines.append(
-            f"| {way} | {row['seconds']:.2f} ({spread}) | {row['seconds'] / ours:.1f} "
+            f"| {way} | {row['seconds']:{digits}} ({spread}) | {row['seconds'] / ours:.1f} "
             f"| {peak} | {row['computed']:,} | {error} |"
         )
     note = " **The machine was loaded: do not quote these times.**" if record["loaded"] else ""

@@ -27,7 +27,9 @@ def prefix_cached(model: Any, prompts: list[list[int]], new: int) -> list[list[i
         shared += 1
     if shared == 0:
         return _write(model, prompts, new, None)
-    prefill = model(input_ids=torch.tensor([prompts[0][:shared]]), use_cache=True, logits_to_keep=1)
+    prefill = model(
+        input_ids=torch.tensor([prompts[0][:shared]], device=model.device), use_cache=True, logits_to_keep=1
+    )
     cache = prefill.past_key_values
     cache.batch_repeat_interleave(len(prompts))
     return _write(model, prompts, new, cache, shared)
@@ -39,8 +41,8 @@ def _write(model: Any, prompts: list[list[int]], new: int, cache: Any, shared: i
     ids = [p[:shared] + [0] * (longest - len(p)) + p[shared:] for p in prompts]
     mask = [[1] * shared + [0] * (longest - len(p)) + [1] * (len(p) - shared) for p in prompts]
     out = model.generate(
-        torch.tensor(ids),
-        attention_mask=torch.tensor(mask),
+        torch.tensor(ids, device=model.device),
+        attention_mask=torch.tensor(mask, device=model.device),
         past_key_values=cache,
         max_new_tokens=new,
         do_sample=False,
