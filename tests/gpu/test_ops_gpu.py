@@ -9,10 +9,13 @@ import pytest
 import torch
 from forests import Inputs, attention_inputs, forest, random_forest
 from gpu_workloads import SHAPES, w1
+from token_cases import GATES, NORMS, ROTARIES, gated, halves_of, heads_of, normed, random, turned
 from tolerance import assert_as_exact_as_eager
 
 from fastreader.ops import linear_logprob, linear_logprob_stats, merge_state, tree_attention
+from fastreader.ops.linear import linear_add
 from fastreader.ops.linear_logprob.reference import linear_logprob_reference
+from fastreader.ops.tokens import gate, rms_norm, rotary
 from fastreader.ops.tree_attention.plan import AttentionPlan
 
 pytestmark = pytest.mark.gpu
@@ -135,7 +138,11 @@ def test_logprob(rows: int, name: str, softcap: float | None, dtype: torch.dtype
     target = torch.randint(0, shape.vocabulary, (rows,), generator=generator, device=DEVICE)
     got = linear_logprob_stats(hidden, weight, target, softcap=softcap, impl="triton")
     golden = linear_logprob_reference(hidden.double(), weight.double(), target, None, softcap, 1.0)
-    eager = linear_logprob_reference(hidden.float(), weight.float(), target, None, softcap, 1.0)
+    # Matrix units cut products of half types off to fit their sums; eager is PyTorch's product on the same units.
+    logits = hidden @ weight.T if dtype == torch.float32 else torch.mm(hidden, weight.T, out_dtype=torch.float32)
+    logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+    logs = logits.log_softmax(1)
+    eager = (logs.gather(1, target[:, None])[:, 0], logits.logsumexp(1), -(logs.exp() * logs).sum(1))
     for field, mine, near, exact in zip(("logprob", "logsumexp", "entropy"), got[:3], eager, golden, strict=False):
         assert_as_exact_as_eager(field, mine, near, exact)
     logits = hidden.double() @ weight.double().T
@@ -165,3 +172,46 @@ def test_merge_state(dtype: torch.dtype) -> None:
     eager, eager_lse = merge_state(out[0], lse[0], out[1], lse[1], impl="torch")
     assert_as_exact_as_eager("output", got, eager, golden)
     assert_as_exact_as_eager("lse", got_lse, eager_lse, golden_lse)
+
+
+def assert_close(got: torch.Tensor, want: torch.Tensor) -> None:
+    """Within rounding of float64's result, to nearest where it was rounded to bfloat16."""
+    close = {"rtol": 2**-8, "atol": 1e-5} if got.dtype == torch.bfloat16 else {"rtol": 4e-6, "atol": 4e-6}
+    torch.testing.assert_close(got.cpu().double(), want, **close)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize(("rows", "size"), [*NORMS, (12_701, 576), (7, 16_384)])
+def test_rms_norm(rows: int, size: int, bf16: bool) -> None:
+    x, weight = random(rows, size) * 3, random(size, seed=1)
+    assert_close(rms_norm(x.cuda(), weight.cuda(), 1e-5, bf16=bf16, impl="triton"), normed(x, weight, 1e-5))
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize(("tokens", "heads", "size", "width"), [*ROTARIES, (12_701, 9, 64, 64), (50, 32, 128, 128)])
+def test_rotary(tokens: int, heads: int, size: int, width: int, bf16: bool) -> None:
+    x, cosine, sine = heads_of(tokens, heads, size), random(tokens, width, seed=1), random(tokens, width, seed=2)
+    got = rotary(x.cuda(), cosine.cuda(), sine.cuda(), bf16=bf16, impl="triton")
+    assert_close(got, turned(x, cosine, sine))
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize(("rows", "size"), [*GATES, (8192, 1536)])
+def test_gate(rows: int, size: int, activation: str, bf16: bool) -> None:
+    x, up = halves_of(rows, size)
+    assert_close(gate(x.cuda(), up.cuda(), activation, bf16=bf16, impl="triton"), gated(x, up, activation))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 3000])
+def test_linear_add(rows: int) -> None:
+    """Into a stretch of rows of a longer tensor, as the forward pass does."""
+    whole = random(rows + 5, 576).cuda()
+    x, weight = random(rows, 1536, seed=1).cuda(), (random(576, 1536, seed=2) * 0.02).cuda().bfloat16()
+    before, part = whole.clone(), whole[3 : 3 + rows]
+    golden = part.double() + x.bfloat16().double() @ weight.double().T
+    eager = part + torch.mm(x.bfloat16(), weight.T, out_dtype=torch.float32)
+    linear_add(part, x, weight)
+    assert_as_exact_as_eager("sum", whole[3 : 3 + rows], eager, golden)
+    assert torch.equal(whole[:3], before[:3])
+    assert torch.equal(whole[3 + rows :], before[3 + rows :])

@@ -27,6 +27,17 @@ def test_equals_one_sequence_at_a_time(family):
         np.testing.assert_allclose(got, want, atol=1e-5 * max(1, len(want)), rtol=1e-5)
 
 
+def test_a_soft_cap_is_held_against_attention_that_has_one():
+    """PyTorch's own has none, and before 5.21 transformers passed over the cap there: its numbers are wrong then."""
+    model = tiny("Gemma2, window, caps")
+    sequences = random_sequences(np.random.default_rng(1), 261)
+    want = one_by_one(model, sequences)
+    model.config._attn_implementation = "sdpa"
+    scores = Reader.load((model, byte_tokenizer()), precision="exact").score(sequences)
+    np.testing.assert_allclose(np.concatenate(scores.token_logprobs), np.concatenate(want), atol=1e-4)
+    assert model.config._attn_implementation == "sdpa"
+
+
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "GPT2"])
 def test_precisions(family):
     """On bfloat16 weights: "high" is near the float32 truth, "fast" nearer to it than the model's own bfloat16."""

@@ -25,6 +25,7 @@ from triton.knobs import nvidia
 
 from fastreader.ops.linear_logprob import triton as logprob
 from fastreader.ops.merge_state import triton as merge
+from fastreader.ops.tokens import triton as tokens
 from fastreader.ops.tree_attention import triton as attention
 from fastreader.ops.triton_support import TARGETS
 
@@ -189,6 +190,27 @@ def merge_cases(target: int, dtype: torch.dtype) -> Iterator[Case]:
     yield Case("merge-stack", merge.merge_stack_kernel, target, dtype, False, False, types, shape, {"num_warps": 4})
 
 
+def token_cases(target: int, dtype: torch.dtype, width: int = 4096, size: int = 128) -> Iterator[Case]:
+    """rms_norm, rotary and gate; `dtype` is what they write."""
+    out = {"out_ptr": f"*{NAMES[dtype]}"}
+    block, rows, warps = tokens.norm_tile(width)
+    types = {"input_ptr": "*fp32", "weight_ptr": "*fp32", "epsilon": "fp32"} | out
+    constants: dict[str, Any] = {"WIDTH": width, "BLOCK_R": rows, "BLOCK_E": block}
+    yield Case(
+        f"rms-norm-{width}", tokens.rms_norm_kernel, target, dtype, False, False, types, constants, {"num_warps": warps}
+    )
+    types = dict.fromkeys(("input_ptr", "cosine_ptr", "sine_ptr"), "*fp32") | out
+    block, rest, rows = tokens.rotary_tile(size, size // 4)
+    constants = {"HEADS": 8, "SIZE": size, "HALF": size // 4}
+    constants |= {"BLOCK_R": rows, "BLOCK_HALF": block, "BLOCK_REST": rest}
+    yield Case(f"rotary-{size}", tokens.rotary_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
+    types = dict.fromkeys(("gate_ptr", "up_ptr"), "*fp32") | out
+    for silu in (True, False):
+        constants = {"WIDTH": width, "SILU": silu, "BLOCK": tokens.gate_tile(width)}
+        name = f"gate-{'silu' if silu else 'gelu'}"
+        yield Case(name, tokens.gate_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
+
+
 def full_cases() -> list[Case]:
     """Everything the pinned configurations hold."""
     cases = []
@@ -201,6 +223,9 @@ def full_cases() -> list[Case]:
                 cases.append(logprob_case(target, dtype, stats=stats, capped=capped))
             cases.append(logprob_case(target, dtype, few=True, capped=True))
             cases += merge_cases(target, dtype)
+        for dtype in (torch.float32, torch.bfloat16):
+            for width, size in ((576, 64), (4096, 128), (16_384, 256)):
+                cases += token_cases(target, dtype, width, size)
     return cases
 
 
@@ -216,6 +241,7 @@ def default_cases() -> list[Case]:
     cases.append(logprob_case(90, torch.float32, capped=True))
     cases.append(logprob_case(80, torch.bfloat16, few=True, stats=False))
     cases += [*merge_cases(90, torch.bfloat16), *merge_cases(120, torch.float32)]
+    cases += [*token_cases(90, torch.bfloat16), *token_cases(89, torch.float32, 16_384, 256)]
     return cases
 
 

@@ -3,7 +3,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
+from token_cases import random, turned
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
@@ -17,18 +18,6 @@ def available():
     if extension.why_missing() is not None:
         return []
     return ORDER[: ORDER.index(extension.best_instruction_set()) + 1]
-
-
-def random(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def turned(x, cosine, sine):
-    """By transformers, in float64; features beyond the angles pass."""
-    width = cosine.shape[1]
-    part = x[None].double().transpose(1, 2)[..., :width]
-    out, _ = apply_rotary_pos_emb(part, part, cosine[None].double(), sine[None].double())
-    return torch.cat([out[0].transpose(0, 1), x[..., width:].double()], dim=-1)
 
 
 @no_extension

@@ -53,6 +53,9 @@ class TreeModel:
         if self.why_own:
             self.precision = "exact" if model.dtype in (torch.float32, torch.float64) else "fast"
         self.plain: Any = _structural_copy(model)
+        if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
+            # PyTorch's attention has no soft cap, and transformers before 5.21 takes it all the same.
+            self.plain.config._attn_implementation = "eager"
         self.model = _structural_copy(model)
         self.config = self.model.config.get_text_config()
         self.windows = layer_windows(self.config, name)

@@ -11,7 +11,7 @@ from fastreader.ops.extension import Serving
 from fastreader.ops.linear import cpu
 from fastreader.ops.linear.cpu import PackedWeight
 from fastreader.ops.linear.reference import linear_reference
-from fastreader.ops.linear.torch_impl import linear_torch
+from fastreader.ops.linear.torch_impl import linear_add_cuda, linear_torch
 from fastreader.ops.tokens import ACTIVATIONS, gate
 
 IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu")
@@ -97,6 +97,9 @@ def linear_add(
         )
     if isinstance(weight, PackedWeight) and sum.stride(1) == 1:
         cpu.linear_add_packed(sum, input, weight, bias)
+    elif input.is_cuda and precision == "fast" and bias is None:
+        assert isinstance(weight, Tensor)  # weights are packed on the CPU alone
+        linear_add_cuda(sum, input, weight)
     else:
         sum += linear(input, weight, bias, precision=precision)
 

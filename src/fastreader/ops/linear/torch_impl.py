@@ -21,3 +21,8 @@ def linear_torch(input: Tensor, weight: Tensor, bias: Tensor | None, precision: 
             out = (left @ right.T).float()
         return out if bias is None else out.add_(bias.float())
     return F.linear(input, weight.to(input.dtype), None if bias is None else bias.to(input.dtype))
+
+
+def linear_add_cuda(sum: Tensor, input: Tensor, weight: Tensor) -> None:
+    """``sum += input @ weight.T`` in one product: bfloat16 operands, `sum` [T, F] in float32, all on CUDA."""
+    torch.addmm(sum, input.bfloat16(), weight.bfloat16().T, out_dtype=torch.float32, out=sum)

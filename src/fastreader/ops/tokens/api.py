@@ -1,4 +1,4 @@
-"""rms_norm, rotary and gate: C++ on the CPU in float32, PyTorch for any other device or type."""
+"""rms_norm, rotary and gate: in float32 C++ on the CPU and Triton on CUDA, PyTorch for any other device or type."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
 from fastreader.ops.extension import Serving
 from fastreader.ops.tokens import schema as _schema  # noqa: F401  (defines the ops)
+from fastreader.ops.triton_support import cuda_serving, why_not
 
-IMPLEMENTATIONS = ("auto", "torch", "cpu")
+IMPLEMENTATIONS = ("auto", "torch", "cpu", "triton")
 ACTIVATIONS = ("silu", "gelu_tanh")
 
 
@@ -35,9 +36,14 @@ def rms_norm(input: Tensor, weight: Tensor, epsilon: float, *, bf16: bool = Fals
     if input.dim() != 2 or tuple(weight.shape) != (input.shape[1],):
         raise InputError(f"rms_norm: expected [T, E] and [E], got {list(input.shape)} and {list(weight.shape)}")
     _check("rms_norm", input=input, weight=weight)
-    if _on_cpu("rms_norm", impl, input):
+    chosen = _chosen("rms_norm", impl, input)
+    if chosen == "cpu":
         out: Tensor = torch.ops.fastreader.rms_norm(input, weight, epsilon, bf16, extension.instruction_set())
         return out
+    if chosen == "triton":
+        from fastreader.ops.tokens.triton import rms_norm_triton
+
+        return rms_norm_triton(input, weight, epsilon, bf16)
     out = input * torch.rsqrt(input.square().mean(-1, keepdim=True) + epsilon) * weight
     return out.bfloat16() if bf16 else out
 
@@ -65,9 +71,14 @@ def rotary(input: Tensor, cosine: Tensor, sine: Tensor, *, bf16: bool = False, i
             f"{list(input.shape)}, {list(cosine.shape)} and {list(sine.shape)}"
         )
     _check("rotary", input=input, cosine=cosine, sine=sine)
-    if _on_cpu("rotary", impl, input):
+    chosen = _chosen("rotary", impl, input)
+    if chosen == "cpu":
         out: Tensor = torch.ops.fastreader.rotary(input, cosine, sine, bf16, extension.instruction_set())
         return out
+    if chosen == "triton":
+        from fastreader.ops.tokens.triton import rotary_triton
+
+        return rotary_triton(input, cosine, sine, bf16)
     part, rest = input[..., :turned], input[..., turned:]
     low, high = part.chunk(2, dim=-1)
     done = part * cosine[:, None] + torch.cat([-high, low], dim=-1) * sine[:, None]
@@ -95,9 +106,14 @@ def gate(gate: Tensor, up: Tensor, activation: str, *, bf16: bool = False, impl:
     if activation not in ACTIVATIONS:
         raise InputError(f"gate: activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
     _check("gate", gate=gate, up=up)
-    if _on_cpu("gate", impl, gate):
+    chosen = _chosen("gate", impl, gate)
+    if chosen == "cpu":
         out: Tensor = torch.ops.fastreader.gate(gate, up, activation, bf16, extension.instruction_set())
         return out
+    if chosen == "triton":
+        from fastreader.ops.tokens.triton import gate_triton
+
+        return gate_triton(gate, up, activation, bf16)
     done = (F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up
     return done.bfloat16() if bf16 else done
 
@@ -110,20 +126,28 @@ def status() -> list[Serving]:
         if missing
         else Serving("cpu in float32", "cpu", f"C++ kernels, {extension.best_instruction_set()}")
     )
-    return [served, Serving("float64, and other devices", "torch", "PyTorch's own operators")]
+    return [served, cuda_serving(), Serving("float64, and other devices", "torch", "PyTorch's own operators")]
 
 
-def _on_cpu(op: str, impl: str, input: Tensor) -> bool:
+def _chosen(op: str, impl: str, input: Tensor) -> str:
+    """The implementation that serves this call."""
     if impl not in IMPLEMENTATIONS:
         raise UnsupportedImplementationError(f"{op}: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}")
     if impl == "torch":
-        return False
-    why = extension.why_missing()
-    if why is None and (input.device.type != "cpu" or input.dtype != torch.float32):
-        why = f"the C++ kernels take float32 on the CPU, got {input.dtype} on {input.device}"
-    if impl == "cpu" and why is not None:
-        raise UnsupportedImplementationError(f"{op}: impl 'cpu' cannot run: {why}")
-    return why is None
+        return impl
+    if impl == "auto" and input.is_cuda:
+        return "triton" if input.dtype == torch.float32 and why_not(input) is None else "torch"
+    if impl == "triton":
+        why = why_not(input) or (None if input.dtype == torch.float32 else f"it takes float32, got {input.dtype}")
+    else:
+        why = extension.why_missing()
+        if why is None and (input.device.type != "cpu" or input.dtype != torch.float32):
+            why = f"the C++ kernels take float32 on the CPU, got {input.dtype} on {input.device}"
+    if impl == "auto":
+        return "cpu" if why is None else "torch"
+    if why is not None:
+        raise UnsupportedImplementationError(f"{op}: impl {impl!r} cannot run here: {why}")
+    return impl
 
 
 def _check(op: str, **tensors: Tensor) -> None:
