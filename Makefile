@@ -7,7 +7,7 @@ MODEL := smollm2-135m
 ENCODER := all-minilm-l6-v2
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test test-site lint format docs bench bench-ops bench-eor model encoder clean help
+.PHONY: demo test test-site lint format docs bench bench-ops bench-eor bench-gpu model encoder clean help
 
 help:
 	@echo "make demo       score three bundled questions with the packaged reader"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench      the pass beside transformers on workload W1, then a tenth of all workloads in each precision"
 	@echo "make bench-ops  the operators beside their alternatives"
 	@echo "make bench-eor  learning and counting votes"
+	@echo "make bench-gpu  on a CUDA device: its tests, the kernels beside their alternatives, whole passes"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -73,6 +74,11 @@ bench-ops: $(VENV)/.developing
 
 bench-eor: $(VENV)/.developing
 	$(BIN)/python -m pytest benchmarks/eor
+
+bench-gpu: $(VENV)/.developing model
+	$(BIN)/python -m pytest -m gpu tests/gpu
+	$(BIN)/python benchmarks/gpu/bench_ops.py
+	$(BIN)/python benchmarks/gpu/bench_pass.py --profile
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -4,8 +4,8 @@
 
 Times are medians with the 10th and 90th percentile in milliseconds, cold caches (triton.testing.do_bench clears L2
 between runs). The device's bf16 matmul rate is measured before and after; TFLOP/s count useful multiply-adds only,
-TB/s of what only moves values useful bytes.
-An op whose result is wrong is not timed.
+TB/s, of what only moves values, useful bytes. An op whose result is wrong is not timed. Lines are printed as they
+come: compiling FlexAttention can take minutes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import itertools
 import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -164,43 +164,38 @@ def assert_right(what: str, got: Tensor, golden: Tensor, limit: float) -> None:
         raise SystemExit(f"{what} is wrong by {error:.3g} (allowed {limit}); not timed")
 
 
-def bench_attention(name: str, shape: Shape, tune: bool, alone: bool) -> list[Timing]:
+def bench_attention(name: str, shape: Shape, tune: bool, alone: bool) -> Iterator[Timing]:
     attention = Attention.make(WORKLOADS[name](), shape)
     rows, golden = attention.sample()
     assert_right("tree_attention", attention.ours()[rows], golden, 0.02)
-    lines = [measure(f"{name} tree_attention triton", attention.ours, attention.flops)]
+    yield measure(f"{name} tree_attention triton", attention.ours, attention.flops)
+    if tune:
+        yield from tune_attention(name, attention)
     if alone:
-        return lines
-    flex = attention.flex()
-    assert_right("FlexAttention", flex()[rows], golden, 0.02)
-    lines.append(measure(f"{name} FlexAttention compiled", flex, attention.flops))
+        return
     if name != "W4":  # whose sequences, one by one, are 340,000 tokens
         unshared, index = attention.unshared()
-        place = torch.full((len(attention.tree),), -1, device="cuda").index_put(
-            (index,), torch.arange(len(index)).cuda()
-        )
-        assert_right("flash-attn varlen", unshared()[place[rows]], golden, 0.02)
-        lines.append(measure(f"{name} flash-attn varlen, nothing shared", unshared, attention.flops))
-    if tune:
-        lines += tune_attention(name, attention)
-    return lines
+        places = torch.full((len(attention.tree),), -1, device="cuda")
+        places[index] = torch.arange(len(index), device="cuda")
+        assert_right("flash-attn varlen", unshared()[places[rows]], golden, 0.02)
+        yield measure(f"{name} flash-attn varlen, nothing shared", unshared, attention.flops)
+    flex = attention.flex()  # compiling it can take minutes
+    assert_right("FlexAttention", flex()[rows], golden, 0.02)
+    yield measure(f"{name} FlexAttention compiled", flex, attention.flops)
 
 
-def tune_attention(name: str, attention: Attention) -> list[Timing]:
-    """Every configuration around the pinned one; what should be pinned is the first printed."""
-    lines = []
+def tune_attention(name: str, attention: Attention) -> Iterator[Timing]:
+    """Every configuration around the pinned one."""
+    print(f"pinned: {default_config(target_of(attention.query.device), attention.shape.size, DTYPE, 4096)}")
     for m, n, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4)):
         config = Config(m, n, warps, stages)
         try:
-            lines.append(measure(f"{name} {config}", lambda c=config: attention.configured(c), attention.flops))
+            yield measure(f"{name} {config}", lambda c=config: attention.configured(c), attention.flops)
         except triton.runtime.errors.OutOfResources as error:
             print(f"{config}: {error}")
-    pinned = default_config(target_of(attention.query.device), attention.shape.size, DTYPE, 4096)
-    print(f"pinned: {pinned}")
-    return sorted(lines, key=lambda line: line.milliseconds)
 
 
-def bench_logprob(rows: int, shape: Shape) -> list[Timing]:
+def bench_logprob(rows: int, shape: Shape) -> Iterator[Timing]:
     torch.manual_seed(SEED)
     hidden = torch.randn(rows, shape.width, device="cuda", dtype=DTYPE)
     weight = torch.randn(shape.vocabulary, shape.width, device="cuda", dtype=DTYPE) * 0.05
@@ -215,10 +210,11 @@ def bench_logprob(rows: int, shape: Shape) -> list[Timing]:
 
     assert_right("linear_logprob", ours("triton"), ours("torch"), 1e-3)
     ways = {"triton": lambda: ours("triton"), "torch, chunked": lambda: ours("torch"), "full logits": full}
-    return [measure(f"linear_logprob {rows} rows, {way}", call, flops) for way, call in ways.items()]
+    for way, call in ways.items():
+        yield measure(f"linear_logprob {rows} rows, {way}", call, flops)
 
 
-def bench_tokens(shape: Shape, tokens: int = 12_701) -> list[Timing]:
+def bench_tokens(shape: Shape, tokens: int = 12_701) -> Iterator[Timing]:
     """Norm, rotary embedding and gate; the rate is of useful bytes, each value read and written once, in TB/s."""
     torch.manual_seed(SEED)
     stream = torch.randn(tokens, shape.width, device="cuda")
@@ -226,7 +222,6 @@ def bench_tokens(shape: Shape, tokens: int = 12_701) -> list[Timing]:
     query = torch.randn(tokens, shape.heads, shape.size, device="cuda")
     cosine, sine = (torch.randn(tokens, shape.size, device="cuda") for _ in range(2))
     left, right = (torch.randn(tokens, 4 * shape.width, device="cuda") for _ in range(2))
-    lines = []
     for impl in ("triton", "torch"):
         ways: dict[str, tuple[Callable[[], object], int]] = {
             "rms_norm": (lambda i=impl: rms_norm(stream, weight, 1e-5, bf16=True, impl=i), 6 * stream.numel()),
@@ -236,10 +231,17 @@ def bench_tokens(shape: Shape, tokens: int = 12_701) -> list[Timing]:
             ),
             "gate": (lambda i=impl: gate(left, right, "silu", bf16=True, impl=i), 10 * left.numel()),
         }
-        lines += [
-            measure(f"{name} {tokens:,} tokens, {impl} (TB/s)", call, size) for name, (call, size) in ways.items()
-        ]
-    return lines
+        for name, (call, size) in ways.items():
+            yield measure(f"{name} {tokens:,} tokens, {impl} (TB/s)", call, size)
+
+
+def bench(arguments: argparse.Namespace) -> Iterator[Timing]:
+    shape = SHAPES[arguments.model]
+    for name in arguments.workload or WORKLOADS:
+        yield from bench_attention(name, shape, arguments.tune, arguments.alone)
+    for rows in (64, 2048, 12_701):
+        yield from bench_logprob(rows, shape)
+    yield from bench_tokens(shape)
 
 
 def main() -> None:
@@ -252,37 +254,39 @@ def main() -> None:
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench_ops: needs a CUDA device, found none")
-    shape = SHAPES[arguments.model]
-    before = matmul_rate()
-    lines: list[Timing] = []
-    for name in arguments.workload or WORKLOADS:
-        lines += bench_attention(name, shape, arguments.tune, arguments.alone)
-    for rows in (64, 2048, 12_701):
-        lines += bench_logprob(rows, shape)
-    lines += bench_tokens(shape)
-    after = matmul_rate()
-    print(f"{torch.cuda.get_device_name()}, bf16 matmul {before:.0f} TFLOP/s before, {after:.0f} after")
-    for line in lines:
-        share = line.tflops / min(before, after)
-        print(
-            f"{line.milliseconds:9.3f} ms ({line.low:.3f}..{line.high:.3f}) {line.tflops:7.1f} TFLOP/s "
-            f"{share:5.2f} of matmul  {line.what}"
-        )
-    if arguments.results:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-        record = {
-            "device": torch.cuda.get_device_name(),
-            "torch": torch.__version__,
-            "triton": triton.__version__,
-            "commit": head.stdout.strip(),
-            "model": arguments.model,
-            "seed": SEED,
-            "time": time.time(),
-            "matmul_tflops": [before, after],
-            "lines": [asdict(line) for line in lines],
-        }
-        with arguments.results.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+    rates, lines = [matmul_rate()], []
+    print(f"{torch.cuda.get_device_name()}, bf16 matmul {rates[0]:.0f} TFLOP/s", flush=True)
+    try:
+        for line in bench(arguments):
+            lines.append(line)
+            print(
+                f"{line.milliseconds:9.3f} ms ({line.low:.3f}..{line.high:.3f}) {line.tflops:7.1f} TFLOP/s "
+                f"{line.tflops / rates[0]:5.2f} of matmul  {line.what}",
+                flush=True,
+            )
+        rates.append(matmul_rate())
+        print(f"bf16 matmul {rates[1]:.0f} TFLOP/s afterwards")
+    finally:
+        if arguments.results:
+            write(arguments, rates, lines)
+
+
+def write(arguments: argparse.Namespace, rates: list[float], lines: list[Timing]) -> None:
+    """Append what was measured; of a run that was stopped, what it had."""
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    record = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "commit": head.stdout.strip(),
+        "model": arguments.model,
+        "seed": SEED,
+        "time": time.time(),
+        "matmul_tflops": rates,
+        "lines": [asdict(line) for line in lines],
+    }
+    with arguments.results.open("a") as file:
+        file.write(json.dumps(record) + "\n")
 
 
 if __name__ == "__main__":
