@@ -3,6 +3,7 @@ import torch
 from support import tiny_llama
 
 from fastreader.models import memory
+from fastreader.models.blocks import blocks_of, rows_of_block
 
 CPU = torch.device("cpu")
 
@@ -45,3 +46,16 @@ def test_containers_are_seen(tmp_path, limit, used, statistics, free):
 def test_the_smaller_of_machine_and_container_counts(monkeypatch):
     monkeypatch.setattr(memory, "_container_free", lambda: 12345)
     assert memory.free_bytes(CPU) == 12345
+
+
+def test_blocks_cover_the_rows_and_bound_what_is_worked_on():
+    gpu = torch.device("cuda")  # no device is touched
+    for device, width in ((CPU, 100), (gpu, 3072), (gpu, 10**9)):
+        blocks = blocks_of(100_000, device, width)
+        assert [i for b in blocks for i in range(b.start, b.stop)] == list(range(100_000))
+    assert len(blocks_of(20_000, gpu, 3072)) == 1
+    assert rows_of_block(gpu, 2 * 14_336) * 2 * 14_336 <= 2**26
+    config = tiny_llama(hidden_size=128, intermediate_size=4096).config
+    rows, wide = rows_of_block(gpu, 2 * 4096), 4
+    assert memory.bytes_of_pass(config, torch.bfloat16, gpu) > rows * 3 * 4096 * wide
+    assert memory.bytes_of_pass(config, torch.bfloat16, CPU) < memory.bytes_of_pass(config, torch.bfloat16, gpu)

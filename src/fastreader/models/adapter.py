@@ -64,6 +64,7 @@ class TreeModel:
         if self.why_own is None:
             wide = torch.float64 if model.dtype == torch.float64 else torch.float32
             widen(self.model, precision, wide, self.windows)
+        self._forward: memory.Forward = "own" if self.why_own else "fused" if fused.covers(self.model) else "widened"
         self.regimes = rotary_regimes(self.config)
         self.head = lm_head(self.model, name)
         self.logit_scale = logit_scale_of(self.config)
@@ -88,13 +89,12 @@ class TreeModel:
     @property
     def bytes_per_token(self) -> int:
         """Estimated peak activation memory of a pass, in bytes a packed token."""
-        forward: memory.Forward = "own" if self.why_own else "fused" if fused.covers(self.model) else "widened"
-        return memory.bytes_per_token(self.config, self.dtype, forward, self._key_dtype())
+        return memory.bytes_per_token(self.config, self.dtype, self._forward, self._key_dtype())
 
     @property
     def bytes_of_pass(self) -> int:
         """Estimated memory of a pass beside that of its tokens, in bytes."""
-        return memory.bytes_of_pass(self.config, self.dtype) if self.why_own is None else 0
+        return memory.bytes_of_pass(self.config, self.dtype, self.device) if self.why_own is None else 0
 
     @property
     def max_length(self) -> int | None:

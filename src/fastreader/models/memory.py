@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import torch
 
+from fastreader.models.blocks import rows_of_block
+
 _MOST = 65_536  # beyond this a larger pass multiplies no faster
 _SHARE = 0.6  # of the free memory, for the default budget
 _HARD_SHARE = 0.95  # of the free memory, for any one pass
@@ -63,18 +65,23 @@ def bytes_per_token(config: Any, dtype: torch.dtype, forward: Forward, operands:
     return 3 * hidden * size + 2 * hidden * max(size, 4) + max(attention, 4 * inner * size)
 
 
-def bytes_of_pass(config: Any, dtype: torch.dtype) -> int:
-    """Memory of a pass that does not grow with its tokens: what each thread works on, and a block of logits, in bytes.
+def bytes_of_pass(config: Any, dtype: torch.dtype, device: torch.device) -> int:
+    """Memory of a pass that does not grow with its tokens, in bytes: what is worked on at a time, a block of logits.
+
+    On the CPU a thread works on a block; elsewhere all do, on one that is larger.
 
     Args:
         config: the text model's config.
         dtype: how weights are stored.
+        device: where the model is.
     """
     hidden = int(config.hidden_size)
     inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
     wide = max(torch.empty((), dtype=dtype).element_size(), 4)
-    threads = torch.get_num_threads()
-    return threads * _BLOCK * (hidden + 2 * inner) * wide + _LOGITS * wide
+    if device.type == "cpu":
+        return torch.get_num_threads() * _BLOCK * (hidden + 2 * inner) * wide + _LOGITS * wide
+    # the norm's result, the projections beside their rotated copies or gate and input beside their product
+    return rows_of_block(device, 2 * inner) * (hidden + max(3 * inner, 6 * hidden)) * wide + _LOGITS * wide
 
 
 def key_value_bytes(config: Any, dtype: torch.dtype) -> int:

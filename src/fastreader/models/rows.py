@@ -97,7 +97,8 @@ class RowKeys:
             shape = self._slot_count * self._capacity, key.shape[1]
             self._written.put(layer, key.new_zeros(*shape, key.shape[2]), value.new_zeros(*shape, value.shape[2]))
         keys, values = self._written.keys[layer], self._written.values[layer]
-        keys[self._own], values[self._own] = key, value
+        keys.index_copy_(0, self._own, key)
+        values.index_copy_(0, self._own, value)
         states = []
         if self._tiled:
             states.append(self._tree_attention(query, self._prompt, layer, scores, self._prompt_plan))

@@ -89,7 +89,7 @@ class FusedLayer(nn.Module):
         if kernels is not None:
             kernels.after(stream, out)
             return stream[None]
-        for block in blocks_of(len(stream), stream.device):
+        for block in self._blocks(stream):
             part = stream[block]
             self._add(part, self.self_attn.o_proj, out[block], self.names.after_attention)
             self._add(part, self.mlp, self._normed(part, self.names.before_feed_forward), self.names.after_feed_forward)
@@ -97,7 +97,7 @@ class FusedLayer(nn.Module):
 
     def _project(self, stream: Tensor, angles: Angles | None) -> Projected:
         wholes: list[Tensor] = []
-        blocks = blocks_of(len(stream), stream.device)
+        blocks = self._blocks(stream)
         for block in blocks:
             turned = None if angles is None else (angles[0][:, block], angles[1][:, block])
             parts = self.self_attn.project(self._normed(stream[block], self.names.before_attention), turned)
@@ -109,6 +109,9 @@ class FusedLayer(nn.Module):
                 whole[block] = part
         query, key, value = wholes
         return query, key, value
+
+    def _blocks(self, stream: Tensor) -> list[slice]:
+        return blocks_of(len(stream), stream.device, sum(self.mlp.inner.widths))
 
     def _normed(self, rows: Tensor, name: str | None) -> Tensor:
         """What a product reads: rows after the norm, rounded where the product rounds."""

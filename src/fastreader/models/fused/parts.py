@@ -78,7 +78,7 @@ class FusedFeedForward(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """[1, T, E] to the same."""
         rows = input.reshape(-1, input.shape[-1])
-        blocks = blocks_of(len(rows), rows.device)
+        blocks = blocks_of(len(rows), rows.device, sum(self.inner.widths))
         if len(blocks) == 1:
             return self.of_block(rows).view(input.shape)
         out = torch.empty_like(rows)
