@@ -215,3 +215,12 @@ def test_linear_add(rows: int) -> None:
     assert_as_exact_as_eager("sum", whole[3 : 3 + rows], eager, golden)
     assert torch.equal(whole[:3], before[:3])
     assert torch.equal(whole[3 + rows :], before[3 + rows :])
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_a_device_that_is_not_the_current_one() -> None:
+    x, weight = random(70, 576), random(576, seed=1)
+    assert torch.cuda.current_device() == 0
+    assert_close(rms_norm(x.to("cuda:1"), weight.to("cuda:1"), 1e-5, impl="triton"), normed(x, weight, 1e-5))
+    inputs = attention_inputs(*random_forest(5, 300), dtype=torch.float16, heads=(6, 2)).to("cuda:1")
+    assert_as_exact_as_eager("output", run(inputs)[0], inputs.eager(torch.float16)[0], inputs.golden()[0])

@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from fastreader.ops.extension import Serving
 LIBRARY = torch.library.Library("fastreader", "FRAGMENT")  # type: ignore[no-untyped-call]
 TARGETS = (80, 89, 90, 100, 120)  # compute capabilities with a pinned configuration of their own
 _MAX_SIZE = 256
+P = ParamSpec("P")
+R = TypeVar("R")
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -120,6 +122,17 @@ class Registered:
         return function
 
 
+def on_its_device(function: Callable[Concatenate[Tensor, P], R]) -> Callable[Concatenate[Tensor, P], R]:
+    """The function, run with its first tensor's device as the current one, on which Triton launches."""
+
+    @wraps(function)
+    def run(tensor: Tensor, /, *others: P.args, **named: P.kwargs) -> R:
+        with torch.cuda.device_of(tensor):  # type: ignore[no-untyped-call]
+            return function(tensor, *others, **named)
+
+    return run
+
+
 def triton_op(schema: str) -> Callable[[Callable[..., Any]], Registered]:
     """Register a function that launches Triton kernels as the op ``fastreader::<schema>``.
 
@@ -130,7 +143,7 @@ def triton_op(schema: str) -> Callable[[Callable[..., Any]], Registered]:
         LIBRARY.define(schema)  # type: ignore[no-untyped-call]
         name = schema.partition("(")[0]
         for device in ("CUDA", "CPU"):
-            LIBRARY.impl(name, function, device)  # type: ignore[no-untyped-call]
+            LIBRARY.impl(name, on_its_device(function), device)  # type: ignore[no-untyped-call]
         return Registered(f"fastreader::{name}")
 
     return register

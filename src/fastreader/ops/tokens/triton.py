@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fastreader.ops.triton_support import on_its_device
+
 _TILE = 2048  # values of a program: 16 a thread in 4 warps
 _GELU = tl.constexpr(2.0 * math.sqrt(2.0 / math.pi))
 
@@ -112,6 +114,7 @@ def gate_kernel(
     tl.store(out_ptr + o_t * WIDTH + o_f, b_out.to(out_ptr.dtype.element_ty), mask=m_f)
 
 
+@on_its_device
 def rms_norm_triton(input: Tensor, weight: Tensor, epsilon: float, bf16: bool) -> Tensor:
     """As `rms_norm`, float32."""
     input = _rows_apart(input)
@@ -134,6 +137,7 @@ def rms_norm_triton(input: Tensor, weight: Tensor, epsilon: float, bf16: bool) -
     return out
 
 
+@on_its_device
 def rotary_triton(input: Tensor, cosine: Tensor, sine: Tensor, bf16: bool) -> Tensor:
     """As `rotary`, float32."""
     input = input if input.stride(2) == 1 else input.contiguous()
@@ -160,6 +164,7 @@ def rotary_triton(input: Tensor, cosine: Tensor, sine: Tensor, bf16: bool) -> Te
     return out
 
 
+@on_its_device
 def gate_triton(gate: Tensor, up: Tensor, activation: str, bf16: bool) -> Tensor:
     """As `gate`, float32."""
     gate, up = _rows_apart(gate), _rows_apart(up)
