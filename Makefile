@@ -77,8 +77,8 @@ bench-eor: $(VENV)/.developing
 
 bench-gpu: $(VENV)/.developing model
 	$(BIN)/python -m pytest -m gpu tests/gpu
-	$(BIN)/python benchmarks/gpu/bench_ops.py
 	$(BIN)/python benchmarks/gpu/bench_pass.py --profile
+	$(BIN)/python benchmarks/gpu/bench_ops.py --alone
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -69,7 +69,7 @@ def measure(model: str, precision: str, tokens: int) -> dict[str, str | int]:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
     with Peak() as peak:
         reader._model.score(tree)
-    estimate = reader._model.bytes_per_token * len(tree) + reader._model.bytes_of_pass
+    estimate = reader._model.bytes_per_token * len(tree) + reader._model.beside_tokens.bytes(len(tree))
     return {"precision": precision, "tokens": len(tree), "estimate": estimate, "peak": peak.bytes}
 
 

@@ -38,7 +38,7 @@ def main() -> None:
     folder = folder_of(arguments.model) if arguments.model in PACKAGED else arguments.model
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model = model.eval().to(arguments.device)
-    settings = {k: v for k, v in vars(arguments).items() if k not in ("output", "data")}
+    settings = {k: v for k, v in vars(arguments).items() if k not in ("output", "data", "device")}
     with ResultLog(arguments.output, settings=settings, resume=True) as log:
         for i in range(arguments.questions):
             if str(i) in log:

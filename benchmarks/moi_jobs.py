@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing.connection import wait as wait_for
 from types import TracebackType
 from typing import Any
 
@@ -15,20 +17,22 @@ _worker: Any = None  # what a process of the pool does its questions with
 class Jobs:
     """Runs a method of an object for many questions; a context manager.
 
+    A stop loses the questions under way, one a process at most.
+
     Args:
-        count: processes; 1 does everything in this one, with `own`.
+        count: processes, at least 1; 1 does everything in this one, with `own`.
         own: the object.
         make: makes its like from `arguments`, once a process; at a module's top level.
         arguments: what it is made of.
     """
 
     def __init__(self, count: int, own: Any, make: Callable[[Any], Any], arguments: Any) -> None:
-        if count < 1:
-            raise SystemExit(f"--jobs: expected at least 1, got {count}")
-        self._own = own
+        self._own, self._count = own, count
         self._pool: ProcessPoolExecutor | None = None
         if count > 1:
-            threads = max(1, (os.cpu_count() or 1) // count)
+            import torch
+
+            threads = max(1, torch.get_num_threads() // count)
             start = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
             self._pool = ProcessPoolExecutor(count, start, _begin, (make, arguments, threads))
 
@@ -42,21 +46,43 @@ class Jobs:
             self._pool.shutdown(cancel_futures=True)
 
     def run(self, what: str, tasks: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
-        """(key, ``what(key, *given)``) of each task, as they are done."""
+        """(key, ``what(key, *given)``) of each task, as they are done; the first error once all begun are done."""
         if self._pool is None:
             yield from ((key, getattr(self._own, what)(key, *given)) for key, given in tasks.items())
             return
-        waiting = {self._pool.submit(_do, what, key, given): key for key, given in tasks.items()}
-        for done in as_completed(waiting):
-            yield waiting[done], done.result()
+        left = iter(tasks.items())
+        waiting: dict[Future[Any], int] = {}
+        error: BaseException | None = None
+        while True:
+            while error is None and len(waiting) < self._count and (task := next(left, None)) is not None:
+                waiting[self._pool.submit(_do, what, task[0], task[1])] = task[0]
+            if not waiting:
+                break
+            for done in wait(waiting, return_when=FIRST_COMPLETED).done:
+                key = waiting.pop(done)
+                if (found := done.exception()) is None:
+                    yield key, done.result()
+                else:
+                    error = error or found
+        if error is not None:
+            raise error
 
 
 def _begin(make: Callable[[Any], Any], arguments: Any, threads: int) -> None:
     global _worker
     import torch
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     _worker = make(arguments)
+
+
+def _end_with_parent() -> None:
+    """A pool's process does not see its parent killed, and would keep its reader for good."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait_for([parent.sentinel])
+    os._exit(1)
 
 
 def _do(what: str, key: int, given: tuple[Any, ...]) -> Any:

@@ -34,7 +34,7 @@ def write_report(folder: Path, primary: tuple[str, str, str]) -> None:
         folder: of the run.
         primary: (method, baseline, measure) of the contrast stated beforehand.
     """
-    rows = list(iter_results(folder / "readings.jsonl"))
+    rows = sorted(iter_results(folder / "readings.jsonl"), key=lambda row: int(row["id"]))
     if not rows:
         raise SystemExit(f"{folder}: no readings yet")
     values = collect(rows)

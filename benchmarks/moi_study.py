@@ -75,6 +75,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes, each with a reader of its own")
     parser.add_argument("--report", action="store_true", help="only write the report of the rows there are")
     arguments = parser.parse_args()
+    if arguments.jobs < 1:
+        parser.error(f"--jobs: expected at least 1, got {arguments.jobs}")
     if arguments.cross_encoder:
         arguments.methods += ["cross-encoder", "cross-encoder-matched"]
     return arguments

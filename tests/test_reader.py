@@ -134,7 +134,7 @@ def test_exactly_the_context_length_fits(tiny_reader):
 
 
 def test_a_path_that_does_not_fit_in_memory_is_refused_with_its_length(tiny_reader, monkeypatch):
-    monkeypatch.setattr(memory, "bytes_of_pass", lambda *_: 0)
+    monkeypatch.setattr(memory, "beside_tokens", lambda *_: memory.NOTHING)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 100 * tiny_reader._model.bytes_per_token)
     assert tiny_reader.score([([5] * 60, [6]), ([7] * 60, [6])]).passes == 2
     assert tiny_reader.score([([5] * 60, [6]), ([7] * 60, [6])], max_tokens=10**6).passes == 2

@@ -113,7 +113,7 @@ def test_on_error_leaves_out_and_goes_on(tiny_reader):
 
 
 def test_an_example_that_does_not_fit_in_memory_is_skipped_like_any_other(tiny_reader, monkeypatch):
-    monkeypatch.setattr(memory, "bytes_of_pass", lambda *_: 0)
+    monkeypatch.setattr(memory, "beside_tokens", lambda *_: memory.NOTHING)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1300 * tiny_reader._model.bytes_per_token)
     big = Example(QUESTION, [Passage("word " * 250)], candidates=["a"], id="big")
     small = Example(QUESTION, PASSAGES[:1], candidates=["a"], id="small")

@@ -44,7 +44,8 @@ class Timing:
     milliseconds: float
     low: float
     high: float
-    tflops: float  # useful, per second
+    rate: float  # useful, per second
+    unit: str = "TFLOP/s"
 
 
 @dataclass(frozen=True)
@@ -147,15 +148,15 @@ class Attention:
         return own, index
 
 
-def measure(what: str, call: Callable[[], object], flops: float) -> Timing:
+def measure(what: str, call: Callable[[], object], work: float, unit: str = "TFLOP/s") -> Timing:
     median, low, high = triton.testing.do_bench(call, warmup=50, rep=300, quantiles=[0.5, 0.1, 0.9])
-    return Timing(what, median, low, high, flops / median / 1e9)
+    return Timing(what, median, low, high, work / median / 1e9, unit)
 
 
 def matmul_rate() -> float:
     """bf16 TFLOP/s of a large torch matmul."""
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=DTYPE) for _ in range(2))
-    return measure("matmul", lambda: a @ b, 2 * 8192**3).tflops
+    return measure("matmul", lambda: a @ b, 2 * 8192**3).rate
 
 
 def assert_right(what: str, got: Tensor, golden: Tensor, limit: float) -> None:
@@ -170,7 +171,7 @@ def bench_attention(name: str, shape: Shape, tune: bool, alone: bool) -> Iterato
     assert_right("tree_attention", attention.ours()[rows], golden, 0.02)
     yield measure(f"{name} tree_attention triton", attention.ours, attention.flops)
     if tune:
-        yield from tune_attention(name, attention)
+        yield from tune_attention(name, attention, rows, golden)
     if alone:
         return
     if name != "W4":  # whose sequences, one by one, are 340,000 tokens
@@ -184,12 +185,13 @@ def bench_attention(name: str, shape: Shape, tune: bool, alone: bool) -> Iterato
     yield measure(f"{name} FlexAttention compiled", flex, attention.flops)
 
 
-def tune_attention(name: str, attention: Attention) -> Iterator[Timing]:
+def tune_attention(name: str, attention: Attention, rows: Tensor, golden: Tensor) -> Iterator[Timing]:
     """Every configuration around the pinned one."""
     print(f"pinned: {default_config(target_of(attention.query.device), attention.shape.size, DTYPE, 4096)}")
     for m, n, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4)):
         config = Config(m, n, warps, stages)
         try:
+            assert_right(str(config), attention.configured(config)[rows], golden, 0.02)
             yield measure(f"{name} {config}", lambda c=config: attention.configured(c), attention.flops)
         except triton.runtime.errors.OutOfResources as error:
             print(f"{config}: {error}")
@@ -221,7 +223,10 @@ def bench_tokens(shape: Shape, tokens: int = 12_701) -> Iterator[Timing]:
     weight = torch.randn(shape.width, device="cuda")
     query = torch.randn(tokens, shape.heads, shape.size, device="cuda")
     cosine, sine = (torch.randn(tokens, shape.size, device="cuda") for _ in range(2))
-    left, right = (torch.randn(tokens, 4 * shape.width, device="cuda") for _ in range(2))
+    left, right = (torch.randn(tokens, shape.inner, device="cuda") for _ in range(2))
+    assert_right("rms_norm", rms_norm(stream, weight, 1e-5), rms_norm(stream, weight, 1e-5, impl="torch"), 1e-4)
+    assert_right("rotary", rotary(query, cosine, sine), rotary(query, cosine, sine, impl="torch"), 1e-4)
+    assert_right("gate", gate(left, right, "silu"), gate(left, right, "silu", impl="torch"), 1e-4)
     for impl in ("triton", "torch"):
         ways: dict[str, tuple[Callable[[], object], int]] = {
             "rms_norm": (lambda i=impl: rms_norm(stream, weight, 1e-5, bf16=True, impl=i), 6 * stream.numel()),
@@ -232,7 +237,7 @@ def bench_tokens(shape: Shape, tokens: int = 12_701) -> Iterator[Timing]:
             "gate": (lambda i=impl: gate(left, right, "silu", bf16=True, impl=i), 10 * left.numel()),
         }
         for name, (call, size) in ways.items():
-            yield measure(f"{name} {tokens:,} tokens, {impl} (TB/s)", call, size)
+            yield measure(f"{name} {tokens:,} tokens, {impl}", call, size, "TB/s")
 
 
 def bench(arguments: argparse.Namespace) -> Iterator[Timing]:
@@ -259,10 +264,10 @@ def main() -> None:
     try:
         for line in bench(arguments):
             lines.append(line)
+            share = f"{line.rate / rates[0]:5.2f} of matmul" if line.unit == "TFLOP/s" else " " * 15
+            spread = f"({line.low:.3f}..{line.high:.3f})"
             print(
-                f"{line.milliseconds:9.3f} ms ({line.low:.3f}..{line.high:.3f}) {line.tflops:7.1f} TFLOP/s "
-                f"{line.tflops / rates[0]:5.2f} of matmul  {line.what}",
-                flush=True,
+                f"{line.milliseconds:9.3f} ms {spread} {line.rate:7.1f} {line.unit:7} {share}  {line.what}", flush=True
             )
         rates.append(matmul_rate())
         print(f"bf16 matmul {rates[1]:.0f} TFLOP/s afterwards")

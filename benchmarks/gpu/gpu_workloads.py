@@ -11,20 +11,21 @@ from fastreader.tree import PrefixTree
 
 @dataclass(frozen=True)
 class Shape:
-    """Attention heads, head size, hidden size and vocabulary of a model."""
+    """Attention heads, head size, hidden size, width of the feed-forward and vocabulary of a model."""
 
     heads: int
     key_heads: int
     size: int
     width: int
+    inner: int
     vocabulary: int
 
 
 SHAPES = {
-    "smollm2-135m": Shape(9, 3, 64, 576, 49_152),
-    "llama-3.2-1b": Shape(32, 8, 64, 2048, 128_256),
-    "llama-3.1-8b": Shape(32, 8, 128, 4096, 128_256),
-    "gemma-2-2b": Shape(8, 4, 256, 2304, 256_000),
+    "smollm2-135m": Shape(9, 3, 64, 576, 1536, 49_152),
+    "llama-3.2-1b": Shape(32, 8, 64, 2048, 8192, 128_256),
+    "llama-3.1-8b": Shape(32, 8, 128, 4096, 14_336, 128_256),
+    "gemma-2-2b": Shape(8, 4, 256, 2304, 9216, 256_000),
 }
 
 

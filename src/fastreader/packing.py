@@ -33,9 +33,9 @@ def plan(
     trees = []
     size, reserve = memory.while_writing(model.bytes_per_token, model.key_value_bytes, new_tokens)
     choosing = -(-model.logits.bytes_to_choose(len(sequences)) // size) if new_tokens else 0
-    fixed = model.bytes_of_pass
-    limit = max(1, memory.hard_limit(size, model.device, fixed) - choosing)
-    budget = min(max_tokens or max(1, memory.default_budget(size, model.device, fixed) - choosing), limit)
+    beside = model.beside_tokens
+    limit = max(1, memory.hard_limit(size, model.device, beside) - choosing)
+    budget = min(max_tokens or max(1, memory.default_budget(size, model.device, beside) - choosing), limit)
     for members in regimes.values():
         for tree in split([sequences[i] for i in members], budget, reserve):
             if len(tree) + reserve * len(tree.leaves) > limit:

@@ -105,7 +105,7 @@ class Reader(PromptWriter):
     def budget(self) -> int:
         """Tokens one pass computes at most by default, from the memory free now."""
         model = self._model
-        return memory.default_budget(model.bytes_per_token, model.device, model.bytes_of_pass)
+        return memory.default_budget(model.bytes_per_token, model.device, model.beside_tokens)
 
     def loglikelihood(
         self,

@@ -212,7 +212,7 @@ def test_memory_decides_the_split(tiny_reader, monkeypatch):
     """The keys of what is written count before anything runs."""
     model = tiny_reader._model
     size = model.bytes_per_token + model.key_value_bytes
-    monkeypatch.setattr(memory, "bytes_of_pass", lambda *_: 0)
+    monkeypatch.setattr(memory, "beside_tokens", lambda *_: memory.NOTHING)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 200 * size)
     assert len(tiny_reader.plan([(p, ()) for p in PROMPTS])) == 1
     assert len(tiny_reader.plan([(p, ()) for p in PROMPTS], new_tokens=500)) > 1
@@ -230,7 +230,7 @@ def test_choosing_tokens_takes_memory_too(tiny_reader, monkeypatch):
     assert head.bytes_to_choose(10) == 6 * 10 * 261 * 4
     assert head.bytes_to_choose(10**9) == 6 * (64 << 20)
     size = tiny_reader._model.bytes_per_token + tiny_reader._model.key_value_bytes
-    monkeypatch.setattr(memory, "bytes_of_pass", lambda *_: 0)
+    monkeypatch.setattr(memory, "beside_tokens", lambda *_: memory.NOTHING)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 400 * size)
     sequences = [(p, ()) for p in PROMPTS]
     assert len(tiny_reader.plan(sequences, new_tokens=2)) == 1

@@ -13,7 +13,7 @@ def test_budget_follows_free_memory(monkeypatch):
         monkeypatch.setattr(memory, "free_bytes", lambda device, n=tokens: n * 50)
         assert memory.default_budget(50, CPU) == 0.6 * tokens
         assert memory.hard_limit(50, CPU) == 0.95 * tokens
-        assert memory.hard_limit(50, CPU, bytes_of_pass=500) == 0.95 * tokens - 10
+        assert memory.hard_limit(50, CPU, memory.Beside(500)) == 0.95 * tokens - 10
 
 
 def test_bytes_grow_with_the_model_and_fall_with_blocking():
@@ -56,6 +56,22 @@ def test_blocks_cover_the_rows_and_bound_what_is_worked_on():
     assert len(blocks_of(20_000, gpu, 3072)) == 1
     assert rows_of_block(gpu, 2 * 14_336) * 2 * 14_336 <= 2**26
     config = tiny_llama(hidden_size=128, intermediate_size=4096).config
-    rows, wide = rows_of_block(gpu, 2 * 4096), 4
-    assert memory.bytes_of_pass(config, torch.bfloat16, gpu) > rows * 3 * 4096 * wide
-    assert memory.bytes_of_pass(config, torch.bfloat16, CPU) < memory.bytes_of_pass(config, torch.bfloat16, gpu)
+    rows = rows_of_block(gpu, 2 * 4096)
+    fast = memory.beside_tokens(config, torch.bfloat16, gpu, "fused", "fast")
+    assert fast.bytes(10**6) >= rows * 3 * 4096 * 4
+    assert fast.bytes(10) < fast.bytes(10**6)
+    exact = memory.beside_tokens(config, torch.bfloat16, gpu, "fused", "exact")  # a weight at a time in float32
+    assert exact.fixed == fast.fixed + 4 * 128 * 4096
+    assert memory.beside_tokens(config, torch.bfloat16, gpu, "own", "fast") == memory.NOTHING
+
+
+@pytest.mark.parametrize("space", [10, 1000, 4000, 5000, 100_000])
+def test_as_many_tokens_as_fit(space):
+    beside = memory.Beside(fixed=500, rows=30, row_bytes=100)
+
+    def taken(tokens):
+        return 20 * tokens + beside.bytes(tokens)
+
+    tokens = beside.tokens(space, 20)
+    assert tokens == 1 or taken(tokens) <= space
+    assert taken(tokens + 1) > space

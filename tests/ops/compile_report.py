@@ -200,14 +200,15 @@ def token_cases(target: int, dtype: torch.dtype, width: int = 4096, size: int = 
         f"rms-norm-{width}", tokens.rms_norm_kernel, target, dtype, False, False, types, constants, {"num_warps": warps}
     )
     types = dict.fromkeys(("input_ptr", "cosine_ptr", "sine_ptr"), "*fp32") | out
-    block, rest, rows = tokens.rotary_tile(size, size // 4)
-    constants = {"HEADS": 8, "SIZE": size, "HALF": size // 4}
-    constants |= {"BLOCK_R": rows, "BLOCK_HALF": block, "BLOCK_REST": rest}
-    yield Case(f"rotary-{size}", tokens.rotary_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
+    for name, half in ((f"rotary-{size}", size // 2), (f"rotary-{size}-partial", size // 4)):
+        block, rest, rows = tokens.rotary_tile(size, half)
+        constants = {"HEADS": 8, "SIZE": size, "HALF": half}
+        constants |= {"BLOCK_R": rows, "BLOCK_HALF": block, "BLOCK_REST": rest}
+        yield Case(name, tokens.rotary_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
     types = dict.fromkeys(("gate_ptr", "up_ptr"), "*fp32") | out
     for silu in (True, False):
-        constants = {"WIDTH": width, "SILU": silu, "BLOCK": tokens.gate_tile(width)}
-        name = f"gate-{'silu' if silu else 'gelu'}"
+        constants = {"WIDTH": width, "SILU": silu, "BLOCK_F": tokens.gate_tile(width)}
+        name = f"gate-{width}-{'silu' if silu else 'gelu'}"
         yield Case(name, tokens.gate_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
 
 
@@ -223,9 +224,12 @@ def full_cases() -> list[Case]:
                 cases.append(logprob_case(target, dtype, stats=stats, capped=capped))
             cases.append(logprob_case(target, dtype, few=True, capped=True))
             cases += merge_cases(target, dtype)
-        for dtype in (torch.float32, torch.bfloat16):
-            for width, size in ((576, 64), (4096, 128), (16_384, 256)):
-                cases += token_cases(target, dtype, width, size)
+        for dtype, width, size in (
+            (torch.bfloat16, 576, 64),
+            (torch.float32, 4096, 128),
+            (torch.bfloat16, 16_384, 256),
+        ):
+            cases += token_cases(target, dtype, width, size)
     return cases
 
 

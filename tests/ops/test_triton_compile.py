@@ -10,7 +10,16 @@ import torch
 
 pytest.importorskip("triton")
 
-from compile_report import Case, attention_case, compile_case, default_cases, full_cases, logprob_case, signature_of
+from compile_report import (
+    Case,
+    attention_case,
+    compile_case,
+    default_cases,
+    full_cases,
+    logprob_case,
+    signature_of,
+    token_cases,
+)
 from forests import attention_inputs, random_forest
 
 pytestmark = pytest.mark.compile
@@ -114,3 +123,28 @@ def test_the_report_compiles_what_the_launcher_does(asked: dict[str, Any]) -> No
     (request,) = asked.values()
     types, constants, _ = signature_of(logprob_case(90, torch.bfloat16, stats=True))
     assert request["signature"].keys() == types.keys()
+
+
+def launch_tokens(tokens: int) -> None:
+    from fastreader.ops.tokens.triton import gate_triton, rms_norm_triton, rotary_triton
+
+    rms_norm_triton(torch.zeros(tokens, 576), torch.zeros(576), 1e-5, True)
+    rotary_triton(torch.zeros(tokens, 8, 64), torch.zeros(tokens, 64), torch.zeros(tokens, 64), True)
+    gate_triton(torch.zeros(tokens, 576), torch.zeros(tokens, 576), "silu", True)
+
+
+def test_another_number_of_tokens_compiles_nothing(asked: dict[str, Any]) -> None:
+    for tokens in (64, 1, 17, 1024):
+        launch_tokens(tokens)
+        assert len(asked) == 3
+
+
+def test_the_report_compiles_the_token_kernels_as_launched(asked: dict[str, Any]) -> None:
+    launch_tokens(64)
+    cases = [c for c in token_cases(90, torch.bfloat16, 576, 64) if "partial" not in c.name and "gelu" not in c.name]
+    for request, case in zip(asked.values(), cases, strict=True):
+        types, constants, aligned = signature_of(case)
+        assert request["signature"] == types
+        assert request["constants"] == constants
+        assert {path for path, attributes in request["configs"][0].items() if attributes} == set(aligned)
+        assert request["num_warps"] == case.options["num_warps"]

@@ -8,7 +8,14 @@ from torch import Tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 NORMS = [(0, 8), (1, 1), (3, 24), (70, 576), (129, 97), (5, 3000)]  # rows, size
-ROTARIES = [(0, 2, 8, 8), (5, 3, 64, 64), (33, 1, 40, 20), (7, 2, 10, 6), (3, 2, 96, 32)]  # tokens, heads, size, angles
+ROTARIES = [
+    (0, 2, 8, 8),
+    (5, 3, 64, 64),
+    (33, 1, 40, 20),
+    (7, 2, 10, 6),
+    (3, 2, 96, 32),
+    (4, 2, 8, 0),
+]  # tokens, heads, size, angles
 GATES = [(0, 3), (1, 1), (37, 83), (3, 5000)]  # rows, size
 
 

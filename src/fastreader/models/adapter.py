@@ -92,9 +92,9 @@ class TreeModel:
         return memory.bytes_per_token(self.config, self.dtype, self._forward, self._key_dtype())
 
     @property
-    def bytes_of_pass(self) -> int:
-        """Estimated memory of a pass beside that of its tokens, in bytes."""
-        return memory.bytes_of_pass(self.config, self.dtype, self.device) if self.why_own is None else 0
+    def beside_tokens(self) -> memory.Beside:
+        """Estimated memory of a pass beside that of its tokens."""
+        return memory.beside_tokens(self.config, self.dtype, self.device, self._forward, self.precision)
 
     @property
     def max_length(self) -> int | None:

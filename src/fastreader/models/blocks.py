@@ -10,6 +10,7 @@ _CPU_ROWS = 512
 # and input, 2,340 of an 8B model's.
 _VALUES = 2**26
 _FEWEST_ROWS = 512
+WIDEST = 8  # gate and input of a feed-forward whose width is not known, in hidden sizes, about
 
 
 def rows_of_block(device: torch.device, width: int) -> int:

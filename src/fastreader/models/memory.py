@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from fastreader.models.blocks import rows_of_block
+from fastreader.models.blocks import WIDEST, rows_of_block
 
 _MOST = 65_536  # beyond this a larger pass multiplies no faster
 _SHARE = 0.6  # of the free memory, for the default budget
@@ -65,8 +66,35 @@ def bytes_per_token(config: Any, dtype: torch.dtype, forward: Forward, operands:
     return 3 * hidden * size + 2 * hidden * max(size, 4) + max(attention, 4 * inner * size)
 
 
-def bytes_of_pass(config: Any, dtype: torch.dtype, device: torch.device) -> int:
-    """Memory of a pass that does not grow with its tokens, in bytes: what is worked on at a time, a block of logits.
+@dataclass(frozen=True)
+class Beside:
+    """Memory of a pass beside what each of its tokens takes.
+
+    Attributes:
+        fixed: bytes, however few tokens there are.
+        rows, row_bytes: tokens worked on at a time, and bytes each takes then.
+    """
+
+    fixed: int = 0
+    rows: int = 0
+    row_bytes: int = 0
+
+    def bytes(self, tokens: int) -> int:
+        """Of a pass of `tokens`."""
+        return self.fixed + min(tokens, self.rows) * self.row_bytes
+
+    def tokens(self, space: float, bytes_a_token: int) -> int:
+        """The most that fit in `space` bytes; 1 at least."""
+        many = int((space - self.bytes(self.rows)) / bytes_a_token)
+        few = int((space - self.fixed) / (bytes_a_token + self.row_bytes))
+        return max(1, many if many >= self.rows else min(few, self.rows))
+
+
+NOTHING = Beside()
+
+
+def beside_tokens(config: Any, dtype: torch.dtype, device: torch.device, forward: Forward, precision: str) -> Beside:
+    """What a pass takes beside its tokens: what is worked on at a time, a block of logits, a weight in another type.
 
     On the CPU a thread works on a block; elsewhere all do, on one that is larger.
 
@@ -74,14 +102,23 @@ def bytes_of_pass(config: Any, dtype: torch.dtype, device: torch.device) -> int:
         config: the text model's config.
         dtype: how weights are stored.
         device: where the model is.
+        forward: as for `bytes_per_token`; "own" takes nothing here, its tokens all of it.
+        precision: of the products.
     """
+    if forward == "own":
+        return NOTHING
     hidden = int(config.hidden_size)
     inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
-    wide = max(torch.empty((), dtype=dtype).element_size(), 4)
+    stored = torch.empty((), dtype=dtype).element_size()
+    wide = max(stored, 4)
     if device.type == "cpu":
-        return torch.get_num_threads() * _BLOCK * (hidden + 2 * inner) * wide + _LOGITS * wide
-    # the norm's result, the projections beside their rotated copies or gate and input beside their product
-    return rows_of_block(device, 2 * inner) * (hidden + max(3 * inner, 6 * hidden)) * wide + _LOGITS * wide
+        return Beside(torch.get_num_threads() * _BLOCK * (hidden + 2 * inner) * wide + _LOGITS * wide)
+    kept = torch.bfloat16 if precision == "fast" else torch.float64 if dtype == torch.float64 else torch.float32
+    converted = 0 if dtype == kept else hidden * inner * torch.empty((), dtype=kept).element_size()
+    # the norm's result, and of the projections with their rotated copies, or gate and input with their product
+    row_bytes = (hidden + max(3 * inner, 6 * hidden)) * wide
+    rows = rows_of_block(device, WIDEST * hidden if forward == "widened" else 2 * inner)
+    return Beside(_LOGITS * wide + converted, rows, row_bytes)
 
 
 def key_value_bytes(config: Any, dtype: torch.dtype) -> int:
@@ -114,14 +151,14 @@ def while_writing(activation_bytes: int, key_value_bytes: int, new_tokens: int) 
     return size, -(-(activation_bytes + new_tokens * key_value_bytes) // size)
 
 
-def default_budget(bytes_a_token: int, device: torch.device, bytes_of_pass: int = 0) -> int:
+def default_budget(bytes_a_token: int, device: torch.device, beside: Beside = NOTHING) -> int:
     """Tokens a pass may hold by default: what fits in a share of the free memory, within reason."""
-    return max(1, min(_MOST, int((_SHARE * free_bytes(device) - bytes_of_pass) / bytes_a_token)))
+    return min(_MOST, beside.tokens(_SHARE * free_bytes(device), bytes_a_token))
 
 
-def hard_limit(bytes_a_token: int, device: torch.device, bytes_of_pass: int = 0) -> int:
+def hard_limit(bytes_a_token: int, device: torch.device, beside: Beside = NOTHING) -> int:
     """Tokens above which a pass would not fit in the free memory at all."""
-    return max(1, int((_HARD_SHARE * free_bytes(device) - bytes_of_pass) / bytes_a_token))
+    return beside.tokens(_HARD_SHARE * free_bytes(device), bytes_a_token)
 
 
 def _machine_free() -> int:

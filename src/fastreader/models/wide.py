@@ -16,11 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fastreader.models.blocks import blocks_of
+from fastreader.models.blocks import WIDEST, blocks_of
 from fastreader.models.fused import FusedFeedForward, FusedLayer, fuse
 from fastreader.models.linear import WideLinear
-
-_WIDEST = 8  # gate and input of a feed-forward, in hidden sizes, about
 
 
 class WideEmbedding(nn.Module):
@@ -49,7 +47,7 @@ class Blocked(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """[1, T, E] to [1, T, F]."""
-        blocks = blocks_of(input.shape[1], input.device, _WIDEST * input.shape[-1])
+        blocks = blocks_of(input.shape[1], input.device, WIDEST * input.shape[-1])
         if input.dim() != 3 or len(blocks) == 1:
             result: Tensor = self.inner(input)
             return result

@@ -51,13 +51,11 @@ def why_not(tensor: Tensor, size: int = 1) -> str | None:
     return None
 
 
-def cuda_serving() -> Serving:
-    """Which implementation `impl="auto"` picks on a CUDA device, and why."""
+def cuda_serving(dtypes: str = "float32, float16, bfloat16") -> Serving:
+    """Which implementation `impl="auto"` picks on a CUDA device for inputs of these types, and why."""
     if importlib.util.find_spec("triton") is None:
         return Serving("cuda", "torch", "the triton package is not installed")
-    return Serving(
-        "cuda (float32, float16, bfloat16)", "triton", "Triton kernels, from compute capability 8.0; torch below it"
-    )
+    return Serving(f"cuda ({dtypes})", "triton", "Triton kernels, from compute capability 8.0; torch below it")
 
 
 def require_triton(op: str, tensor: Tensor, size: int = 1) -> None:

@@ -126,7 +126,7 @@ def status() -> list[Serving]:
         if missing
         else Serving("cpu in float32", "cpu", f"C++ kernels, {extension.best_instruction_set()}")
     )
-    return [served, cuda_serving(), Serving("float64, and other devices", "torch", "PyTorch's own operators")]
+    return [served, cuda_serving("float32"), Serving("float64, and other devices", "torch", "PyTorch's own operators")]
 
 
 def _chosen(op: str, impl: str, input: Tensor) -> str:

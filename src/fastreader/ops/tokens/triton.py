@@ -101,11 +101,11 @@ def gate_kernel(
     stride_up,
     WIDTH: tl.constexpr,
     SILU: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK_F: tl.constexpr,
 ):
     """Gate one stretch of a row: silu, or the tanh approximation of GELU as x * sigmoid(2 u)."""
     o_t = tl.program_id(0).to(tl.int64)
-    o_f = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # [F]
+    o_f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)  # [F]
     m_f = o_f < WIDTH  # [F]
     b_gate = tl.load(gate_ptr + o_t * stride_gate + o_f, mask=m_f, other=0.0)  # [F]
     b_up = tl.load(up_ptr + o_t * stride_up + o_f, mask=m_f, other=0.0)  # [F]
@@ -184,7 +184,7 @@ def _rows_apart(tensor: Tensor) -> Tensor:
 
 
 def norm_tile(width: int) -> tuple[int, int, int]:
-    """Values and rows of a program of rms_norm_kernel, and its warps: a thread holds at most 32 values."""
+    """Values and rows of a program of rms_norm_kernel, and its warps: of 16,384 values a thread holds 32."""
     block = triton.next_power_of_2(width)
     return block, max(1, _TILE // block), max(4, min(16, block // 1024))
 

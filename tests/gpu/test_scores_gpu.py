@@ -1,0 +1,31 @@
+"""The fused pass on the device in each precision, held against float32 on the CPU."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+from families import tiny
+from support import byte_tokenizer, one_by_one, random_sequences
+
+from fastreader import Reader
+
+pytestmark = pytest.mark.gpu
+SEQUENCES = random_sequences(np.random.default_rng(1), 261)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen3", "Gemma3, window"])
+def test_precisions(family: str) -> None:
+    """As on the CPU: "exact" and "high" are near the truth, "fast" nearer than the model's own bfloat16."""
+    stored = tiny(family).bfloat16()
+    truth = np.concatenate(one_by_one(copy.deepcopy(stored).float(), SEQUENCES))
+    there = stored.cuda()
+    errors = {}
+    for precision in ("fast", "high", "exact"):
+        reader = Reader.load((there, byte_tokenizer()), precision=precision)
+        assert reader._model.why_own is None
+        errors[precision] = np.abs(np.concatenate(reader.score(SEQUENCES).token_logprobs) - truth)
+    assert errors["exact"].max() < 2e-4
+    assert errors["high"].max() < 5e-3
+    assert errors["fast"].mean() < np.abs(np.concatenate(one_by_one(there, SEQUENCES)) - truth).mean()
