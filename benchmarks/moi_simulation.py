@@ -42,7 +42,8 @@ DESIGNS: dict[str, Callable[[int, int], Design]] = {
 }
 QUESTIONS = 40
 FRESH = 200
-REPEATS = 5
+REPEATS = 5  # calibrations of a cell
+REPEATS_AT_3 = 20  # three places: one calibration's error moves the coverage of its questions by points
 LEVEL = 0.95
 
 Cell = tuple[str, dict[str, Any], partial[dict[str, Any]]]
@@ -88,8 +89,8 @@ def seed_of(*values: Any) -> int:
 
 
 def calibrations(options: argparse.Namespace) -> Iterator[Cell]:
-    repeats = 1 if options.quick else REPEATS
     for n in options.sizes:
+        repeats = 1 if options.quick else REPEATS_AT_3 if n == 3 else REPEATS
         for shape in SHAPES:
             for noise in NOISES[:: 2 if options.quick else 1]:
                 what = {"what": "calibration", "n": n, "shape": shape, "noise": noise, "repeats": repeats}
