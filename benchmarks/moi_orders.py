@@ -1,4 +1,7 @@
-"""The orders of one question by every method of the MoI study, with the tokens that finding each took."""
+"""The orders of one question by every method of the MoI study, with the tokens that finding each took.
+
+What several methods read is read once (`Reader.session`); tokens are those each method computes by itself.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from fastreader import Example, PermutationScores, Reader, Template, permutation_cost, score_permutations
+from fastreader import Example, PermutationScores, Template, permutation_cost, score_permutations
 from fastreader.errors import InputError
 from fastreader.moi import PositionBias, Utilities, debias, observe, rerank
 from fastreader.moi.baselines import METHODS, Ordering, score_matched
 from fastreader.moi.baselines.ordering import by_score
 from fastreader.moi.baselines.placed import outside_bias
 from fastreader.moi.designs import prefixes
+from fastreader.session import Session
 from fastreader.tree import TreeStats
 
 Row = dict[str, Any]
@@ -34,8 +38,13 @@ POLARITY = ["moi-calibrated", "qg-matched", "moi-joint", "rankgpt"]  # also read
 REVERSED = " (reversed)"
 
 
+def by_itself(stats: TreeStats) -> TreeStats:
+    """What a call in a session would have computed without it."""
+    return replace(stats, computed=stats.computed + stats.reused, reused=0)
+
+
 def all_orders(
-    reader: Reader,
+    session: Session,
     template: Template,
     example: Example,
     scores: PermutationScores,
@@ -47,7 +56,8 @@ def all_orders(
     """Each method's order, tokens and details, or the error that says why it has none.
 
     Args:
-        reader, template: score.
+        session: holds what several methods read.
+        template: of the prompts.
         example: the question with N passages.
         scores: its 3N random orderings, passages and each passage alone scored too.
         bias: measured on other questions.
@@ -55,7 +65,7 @@ def all_orders(
         seed: of this question.
         options: further settings of baselines, by name of the argument (`model`, `count`, `max_tokens`, ...).
     """
-    question = _Question(reader, template, example, scores, bias, seed, options)
+    question = _Question(session, template, example, scores, bias, seed, options)
     rows: dict[str, Row] = {}
     for name in methods:
         try:
@@ -73,7 +83,7 @@ class _Question:
 
     def __init__(
         self,
-        reader: Reader,
+        session: Session,
         template: Template,
         example: Example,
         scores: PermutationScores,
@@ -81,7 +91,7 @@ class _Question:
         seed: int,
         options: dict[str, Any],
     ) -> None:
-        self.reader, self.template, self.bias, self.seed = reader, template, bias, seed
+        self.session, self.template, self.bias, self.seed = session, template, bias, seed
         self.example = replace(example, candidates=[])
         self.scores = scores
         self.options = options
@@ -110,7 +120,10 @@ class _Question:
 
     def run(self, name: str) -> Ordering:
         settings = {"bias": self.bias, "seed": self.seed, "template": self.template, **self.options}
-        return METHODS[name](self.reader, self.example.question, self.example.passages, **settings)
+        # Its steps go on from each other, which a session of its own counts.
+        reader = self.session.reader if name == "bayes-saliency-plus" else self.session
+        found = METHODS[name](reader, self.example.question, self.example.passages, **settings)
+        return found if reader is not self.session else replace(found, stats=by_itself(found.stats))
 
     def query_likelihood(self) -> Ordering:
         """As `baselines.qg`, out of the scores at hand, at the tokens that it takes by itself."""
@@ -121,7 +134,7 @@ class _Question:
 
     def cost(self, permutations: Any, **more: Any) -> TreeStats:
         return permutation_cost(
-            self.reader,
+            self.session,
             self.example,
             permutations=permutations,
             template=self.template,
@@ -147,7 +160,7 @@ class _Question:
         """As `moi.rerank` does with a calibration."""
         if self.cyclic is None:
             self.cyclic = rerank(
-                self.reader,
+                self.session,
                 self.example,
                 bias=self.bias,
                 template=self.template,
@@ -155,9 +168,9 @@ class _Question:
                 max_passages=10**6,
                 max_tokens=self.max_tokens,
             )
-        assert self.cyclic.utilities is not None
-        row = _row(self.cyclic.utilities, order)
-        return {**row, "computed": self.cyclic.cost.computed, "given": self.cyclic.cost.given}
+        assert self.cyclic.utilities is not None and self.cyclic.observations is not None
+        cost = self.cost(self.cyclic.observations.permutations, alone=True)
+        return {**_row(self.cyclic.utilities, order), "computed": cost.computed, "given": cost.given}
 
     def joint(self, kind: str, order: str) -> Row:
         """The paper's solve on the 3N random orderings."""
@@ -173,7 +186,7 @@ class _Question:
         """What `moi.rerank` does without a calibration: random prefixes, joint solve, descending."""
         n = len(self.example.passages)
         scored = score_permutations(
-            self.reader,
+            self.session,
             self.example,
             permutations=prefixes(n, seed=self.seed),
             template=self.template,
@@ -181,7 +194,7 @@ class _Question:
             max_tokens=self.max_tokens,
         )
         row = _row(debias(observe(scored, passages=n), method="joint", seed=self.seed), "descending")
-        return {**row, "computed": scored.stats.computed, "given": scored.stats.given}
+        return {**row, "computed": by_itself(scored.stats).computed, "given": scored.stats.given}
 
 
 def _row(utilities: Utilities, order: str) -> Row:

@@ -19,27 +19,30 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from moi_folds import cluster_of, folds_of, gold_rank, right_answers
 from moi_jobs import Jobs
-from moi_orders import BASELINES, MOI, all_orders
+from moi_orders import BASELINES, MOI, all_orders, by_itself
 from moi_report import write_report
 
-from fastreader import PermutationScores, Reader, Template, load_examples, score_permutations
+from fastreader import Example, PermutationScores, Reader, Template, load_examples, score_permutations
 from fastreader.errors import InputError
 from fastreader.identity import guarding
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.moi import PositionBias, calibrate, probe
 from fastreader.moi.baselines import gold_of, self_consistency
+from fastreader.moi.baselines.consistency import shuffles
 from fastreader.moi.cost import full_orderings
 from fastreader.moi.outcomes import outcomes
+from fastreader.moi.reading import reading_prompts
 from fastreader.progress import track
 from fastreader.prompts import encode
+from fastreader.session import Session
 
 PRIMARY = ("moi-calibrated", "qg-matched", "nats")
 ANSWERS = "self-consistency"
@@ -230,19 +233,26 @@ class Study:
         """A row of readings, from a question's observations and its fold's calibration."""
         started, a, example = time.perf_counter(), self.arguments, self.examples[i]
         scores, bias = PermutationScores.from_dict(observed), PositionBias.from_dict(measured)
-        options = {"count": a.shuffles, "model": a.cross_encoder, "max_tokens": a.max_tokens}
-        names = [m for m in a.methods if m != ANSWERS]
-        methods = all_orders(self.reader, self.template, example, scores, bias, names, a.seed + i, options)
-        found = time.perf_counter()
-        orders = {name: row["order"] for name, row in methods.items() if "order" in row}
-        results, stats = outcomes(
-            self.reader,
-            example,
-            list(orders.values()),
-            template=self.template,
-            max_new_tokens=a.max_new_tokens,
-            max_tokens=a.max_tokens,
-        )
+        voted = shuffles(len(example.passages), a.samples, a.seed + i) if ANSWERS in a.methods else []
+        with self.reader.session(*self.prompts(example, [range(len(example.passages)), *voted])) as session:
+            vote = self.vote(session, i, example) if voted else None
+            answered = time.perf_counter()
+            options = {"count": a.shuffles, "model": a.cross_encoder, "max_tokens": a.max_tokens}
+            names = [m for m in a.methods if m != ANSWERS]
+            methods = all_orders(session, self.template, example, scores, bias, names, a.seed + i, options)
+            found = time.perf_counter()
+            orders = {name: row["order"] for name, row in methods.items() if "order" in row}
+            session.extend(*self.prompts(example, orders.values()))
+            results, stats = outcomes(
+                session,
+                example,
+                list(orders.values()),
+                template=self.template,
+                max_new_tokens=a.max_new_tokens,
+                max_tokens=a.max_tokens,
+            )
+            ended = time.perf_counter()
+            read = {"computed": session.stats.computed, "reused": session.stats.reused}
         for name, outcome in zip(orders, results, strict=True):
             methods[name]["outcome"] = outcome.to_dict()
         nats = np.logaddexp.reduce(scores.loglik, axis=1)
@@ -258,22 +268,34 @@ class Study:
             "fold": self.folds[i],
             "methods": methods,
             "random_mean": float(nats.mean()),
-            "read": {"given": stats.given, "computed": stats.computed, "orders": len({*map(tuple, orders.values())})},
-            "seconds": {"orders": round(found - started, 3), "reading": round(time.perf_counter() - found, 3)},
+            "read": {**asdict(stats), "orders": len({*map(tuple, orders.values())})},
+            "session": read,
+            "seconds": {
+                "answers": round(answered - started, 3),
+                "orders": round(found - answered, 3),
+                "reading": round(ended - found, 3),
+            },
         }
-        if ANSWERS in a.methods:
-            vote = self_consistency(
-                self.reader,
-                example.question,
-                example.passages,
-                count=a.samples,
-                seed=a.seed + i,
-                template=self.template,
-                max_new_tokens=a.max_new_tokens,
-                max_tokens=a.max_tokens,
-            )
-            row["self_consistency"] = {**vote.to_dict(), "seconds": round(time.perf_counter() - started, 3)}
-        return row
+        return row if vote is None else {**row, "self_consistency": vote}
+
+    def prompts(self, example: Example, orders: Iterable[Sequence[int]]) -> list[list[int]]:
+        """What the reader is asked after the passages in each order."""
+        return reading_prompts(self.reader, example.question, example.passages, orders, self.template)
+
+    def vote(self, session: Session, i: int, example: Example) -> dict[str, Any]:
+        """The majority's answer over random orders; its tokens are those it computes by itself."""
+        a = self.arguments
+        found = self_consistency(
+            session,
+            example.question,
+            example.passages,
+            count=a.samples,
+            seed=a.seed + i,
+            template=self.template,
+            max_new_tokens=a.max_new_tokens,
+            max_tokens=a.max_tokens,
+        )
+        return replace(found, stats=by_itself(found.stats)).to_dict()
 
 
 if __name__ == "__main__":

@@ -15,12 +15,13 @@ from fastreader.reader import Reader
 from fastreader.scores import PermutationScores
 from fastreader.scoring_jobs import Options, PassageLike, as_example, prepare
 from fastreader.scoring_runs import OnError, results_of, score_many
+from fastreader.session import Scorer, Session
 from fastreader.tree import TreeStats
 
 
 @overload
 def score_permutations(
-    reader: Reader | str | os.PathLike[str],
+    reader: Scorer | str | os.PathLike[str],
     question: str | Example,
     passages: Sequence[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
@@ -43,7 +44,7 @@ def score_permutations(
 
 @overload
 def score_permutations(
-    reader: Reader | str | os.PathLike[str],
+    reader: Scorer | str | os.PathLike[str],
     question: Iterable[Example],
     passages: None = None,
     candidates: Sequence[str] | None = None,
@@ -65,7 +66,7 @@ def score_permutations(
 
 
 def score_permutations(
-    reader: Reader | str | os.PathLike[str],
+    reader: Scorer | str | os.PathLike[str],
     question: str | Example | Iterable[Example],
     passages: Sequence[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
@@ -87,7 +88,8 @@ def score_permutations(
     """Score candidates (and the question) under many orderings of the passages, sharing every prefix.
 
     Args:
-        reader: a `Reader`, or anything `Reader.load` takes.
+        reader: a `Reader`, or anything `Reader.load` takes; or a `Session` of one (`Reader.session`), whose kept
+            prefixes are not read again.
         question: a question; or an `Example`, which brings its passages and candidates; or many examples,
             which are packed together into passes and yielded in order, with a progress bar on a terminal.
         passages: the passages in the retriever's order, `Passage` objects or texts.
@@ -121,7 +123,7 @@ def score_permutations(
         OutOfBudgetError: one prompt alone does not fit in memory.
     """
     check_whole("max_tokens", max_tokens, none=True)
-    opened = reader if isinstance(reader, Reader) else Reader.load(reader)
+    opened = _opened(reader)
     options = Options(
         permutations,
         seed,
@@ -143,7 +145,7 @@ def score_permutations(
 
 
 def permutation_cost(
-    reader: Reader | str | os.PathLike[str],
+    reader: Scorer | str | os.PathLike[str],
     question: str | Example,
     passages: Sequence[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
@@ -161,9 +163,9 @@ def permutation_cost(
 ) -> TreeStats:
     """What `score_permutations` with these arguments would read and compute, in tokens, without running it.
 
-    Args and errors as `score_permutations`.
+    Args and errors as `score_permutations`; what a session keeps is counted as if it had to be read.
     """
-    opened = reader if isinstance(reader, Reader) else Reader.load(reader)
+    opened = _opened(reader)
     options = Options(
         permutations,
         seed,
@@ -177,3 +179,7 @@ def permutation_cost(
         alone,
     )
     return prepare(opened, as_example(question, passages, candidates), options, max_tokens, "the question").stats
+
+
+def _opened(reader: Scorer | str | os.PathLike[str]) -> Scorer:
+    return reader if isinstance(reader, (Reader, Session)) else Reader.load(reader)

@@ -11,7 +11,7 @@ from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.fit import POLICIES, Fitted, fit
 from fastreader.permutations import Spec, variable_length
 from fastreader.prompts import PromptPieces, Template, encode
-from fastreader.reader import Reader
+from fastreader.session import Scorer
 from fastreader.tree import TreeStats
 
 PassageLike = Passage | str
@@ -120,7 +120,7 @@ def _length(example: Example, prune: int | float | None, where: str) -> int | No
     raise InputError(f"prune: expected a number of places, or a share in (0, 1), got {prune!r}")
 
 
-def prepare(reader: Reader, example: Example, options: Options, max_tokens: int | None, where: str) -> Job:
+def prepare(reader: Scorer, example: Example, options: Options, max_tokens: int | None, where: str) -> Job:
     """The sequences to score for an example, and what they cost.
 
     Raises:

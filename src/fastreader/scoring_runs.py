@@ -10,16 +10,16 @@ from fastreader.data import Example
 from fastreader.errors import FastreaderError, InputError, OutOfBudgetError
 from fastreader.likelihood import SequenceScores
 from fastreader.progress import track
-from fastreader.reader import Reader
 from fastreader.scores import PermutationScores, TokenLogliks
 from fastreader.scoring_jobs import Job, Options, prepare, with_candidates
+from fastreader.session import Scorer
 from fastreader.tree import TreeStats
 
 OnError = Callable[[int, Example, FastreaderError], None]
 
 
 def score_many(
-    reader: Reader,
+    reader: Scorer,
     examples: Iterable[Example],
     candidates: Sequence[str] | None,
     options: Options,
@@ -71,7 +71,11 @@ def score_many(
 
 
 def _run(
-    reader: Reader, jobs: list[Job], options: Options, max_tokens: int | None, advance: Callable[[int], None]
+    reader: Scorer,
+    jobs: list[Job],
+    options: Options,
+    max_tokens: int | None,
+    advance: Callable[[int], None],
 ) -> Iterator[PermutationScores]:
     sequences = [sequence for job in jobs for sequence in job.sequences]
     for result in results_of(reader, jobs, options, reader.score(sequences, max_tokens=max_tokens)):
@@ -79,7 +83,7 @@ def _run(
         yield result
 
 
-def results_of(reader: Reader, jobs: list[Job], options: Options, scores: SequenceScores) -> list[PermutationScores]:
+def results_of(reader: Scorer, jobs: list[Job], options: Options, scores: SequenceScores) -> list[PermutationScores]:
     """The scores of each job, from those of all their sequences one after another."""
     results, start = [], 0
     for job in jobs:
@@ -90,7 +94,7 @@ def results_of(reader: Reader, jobs: list[Job], options: Options, scores: Sequen
 
 
 def _result(
-    reader: Reader, job: Job, options: Options, scores: SequenceScores, start: int, stats: TreeStats
+    reader: Scorer, job: Job, options: Options, scores: SequenceScores, start: int, stats: TreeStats
 ) -> PermutationScores:
     design, pieces = job.fitted.design, job.fitted.pieces
     rows, count = len(design.permutations), len(pieces.candidates)

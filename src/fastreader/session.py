@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastreader import generation, likelihood
 from fastreader.checks import check_whole
@@ -19,7 +19,10 @@ from fastreader.tree import PrefixTree, Tokens, TreeStats
 from fastreader.wrapped import WrappedReader
 
 if TYPE_CHECKING:
+    from fastreader.models.text import TextEncoder
     from fastreader.reader import Reader
+
+Scorer: TypeAlias = "Reader | Session"  # what scores orderings and writes after them
 
 _SHARE = 0.5  # of the free memory, for what is kept
 
@@ -100,6 +103,21 @@ class Session(WrappedReader):
     def close(self) -> None:
         """Let go of the kept keys and values; the session cannot be used any more."""
         self._kept = None
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """As the reader's."""
+        return self.reader.encoder
+
+    def budget(self) -> int:
+        """As the reader's, from the memory free beside what is kept."""
+        return self.reader.budget()
+
+    def plan(
+        self, sequences: Sequence[tuple[Tokens, Tokens]], max_tokens: int | None = None, *, new_tokens: int = 0
+    ) -> list[PrefixTree]:
+        """As the reader's: what is kept is part of the trees."""
+        return self.reader.plan(sequences, max_tokens, new_tokens=new_tokens)
 
     @property
     def nbytes(self) -> int:

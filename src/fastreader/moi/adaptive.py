@@ -18,7 +18,7 @@ from fastreader.permutations import Design, pruned, random
 if TYPE_CHECKING:
     from fastreader.moi.planning import Plan
     from fastreader.prompts import Template
-    from fastreader.reader import Reader
+    from fastreader.session import Scorer
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Stop:
 
 
 def run(
-    reader: Reader,
+    reader: Scorer,
     planned: Plan,
     *,
     template: Template | None,

@@ -16,7 +16,7 @@ from fastreader.tree import TreeStats
 
 if TYPE_CHECKING:
     from fastreader.prompts import Template
-    from fastreader.reader import Reader
+    from fastreader.session import Scorer
 
 MEASURES = ("nats", "em", "contained", "f1")
 
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def outcomes(
-    reader: Reader,
+    reader: Scorer,
     example: Example,
     orders: Sequence[Sequence[int]],
     *,

@@ -20,7 +20,7 @@ from fastreader.permutations import Design, Spec, pruned, resolve, variable_leng
 
 if TYPE_CHECKING:
     from fastreader.prompts import Template
-    from fastreader.reader import Reader
+    from fastreader.session import Scorer
 
 PassageLike = Passage | str
 
@@ -48,7 +48,7 @@ class Plan:
 
 
 def plan(
-    reader: Reader,
+    reader: Scorer,
     question: str | Example,
     passages: Sequence[PassageLike] | None = None,
     bias: PositionBias | None = None,

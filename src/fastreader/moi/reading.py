@@ -15,10 +15,11 @@ from fastreader.tree import TreeStats
 if TYPE_CHECKING:
     from fastreader.prompts import PromptPieces, Template
     from fastreader.reader import Reader
+    from fastreader.session import Scorer
 
 
 def reading_prompts(
-    reader: Reader,
+    reader: Scorer,
     question: str,
     passages: Sequence[Passage],
     orders: Iterable[Sequence[int]],

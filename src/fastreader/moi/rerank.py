@@ -17,11 +17,11 @@ from fastreader.permutations import Spec
 
 if TYPE_CHECKING:
     from fastreader.prompts import Template
-    from fastreader.reader import Reader
+    from fastreader.session import Scorer
 
 
 def rerank(
-    reader: Reader,
+    reader: Scorer,
     question: str | Example,
     passages: Sequence[PassageLike] | None = None,
     bias: PositionBias | None = None,

@@ -12,12 +12,12 @@ from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages
 
 if TYPE_CHECKING:
     from fastreader.prompts import Template
-    from fastreader.reader import Reader
     from fastreader.scores import PermutationScores
+    from fastreader.session import Scorer
 
 
 def qg(
-    reader: Reader,
+    reader: Scorer,
     question: str,
     passages: Sequence[Passage],
     *,
@@ -30,7 +30,7 @@ def qg(
 
 
 def bayes_saliency(
-    reader: Reader,
+    reader: Scorer,
     question: str,
     passages: Sequence[Passage],
     *,
@@ -47,7 +47,7 @@ def bayes_saliency(
 
 
 def long_llm_lingua(
-    reader: Reader,
+    reader: Scorer,
     question: str,
     passages: Sequence[Passage],
     *,
@@ -74,7 +74,7 @@ def printed_score(token_logprobs: Sequence[float]) -> float:
 
 
 def _alone(
-    reader: Reader,
+    reader: Scorer,
     question: str,
     passages: Sequence[Passage],
     template: Template | None,

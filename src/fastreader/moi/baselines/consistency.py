@@ -20,7 +20,7 @@ from fastreader.tree import TreeStats
 if TYPE_CHECKING:
     from fastreader.prompts import Template
     from fastreader.protocol import ReaderProtocol
-    from fastreader.reader import Reader
+    from fastreader.session import Scorer
 
 AGGREGATES = ("kemeny", "borda")
 
@@ -56,10 +56,10 @@ def permutation_self_consistency(
     if aggregate not in AGGREGATES:
         raise InputError(f"aggregate: expected one of {', '.join(AGGREGATES)}, got {aggregate!r}")
     n = check_passages(passages)
-    shuffles = _shuffles(n, count, seed)
-    parsed, stats = rank_lists(reader, question, passages, shuffles, prompt, max_new_tokens, max_tokens)
-    rankings = [[order[i] for i in p.named] for order, p in zip(shuffles, parsed, strict=True)]
-    details = {"shuffles": len(shuffles), "named": sum(len(r) for r in rankings), "asked": n * len(shuffles)}
+    drawn = shuffles(n, count, seed)
+    parsed, stats = rank_lists(reader, question, passages, drawn, prompt, max_new_tokens, max_tokens)
+    rankings = [[order[i] for i in p.named] for order, p in zip(drawn, parsed, strict=True)]
+    details = {"shuffles": len(drawn), "named": sum(len(r) for r in rankings), "asked": n * len(drawn)}
     name = "permutation-self-consistency"
     if aggregate == "borda":
         return by_score(name, borda(rankings, n), stats, details)
@@ -91,7 +91,7 @@ class Vote:
 
 
 def self_consistency(
-    reader: Reader,
+    reader: Scorer,
     question: str,
     passages: Sequence[Passage],
     *,
@@ -115,7 +115,7 @@ def self_consistency(
     """
     from fastreader.moi.reading import reading_prompts
 
-    orders = _shuffles(check_passages(passages), count, seed)
+    orders = shuffles(check_passages(passages), count, seed)
     prompts = reading_prompts(reader, question, passages, orders, template)
     results = reader.generate(prompts, max_new_tokens=max_new_tokens, max_tokens=max_tokens)
     answers = [texts[0].text.strip() for texts in results]
@@ -137,7 +137,8 @@ def majority(answers: Sequence[str]) -> tuple[str, float]:
     return next(a for a in answers if normalise(a) == winner), votes / len(answers)
 
 
-def _shuffles(n: int, count: int, seed: int) -> list[list[int]]:
+def shuffles(n: int, count: int, seed: int) -> list[list[int]]:
+    """The random orders that both kinds of self-consistency read: distinct, N! where that is fewer than `count`."""
     if count < 1:
         raise InputError(f"count: expected at least 1, got {count}")
     rows = permutations.random(n, min(count, math.factorial(n)), seed).permutations
