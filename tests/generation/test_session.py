@@ -6,8 +6,10 @@ import torch
 from families import LONGROPE, tiny
 from support import byte_tokenizer
 
-from fastreader import Reader
+from fastreader import Example, Passage, Reader, permutation_cost, score_permutations
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, OutOfBudgetError
+from fastreader.moi import rerank
+from fastreader.moi.reading import reading_prompts
 from fastreader.protocol import ReaderProtocol
 
 RNG = np.random.default_rng(11)
@@ -94,6 +96,28 @@ def test_a_session_that_grows_reads_only_what_is_new(family):
     assert got.stats.reused == again.stats.reused == len(PREFIX) - 1
     with pytest.raises(FastreaderError, match="closed"):
         kept.extend([9])
+
+
+def test_permutations_are_scored_after_what_is_kept(tiny_reader):
+    """The orders that were read for an answer are not read again to score candidates; many examples alike."""
+    passages = ["The sky is blue.", "Grass is green.", "Roses are red."]
+    example = Example("Which colour is the sky?", [Passage(p) for p in passages], candidates=["blue", "a deep red"])
+    orders = [[0, 1, 2], [2, 0, 1]]
+    plain = score_permutations(tiny_reader, example, permutations=orders, alone=True)
+    prompts = reading_prompts(tiny_reader, example.question, example.passages, orders)
+    with tiny_reader.session(*prompts) as kept:
+        assert permutation_cost(kept, example, permutations=orders, alone=True) == plain.stats
+        got = score_permutations(kept, example, permutations=orders, alone=True)
+        (many,) = score_permutations(kept, [example], permutations=orders, alone=True)
+        ranked = rerank(kept, example)
+    for scores in (got, many):
+        assert scores.loglik == pytest.approx(plain.loglik, abs=1e-4)
+        assert scores.question_loglik == pytest.approx(plain.question_loglik, abs=1e-4)
+        assert scores.alone_loglik == pytest.approx(plain.alone_loglik, abs=1e-4)
+        assert scores.stats.reused > sum(len(p) for p in passages)
+        assert scores.stats.computed == plain.stats.computed - scores.stats.reused
+        assert scores.reader == plain.reader
+    assert [p.index for p in ranked.passages] == [p.index for p in rerank(tiny_reader, example).passages]
 
 
 def test_pieces_are_what_prompts_start_with(tiny_reader):

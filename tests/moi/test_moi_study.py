@@ -22,8 +22,8 @@ from moi_signflip import sign_flip  # noqa: E402
 from scipy.stats import ttest_1samp  # noqa: E402
 
 import fastreader as fr  # noqa: E402
-from fastreader.moi import PositionBias, calibrate, probe  # noqa: E402
-from fastreader.moi.baselines import METHODS  # noqa: E402
+from fastreader.moi import PositionBias, calibrate, probe, rerank  # noqa: E402
+from fastreader.moi.baselines import METHODS, self_consistency  # noqa: E402
 from fastreader.statistics import holm, paired_bootstrap  # noqa: E402
 
 
@@ -115,14 +115,15 @@ def test_what_methods_share_is_run_once(study, monkeypatch):
     bias = PositionBias.load(folder / "run" / "bias-fold0.json")
     expected = METHODS["qg-matched"](reader, example.question, example.passages, bias=bias)
     calls = []
+    session = reader.session([5])
     for name in ("score", "loglikelihood", "generate"):
-        real = getattr(reader, name)
-        monkeypatch.setattr(reader, name, lambda *a, real=real, name=name, **k: calls.append(name) or real(*a, **k))
+        real = getattr(session, name)
+        monkeypatch.setattr(session, name, lambda *a, real=real, name=name, **k: calls.append(name) or real(*a, **k))
 
     def orders(*names):
         calls.clear()
         scored = fr.PermutationScores.from_dict(scores)
-        return all_orders(reader, fr.Template(), example, scored, bias, list(names), 0, {"max_tokens": 500})
+        return all_orders(session, fr.Template(), example, scored, bias, list(names), 0, {"max_tokens": 500})
 
     found = orders("qg", "qg-matched")
     assert not calls
@@ -130,6 +131,30 @@ def test_what_methods_share_is_run_once(study, monkeypatch):
     assert (found["qg"]["computed"], found["qg"]["given"]) == (expected.stats.computed, expected.stats.given)
     orders("pairwise", "pairwise-matched", "rankgpt", "rankgpt-matched", "bayes-saliency-matched", "bayes-saliency")
     assert sorted(calls) == ["generate", "loglikelihood", "score"]
+
+
+def test_each_method_has_the_tokens_that_it_takes_by_itself(study):
+    """What the study's session holds of a question does not make a method cheaper, or its order another."""
+    folder = study[0]
+    examples = fr.load_examples(folder / "data.jsonl")
+    reader = fr.Reader.load(folder / "model")
+    for row in rows_of(folder)[:2]:
+        i = int(row["id"])
+        example = replace(examples[i], candidates=[])
+        bias = PositionBias.load(folder / "run" / f"bias-fold{row['fold']}.json")
+        settings = {"bias": bias, "seed": i, "count": 2}
+        for name in ("bayes-saliency", "bayes-saliency-plus", "pairwise", "rankgpt", "permutation-self-consistency"):
+            found = METHODS[name](reader, example.question, example.passages, **settings)
+            recorded = row["methods"][name]
+            assert recorded["order"] == found.order
+            assert (recorded["computed"], recorded["given"]) == (found.stats.computed, found.stats.given)
+        ranked = rerank(reader, example, bias=bias, seed=i)
+        recorded = row["methods"]["moi-calibrated"]
+        assert recorded["order"] == [p.index for p in ranked.passages]
+        assert (recorded["computed"], recorded["given"]) == (ranked.cost.computed, ranked.cost.given)
+        vote = self_consistency(reader, example.question, example.passages, count=3, seed=i, max_new_tokens=4)
+        assert row["self_consistency"] == json.loads(json.dumps(vote.to_dict()))
+        assert row["session"]["reused"] + row["read"]["reused"] > 0
 
 
 def test_a_primary_contrast_that_is_lost_is_told(study, tmp_path, capsys):
