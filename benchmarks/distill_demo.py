@@ -103,9 +103,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--direction", default="forward")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--rank", type=int, default=8)
-    parser.add_argument(
-        "--dropout", type=float, default=0.0, help="of LoRA; drawing it on a CPU takes long"
-    )
+    parser.add_argument("--dropout", type=float, default=0.0, help="of LoRA; drawing it on a CPU takes long")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--dtype", default="bfloat16", help="of the student's frozen weights")
     parser.add_argument("--seed", type=int, default=0)

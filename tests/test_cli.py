@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 from support import byte_tokenizer, tiny_llama
 
-from fastreader import PermutationScores, Reader, cli, scoring
+from fastreader import PermutationScores, Reader, __version__, cli, scoring
 from fastreader.jsonl import iter_results
 from fastreader.report.tables import UNLIMITED, scores_table
 from fastreader.tree import TreeStats
@@ -400,3 +400,13 @@ def test_reading_and_ordering_import_no_torch():
         "assert not {'torch', 'transformers', 'triton'} & set(sys.modules), 'heavy import'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ})
+
+
+def test_it_runs_as_a_module(tmp_path):
+    command = [sys.executable, "-m", "fastreader"]
+    shown = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout == f"fastreader {__version__}\n"
+    failed = subprocess.run([*command, "score", str(tmp_path / "none.jsonl")], capture_output=True, text=True)
+    assert failed.returncode == 2
+    assert "none.jsonl" in failed.stderr
+    assert "Traceback" not in failed.stderr

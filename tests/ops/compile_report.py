@@ -26,7 +26,8 @@ from triton.knobs import nvidia
 from fastreader.ops.linear_logprob import triton as logprob
 from fastreader.ops.merge_state import triton as merge
 from fastreader.ops.tokens import triton as tokens
-from fastreader.ops.tree_attention import triton as attention
+from fastreader.ops.tree_attention import triton_config as attention
+from fastreader.ops.tree_attention.triton_kernel import tree_attention_kernel
 from fastreader.ops.triton_support import TARGETS
 
 SHARED_LIMIT = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes a program
@@ -128,7 +129,7 @@ def attention_case(
     name = f"attention-{size}{'-decode' if decode else ''}{'-variant' if variant else ''}"
     return Case(
         name,
-        attention.tree_attention_kernel,
+        tree_attention_kernel,
         target,
         dtype,
         True,

@@ -22,7 +22,8 @@ SMALL = (32, 16, 4, 2)  # blocks small enough that a hundred tokens take many
 
 
 def check(inputs: Inputs, block: tuple[int, int, int, int] | None = SMALL, splits: int | None = None) -> None:
-    from fastreader.ops.tree_attention.triton import Config, tree_attention_triton
+    from fastreader.ops.tree_attention.triton import tree_attention_triton
+    from fastreader.ops.tree_attention.triton_config import Config
 
     config = None if block is None else Config(*block)
     out, lse = tree_attention_triton(*inputs.arguments(), inputs.plan(), True, config=config, splits=splits)
@@ -118,7 +119,8 @@ def test_strided_inputs() -> None:
 
 def test_another_tree_changes_nothing() -> None:
     """A query's result is bit for bit the same whatever the keys it cannot see hold."""
-    from fastreader.ops.tree_attention.triton import Config, tree_attention_triton
+    from fastreader.ops.tree_attention.triton import tree_attention_triton
+    from fastreader.ops.tree_attention.triton_config import Config
 
     inputs = attention_inputs(*forest([0] * 50 + [99] + [0] * 49), dtype=torch.float32, size=32)
     other = replace(inputs, key=inputs.key.clone(), value=inputs.value.clone())
@@ -187,7 +189,8 @@ def test_what_it_cannot_take_is_refused() -> None:
 
 @pytest.mark.parametrize("window", [None, 9])
 def test_opcheck(window: int | None) -> None:
-    from fastreader.ops.tree_attention.triton import Config, device_schedule
+    from fastreader.ops.tree_attention.triton_config import Config
+    from fastreader.ops.tree_attention.triton_schedule import device_schedule
 
     inputs = attention_inputs(*random_forest(1, 40), dtype=torch.float32, heads=(3, 1), size=16)
     tables = device_schedule(inputs.plan().schedule(window, 8, 16), torch.device("cpu"))

@@ -69,7 +69,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 
 def launch_attention(length: int, size: int, *, decode: bool = False, window: int | None = None) -> None:
-    from fastreader.ops.tree_attention.triton import default_config, tree_attention_triton
+    from fastreader.ops.tree_attention.triton import tree_attention_triton
+    from fastreader.ops.tree_attention.triton_config import default_config
 
     until, positions = random_forest(length, length)
     anchor = random_forest(length, 2)[0] % length if decode else None

@@ -1,0 +1,190 @@
+# mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
+"""tree_attention in Triton: online softmax over the key blocks that the schedule gives a tile of queries.
+
+    out_i = sum_j exp(s_ij - lse_i) v_j,    lse_i = log sum_j exp(s_ij),    j <= anchor[i] < until[j]
+
+One program takes a tile of consecutive query tokens and one key head. The query heads of that key head are packed
+as rows (row r is token r // HEADS_PACKED, head r % HEADS_PACKED), so its keys are read once for all of them. The
+tile's blocks come in two runs: those that every query sees whole, computed without a mask, then those with one.
+Where there are few tiles (decoding), the runs are split over programs and the partial states merged afterwards.
+
+The softmax is in base 2, scores in units of log 2: exp2(s * log2(e)) is one instruction, exp(s) two. Sums, maxima
+and the accumulator are float32. No length is a constexpr or specialised on, so another tree compiles nothing.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _scores(b_q, b_k, scale, softcap, SOFTCAP: tl.constexpr):
+    """Scores in nats without their scale [M, N]; with a soft cap the scale and the cap are applied."""
+    b_s = tl.dot(b_q, b_k, input_precision="ieee")  # [M, N]
+    if SOFTCAP:
+        # tanh by one exponential of a negative number: no overflow on either side.
+        b_e = tl.exp2(tl.abs(b_s) * (-2.0 * 1.4426950408889634 * scale / softcap))  # [M, N]
+        b_tanh = (1.0 - b_e) / (1.0 + b_e)
+        b_s = softcap * tl.where(b_s < 0, -b_tanh, b_tanh)
+    return b_s
+
+
+@triton.jit
+def _load_tile(ptr, start, stride_token, o_tile, m_tile, ALL: tl.constexpr):
+    """The tile at offsets o_tile from token `start`, masked unless ALL of it is there.
+
+    Only the tile's own address has 64 bits; the offsets inside fit 32, which saves registers.
+    """
+    p_tile = ptr + start.to(tl.int64) * stride_token + o_tile
+    if ALL:
+        return tl.load(p_tile)
+    return tl.load(p_tile, mask=m_tile, other=0.0)
+
+
+@triton.jit
+def _online_softmax(b_s, b_v, b_acc, b_max_log2, b_sum, scale_log2, GUARD: tl.constexpr):
+    """Fold the scores [M, N] and values [N, Dv] of one block into the running state of each row."""
+    b_new_log2 = tl.maximum(b_max_log2, tl.max(b_s, 1) * scale_log2)  # [M]
+    b_base_log2 = b_new_log2
+    if GUARD:  # a row that has seen nothing yet: exp2(-inf - 0) is 0, exp2(-inf - -inf) would be NaN
+        b_base_log2 = tl.where(b_new_log2 == float("-inf"), 0.0, b_new_log2)
+    b_p = tl.exp2(b_s * scale_log2 - b_base_log2[:, None])  # [M, N]
+    b_shrink = tl.exp2(b_max_log2 - b_base_log2)  # [M]
+    b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
+    b_acc = tl.dot(b_p.to(b_v.dtype), b_v, b_acc * b_shrink[:, None], input_precision="ieee")  # [M, Dv]
+    return b_acc, b_new_log2, b_sum
+
+
+@triton.jit(
+    do_not_specialize=["tokens", "splits", "window"],
+    do_not_specialize_on_alignment=["until_ptr", "anchor_ptr", "query_position_ptr", "key_position_ptr"],
+)
+def tree_attention_kernel(
+    query_ptr,  # [Tq, Hq, D]
+    key_ptr,  # [Tk, Hk, D]
+    value_ptr,  # [Tk, Hk, Dv]
+    out_ptr,  # [S, Tq, Hq, Dv]
+    lse_ptr,  # [S, Tq, Hq] or None
+    until_ptr,  # [Tk]
+    anchor_ptr,  # [Tq]
+    query_position_ptr,  # [Tq] or None
+    key_position_ptr,  # [Tk] or None
+    tile_ptr,  # int32 [tiles, 5]: first token, end token, first block, first masked block, end block
+    block_start_ptr,  # int32 [blocks + 1]
+    block_stop_ptr,  # int32 [blocks + 1]
+    tokens,
+    splits,
+    heads_a_key,
+    scale,
+    scale_log2,
+    softcap,
+    window,
+    stride_query_token,
+    stride_query_head,
+    stride_query_size,
+    stride_key_token,
+    stride_key_head,
+    stride_key_size,
+    stride_value_token,
+    stride_value_head,
+    stride_value_size,
+    stride_out_token,
+    stride_out_head,
+    stride_lse_token,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    HEADS_PACKED: tl.constexpr,
+    HEAD_CHUNKS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    UPCAST: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+):
+    """Program (tile, key head x chunk of its query heads, split of the tile's blocks)."""
+    tile = tl.program_id(0).to(tl.int64)
+    key_head = (tl.program_id(1) // HEAD_CHUNKS).to(tl.int64)
+    chunk = tl.program_id(1) % HEAD_CHUNKS
+    split = tl.program_id(2)
+    token_first = tl.load(tile_ptr + tile * 5)
+    token_end = tl.load(tile_ptr + tile * 5 + 1)
+    block_first = tl.load(tile_ptr + tile * 5 + 2)
+    block_masked = tl.load(tile_ptr + tile * 5 + 3)
+    block_end = tl.load(tile_ptr + tile * 5 + 4)
+    share = tl.cdiv(block_end - block_first, splits)
+    block_first = tl.minimum(block_first + split * share, block_end)
+    block_end = tl.minimum(block_first + share, block_end)
+    block_masked = tl.minimum(tl.maximum(block_masked, block_first), block_end)
+
+    o_m = tl.arange(0, BLOCK_M)  # [M]
+    o_n = tl.arange(0, BLOCK_N)  # [N]
+    o_d = tl.arange(0, BLOCK_D)  # [D]
+    o_dv = tl.arange(0, BLOCK_DV)  # [Dv]
+    o_token = o_m // HEADS_PACKED  # [M], from the tile's first
+    o_group = chunk * HEADS_PACKED + o_m % HEADS_PACKED  # [M], from the key head's first
+    m_m = (o_token < token_end - token_first) & (o_group < heads_a_key)  # [M]
+    m_d = o_d < D  # [D]
+    m_dv = o_dv < DV  # [Dv]
+
+    query_ptr += token_first.to(tl.int64) * stride_query_token + key_head * heads_a_key * stride_query_head
+    o_query = (o_token * stride_query_token + o_group * stride_query_head)[:, None] + o_d[None, :] * stride_query_size
+    b_q = tl.load(query_ptr + o_query, mask=m_m[:, None] & m_d[None, :], other=0.0)  # [M, D]
+    b_anchor = tl.load(anchor_ptr + token_first + o_token, mask=m_m, other=-1).to(tl.int32)  # [M]
+    if WINDOW:
+        b_oldest = tl.load(query_position_ptr + token_first + o_token, mask=m_m, other=0) - window  # [M]
+    if UPCAST:
+        b_q = b_q.to(tl.float32)
+    key_ptr += key_head * stride_key_head
+    value_ptr += key_head * stride_value_head
+    o_k = o_n[None, :] * stride_key_token + o_d[:, None] * stride_key_size  # [D, N]
+    o_v = o_n[:, None] * stride_value_token + o_dv[None, :] * stride_value_size  # [N, Dv]
+
+    b_max_log2 = tl.full([BLOCK_M], float("-inf"), tl.float32)  # [M]
+    b_sum = tl.zeros([BLOCK_M], tl.float32)  # [M]
+    b_acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)  # [M, Dv]
+
+    # The start of the next block is fetched one iteration ahead of the loads whose addresses need it.
+    next_start = tl.load(block_start_ptr + block_first)
+    for block in range(block_first, block_masked):
+        start = next_start
+        next_start = tl.load(block_start_ptr + block + 1)
+        b_k = _load_tile(key_ptr, start, stride_key_token, o_k, m_d[:, None], D == BLOCK_D)  # [D, N]
+        b_v = _load_tile(value_ptr, start, stride_value_token, o_v, m_dv[None, :], DV == BLOCK_DV)  # [N, Dv]
+        if UPCAST:
+            b_k, b_v = b_k.to(tl.float32), b_v.to(tl.float32)
+        b_s = _scores(b_q, b_k, scale, softcap, SOFTCAP)  # [M, N]
+        b_acc, b_max_log2, b_sum = _online_softmax(b_s, b_v, b_acc, b_max_log2, b_sum, scale_log2, False)
+
+    next_start = tl.load(block_start_ptr + block_masked)
+    for block in range(block_masked, block_end):
+        start = next_start
+        next_start = tl.load(block_start_ptr + block + 1)
+        m_n = o_n < tl.load(block_stop_ptr + block) - start  # [N]
+        m_k = m_n[None, :] & m_d[:, None]  # [D, N]
+        b_k = _load_tile(key_ptr, start, stride_key_token, o_k, m_k, False)  # [D, N]
+        m_v = m_n[:, None] & m_dv[None, :]  # [N, Dv]
+        b_v = _load_tile(value_ptr, start, stride_value_token, o_v, m_v, False)  # [N, Dv]
+        o_key = start + o_n  # [N]
+        b_until = tl.load(until_ptr + o_key, mask=m_n, other=0)  # [N]; a key past the block's end expires at 0
+        m_mn = (o_key[None, :] <= b_anchor[:, None]) & (b_anchor[:, None] < b_until[None, :])  # [M, N]
+        if WINDOW:
+            b_key_position = tl.load(key_position_ptr + o_key, mask=m_n, other=0)  # [N]
+            m_mn = m_mn & (b_key_position[None, :] > b_oldest[:, None])
+        if UPCAST:
+            b_k, b_v = b_k.to(tl.float32), b_v.to(tl.float32)
+        b_s = tl.where(m_mn, _scores(b_q, b_k, scale, softcap, SOFTCAP), float("-inf"))  # [M, N]
+        b_acc, b_max_log2, b_sum = _online_softmax(b_s, b_v, b_acc, b_max_log2, b_sum, scale_log2, True)
+
+    m_empty = b_sum == 0.0  # [M]
+    b_out = b_acc / tl.where(m_empty, 1.0, b_sum)[:, None]  # [M, Dv]
+    row = split * tokens.to(tl.int64) + token_first  # of the parts, laid end to end
+    out_ptr += row * stride_out_token + key_head * heads_a_key * stride_out_head
+    o_out = (o_token * stride_out_token + o_group * stride_out_head)[:, None] + o_dv[None, :]  # [M, Dv]
+    tl.store(out_ptr + o_out, b_out.to(out_ptr.dtype.element_ty), mask=m_m[:, None] & m_dv[None, :])
+    if lse_ptr is not None:
+        b_lse = (b_max_log2 + tl.log2(b_sum)) * 0.6931471805599453  # [M], nats; -inf where nothing was seen
+        lse_ptr += row * stride_lse_token + key_head * heads_a_key
+        tl.store(lse_ptr + o_token * stride_lse_token + o_group, b_lse, mask=m_m)
