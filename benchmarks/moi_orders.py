@@ -1,6 +1,7 @@
 """The orders of one question by every method of the MoI study, with the tokens that finding each took.
 
-What several methods read is read once (`Reader.session`); tokens are those each method computes by itself.
+Methods that read the question's prompts find them in a session (`Reader.session`); tokens are those that each method
+computes by itself under the same budget.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ REVERSED = " (reversed)"
 
 
 def by_itself(stats: TreeStats) -> TreeStats:
-    """What a call in a session would have computed without it."""
+    """What a call in a session would have computed without it, split into the same passes."""
     return replace(stats, computed=stats.computed + stats.reused, reused=0)
 
 
@@ -120,7 +121,7 @@ class _Question:
 
     def run(self, name: str) -> Ordering:
         settings = {"bias": self.bias, "seed": self.seed, "template": self.template, **self.options}
-        # Its steps go on from each other, which a session of its own counts.
+        # What its own session keeps between the steps is its merit, and stays out of the tokens.
         reader = self.session.reader if name == "bayes-saliency-plus" else self.session
         found = METHODS[name](reader, self.example.question, self.example.passages, **settings)
         return found if reader is not self.session else replace(found, stats=by_itself(found.stats))
@@ -168,9 +169,10 @@ class _Question:
                 max_passages=10**6,
                 max_tokens=self.max_tokens,
             )
-        assert self.cyclic.utilities is not None and self.cyclic.observations is not None
-        cost = self.cost(self.cyclic.observations.permutations, alone=True)
-        return {**_row(self.cyclic.utilities, order), "computed": cost.computed, "given": cost.given}
+        assert self.cyclic.utilities is not None
+        cost = self.cyclic.cost
+        row = _row(self.cyclic.utilities, order)
+        return {**row, "computed": cost.computed + cost.reused, "given": cost.given}
 
     def joint(self, kind: str, order: str) -> Row:
         """The paper's solve on the 3N random orderings."""

@@ -5,10 +5,11 @@
 
 For each question: 3N random orderings are scored; every method orders the passages with a calibration that has not
 seen the question (cross-fitted in folds by gold passage; its sign is checked on gold passages of the same questions,
-moved through the places); all methods' orders are then read in one packed pass and answered in one call. Rows are
-appended as they come, so a stopped run continues. The primary contrast is fixed beforehand and part of every row's
-settings: moi-calibrated (matched order) against qg-matched, in nats of the right answers (log-sum-exp over the
-aliases). With --jobs, questions are done in so many processes; the rows then come in the order they are ready.
+moved through the places); all methods' orders are then read and answered. A session keeps the question's prompts, so
+that what methods share is read once. Rows are appended as they come, so a stopped run continues. The primary contrast
+is fixed beforehand and part of every row's settings: moi-calibrated (matched order) against qg-matched, in nats of the
+right answers (log-sum-exp over the aliases). With --jobs, questions are done in so many processes; the rows then come
+in the order they are ready.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from moi_orders import BASELINES, MOI, all_orders, by_itself
 from moi_report import write_report
 
 from fastreader import Example, PermutationScores, Reader, Template, load_examples, score_permutations
-from fastreader.errors import InputError
+from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.identity import guarding
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.moi import PositionBias, calibrate, probe
@@ -80,6 +81,8 @@ def parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.jobs < 1:
         parser.error(f"--jobs: expected at least 1, got {arguments.jobs}")
+    if not set(arguments.methods) - {ANSWERS}:
+        parser.error(f"--methods: expected one that orders passages beside {ANSWERS}")
     if arguments.cross_encoder:
         arguments.methods += ["cross-encoder", "cross-encoder-matched"]
     return arguments
@@ -234,7 +237,8 @@ class Study:
         started, a, example = time.perf_counter(), self.arguments, self.examples[i]
         scores, bias = PermutationScores.from_dict(observed), PositionBias.from_dict(measured)
         voted = shuffles(len(example.passages), a.samples, a.seed + i) if ANSWERS in a.methods else []
-        with self.reader.session(*self.prompts(example, [range(len(example.passages)), *voted])) as session:
+        with Session(self.reader) as session:
+            notes = self.keep(session, example, [range(len(example.passages)), *voted])
             vote = self.vote(session, i, example) if voted else None
             answered = time.perf_counter()
             options = {"count": a.shuffles, "model": a.cross_encoder, "max_tokens": a.max_tokens}
@@ -242,7 +246,7 @@ class Study:
             methods = all_orders(session, self.template, example, scores, bias, names, a.seed + i, options)
             found = time.perf_counter()
             orders = {name: row["order"] for name, row in methods.items() if "order" in row}
-            session.extend(*self.prompts(example, orders.values()))
+            notes += self.keep(session, example, orders.values())
             results, stats = outcomes(
                 session,
                 example,
@@ -252,7 +256,7 @@ class Study:
                 max_tokens=a.max_tokens,
             )
             ended = time.perf_counter()
-            read = {"computed": session.stats.computed, "reused": session.stats.reused}
+            kept = {"computed": session.stats.computed, "reused": session.stats.reused, "notes": notes}
         for name, outcome in zip(orders, results, strict=True):
             methods[name]["outcome"] = outcome.to_dict()
         nats = np.logaddexp.reduce(scores.loglik, axis=1)
@@ -269,7 +273,7 @@ class Study:
             "methods": methods,
             "random_mean": float(nats.mean()),
             "read": {**asdict(stats), "orders": len({*map(tuple, orders.values())})},
-            "session": read,
+            "session": kept,
             "seconds": {
                 "answers": round(answered - started, 3),
                 "orders": round(found - answered, 3),
@@ -278,9 +282,14 @@ class Study:
         }
         return row if vote is None else {**row, "self_consistency": vote}
 
-    def prompts(self, example: Example, orders: Iterable[Sequence[int]]) -> list[list[int]]:
-        """What the reader is asked after the passages in each order."""
-        return reading_prompts(self.reader, example.question, example.passages, orders, self.template)
+    def keep(self, session: Session, example: Example, orders: Iterable[Sequence[int]]) -> list[str]:
+        """Read the prompts of these orders for all that follows; why not, where memory does not hold them."""
+        prompts = reading_prompts(self.reader, example.question, example.passages, orders, self.template)
+        try:
+            session.extend(*prompts, max_tokens=self.arguments.max_tokens)
+        except OutOfBudgetError as error:
+            return [str(error)]
+        return []
 
     def vote(self, session: Session, i: int, example: Example) -> dict[str, Any]:
         """The majority's answer over random orders; its tokens are those it computes by itself."""

@@ -229,10 +229,12 @@ class Reader(PromptWriter):
         system: str | None = None,
         chat: bool | None = None,
         chat_options: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
     ) -> Session:
         """Read prefixes once and keep their keys and values, so that later calls compute only what follows them.
 
-        The session is a reader itself, with the same numbers up to rounding; `Session.extend` reads more prefixes::
+        The session is a `ReaderProtocol` itself, with the same numbers up to rounding; `score_permutations` and
+        `moi.rerank` take one too, and `Session.extend` reads more prefixes::
 
             with reader.session([instruction, passages]) as kept:
                 answers = kept.generate([kept.prompt([instruction, passages, q]) for q in questions])
@@ -242,13 +244,14 @@ class Reader(PromptWriter):
                 pieces share), token ids, or a text.
             max_bytes: memory the kept keys and values may take; by default half of what is free now.
             system, chat, chat_options: as for `prompt`; for prefixes given in pieces.
+            max_tokens: of the prefixes, computed in one pass at most; as for `loglikelihood`.
 
         Raises:
             InputError, ContextOverflowError: as `prompt` and `generate`.
             OutOfBudgetError: the prefixes take more than `max_bytes`.
         """
         kept = Session(self, max_bytes)
-        kept.extend(*prefixes, system=system, chat=chat, chat_options=chat_options)
+        kept.extend(*prefixes, system=system, chat=chat, chat_options=chat_options, max_tokens=max_tokens)
         return kept
 
     def plan(

@@ -55,7 +55,8 @@ class PermutationScores:
         design: name of the permutations.
         dropped_passages: indices left out because the prompt was too long, by on_overflow="drop_passages".
         truncated_tokens: tokens cut off each passage, by on_overflow="truncate"; passages left whole are absent.
-        stats: tokens given and computed; of an example packed with others, as if it had run alone.
+        stats: tokens given and computed; of an example packed with others, as if it had run alone and
+            without a session.
         seconds: wall clock of the passes; shared by the examples that were packed together.
         reader: what scored them: name, device, dtype, precision.
         id: the example's identifier.

@@ -15,13 +15,13 @@ from fastreader.reader import Reader
 from fastreader.scores import PermutationScores
 from fastreader.scoring_jobs import Options, PassageLike, as_example, prepare
 from fastreader.scoring_runs import OnError, results_of, score_many
-from fastreader.session import Scorer, Session
+from fastreader.session import Session
 from fastreader.tree import TreeStats
 
 
 @overload
 def score_permutations(
-    reader: Scorer | str | os.PathLike[str],
+    reader: Reader | Session | str | os.PathLike[str],
     question: str | Example,
     passages: Sequence[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
@@ -44,7 +44,7 @@ def score_permutations(
 
 @overload
 def score_permutations(
-    reader: Scorer | str | os.PathLike[str],
+    reader: Reader | Session | str | os.PathLike[str],
     question: Iterable[Example],
     passages: None = None,
     candidates: Sequence[str] | None = None,
@@ -66,7 +66,7 @@ def score_permutations(
 
 
 def score_permutations(
-    reader: Scorer | str | os.PathLike[str],
+    reader: Reader | Session | str | os.PathLike[str],
     question: str | Example | Iterable[Example],
     passages: Sequence[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
@@ -145,7 +145,7 @@ def score_permutations(
 
 
 def permutation_cost(
-    reader: Scorer | str | os.PathLike[str],
+    reader: Reader | Session | str | os.PathLike[str],
     question: str | Example,
     passages: Sequence[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
@@ -181,5 +181,5 @@ def permutation_cost(
     return prepare(opened, as_example(question, passages, candidates), options, max_tokens, "the question").stats
 
 
-def _opened(reader: Scorer | str | os.PathLike[str]) -> Scorer:
+def _opened(reader: Reader | Session | str | os.PathLike[str]) -> Reader | Session:
     return reader if isinstance(reader, (Reader, Session)) else Reader.load(reader)

@@ -54,11 +54,12 @@ class Session(WrappedReader):
         system: str | None = None,
         chat: bool | None = None,
         chat_options: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
     ) -> None:
         """Read further prefixes and keep them too; those that begin like kept ones are read from there on.
 
         Args:
-            prefixes, system, chat, chat_options: as for `Reader.session`.
+            prefixes, system, chat, chat_options, max_tokens: as for `Reader.session`.
 
         Raises:
             InputError, ContextOverflowError: as `Reader.session`.
@@ -84,7 +85,7 @@ class Session(WrappedReader):
             raise OutOfBudgetError(
                 f"session: the keys and values of these prefixes take {needed:,} bytes, {self._allowed:,} are allowed"
             )
-        for tree in self.reader.plan([(prefix, ()) for prefix in encoded], new_tokens=2):
+        for tree in self.reader.plan([(prefix, ()) for prefix in encoded], max_tokens, new_tokens=2):
             record, reuse = KeyValues.empty(), kept.reuse(tree)
             with self.reader._lock:
                 model.hidden(tree, reuse=reuse, record=record)

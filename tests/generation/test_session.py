@@ -108,16 +108,31 @@ def test_permutations_are_scored_after_what_is_kept(tiny_reader):
     with tiny_reader.session(*prompts) as kept:
         assert permutation_cost(kept, example, permutations=orders, alone=True) == plain.stats
         got = score_permutations(kept, example, permutations=orders, alone=True)
-        (many,) = score_permutations(kept, [example], permutations=orders, alone=True)
+        two = list(score_permutations(kept, [example, example], permutations=orders, alone=True))
         ranked = rerank(kept, example)
-    for scores in (got, many):
+    for scores in two:
         assert scores.loglik == pytest.approx(plain.loglik, abs=1e-4)
-        assert scores.question_loglik == pytest.approx(plain.question_loglik, abs=1e-4)
-        assert scores.alone_loglik == pytest.approx(plain.alone_loglik, abs=1e-4)
-        assert scores.stats.reused > sum(len(p) for p in passages)
-        assert scores.stats.computed == plain.stats.computed - scores.stats.reused
-        assert scores.reader == plain.reader
-    assert [p.index for p in ranked.passages] == [p.index for p in rerank(tiny_reader, example).passages]
+        assert scores.stats == plain.stats  # as if alone, and without a session
+    assert got.loglik == pytest.approx(plain.loglik, abs=1e-4)
+    assert got.question_loglik == pytest.approx(plain.question_loglik, abs=1e-4)
+    assert got.alone_loglik == pytest.approx(plain.alone_loglik, abs=1e-4)
+    assert got.stats.reused > sum(len(p) for p in passages)
+    assert got.stats.computed == plain.stats.computed - got.stats.reused
+    assert got.reader == plain.reader
+    own = rerank(tiny_reader, example)
+    assert [p.index for p in ranked.passages] == [p.index for p in own.passages]
+    assert ranked.cost.reused > 0
+    assert ranked.cost.computed + ranked.cost.reused == own.cost.computed
+
+
+def test_prefixes_are_read_in_passes_of_max_tokens(tiny_reader, monkeypatch):
+    seen = []
+    whole = tiny_reader.plan
+    monkeypatch.setattr(tiny_reader, "plan", lambda s, m=None, new_tokens=0: seen.append(m) or whole(s, m))
+    with tiny_reader.session(PREFIX, [9] * 20, max_tokens=30) as kept:
+        kept.extend([8] * 4, max_tokens=7)
+        assert kept.stats.computed == 25 + 20 + 4
+    assert seen == [30, 7]
 
 
 def test_pieces_are_what_prompts_start_with(tiny_reader):

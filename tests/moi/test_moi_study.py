@@ -22,8 +22,10 @@ from moi_signflip import sign_flip  # noqa: E402
 from scipy.stats import ttest_1samp  # noqa: E402
 
 import fastreader as fr  # noqa: E402
+from fastreader.errors import OutOfBudgetError  # noqa: E402
 from fastreader.moi import PositionBias, calibrate, probe, rerank  # noqa: E402
 from fastreader.moi.baselines import METHODS, self_consistency  # noqa: E402
+from fastreader.session import Session  # noqa: E402
 from fastreader.statistics import holm, paired_bootstrap  # noqa: E402
 
 
@@ -51,6 +53,7 @@ def study(tmp_path_factory):
             row = {"question": f"where {q}?", "answers": [word, word.lower()], "ctxs": ctxs}
             data.write(json.dumps(row) + "\n")
     arguments = [folder / "data.jsonl", "--passages", 3, "--model", folder / "model", "--folds", 2]
+    arguments += ["--precision", "exact"]  # a session's orders and texts are a reader's to the last one
     arguments += ["--samples", 3, "--shuffles", 2, "--max-new-tokens", 4, "--output", folder / "run", "--questions", 5]
     run(*arguments)
     return folder, arguments
@@ -100,7 +103,7 @@ def test_calibrations_are_checked_on_gold_passages_of_the_same_questions(study):
         assert bias["measured_on"]["probed"] == len([i for i in pool if i in probes])
         assert (bias["contrast_z"] is not None) == (bias["measured_on"]["probed"] >= 2)
     examples = fr.load_examples(study[0] / "data.jsonl")
-    reader = fr.Reader.load(study[0] / "model")
+    reader = fr.Reader.load(study[0] / "model", precision="exact")
     found = probe(reader, [replace(examples[1], candidates=[])], [1])
     assert probes["1"] == pytest.approx(found.effects[0].tolist(), abs=1e-4)
 
@@ -110,12 +113,12 @@ def test_what_methods_share_is_run_once(study, monkeypatch):
     folder = study[0]
     example = fr.load_examples(folder / "data.jsonl")[0]
     example = replace(example, candidates=[])
-    reader = fr.Reader.load(folder / "model")
+    reader = fr.Reader.load(folder / "model", precision="exact")
     scores = {r["id"]: r for r in map(json.loads, (folder / "run" / "observations.jsonl").open())}["0"]
     bias = PositionBias.load(folder / "run" / "bias-fold0.json")
     expected = METHODS["qg-matched"](reader, example.question, example.passages, bias=bias)
     calls = []
-    session = reader.session([5])
+    session = Session(reader)
     for name in ("score", "loglikelihood", "generate"):
         real = getattr(session, name)
         monkeypatch.setattr(session, name, lambda *a, real=real, name=name, **k: calls.append(name) or real(*a, **k))
@@ -137,7 +140,7 @@ def test_each_method_has_the_tokens_that_it_takes_by_itself(study):
     """What the study's session holds of a question does not make a method cheaper, or its order another."""
     folder = study[0]
     examples = fr.load_examples(folder / "data.jsonl")
-    reader = fr.Reader.load(folder / "model")
+    reader = fr.Reader.load(folder / "model", precision="exact")
     for row in rows_of(folder)[:2]:
         i = int(row["id"])
         example = replace(examples[i], candidates=[])
@@ -154,7 +157,30 @@ def test_each_method_has_the_tokens_that_it_takes_by_itself(study):
         assert (recorded["computed"], recorded["given"]) == (ranked.cost.computed, ranked.cost.given)
         vote = self_consistency(reader, example.question, example.passages, count=3, seed=i, max_new_tokens=4)
         assert row["self_consistency"] == json.loads(json.dumps(vote.to_dict()))
-        assert row["session"]["reused"] + row["read"]["reused"] > 0
+        assert row["session"]["reused"] > 0
+        assert row["read"]["reused"] > row["read"]["computed"]
+        assert row["session"]["notes"] == []
+
+
+def test_a_question_that_memory_does_not_hold_is_read_all_the_same(study, tmp_path, monkeypatch):
+    def refuse(self, *prefixes, **settings):
+        raise OutOfBudgetError("session: too much")
+
+    monkeypatch.setattr("fastreader.session.Session.extend", refuse)
+    run(
+        *study[1][: study[1].index("--output")],
+        "--output",
+        tmp_path / "run",
+        "--questions",
+        5,
+        "--methods",
+        "retriever",
+        "qg",
+        "self-consistency",
+    )
+    for row in map(json.loads, (tmp_path / "run" / "readings.jsonl").open()):
+        assert row["session"]["notes"] == ["session: too much"] * 2
+        assert row["read"]["reused"] == 0
 
 
 def test_a_primary_contrast_that_is_lost_is_told(study, tmp_path, capsys):
@@ -253,7 +279,7 @@ def test_contrasts_by_hand():
 def test_the_analyses_run_resume_and_report(study, tmp_path, monkeypatch):
     folder = study[0]
     arguments = [folder / "data.jsonl", "--passages", 3, "--model", folder / "model", "--orders", 6]
-    arguments += ["--output", tmp_path, "--max-new-tokens", 3]
+    arguments += ["--output", tmp_path, "--max-new-tokens", 3, "--precision", "exact"]
 
     def analyse(*more):
         monkeypatch.setattr(sys, "argv", ["moi_analyses.py", *map(str, [*arguments, *more])])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fastreader.prompts import PromptPieces
@@ -20,6 +20,7 @@ class Cost:
         full: tokens of 3N whole orderings (all N! where those are fewer) with the question, each read alone.
         answer: tokens read and written to answer in the order found; 0 where nothing was answered.
         passes: scoring passes.
+        reused: tokens that a session had kept (`Reader.session`); they are not in `computed`.
     """
 
     given: int
@@ -27,6 +28,7 @@ class Cost:
     full: int
     answer: int = 0
     passes: int = 1
+    reused: int = 0
 
     @property
     def share(self) -> float:
@@ -35,7 +37,13 @@ class Cost:
 
     def add(self, stats: TreeStats) -> Cost:
         """With one more scoring pass."""
-        return Cost(self.given + stats.given, self.computed + stats.computed, self.full, self.answer, self.passes + 1)
+        return replace(
+            self,
+            given=self.given + stats.given,
+            computed=self.computed + stats.computed,
+            passes=self.passes + 1,
+            reused=self.reused + stats.reused,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values, `share` included."""

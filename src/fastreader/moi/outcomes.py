@@ -58,7 +58,8 @@ def outcomes(
     All right answers after all orders are scored in one packed pass, all answers are written in one call.
 
     Args:
-        reader: reads.
+        reader: reads; a session of one (`Reader.session`) that holds the orders' prompts (`reading.reading_prompts`)
+            reads each once for both.
         example: the question, its passages and its right answers.
         orders: of the passages.
         template: the prompt's texts.

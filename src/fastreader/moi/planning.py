@@ -63,7 +63,7 @@ def plan(
 ) -> Plan:
     """What `rerank` with these arguments would score, and its cost in tokens, without running it.
 
-    Args and errors as `rerank`.
+    Args and errors as `rerank`; what a session keeps is counted as if it had to be read.
     """
     from fastreader.prompts import Template, encode
     from fastreader.scoring import permutation_cost

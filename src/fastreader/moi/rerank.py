@@ -43,7 +43,7 @@ def rerank(
     descending order and says so.
 
     Args:
-        reader: scores the orderings.
+        reader: scores the orderings; or a session of one (`Reader.session`).
         question: a text, or an `Example` with its passages.
         passages: in the retriever's order.
         bias: a calibration of this reader, template and N; None: that in the cache folder, or shipped.

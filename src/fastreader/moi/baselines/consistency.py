@@ -104,7 +104,7 @@ def self_consistency(
     """Answer greedily after `count` random orders of the passages, all in one call, and take the majority.
 
     Args:
-        reader: writes the answers.
+        reader: writes the answers; or a session of one (`Reader.session`).
         question: its text.
         passages: in the retriever's order.
         count: orders, all distinct; MoI takes 30; N! where that is fewer.

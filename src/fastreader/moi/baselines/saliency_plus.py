@@ -14,12 +14,11 @@ from fastreader.tree import TreeStats
 if TYPE_CHECKING:
     from fastreader.likelihood import SequenceScores
     from fastreader.prompts import PromptPieces, Template
-    from fastreader.reader import Reader
-    from fastreader.session import Session
+    from fastreader.session import Scorer, Session
 
 
 def bayes_saliency_plus(
-    reader: Reader,
+    reader: Scorer,
     question: str,
     passages: Sequence[Passage],
     *,
@@ -30,7 +29,8 @@ def bayes_saliency_plus(
 
     MoI prints p_N in the last factor; it is read as p_k, the passages picked so far. Each step scores all remaining
     passages in one pass; N - 1 steps follow one another, since the last passage is no choice. The passages picked are
-    read once where the reader keeps them (`Reader.session`), and in each step otherwise.
+    read once where the reader keeps them (`Reader.session`; a session given has another opened beside it), and in
+    each step otherwise.
 
     Returns:
         The order of picking. It has no `scores`, since values of different steps do not compare; `details` has the
@@ -62,7 +62,7 @@ def bayes_saliency_plus(
 
 
 def _step(
-    reader: Reader | Session, pieces: PromptPieces, before: list[int], place: int, left: list[int], most: int | None
+    reader: Scorer, pieces: PromptPieces, before: list[int], place: int, left: list[int], most: int | None
 ) -> SequenceScores:
     """log P(q | picked, p) of each passage left, then log P(p | picked) of each: [2 len(left)], nats."""
     added = [pieces.passage(p, place) for p in left]
@@ -79,17 +79,20 @@ class _Beginning:
         notes: why something was read anew in each step.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Scorer) -> None:
+        from fastreader.session import Session
+
         self.notes: list[str] = []
         self._reader = reader
-        self._open: Callable[..., Session] | None = getattr(reader, "session", None)
+        behind = reader.reader if isinstance(reader, Session) else reader
+        self._open: Callable[..., Session] | None = getattr(behind, "session", None)
         self._session: Session | None = None
 
     @property
     def stats(self) -> TreeStats:
         return NOTHING_READ if self._session is None else replace(NOTHING_READ, computed=self._session.stats.computed)
 
-    def after(self, before: list[int]) -> Reader | Session:
+    def after(self, before: list[int]) -> Scorer:
         """What scores sequences that begin with `before`, which begins as the one before did."""
         if self._open is not None and not self.notes:
             try:
