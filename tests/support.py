@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -77,3 +78,10 @@ def random_sequences(rng: np.random.Generator, vocabulary: int, count: int = 12,
         more = rng.integers(0, vocabulary, rng.integers(0, longest - longest // 2)).tolist()
         sequences.append((kept + more, rng.integers(0, vocabulary, rng.integers(1, 5)).tolist()))
     return [*sequences, sequences[0]]
+
+
+def write_data(path: Path, text: str | bytes) -> Path:
+    """Write a data file, packed where its name says so."""
+    data = text.encode() if isinstance(text, str) else text
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path

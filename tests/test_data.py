@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import write_data as write
 
-from fastreader.data import Example, Passage, SkippedRows, iter_examples, load_beir, load_examples, save_examples
+from fastreader.data import Example, Passage, SkippedRows, iter_examples, load_examples, save_examples
 from fastreader.errors import InputError
 
 DPR = {
@@ -46,12 +46,6 @@ RANK_LLM = {
     ],
 }
 GOOD = json.dumps(DPR)
-
-
-def write(path: Path, text: str | bytes) -> Path:
-    data = text.encode() if isinstance(text, str) else text
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
 
 
 def test_dpr(tmp_path):
@@ -382,85 +376,6 @@ def test_full_disk_leaves_the_old_file(tmp_path):
     assert done.stdout.strip() == f"{errno.EFBIG} True", done.stderr
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
-
-
-CORPUS = [
-    {"_id": "d1", "title": "One", "text": "Ada wrote it.", "metadata": {"url": "u"}},
-    {"_id": "d2", "title": "Only a title", "text": ""},
-    {"_id": 3, "text": "Cy was away."},
-    {"_id": "unused"},
-]
-QUERIES = [{"_id": "q1", "text": "who wrote it", "metadata": {}}, {"_id": "q2", "text": "who was away"}]
-RUN = "q2 Q0 3 1 4.0 bm25\nq1 Q0 d1 2 3.5 bm25\nq1 Q0 d2 1 9.5 bm25\n\nq1 Q0 3 3 3.5 bm25\n"
-
-
-@pytest.fixture
-def beir(tmp_path):
-    def make(corpus=CORPUS, queries=QUERIES, run=RUN, qrels=None):
-        files = {
-            "corpus.jsonl.gz": "\n".join(map(json.dumps, corpus)),
-            "queries.jsonl": "\n".join(map(json.dumps, queries)),
-        }
-        paths = [write(tmp_path / name, text) for name, text in (files | {"run.trec": run}).items()]
-        return paths, {} if qrels is None else {"qrels": write(tmp_path / "qrels.tsv", qrels)}
-
-    return make
-
-
-def test_beir(beir):
-    paths, _ = beir()
-    second, first = load_beir(*paths)
-    assert second == Example("who was away", [Passage("Cy was away.", "", "3", 4.0)], id="q2")
-    assert first.metadata == {"metadata": {}}
-    assert first.passages == [
-        Passage("Only a title", "", "d2", 9.5),
-        Passage("Ada wrote it.", "One", "d1", 3.5, metadata={"metadata": {"url": "u"}}),
-        Passage("Cy was away.", "", "3", 3.5),
-    ]
-    assert [len(e.passages) for e in load_beir(*paths, top_k=2)] == [1, 2]
-    assert [e.id for e in load_beir(*paths, limit=1)] == ["q2"]
-
-
-@pytest.mark.parametrize(
-    "qrels", ["query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t0\n", "q1 0 d1 2\nq1 0 d2 0\n"], ids=["beir", "trec"]
-)
-def test_beir_qrels(beir, qrels):
-    paths, named = beir(qrels=qrels)
-    gold = {(e.id, p.id): p.is_gold for e in load_beir(*paths, **named) for p in e.passages}
-    assert gold == {("q2", "3"): False, ("q1", "d1"): True, ("q1", "d2"): False, ("q1", "3"): False}
-
-
-def test_trec_written_is_the_order_read(beir, tmp_path):
-    paths, _ = beir()
-    before = load_beir(*paths)
-    save_examples(before, tmp_path / "again.trec", "trec")
-    after = load_beir(*paths[:2], tmp_path / "again.trec")
-    assert [[p.id for p in e.passages] for e in after] == [[p.id for p in e.passages] for e in before]
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"run": "q1 Q0 d1 1 2.0\n"}, "run.trec, line 1: expected the 6 columns .*, got 5"),
-        ({"run": "q1 Q0 d1 first 2.0 x\n"}, "line 1: expected a whole rank .* got 'first' and '2.0'"),
-        ({"run": "q1 Q0 d1 1 nan x\n"}, "line 1: expected a finite score, got nan"),
-        ({"run": RUN + "q1 Q0 d1 4 1.0 x\n"}, "line 6: document 'd1' came for query 'q1' on line 2 already"),
-        ({"run": "q1 Q0 d9 1 2.0 x\n"}, r"run.trec, line 1: document 'd9' is not in .*corpus"),
-        ({"run": "q9 Q0 d1 1 2.0 x\n"}, r"run.trec, line 1: query 'q9' is not in .*queries"),
-        ({"run": "\n"}, "run.trec: expected at least one line"),
-        ({"corpus": [*CORPUS, {"title": "no id"}]}, "corpus.jsonl.gz, line 5: missing key '_id'"),
-        ({"corpus": [{"_id": "d1", "title": "", "text": " "}, *CORPUS[1:]]}, "line 1: expected a text or a title"),
-        ({"queries": [{"_id": "q1", "text": ""}]}, "queries.jsonl, line 1: text: expected text that is not empty"),
-        ({"qrels": "q1 d1\n"}, "qrels.tsv, line 1: expected qid docid relevance"),
-        ({"qrels": "q1 0 d1 high\n"}, "qrels.tsv, line 1: .* got 'q1 0 d1 high'"),
-    ],
-)
-def test_beir_errors(beir, change, expected):
-    paths, named = beir(**change)
-    with pytest.raises(InputError, match=expected):
-        load_beir(*paths, **named)
-    with pytest.raises(InputError, match="top_k must be at least 1, got 0"):
-        load_beir(*paths, top_k=0)
 
 
 def test_no_torch():

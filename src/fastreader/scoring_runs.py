@@ -71,11 +71,7 @@ def score_many(
 
 
 def _run(
-    reader: Scorer,
-    jobs: list[Job],
-    options: Options,
-    max_tokens: int | None,
-    advance: Callable[[int], None],
+    reader: Scorer, jobs: list[Job], options: Options, max_tokens: int | None, advance: Callable[[int], None]
 ) -> Iterator[PermutationScores]:
     sequences = [sequence for job in jobs for sequence in job.sequences]
     for result in results_of(reader, jobs, options, reader.score(sequences, max_tokens=max_tokens)):
