@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from moi_markdown import markdown
 from moi_orders import REVERSED
+from moi_rows import RATES, outcome_of
 from moi_signflip import sign_flip
 
-from fastreader.answers import contained, exact_match, f1
 from fastreader.jsonl import iter_results
 from fastreader.moi import PositionBias
 from fastreader.moi.analyses import gold_ranks
+from fastreader.moi.outcomes import MEASURES
 from fastreader.statistics import bootstrap, holm, minimum_detectable_effect, paired_bootstrap
 
-MEASURES = ("nats", "em", "contained", "f1")
 Row = dict[str, Any]
 STRATA: dict[str, Callable[[Row], bool]] = {
     "gold at rank 1": lambda r: r["gold_rank"] == 1,
@@ -65,15 +65,14 @@ def collect(rows: list[Row]) -> dict[str, dict[str, dict[str, float]]]:
         values.setdefault(name, {}).setdefault(measure, {})[key] = value
 
     for row in rows:
-        for name, found in row["methods"].items():
-            for measure in MEASURES if "outcome" in found else ():
-                put(name, measure, row["id"], found["outcome"][measure])
-        put("random-mean", "nats", row["id"], row["random_mean"])
-        if vote := row.get("self_consistency"):
-            for measure, rate in (("em", exact_match), ("contained", contained), ("f1", f1)):
-                put("self-consistency", measure, row["id"], rate(vote["answer"], row["answers"]))
-                every = [rate(answer, row["answers"]) for answer in vote["answers"]]
-                put("random-mean", measure, row["id"], float(np.mean(every)))
+        for name in row["methods"]:
+            for measure, value in (outcome_of(row, name) or {}).items():
+                put(name, measure, row["id"], value)
+        for measure, value in row["random_mean"].items():
+            put("random-mean", measure, row["id"], value)
+        if vote := row["vote"]:
+            for measure in RATES:
+                put("self-consistency", measure, row["id"], vote[measure])
     return values
 
 
@@ -90,8 +89,8 @@ def summary(name: str, own: dict[str, dict[str, float]], rows: list[Row], cluste
         if with_gold:
             out["gold_mrr"] = gold_ranks(*zip(*with_gold, strict=True)).mrr  # type: ignore[arg-type]
     elif name == "self-consistency":
-        votes = [r for r in rows if "self_consistency" in r]
-        out |= _tokens([r["self_consistency"]["stats"]["computed"] for r in votes], [r["full"] for r in votes])
+        votes = [r for r in rows if r["vote"]]
+        out |= _tokens([r["vote"]["computed"] for r in votes], [r["full"] for r in votes])
     return out
 
 

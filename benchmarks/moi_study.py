@@ -3,11 +3,12 @@
     python benchmarks/moi_study.py questions.jsonl.gz --passages 5 --questions 800 --output runs/moi5
     python benchmarks/moi_study.py questions.jsonl.gz --passages 5 --questions 800 --output runs/moi5 --report
 
-For each question: 3N random orderings are scored; every method orders the passages with a calibration that has not
-seen the question (cross-fitted in folds by gold passage; its sign is checked on gold passages of the same questions,
-moved through the places); all methods' orders are then read and answered. A session keeps the question's prompts, so
-that what methods share is read once. Rows are appended as they come, so a stopped run continues. The primary contrast
-is fixed beforehand and part of every row's settings: moi-calibrated (matched order) against qg-matched, in nats of the
+For each question: 3N random orderings are scored, and answered (self-consistency over as many orders as MoI scores);
+every method orders the passages with a calibration that has not seen the question (cross-fitted in folds by gold
+passage; its sign is checked on gold passages of the same questions, moved through the places); all methods' orders are
+then read and answered. A session keeps the question's prompts, so that what methods share is read once. Rows hold
+numbers and none of the data's text. They are appended as they come, so a stopped run continues. The primary contrast is
+fixed beforehand and part of every row's settings: moi-calibrated (matched order) against qg-matched, in nats of the
 right answers (log-sum-exp over the aliases). With --jobs, questions are done in so many processes; the rows then come
 in the order they are ready.
 """
@@ -30,20 +31,20 @@ from moi_folds import cluster_of, folds_of, gold_rank, right_answers
 from moi_jobs import Jobs
 from moi_orders import BASELINES, MOI, all_orders, by_itself
 from moi_report import write_report
+from moi_rows import mean_rates, method_row, observation, read_once, rounded, scores_of
 
-from fastreader import Example, PermutationScores, Reader, Template, load_examples, score_permutations
+from fastreader import Example, Reader, Template, load_examples, score_permutations
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.identity import guarding
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.moi import PositionBias, calibrate, probe
 from fastreader.moi.baselines import gold_of, self_consistency
-from fastreader.moi.baselines.consistency import shuffles
 from fastreader.moi.cost import full_orderings
 from fastreader.moi.outcomes import outcomes
 from fastreader.moi.reading import reading_prompts
 from fastreader.progress import track
 from fastreader.prompts import encode
-from fastreader.session import Session
+from fastreader.session import Scorer, Session
 
 PRIMARY = ("moi-calibrated", "qg-matched", "nats")
 ANSWERS = "self-consistency"
@@ -72,7 +73,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--methods", nargs="*", default=[*BASELINES, *MOI, ANSWERS], help="names; all by default")
     parser.add_argument("--cross-encoder", help="name or folder of one: adds cross-encoder and cross-encoder-matched")
     parser.add_argument("--shuffles", type=int, default=10, help="of permutation self-consistency")
-    parser.add_argument("--samples", type=int, default=30, help="orders of self-consistency over answers")
     parser.add_argument("--max-new-tokens", type=int, default=24)
     parser.add_argument("--max-tokens", type=int, help="tokens a pass computes at most")
     parser.add_argument("--seed", type=int, default=0)
@@ -154,6 +154,7 @@ class Study:
             "template": self.template.digest(),
             "passages": arguments.passages,
             "seed": arguments.seed,
+            "answers": arguments.max_new_tokens if ANSWERS in arguments.methods else None,
         }
 
     def reading_settings(self) -> dict[str, Any]:
@@ -165,7 +166,6 @@ class Study:
             "calibration_questions": a.calibration_questions,
             "methods": a.methods,
             "shuffles": a.shuffles,
-            "samples": a.samples,
             "max_new_tokens": a.max_new_tokens,
             "cross_encoder": a.cross_encoder,
             "primary": list(PRIMARY),
@@ -179,19 +179,44 @@ class Study:
         return outside[: self.arguments.calibration_questions]
 
     def observe(self, i: int) -> dict[str, Any]:
-        """3N random orderings of a question."""
-        example = self.examples[i]
-        result = score_permutations(
-            self.reader,
-            replace(example, candidates=right_answers(example)),  # for "random-mean" alone; no method sees them
+        """3N random orderings of a question: scored, and answered where self-consistency is asked for."""
+        try:
+            with self.reader.session(keep_scored=True) as session:
+                return self.observed(session, i, [])
+        except OutOfBudgetError as error:
+            return self.observed(self.reader, i, [str(error)])
+
+    def observed(self, reader: Scorer, i: int, notes: list[str]) -> dict[str, Any]:
+        """The row; a session that keeps what it scores reads each ordering once for both."""
+        a, example = self.arguments, self.examples[i]
+        right = right_answers(example)  # scored for "random-mean" alone; no method sees them
+        scores = score_permutations(
+            reader,
+            replace(example, candidates=right),
             permutations="random",
-            seed=self.arguments.seed + i,
+            seed=a.seed + i,
             template=self.template,
             score_passages=True,
             alone=True,
-            max_tokens=self.arguments.max_tokens,
+            max_tokens=a.max_tokens,
         )
-        return {k: v for k, v in result.to_dict().items() if k != "id"}
+        mean = {"nats": rounded(np.logaddexp.reduce(scores.loglik, axis=1).mean())}
+        row = {**observation(scores), "random_mean": mean, "notes": notes}
+        if ANSWERS not in a.methods:
+            return row
+        vote = self_consistency(
+            reader,
+            example.question,
+            example.passages,
+            count=len(scores.permutations),  # with this seed the orders are those just scored
+            seed=a.seed + i,
+            template=self.template,
+            max_new_tokens=a.max_new_tokens,
+            max_tokens=a.max_tokens,
+        )
+        mean |= mean_rates(vote.answers, right)
+        own = mean_rates([vote.answer], right)
+        return {**row, "vote": {**own, "share": vote.share, "computed": by_itself(vote.stats).computed}}
 
     def probe(self, i: int) -> dict[str, Any]:
         """The right answers of a question with its gold passage at each place."""
@@ -223,7 +248,7 @@ class Study:
         gold = [gold_of(self.examples[i].passages) for i in pool]
         known = sum(g is not None for g in gold)
         bias = calibrate(
-            map(PermutationScores.from_dict, scores),
+            map(scores_of, scores),
             contrast=np.array(moved) if len(moved) >= 2 else None,
             gold=gold if known >= 2 else None,  # fewer tell nothing of how far to trust P(best)
             seed=self.arguments.seed,
@@ -235,52 +260,41 @@ class Study:
     def question(self, i: int, observed: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
         """A row of readings, from a question's observations and its fold's calibration."""
         started, a, example = time.perf_counter(), self.arguments, self.examples[i]
-        scores, bias = PermutationScores.from_dict(observed), PositionBias.from_dict(measured)
-        voted = shuffles(len(example.passages), a.samples, a.seed + i) if ANSWERS in a.methods else []
         with Session(self.reader) as session:
-            notes = self.keep(session, example, [range(len(example.passages)), *voted])
-            vote = self.vote(session, i, example) if voted else None
-            answered = time.perf_counter()
+            notes = self.keep(session, example, [range(len(example.passages))])
             options = {"count": a.shuffles, "model": a.cross_encoder, "max_tokens": a.max_tokens}
             names = [m for m in a.methods if m != ANSWERS]
+            scores, bias = scores_of(observed), PositionBias.from_dict(measured)
             methods = all_orders(session, self.template, example, scores, bias, names, a.seed + i, options)
             found = time.perf_counter()
-            orders = {name: row["order"] for name, row in methods.items() if "order" in row}
-            notes += self.keep(session, example, orders.values())
+            orders = [row["order"] for row in methods.values() if "order" in row]
+            notes += self.keep(session, example, orders)
             results, stats = outcomes(
                 session,
                 example,
-                list(orders.values()),
+                orders,
                 template=self.template,
                 max_new_tokens=a.max_new_tokens,
                 max_tokens=a.max_tokens,
             )
             ended = time.perf_counter()
             kept = {"computed": session.stats.computed, "reused": session.stats.reused, "notes": notes}
-        for name, outcome in zip(orders, results, strict=True):
-            methods[name]["outcome"] = outcome.to_dict()
-        nats = np.logaddexp.reduce(scores.loglik, axis=1)
         pieces = encode(self.reader.encoder, self.template, example.question, example.passages, [])
-        row = {
+        return {
             "reader": self.reader.describe(),
             "full": full_orderings(pieces),
-            "question": example.question,
-            "answers": example.answers,
             "gold": gold_of(example.passages),
             "gold_rank": self.ranks[i],
             "cluster": self.clusters[i],
             "fold": self.folds[i],
-            "methods": methods,
-            "random_mean": float(nats.mean()),
-            "read": {**asdict(stats), "orders": len({*map(tuple, orders.values())})},
+            "methods": {name: method_row(row) for name, row in methods.items()},
+            "outcomes": read_once(orders, results),
+            "random_mean": observed["random_mean"],
+            "vote": observed.get("vote"),
+            "read": {**asdict(stats), "orders": len({*map(tuple, orders)})},
             "session": kept,
-            "seconds": {
-                "answers": round(answered - started, 3),
-                "orders": round(found - answered, 3),
-                "reading": round(ended - found, 3),
-            },
+            "seconds": {"orders": round(found - started, 3), "reading": round(ended - found, 3)},
         }
-        return row if vote is None else {**row, "self_consistency": vote}
 
     def keep(self, session: Session, example: Example, orders: Iterable[Sequence[int]]) -> list[str]:
         """Read the prompts of these orders for all that follows; why not, where memory does not hold them."""
@@ -290,21 +304,6 @@ class Study:
         except OutOfBudgetError as error:
             return [str(error)]
         return []
-
-    def vote(self, session: Session, i: int, example: Example) -> dict[str, Any]:
-        """The majority's answer over random orders; its tokens are those it computes by itself."""
-        a = self.arguments
-        found = self_consistency(
-            session,
-            example.question,
-            example.passages,
-            count=a.samples,
-            seed=a.seed + i,
-            template=self.template,
-            max_new_tokens=a.max_new_tokens,
-            max_tokens=a.max_tokens,
-        )
-        return replace(found, stats=by_itself(found.stats)).to_dict()
 
 
 if __name__ == "__main__":

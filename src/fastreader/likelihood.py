@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fastreader.errors import ContextOverflowError, InputError, NumericsError
 from fastreader.models.kept import Kept
+from fastreader.models.kv import KeyValues
 from fastreader.protocol import Loglikelihood, Results, TextOrTokens
-from fastreader.tree import Tokens, TreeStats
+from fastreader.tree import PrefixTree, Tokens, TreeStats
 
 if TYPE_CHECKING:
     from fastreader.reader import Reader
+
+Admit: TypeAlias = Callable[[Sequence[PrefixTree]], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +53,9 @@ def loglikelihood(
     on_overflow: str,
     max_tokens: int | None,
     kept: Kept | None = None,
+    keep: Admit | None = None,
 ) -> Results[Loglikelihood]:
-    """As `Reader.loglikelihood`; what of the contexts is in `kept` is not computed again."""
+    """As `Reader.loglikelihood`; `kept` and `keep` as for `score`."""
     sequences = [_encode(reader, i, request) for i, request in enumerate(requests)]
     if not sequences:
         return Results([], TreeStats(0, 0, 0, 0), passes=0)
@@ -60,7 +64,7 @@ def loglikelihood(
     whole = [len(context) for context, _ in sequences]
     if on_overflow == "truncate":
         sequences = [_truncated(*s, reader.max_length) for s in sequences]
-    scores = score(reader, sequences, max_tokens=max_tokens, kept=kept)
+    scores = score(reader, sequences, max_tokens=max_tokens, kept=kept, keep=keep)
     results = [
         Loglikelihood(
             logprob=float(scores.logprob[i]),
@@ -75,11 +79,22 @@ def loglikelihood(
 
 
 def score(
-    reader: Reader, sequences: Sequence[tuple[Tokens, Tokens]], *, max_tokens: int | None, kept: Kept | None = None
+    reader: Reader,
+    sequences: Sequence[tuple[Tokens, Tokens]],
+    *,
+    max_tokens: int | None,
+    kept: Kept | None = None,
+    keep: Admit | None = None,
 ) -> SequenceScores:
-    """As `Reader.score`; what of the contexts is in `kept` is not computed again."""
+    """As `Reader.score`; what of the contexts is in `kept` is not computed again.
+
+    With `keep` the keys and values of all that is computed are put there too; it is asked beforehand with the trees
+    of the passes, and raises where they are too many.
+    """
     started = time.perf_counter()
     trees = reader.plan(sequences, max_tokens)
+    if keep is not None:
+        keep(trees)
     count = len(sequences)
     logprob, greedy = np.zeros(count), np.zeros(count, dtype=bool)
     tokens = np.zeros(count, dtype=np.int64)
@@ -87,8 +102,9 @@ def score(
     stats = TreeStats(0, 0, 0, 0)
     for tree in trees:
         reuse = None if kept is None else kept.reuse(tree)
+        record = None if keep is None else KeyValues.empty()
         with reader._lock:
-            result = reader._model.score(tree, reuse=reuse)
+            result = reader._model.score(tree, reuse=reuse, record=record)
         values = result.logprob.double().cpu().numpy()[tree.pairs]
         if not np.isfinite(values).all():
             row = int(np.searchsorted(tree.offsets, np.flatnonzero(~np.isfinite(values))[0], side="right")) - 1
@@ -104,6 +120,8 @@ def score(
             greedy[sequence] = hits[part].all()
             tokens[sequence] = tree.offsets[row + 1] - tree.offsets[row]
         stats = stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
+        if kept is not None and record is not None:
+            kept.add(tree, record)
     return SequenceScores(logprob, tokens, greedy, token_logprobs, stats, len(trees), time.perf_counter() - started)
 
 

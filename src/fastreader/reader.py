@@ -226,6 +226,7 @@ class Reader(PromptWriter):
         self,
         *prefixes: TextOrTokens | Sequence[str],
         max_bytes: int | None = None,
+        keep_scored: bool = False,
         system: str | None = None,
         chat: bool | None = None,
         chat_options: Mapping[str, Any] | None = None,
@@ -241,8 +242,11 @@ class Reader(PromptWriter):
 
         Args:
             prefixes: each a list of pieces as `prompt` takes them (what all prompts that start with these
-                pieces share), token ids, or a text.
+                pieces share), token ids, or a text. With `keep_scored` there may be none.
             max_bytes: memory the kept keys and values may take; by default half of what is free now.
+            keep_scored: also keep the keys and values of whatever the session scores, for the calls after it: to
+                write after prompts whose passages were just scored, say. A call that would pass `max_bytes` is
+                refused before it runs.
             system, chat, chat_options: as for `prompt`; for prefixes given in pieces.
             max_tokens: of the prefixes, computed in one pass at most; as for `loglikelihood`.
 
@@ -250,8 +254,9 @@ class Reader(PromptWriter):
             InputError, ContextOverflowError: as `prompt` and `generate`.
             OutOfBudgetError: the prefixes take more than `max_bytes`.
         """
-        kept = Session(self, max_bytes)
-        kept.extend(*prefixes, system=system, chat=chat, chat_options=chat_options, max_tokens=max_tokens)
+        kept = Session(self, max_bytes, keep_scored=keep_scored)
+        if prefixes or not keep_scored:
+            kept.extend(*prefixes, system=system, chat=chat, chat_options=chat_options, max_tokens=max_tokens)
         return kept
 
     def plan(

@@ -31,7 +31,11 @@ class Session(WrappedReader):
     """A reader over prefixes that were read once; made by `Reader.session`.
 
     Contexts and prompts that start like a kept prefix (with all of it or part) go on from its keys and values;
-    others are read whole. A `ReaderProtocol`, and a context manager that lets go of the memory at its end.
+    others are read whole. Where `keep_scored` is set, what is scored is kept like a prefix. A `ReaderProtocol`, and a
+    context manager that lets go of the memory at its end.
+
+    Args:
+        reader, max_bytes, keep_scored: as for `Reader.session`, which also reads the first prefixes.
 
     Attributes:
         stats: what reading the prefixes took.
@@ -39,12 +43,12 @@ class Session(WrappedReader):
 
     reader: Reader
 
-    def __init__(self, reader: Reader, max_bytes: int | None = None) -> None:
+    def __init__(self, reader: Reader, max_bytes: int | None = None, *, keep_scored: bool = False) -> None:
         super().__init__(reader)
         check_whole("max_bytes", max_bytes, none=True)
         model = reader._model
         self._kept: Kept | None = Kept(model.regimes)
-        self._prefixes: list[Sequence[int]] = []
+        self._admit = self._check_room if keep_scored else None
         self._allowed = int(_SHARE * memory.free_bytes(model.device)) if max_bytes is None else max_bytes
         self.stats = TreeStats(0, 0, 0, 0)
 
@@ -80,18 +84,23 @@ class Session(WrappedReader):
                     f"prefixes[{i}] is {len(tokens)} tokens long, the context of {self.name} is {model.max_length}"
                 )
             encoded.append(tokens)
-        together = PrefixTree.build([(prefix, ()) for prefix in (*self._prefixes, *encoded)])
-        if (needed := len(together) * model.key_value_bytes) > self._allowed:
-            raise OutOfBudgetError(
-                f"session: the keys and values of these prefixes take {needed:,} bytes, {self._allowed:,} are allowed"
-            )
-        for tree in self.reader.plan([(prefix, ()) for prefix in encoded], max_tokens, new_tokens=2):
+        trees = self.reader.plan([(prefix, ()) for prefix in encoded], max_tokens, new_tokens=2)
+        self._check_room(trees)
+        for tree in trees:
             record, reuse = KeyValues.empty(), kept.reuse(tree)
             with self.reader._lock:
                 model.hidden(tree, reuse=reuse, record=record)
             kept.add(tree, record)
             self.stats = self.stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
-        self._prefixes += encoded
+
+    def _check_room(self, trees: Sequence[PrefixTree]) -> None:
+        """Raise where these trees, kept beside what is kept already, would take more than the session may."""
+        kept = self._open()
+        needed = (len(kept) + kept.new(trees)) * self.reader._model.key_value_bytes
+        if needed > self._allowed:
+            raise OutOfBudgetError(
+                f"session: the keys and values to keep take {needed:,} bytes, {self._allowed:,} are allowed"
+            )
 
     def __enter__(self) -> Session:
         return self
@@ -127,7 +136,7 @@ class Session(WrappedReader):
 
     def score(self, sequences: Sequence[tuple[Tokens, Tokens]], *, max_tokens: int | None = None) -> SequenceScores:
         """As `Reader.score`; `.stats.reused` tells the tokens that were not read again."""
-        return likelihood.score(self.reader, sequences, max_tokens=max_tokens, kept=self._open())
+        return likelihood.score(self.reader, sequences, max_tokens=max_tokens, kept=self._open(), keep=self._admit)
 
     def loglikelihood(
         self,
@@ -145,6 +154,7 @@ class Session(WrappedReader):
             on_overflow=on_overflow,
             max_tokens=max_tokens,
             kept=self._open(),
+            keep=self._admit,
         )
 
     def generate(

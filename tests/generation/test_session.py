@@ -210,3 +210,40 @@ def test_other_precisions_run(precision):
     with reader.session(PREFIX) as kept:
         got = [r.logprob for r in kept.loglikelihood(REQUESTS)]
     assert got == pytest.approx(plain, abs=0.5 if precision == "fast" else 5e-3)
+
+
+@pytest.mark.parametrize("family", SOME)
+def test_what_is_scored_can_be_kept(family):
+    """Scoring leaves its contexts behind: asking again, and writing after them, reads only the last token of each."""
+    reader = Reader.load((tiny(family), byte_tokenizer()), precision="exact")
+    prompts = [[*PREFIX, 3], [*PREFIX[:20], 4, 5]]
+    requests = [(prompts[0], [6, 7]), (prompts[1], [8])]
+    scored = reader.loglikelihood(requests)
+    written = reader.generate(prompts, max_new_tokens=4)
+    with reader.session(keep_scored=True) as kept:
+        first = kept.loglikelihood(requests)
+        tokens = len(kept._kept)
+        again, texts = kept.score(requests), kept.generate(prompts, max_new_tokens=4)
+        assert len(kept._kept) == tokens
+    assert [r.logprob for r in first] == [r.logprob for r in scored]
+    assert (first.stats.computed, first.stats.reused) == (scored.stats.computed, 0)
+    assert tokens == scored.stats.computed
+    assert again.logprob.tolist() == pytest.approx([r.logprob for r in scored], abs=1e-4)
+    assert (again.stats.computed, again.stats.reused) == (3, tokens - 3)  # before 6, 7 and 8
+    assert [t.token_ids for (t,) in texts] == [t.token_ids for (t,) in written]
+    assert (texts.stats.computed, texts.stats.reused) == (2 + 2 * 4, 28 - 2)  # last tokens of prompts; what is written
+
+
+def test_scores_that_may_not_be_kept_are_refused_beforehand(tiny_reader):
+    model = tiny_reader._model
+    size = (len(PREFIX) + 1) * model.key_value_bytes
+    with tiny_reader.session(PREFIX, max_bytes=size, keep_scored=True) as kept:
+        passes = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(model, "score", lambda *a, **k: passes.append(a))
+            with pytest.raises(OutOfBudgetError, match=f"take {size + model.key_value_bytes:,} bytes, {size:,} are"):
+                kept.loglikelihood([([*PREFIX, 1], [5, 6])])
+        assert not passes
+        assert kept.nbytes == len(PREFIX) * model.key_value_bytes
+        kept.loglikelihood([([*PREFIX, 1], [5])])
+        assert kept.nbytes == size

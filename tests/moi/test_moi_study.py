@@ -18,6 +18,7 @@ import moi_analyses  # noqa: E402
 import moi_report  # noqa: E402
 import moi_study  # noqa: E402
 from moi_orders import BASELINES, MOI, POLARITY, REVERSED, all_orders  # noqa: E402
+from moi_rows import mean_rates, outcome_of, scores_of  # noqa: E402
 from moi_signflip import sign_flip  # noqa: E402
 from scipy.stats import ttest_1samp  # noqa: E402
 
@@ -54,7 +55,7 @@ def study(tmp_path_factory):
             data.write(json.dumps(row) + "\n")
     arguments = [folder / "data.jsonl", "--passages", 3, "--model", folder / "model", "--folds", 2]
     arguments += ["--precision", "exact"]  # a session's orders and texts are a reader's to the last one
-    arguments += ["--samples", 3, "--shuffles", 2, "--max-new-tokens", 4, "--output", folder / "run", "--questions", 5]
+    arguments += ["--shuffles", 2, "--max-new-tokens", 4, "--output", folder / "run", "--questions", 5]
     run(*arguments)
     return folder, arguments
 
@@ -74,14 +75,13 @@ def test_every_method_ordered_and_read_every_question(study):
                 assert "no passage is marked" in method["error"]
                 continue
             assert sorted(method["order"]) == [0, 1, 2], (name, method)
-            assert np.isfinite(method["outcome"]["nats"])
+            assert np.isfinite(outcome_of(row, name)["nats"])
             assert method["computed"] <= method["given"]
         orders = {name: method["order"] for name, method in row["methods"].items() if "order" in method}
         assert orders["retriever"] == [0, 1, 2]
         assert orders["reversed"] == [2, 1, 0]
         assert orders["moi-calibrated" + REVERSED] == orders["moi-calibrated"][::-1]
-        same = [m["outcome"] for m in row["methods"].values() if m.get("order") == [0, 1, 2]]
-        assert all(outcome == same[0] for outcome in same)
+        assert len(row["outcomes"]) == row["read"]["orders"] == len({*map(tuple, orders.values())})
 
 
 def test_calibrations_have_not_seen_the_question(study):
@@ -125,8 +125,7 @@ def test_what_methods_share_is_run_once(study, monkeypatch):
 
     def orders(*names):
         calls.clear()
-        scored = fr.PermutationScores.from_dict(scores)
-        return all_orders(session, fr.Template(), example, scored, bias, list(names), 0, {"max_tokens": 500})
+        return all_orders(session, fr.Template(), example, scores_of(scores), bias, list(names), 0, {"max_tokens": 500})
 
     found = orders("qg", "qg-matched")
     assert not calls
@@ -155,18 +154,43 @@ def test_each_method_has_the_tokens_that_it_takes_by_itself(study):
         recorded = row["methods"]["moi-calibrated"]
         assert recorded["order"] == [p.index for p in ranked.passages]
         assert (recorded["computed"], recorded["given"]) == (ranked.cost.computed, ranked.cost.given)
-        vote = self_consistency(reader, example.question, example.passages, count=3, seed=i, max_new_tokens=4)
-        assert row["self_consistency"] == json.loads(json.dumps(vote.to_dict()))
         assert row["session"]["reused"] > 0
         assert row["read"]["reused"] > row["read"]["computed"]
         assert row["session"]["notes"] == []
 
 
+def test_observations_are_those_of_the_reader_alone(study):
+    """Scores and votes in a session that keeps what it scores are those without it; no text of the data is kept."""
+    folder = study[0]
+    examples = fr.load_examples(folder / "data.jsonl")
+    reader = fr.Reader.load(folder / "model", precision="exact")
+    for row in map(json.loads, (folder / "run" / "observations.jsonl").open()):
+        i = int(row["id"])
+        right, passages = examples[i].answers, examples[i].passages
+        want = fr.score_permutations(
+            reader, examples[i].question, passages, right, "random", seed=i, score_passages=True, alone=True
+        )
+        got = scores_of(row)
+        assert got.permutations.tolist() == want.permutations.tolist()
+        for name in ("question_loglik", "passages_loglik", "alone_loglik"):
+            assert getattr(got, name) == pytest.approx(getattr(want, name), abs=1e-3)
+        vote = self_consistency(reader, examples[i].question, passages, count=6, seed=i, max_new_tokens=4)
+        assert vote.orders == got.permutations.tolist()
+        mean = {"nats": np.logaddexp.reduce(want.loglik, axis=1).mean(), **mean_rates(vote.answers, right)}
+        assert row["random_mean"] == pytest.approx(mean, abs=1e-3)
+        own = mean_rates([vote.answer], right)
+        assert row["vote"] == {**own, "share": vote.share, "computed": vote.stats.computed}
+    words = [w for e in examples for w in (e.question, *e.answers, *(p.text for p in e.passages))]
+    for file in ("observations.jsonl", "probes.jsonl", "readings.jsonl"):
+        text = (folder / "run" / file).read_text()
+        assert not [w for w in words if w in text]
+
+
 def test_a_question_that_memory_does_not_hold_is_read_all_the_same(study, tmp_path, monkeypatch):
-    def refuse(self, *prefixes, **settings):
+    def refuse(self, trees):
         raise OutOfBudgetError("session: too much")
 
-    monkeypatch.setattr("fastreader.session.Session.extend", refuse)
+    monkeypatch.setattr("fastreader.session.Session._check_room", refuse)
     run(
         *study[1][: study[1].index("--output")],
         "--output",
@@ -181,6 +205,9 @@ def test_a_question_that_memory_does_not_hold_is_read_all_the_same(study, tmp_pa
     for row in map(json.loads, (tmp_path / "run" / "readings.jsonl").open()):
         assert row["session"]["notes"] == ["session: too much"] * 2
         assert row["read"]["reused"] == 0
+    for row in map(json.loads, (tmp_path / "run" / "observations.jsonl").open()):
+        assert row["notes"] == ["session: too much"]
+        assert row["vote"]["computed"] > 0
 
 
 def test_a_primary_contrast_that_is_lost_is_told(study, tmp_path, capsys):
@@ -229,7 +256,7 @@ def test_the_report_says_what_the_rows_say(study):
     report = json.loads((folder / "run" / "report.json").read_text())
     rows = rows_of(folder)
     methods = {m["name"]: m for m in report["methods"]}
-    mean = np.mean([r["methods"]["qg"]["outcome"]["nats"] for r in rows])
+    mean = np.mean([outcome_of(r, "qg")["nats"] for r in rows])
     assert methods["qg"]["nats"]["estimate"] == pytest.approx(mean)
     assert methods["oracle"]["n"] == 3
     assert methods["retriever"]["gold_mrr"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
@@ -244,7 +271,7 @@ def test_the_report_says_what_the_rows_say(study):
     assert methods["qg"]["share"] == pytest.approx(share)
     reverse = {(c["name"], c["measure"]): c["difference"]["estimate"] for c in report["polarity"]}
     assert {name for name, _ in reverse} == set(POLARITY)
-    f1 = [[r["methods"][n]["outcome"]["nats"] for r in rows] for n in ("rankgpt", "rankgpt" + REVERSED)]
+    f1 = [[outcome_of(r, n)["nats"] for r in rows] for n in ("rankgpt", "rankgpt" + REVERSED)]
     assert reverse["rankgpt", "nats"] == pytest.approx(np.mean(f1[0]) - np.mean(f1[1]))
     assert all("mde" in m for m in report["strata"]["gold not among the N"]["methods"] if "lead" in m)
     text = (folder / "run" / "report.md").read_text()
@@ -296,7 +323,7 @@ def test_the_analyses_run_resume_and_report(study, tmp_path, monkeypatch):
     assert report["places"][2]["nats"]["estimate"] == pytest.approx(np.mean(nats))
     assert report["places"][2]["n"] == 3
     # The first question has its gold passage first already: read there, it is the retriever's order.
-    study_row = rows_of(folder)[0]["methods"]["retriever"]["outcome"]["nats"]
+    study_row = outcome_of(rows_of(folder)[0], "retriever")["nats"]
     assert rows[0]["places"][0]["nats"] == pytest.approx(study_row, abs=1e-3)
     assert sum(report["bias"]["joint"]) == pytest.approx(1)
     text = (tmp_path / "analyses.md").read_text()

@@ -192,9 +192,15 @@ class TreeModel:
         return states[0] if asked is None or state.narrowed else states[0, asked.rows]
 
     @torch.inference_mode()
-    def score(self, tree: PrefixTree, impl: str = "auto", *, reuse: Reuse | None = None) -> LogprobStats:
-        """Log-probabilities of the tree's (source, target) pairs, and the arg-max at each source: [R] each."""
-        rows = self.hidden(tree, impl, reuse=reuse, rows=tree.sources)
+    def score(
+        self, tree: PrefixTree, impl: str = "auto", *, reuse: Reuse | None = None, record: KeyValues | None = None
+    ) -> LogprobStats:
+        """Log-probabilities of the tree's (source, target) pairs, and the arg-max at each source: [R] each.
+
+        Args:
+            tree, impl, reuse, record: as for `hidden`.
+        """
+        rows = self.hidden(tree, impl, reuse=reuse, record=record, rows=tree.sources)
         targets = torch.from_numpy(tree.targets).to(self.device)
         weight, bias = self.head.weight, self.head.bias
         if self.why_own is None and self.precision == "fast":

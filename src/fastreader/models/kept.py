@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fastreader.models.kv import KeyValues, Reuse
@@ -47,6 +49,18 @@ class Kept:
             node[j] = self._nodes[key]
         self._values.extend(values, np.asarray(fresh, dtype=np.int64))
         self._count += len(fresh)
+
+    def new(self, trees: Sequence[PrefixTree]) -> int:
+        """How many tokens these trees would add; one that several of them hold counts once."""
+        added: dict[tuple[int, int, int], int] = {}
+        for tree in trees:
+            regime = self._regime(tree)
+            node = np.empty(len(tree), dtype=np.int64)
+            for j, (token, parent) in enumerate(zip(tree.token_ids.tolist(), tree.parent.tolist(), strict=True)):
+                key = (regime, -1 if parent < 0 else int(node[parent]), token)
+                known = self._nodes.get(key)
+                node[j] = added.setdefault(key, self._count + len(added)) if known is None else known
+        return len(added)
 
     def reuse(self, tree: PrefixTree) -> Reuse | None:
         """What of a tree is kept; None for nothing. All sequences of the tree are of one regime.
