@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from machine import describe
@@ -27,8 +28,10 @@ from fastreader.models.packaged import PACKAGED, pull
 from fastreader.moi.distill import (
     DistillSettings,
     Evaluation,
+    Lesson,
     LoraSettings,
     Student,
+    compare,
     distill,
     make_lessons,
     read_teacher,
@@ -56,6 +59,7 @@ def main() -> None:
         warmup_steps=3,
         epochs=a.epochs,
         checkpoint_every=5,
+        evaluate_every=a.evaluate_every,
         seed=a.seed,
     )
     run = distill(
@@ -78,7 +82,8 @@ def main() -> None:
         "trainable": sum(p.numel() for p in student.parameters()),
         "tokens": {"computed": sum(s.computed for s in run.steps), "given": sum(s.given for s in run.steps)},
         "seconds": round(sum(s.seconds for s in run.steps), 1),
-        "held_out": table(before, after),
+        "held_out": table(before, after, lessons[a.questions :], settings),
+        "evaluations": [{"step": step, **e.means} for step, e in run.evaluations],
         "loss": [s.loss for s in run.steps],
     }
     (a.output / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -107,6 +112,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.0, help="of LoRA; drawing it on a CPU takes long")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--dtype", default="bfloat16", help="of the student's frozen weights")
+    parser.add_argument("--evaluate-every", type=int, default=0, help="steps between held-out evaluations; 0: none")
+    parser.add_argument("--precision", default="fast", help="of the teacher")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-steps", type=int, help="stop early; the same command goes on")
     return parser.parse_args()
@@ -123,13 +130,13 @@ def teach(a: argparse.Namespace, examples: list[Example]) -> None:
     """Score K random orderings of every question with the teacher; those in the file are kept."""
     template = Template()
     settings = {"template": template.to_dict(), "model": a.model, "permutations": f"random:{a.orderings}"}
-    settings |= {"words": a.words, "passages": a.passages, "seed": a.seed}
+    settings |= {"words": a.words, "passages": a.passages, "seed": a.seed, "precision": a.precision}
     settings["data"] = hashlib.sha256(a.data.read_bytes()).hexdigest()[:16]
     with ResultLog(a.output / "teacher.jsonl", settings=settings, resume=True) as log:
         todo = [e for e in examples if e.id not in log]
         if not todo:
             return
-        reader = Reader.load(a.model, precision="exact")
+        reader = Reader.load(a.model, precision=a.precision)
         results = score_permutations(
             reader, todo, permutations=f"random:{a.orderings}", seed=a.seed, template=template, question_only=True
         )
@@ -154,9 +161,11 @@ def shallow(folder: Any, dropped: list[int], dtype: torch.dtype) -> tuple[Any, A
     return model, transformers.AutoTokenizer.from_pretrained(folder)
 
 
-def table(before: Evaluation, after: Evaluation) -> dict[str, Any]:
+def table(before: Evaluation, after: Evaluation, lessons: list[Lesson], settings: DistillSettings) -> dict[str, Any]:
     """Means before and after on the held-out questions, and the paired difference."""
-    out: dict[str, Any] = {"questions": len(before.kl)}
+    scores = [lesson.scores for lesson in lessons]
+    equal = compare(scores, [np.zeros_like(s) for s in scores], settings.temperature, settings.direction)
+    out: dict[str, Any] = {"questions": len(before.kl), "kl_of_equal_scores": equal.means["kl"]}
     for name in ("kl", "spearman", "best"):
         first, last = ([float(v) for v in getattr(e, name)] for e in (before, after))
         out[name] = {
