@@ -48,6 +48,7 @@ from fastreader.session import Scorer, Session
 
 PRIMARY = ("moi-calibrated", "qg-matched", "nats")
 ANSWERS = "self-consistency"
+_BLOCK = 20  # questions observed before they are read
 
 
 def main() -> None:
@@ -109,11 +110,14 @@ def run(study: Study, jobs: Jobs) -> None:
         biases = {fold: PositionBias.from_dict(found) for fold, found in jobs.run("calibration", asked)}
         if open_ := sorted(fold for fold, bias in biases.items() if bias.sign == "undetermined"):
             print(f"folds {open_}: the bias's sign is undetermined; no '-matched' baseline there", file=sys.stderr)
-        everything = range(len(study.examples))
-        keep(jobs, "observing", "observe", observed, everything)
-        scores = {row["id"]: row for row in iter_results(observed.path)}
-        given = {str(i): (scores[str(i)], biases[study.folds[i]].to_dict()) for i in everything}
-        keep(jobs, "reading", "question", read, everything, given)
+        for first in range(0, len(study.examples), _BLOCK):  # a stopped run has read most of what it has observed
+            block = range(first, min(first + _BLOCK, len(study.examples)))
+            where = f"{first + 1}-{block[-1] + 1} of {len(study.examples)}"
+            keep(jobs, f"observing {where}", "observe", observed, block)
+            todo = [str(i) for i in block if str(i) not in read]
+            scores = {row["id"]: row for row in iter_results(observed.path) if row["id"] in todo}
+            given = {i: (scores[i], biases[study.folds[int(i)]].to_dict()) for i in todo}
+            keep(jobs, f"reading {where}", "question", read, block, given)
 
 
 def keep(
@@ -126,6 +130,8 @@ def keep(
 ) -> None:
     """Do what a log does not hold yet of these questions, and append it as it comes."""
     todo = {i: () if given is None else given[str(i)] for i in questions if str(i) not in log}
+    if not todo:
+        return
     with track(label, len(todo), "questions", None) as advance:
         for i, row in jobs.run(what, todo):
             log.append(str(i), row)
