@@ -9,8 +9,8 @@ from fastreader.moi.gold import gold_of
 
 
 def right_answers(example: Example) -> list[str]:
-    """Each text once."""
-    return list(dict.fromkeys(answer.strip() for answer in example.answers))
+    """Each text once; as `outcomes` takes them."""
+    return list(dict.fromkeys(answer.strip() for answer in example.answers if answer.strip()))
 
 
 def cluster_of(index: int, example: Example) -> str:

@@ -46,9 +46,11 @@ def mean_rates(texts: Sequence[str], right: Sequence[str]) -> dict[str, float]:
 
 
 def method_row(found: Row) -> Row:
-    """Order, tokens and error of a method; of its details only single values."""
+    """Order, tokens and error of a method; of its details P(best) and single values."""
     row = {name: found[name] for name in ("order", "computed", "given", "error") if name in found}
     details = {k: v for k, v in found.get("details", {}).items() if isinstance(v, (bool, int, float))}
+    if "p_best" in found.get("details", {}):
+        details["p_best"] = rounded(found["details"]["p_best"])
     return {**row, "details": details} if details else row
 
 

@@ -76,12 +76,12 @@ def outcomes(
     """
     from fastreader.scoring import score_permutations
 
-    if not example.answers:
+    right = list(dict.fromkeys(a.strip() for a in example.answers if a.strip()))
+    if not right:
         raise InputError("example: expected right answers to score, got none")
     distinct = list(dict.fromkeys(tuple(order) for order in orders))
     if not distinct:
         raise InputError("orders: expected at least one, got none")
-    right = list(dict.fromkeys(a.strip() for a in example.answers))
     scores = score_permutations(
         reader,
         example,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,8 +78,12 @@ def test_outcomes_of_a_right_answer(both, monkeypatch):
 
 
 def test_outcomes_need_answers_and_orders(both):
-    with pytest.raises(InputError, match="right answers"):
-        outcomes(both[0], Example("q", PASSAGES), [[0, 1, 2]])
+    for none in ([], [" ", ""]):
+        with pytest.raises(InputError, match="right answers"):
+            outcomes(both[0], Example("q", PASSAGES, answers=none), [[0, 1, 2]])
+    (want,), _ = outcomes(both[0], EXAMPLE, [[0, 1, 2]], template=TEMPLATE, write=False)
+    blank = replace(EXAMPLE, answers=[*EXAMPLE.answers, " "])
+    assert outcomes(both[0], blank, [[0, 1, 2]], template=TEMPLATE, write=False)[0] == [want]
     with pytest.raises(InputError, match="at least one"):
         outcomes(both[0], EXAMPLE, [])
 

@@ -45,8 +45,17 @@ def test_retriever_and_reversed():
 
 @pytest.mark.parametrize(("n", "order"), [(1, [0]), (2, [0, 1]), (5, [0, 2, 4, 3, 1]), (6, [0, 2, 4, 5, 3, 1])])
 def test_best_at_the_ends(n, order):
-    """Ranks from the outside in, as RAG stacks order 1 3 5 4 2."""
+    """Ranks from the outside in: 1 3 5 4 2."""
     assert run("best-at-the-ends", n).order == order
+
+
+@pytest.mark.parametrize("n", range(1, 12))
+def test_long_context_reorder_is_what_stacks_ship(n):
+    """From the worst passage on, each in turn before and behind those placed, the worst of all before."""
+    placed = []
+    for turn, rank in enumerate(reversed(range(n))):
+        placed.insert(len(placed) if turn % 2 else 0, rank)
+    assert run("long-context-reorder", n).order == placed
 
 
 def test_random_is_seeded_and_uniform():

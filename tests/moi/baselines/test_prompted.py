@@ -223,6 +223,7 @@ def test_self_consistency(tiny_reader, monkeypatch):
     ((prompts, options),) = asked
     assert len(prompts) == 6
     assert options["max_new_tokens"] == 7
+    assert options["stop"] == ("\n",)  # as every other reading ends
     assert vote.to_dict()["stats"]["computed"] == 30
 
 

@@ -16,7 +16,7 @@ from fastreader.errors import InputError
 from fastreader.moi.baselines.alone import bayes_saliency, long_llm_lingua, qg
 from fastreader.moi.baselines.consistency import Vote, permutation_self_consistency, self_consistency
 from fastreader.moi.baselines.cross_encoder import cross_encoder
-from fastreader.moi.baselines.fixed import backwards, best_at_the_ends, oracle, random, retriever
+from fastreader.moi.baselines.fixed import backwards, best_at_the_ends, long_context_reorder, oracle, random, retriever
 from fastreader.moi.baselines.listwise import ListwisePrompt, listwise
 from fastreader.moi.baselines.ordering import Ordering
 from fastreader.moi.baselines.pairwise import PairwisePrompt, pairwise
@@ -38,6 +38,7 @@ __all__ = [
     "cross_encoder",
     "gold_of",
     "listwise",
+    "long_context_reorder",
     "long_llm_lingua",
     "oracle",
     "pairwise",
@@ -95,6 +96,7 @@ METHODS: dict[str, Method] = {
         _method("random", random),
         _method("reversed", backwards),
         _method("best-at-the-ends", best_at_the_ends),
+        _method("long-context-reorder", long_context_reorder),
         _matched("bm25-matched", retriever_scores, "scores"),
         _method("qg", qg, "reader"),
         _matched("qg-matched", qg, "reader"),

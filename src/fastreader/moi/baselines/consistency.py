@@ -99,6 +99,7 @@ def self_consistency(
     seed: int = 0,
     template: Template | None = None,
     max_new_tokens: int = 32,
+    stop: Sequence[str] = ("\n",),
     max_tokens: int | None = None,
 ) -> Vote:
     """Answer greedily after `count` random orders of the passages, all in one call, and take the majority.
@@ -111,13 +112,14 @@ def self_consistency(
         seed: of the orders.
         template: the prompt's texts.
         max_new_tokens: of an answer.
+        stop: texts that end it.
         max_tokens: tokens in one pass at most.
     """
     from fastreader.moi.reading import reading_prompts
 
     orders = shuffles(check_passages(passages), count, seed)
     prompts = reading_prompts(reader, question, passages, orders, template)
-    results = reader.generate(prompts, max_new_tokens=max_new_tokens, max_tokens=max_tokens)
+    results = reader.generate(prompts, max_new_tokens=max_new_tokens, stop=stop, max_tokens=max_tokens)
     answers = [texts[0].text.strip() for texts in results]
     answer, share = majority(answers)
     return Vote(answer, share, answers, orders, results.stats)

@@ -34,10 +34,23 @@ def backwards(reader: Any, question: str, passages: Sequence[Passage]) -> Orderi
 def best_at_the_ends(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
     """The retriever's ranks from the outside in: 1, 3, 5, ..., 6, 4, 2.
 
-    What RAG stacks ship against "lost in the middle" (Liu et al. 2024), as "long-context reorder".
+    What Haystack ships against "lost in the middle" (Liu et al. 2024), as LostInTheMiddleRanker.
     """
-    ranks = list(range(check_passages(passages)))
-    return Ordering(ranks[::2] + ranks[1::2][::-1], "best-at-the-ends")
+    return Ordering(_outside_in(check_passages(passages)), "best-at-the-ends")
+
+
+def long_context_reorder(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
+    """Best at the ends as LangChain and LlamaIndex ship it, as LongContextReorder.
+
+    As `best_at_the_ends` for an odd number of passages, its mirror image for an even one: 2, 4, ..., 3, 1.
+    """
+    count = check_passages(passages)
+    return Ordering(_outside_in(count)[:: 1 if count % 2 else -1], "long-context-reorder")
+
+
+def _outside_in(count: int) -> list[int]:
+    ranks = list(range(count))
+    return ranks[::2] + ranks[1::2][::-1]
 
 
 def oracle(
