@@ -85,7 +85,7 @@ def run(a: argparse.Namespace) -> None:
 
 
 def analysed(reader: Reader, template: Template, example: Example, a: argparse.Namespace, i: int) -> Row:
-    """One question's row, without its texts."""
+    """One question's row, without the data's texts."""
     orders = random(
         len(example.passages), min(a.orders, math.factorial(len(example.passages))), a.seed + i
     ).permutations.tolist()

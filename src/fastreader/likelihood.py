@@ -92,7 +92,8 @@ def score(
     of the passes, and raises where they are too many.
     """
     started = time.perf_counter()
-    trees = reader.plan(sequences, max_tokens)
+    # Keys and values that are kept need memory beside the pass, as those of a prefix that is written after.
+    trees = reader.plan(sequences, max_tokens, new_tokens=0 if keep is None else 2)
     if keep is not None:
         keep(trees)
     count = len(sequences)

@@ -3,8 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import fastreader as fr
 from fastreader.errors import InputError
 from fastreader.moi import Observations, PositionBias, Probe, calibrate, debias
+from fastreader.moi.analyses import mean_bias
 from fastreader.moi.sign import decisive
 from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.permutations import cyclic, latin, pruned, random
@@ -220,3 +222,16 @@ def test_observations_of_unequal_counts():
     data = simulate(bias_shape("decreasing", 4), 8, lambda s: random(4, next(rows), s), sigma=0.0)
     assert off(calibrate(data.observations, **QUICK), data.bias) < 1e-6
     assert isinstance(data.observations[0], Observations)
+
+
+def test_what_is_wrong_with_a_question_is_said_with_its_number(tiny_reader):
+    passages = [fr.Passage(text) for text in ("Red.", "Green.", "Blue.")]
+    scores = [
+        fr.score_permutations(tiny_reader, f"Which {w}?", passages, question_only=True, permutations="random")
+        for w in ("one", "two", "three")
+    ]
+    scores[1] = replace(scores[1], question_loglik=np.full(6, np.nan))
+    with pytest.raises(InputError, match="scores: question 1: .* expected finite numbers, got nan"):
+        calibrate(scores)
+    with pytest.raises(InputError, match="scores: question 1: .* expected finite numbers, got nan"):
+        mean_bias(scores)

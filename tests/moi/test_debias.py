@@ -169,6 +169,8 @@ def test_one_passage():
     assert found.utility.tolist() == [0.0]
     assert found.order().tolist() == [0]
     assert found.identified
+    once = debias(Observations(np.array([-3.0]), np.array([[0]]), 1), known([1.0]))  # all orderings there are
+    assert once.utility.tolist() == [0.0]
 
 
 def test_best_of_two_is_a_normal_probability():

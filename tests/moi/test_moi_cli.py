@@ -159,6 +159,16 @@ def test_rerank_to_a_file_is_resumed(model, questions, tmp_path):
     assert "other settings" in run(*common, "--resume", "--seed", 1, expect=2).stderr
 
 
+@pytest.mark.parametrize("command", [("rerank", "--max-passages", 3), ("ask", "--method", "moi@3")])
+def test_a_calibration_made_meanwhile_is_not_mixed_in(command, calibrated, model, questions, tmp_path):
+    """Rows of random prefixes and of a calibration kept since then would stand in one file."""
+    name, *how = command
+    common = (name, questions, "-m", model, *how, "-o", tmp_path / "out.jsonl", "--cache-dir", tmp_path / "cache")
+    run(*common, "--limit", 1)
+    shutil.copytree(calibrated / "calibrations", tmp_path / "cache" / "calibrations")
+    assert "other settings: bias" in run(*common, "--limit", 2, "--resume", expect=2).stderr
+
+
 def test_cost_is_told_without_running(calibrated, model, questions):
     done = run("rerank", questions, "-m", model, "--max-passages", 3, "--cost", "--cache-dir", calibrated)
     assert done.stdout.startswith("8 questions: ")

@@ -87,5 +87,9 @@ def test_the_number_of_passages_is_not_guessed(tiny_reader):
     assert len(debias(observe(prefixes, passages=4), method="joint")) == 4
     whole = fr.score_permutations(tiny_reader, "Which colour?", PASSAGES, question_only=True)
     assert observe(whole).passages == 3
+    assert observe(whole, passages=4).passages == 4  # may be prefixes that never have the fourth
+    with pytest.raises(InputError, match="expected at least 3, as in the scores, got 2"):
+        observe(whole, passages=2)
+    alone = fr.score_permutations(tiny_reader, "Which colour?", PASSAGES, question_only=True, alone=True)
     with pytest.raises(InputError, match="expected 3, as in the scores, got 4"):
-        observe(whole, passages=4)
+        observe(alone, passages=4)

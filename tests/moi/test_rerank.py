@@ -214,6 +214,11 @@ def test_one_reader_scores_and_another_answers_in_an_order_of_its_own_bias(tiny_
     expected = fr.score_permutations(tiny_reader, QUESTION, order, ["red", "low"], "identity").loglik[0]
     assert got.reading.candidates["low"] == pytest.approx(expected[1], abs=1e-3)
     assert ask(order="descending").ranked.indices == np.argsort(-utility).tolist()
+    # A scorer without a calibration scores random prefixes; the order is still the answering reader's.
+    got = answer(tiny_reader, QUESTION, passages(4), scorer=small, candidates=["red", "low"])
+    assert (got.ranked.bias_from, got.ranked.order) == ("none: random prefixes", "matched")
+    assert got.ranked.indices == matched(got.ranked.utilities.utility, own.bias).tolist()
+    assert "placed by the cached calibration of LlamaForCausalLM" in got.note
     of_small = bias(4, reader=small.describe(), sign="undetermined")
     assert ask().ranked.indices == rerank(small, QUESTION, passages(4), of_small).indices
     assert "its sign undetermined" in ask().note
@@ -245,6 +250,7 @@ def test_what_cannot_be_debiased_is_refused_before_any_pass(bias):
         ({"bias": bias(5, reader={"name": "other"})}, "reader: bias 'other', scores 'LlamaForCausalLM'"),
         ({"bias": bias(5), "template": fr.Template(header="Other.\n")}, "template: bias"),
         ({"bias": bias(5), "permutations": [[0, 1], [2, 3], [4, 0]]}, "bias's L = 5 places, got 2"),
+        ({"bias": bias(5), "permutations": "identity"}, "at least two orderings"),
         ({"bias": bias(5, kind="candidate")}, "candidate"),
         ({"bias": bias(5), "stop": Stop(most=3)}, "most >= 5"),
         ({"bias": bias(5), "on_overflow": "drop_passages"}, "on_overflow"),
@@ -255,6 +261,8 @@ def test_what_cannot_be_debiased_is_refused_before_any_pass(bias):
         if "stop" not in arguments:
             with pytest.raises(InputError, match=message):
                 plan(reader, QUESTION, passages(5), **arguments)
+    with pytest.raises(InputError, match="max_new_tokens: expected a whole number from 1, got 0"):
+        answer(reader, QUESTION, passages(5), bias(5), max_new_tokens=0)
     assert not passes
     rerank(reader, QUESTION, passages(5), bias(5))
     assert passes

@@ -50,6 +50,7 @@ def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking
     """One after another: those that the file of results has, then the others."""
     from fastreader.identity import guarding
     from fastreader.moi import PositionBias, answer
+    from fastreader.moi.shipped import at_hand
     from fastreader.prompts import Template
     from fastreader.reader import Reader
 
@@ -67,7 +68,8 @@ def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking
                 "reader": guarding(reader.describe()),
                 "template": Template().to_dict(),
             }
-            facts["bias"] = None if bias is None else bias.to_dict()
+            name, template = reader.describe()["name"], Template().digest()
+            facts["bias"] = at_hand(name, template) if bias is None else bias.to_dict()
             log = stack.enter_context(ResultLog(asking.output, settings=facts, resume=asking.resume))
             for row in list(iter_results(asking.output)):
                 yield Kept(row["id"], row)

@@ -104,6 +104,7 @@ def rerank(
     """
     from fastreader.moi import PositionBias, Stop, plan
     from fastreader.moi import rerank as run
+    from fastreader.moi.shipped import at_hand
     from fastreader.prompts import Template
     from fastreader.reader import Reader
     from fastreader.report.moi_tables import ranked_table
@@ -127,7 +128,8 @@ def rerank(
         if output is not None and not cost:
             settings = {**what, "order": order, "settle": settle, "template": prompts.to_dict()}
             settings |= {"model": model_name(model), "dtype": dtype, "precision": precision}
-            settings["bias"] = None if calibration is None else calibration.to_dict()
+            found = at_hand(model, prompts.digest()) if calibration is None else calibration.to_dict()
+            settings["bias"] = found
             log = stack.enter_context(ResultLog(output, settings=settings, resume=resume))
         reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
         digests: dict[str, str] = {}

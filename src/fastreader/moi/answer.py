@@ -14,7 +14,7 @@ from fastreader.moi.planning import PassageLike, as_example
 from fastreader.moi.ranked import Ranked
 from fastreader.moi.reading import Reading, check_fits, read
 from fastreader.moi.rerank import rerank
-from fastreader.moi.smaller import placed_for
+from fastreader.moi.smaller import own_calibration, placed_for
 from fastreader.moi.types import PositionBias
 from fastreader.permutations import Spec
 
@@ -106,6 +106,7 @@ def answer(
         max_new_tokens=max_new_tokens,
         on_overflow=on_overflow,
     )
+    own = None if scorer is None else own_calibration(reader, template, len(reads.passages))
     ranked = rerank(
         scorer or reader,
         asked,
@@ -121,8 +122,8 @@ def answer(
         on_overflow=on_overflow,
         max_tokens=max_tokens,
     )
-    if scorer is not None:
-        ranked = placed_for(reader, ranked, scorer, template)
+    if scorer is not None and order == "matched":
+        ranked = placed_for(reader, ranked, scorer, own)
     kept = ranked.passages[: len(ranked) - ranked.tail]
     reading = read(
         reader,

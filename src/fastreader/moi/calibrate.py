@@ -65,7 +65,12 @@ def calibrate(
             than 3 orderings of a question, or fewer in all than unknowns; scores that are all constant; a contrast
             of another reader, template or number of places.
     """
-    observed = [observe(s, kind, per_token=per_token, candidate=candidate) for s in scores]
+    observed = []
+    for q, scored in enumerate(scores):
+        try:
+            observed.append(observe(scored, kind, per_token=per_token, candidate=candidate))
+        except InputError as error:
+            raise InputError(f"scores: question {q}: {error}") from error
     _check(observed, level, resamples, starts, folds)
     first = observed[0]
     effects = effects_of(contrast, first)

@@ -62,7 +62,9 @@ def debias(
 
         if bias is not None:
             raise InputError("bias: method 'joint' finds its own bias, expected None")
-        observed = scores if isinstance(scores, Observations) else observe(scores, candidate=candidate)
+        if candidate is not None:
+            raise InputError("candidate: goes with a bias of kind 'candidate'; give method 'joint' observe(...) of it")
+        observed = scores if isinstance(scores, Observations) else observe(scores)
         return solve_jointly(observed, starts=starts, seed=seed)
     if bias is None:
         raise InputError("bias: method 'calibrated' needs a position bias (moi.calibrate), got None")
@@ -70,7 +72,7 @@ def debias(
     passages = bias.passages if unknown else None
     observed = observe(scores, bias.kind, per_token=bias.per_token, candidate=candidate, passages=passages)
     check_bias(bias, observed)
-    if len(observed) < 2:
+    if len(observed) < 2 and observed.passages > 1:
         raise InputError("scores: expected at least two orderings, whose difference tells of the passages; got one")
     return _calibrated(observed, bias, bias.level if level is None else level, solver)
 

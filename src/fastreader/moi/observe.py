@@ -114,11 +114,16 @@ def passages_of(scores: PermutationScores) -> int | None:
 
 def _passages(scores: PermutationScores, given: int | None) -> int:
     known = passages_of(scores)
-    if known is None and given is None:
+    least = int(scores.permutations.max()) + 1
+    if given is not None and scores.alone_loglik is None:  # orderings of 0..L-1 may be prefixes of more passages
+        if given < least:
+            raise InputError(f"passages: expected at least {least}, as in the scores, got {given}")
+        return given
+    if known is None:
         raise InputError(
             f"passages: orderings of {scores.permutations.shape[1]} places do not tell of how many passages they are; "
             "give observe(passages=N), or score with alone=True"
         )
-    if known is not None and given not in (None, known):
+    if given not in (None, known):
         raise InputError(f"passages: expected {known}, as in the scores, got {given}")
-    return known if known is not None else given  # type: ignore[return-value]
+    return known

@@ -130,6 +130,10 @@ def _design(bias: PositionBias | None, n: int, length: int, permutations: Spec |
                 f"permutations: expected orderings of the bias's L = {length} places, got {made.length}; leave them "
                 "out, or give a bias of as many places"
             )
+        if bias is not None and len(made) < 2:
+            raise InputError(
+                "permutations: expected at least two orderings, whose difference tells of the passages; got one"
+            )
         return made if made.length <= length else pruned(made, length)
     if bias is not None:
         return cyclic_for(bias, seed)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fastreader.checks import check_whole
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 from fastreader.moi.overflow import fitted
@@ -134,6 +135,7 @@ def _fitted(
     """The pieces of a prompt that fits the context with its answer, and what was cut off each passage."""
     from fastreader.prompts import Template, encode
 
+    check_whole("max_new_tokens", max_new_tokens)
     pieces = encode(reader.encoder, template or Template(), example.question, example.passages, candidates)
     count = len(example.passages)
     if not count:

@@ -51,7 +51,8 @@ def rerank(
         max_passages: only so many are scored; the others follow them in the retriever's order.
         permutations: orderings in place of the default design, as in `score_permutations`.
         prune: read only so many places of each ordering; below 1: as many as hold that share of the retriever's
-            softmaxed scores. Needs a calibration of that L, or none.
+            softmaxed scores (as they are: BM25's are far apart and leave one or two; divide them by a temperature
+            before). Needs a calibration of that L, or none.
         template: the prompt's texts.
         stop: score further orderings until the utilities are settled; None: one pass.
         seed: of designs that draw.

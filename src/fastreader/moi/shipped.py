@@ -9,6 +9,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from fastreader.errors import InputError
+from fastreader.identity import content
 from fastreader.models.cache import cache_dir
 from fastreader.moi.types import PositionBias
 
@@ -41,6 +42,17 @@ def find(
         if entry.name == name:
             return _loaded(Path(str(entry)), reader), "shipped"
     return None
+
+
+def at_hand(reader: str, template: str) -> dict[str, str]:
+    """What `find` may find for a reader and template: file name -> SHA-256 of its content, cached before shipped.
+
+    A run that takes calibrations from here may not go on after one of them has changed.
+    """
+    start = f"{_slug(reader)}-{template or 'any'}-"
+    cached = sorted(_cache().glob("*.json")) if _cache().is_dir() else []
+    paths = {Path(str(entry)).name: Path(str(entry)) for entry in [*shipped(), *cached]}
+    return {name: content(path) for name, path in sorted(paths.items()) if name.startswith(start)}
 
 
 def _loaded(path: Path, reader: str) -> PositionBias:
@@ -79,12 +91,14 @@ def file_name_of(bias: PositionBias) -> str:
 
 def file_name(reader: str, template: str, passages: int, length: int, kind: str, per_token: bool = False) -> str:
     """What identifies a calibration, as a file name; a reader's name that is no file name gets a digest behind it."""
-    slug = re.sub(r"[^A-Za-z0-9.-]+", "_", reader).strip("_.") or "unknown"
-    if slug != reader:
-        slug += "-" + hashlib.sha256(reader.encode()).hexdigest()[:8]
     scored = f"{kind}-per-token" if per_token else kind
     prefix = "" if length == passages else f"-l{length}"
-    return f"{slug}-{template or 'any'}-{scored}-n{passages}{prefix}.json"
+    return f"{_slug(reader)}-{template or 'any'}-{scored}-n{passages}{prefix}.json"
+
+
+def _slug(reader: str) -> str:
+    slug = re.sub(r"[^A-Za-z0-9.-]+", "_", reader).strip("_.") or "unknown"
+    return slug if slug == reader else f"{slug}-{hashlib.sha256(reader.encode()).hexdigest()[:8]}"
 
 
 def _cache() -> Path:

@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from fastreader.moi.order import matched
 from fastreader.moi.ranked import Ranked
 from fastreader.moi.shipped import find
+from fastreader.moi.types import PositionBias
 
 if TYPE_CHECKING:
     from fastreader.prompts import Template
     from fastreader.reader import Reader
 
+Calibration: TypeAlias = tuple[PositionBias, str]  # and where it is from
 
-def placed_for(reader: Reader, ranked: Ranked, scorer: Reader, template: Template | None) -> Ranked:
-    """The passages that `scorer` ranked in matched order, placed for the reader that answers; `note` says how.
+
+def own_calibration(reader: Reader, template: Template | None, passages: int) -> Calibration | None:
+    """The calibration at hand of the reader that answers, for as many passages as it reads.
+
+    Raises:
+        InputError: its file is damaged.
+    """
+    from fastreader.prompts import Template
+
+    return find(reader.describe()["name"], (template or Template()).digest(), passages)
+
+
+def placed_for(reader: Reader, ranked: Ranked, scorer: Reader, found: Calibration | None) -> Ranked:
+    """The passages that `scorer` ranked, in matched order for the reader that answers; `note` says how.
 
     The largest utility goes where the answering reader's own bias is largest. Utilities and bias are then of two
     measurements, so the signs of both must be decided. Without such a calibration the order is descending; where the
     sign of the scorer's bias is undetermined, its own matched order is all there is.
-    """
-    from fastreader.prompts import Template
 
+    Args:
+        reader: answers.
+        ranked: in matched order of the scorer's bias, or descending where the scorer has none.
+        scorer: gave the utilities.
+        found: `own_calibration` of the reader.
+    """
     names = reader.describe()["name"], scorer.describe()["name"]
-    if ranked.order != "matched" or ranked.utilities is None or names[0] == names[1]:
+    if ranked.utilities is None or names[0] == names[1]:
         return ranked
     if ranked.utilities.sign == "undetermined":
         return _noted(ranked, f"placed by the bias of {names[1]}, its sign undetermined, and not of {names[0]}")
     scored = len(ranked) - ranked.tail
-    found = find(names[0], (template or Template()).digest(), scored)
     by_index = {p.index: p for p in ranked}
     if found is None or found[0].sign == "undetermined":
         what = "no calibration" if found is None else "a calibration of undetermined sign"

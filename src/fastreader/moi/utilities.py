@@ -27,7 +27,8 @@ class Utilities:
         intervals: float64 [N, 2], posterior interval of each utility; equal to the utility for "joint".
         p_best: float64 [N], probability that a passage has the largest utility, sums to 1.
         residual: root mean square of what the model leaves of the scores, nats.
-        rank: how many directions of utility the orderings determine; N - 1 is all.
+        rank: how many directions of utility the orderings determine, N - 1 is all; for "joint" of utility and bias
+            together, by the Jacobian.
         condition: largest over smallest singular value of those directions; inf where the rank falls short.
         identified: whether the scores determine the order of the utilities.
         reason: why not, or a caution; empty where all is well.

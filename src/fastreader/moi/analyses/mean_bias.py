@@ -68,7 +68,12 @@ def mean_bias(scores: Iterable[Scored], *, starts: int = 8, seed: int = 0) -> Me
     Raises:
         InputError: no questions, or questions of several numbers of places.
     """
-    solved = [debias(s, method="joint", starts=starts, seed=seed) for s in scores]
+    solved = []
+    for q, scored in enumerate(scores):
+        try:
+            solved.append(debias(scored, method="joint", starts=starts, seed=seed))
+        except InputError as error:
+            raise InputError(f"scores: question {q}: {error}") from error
     if not solved:
         raise InputError("scores: expected at least one question, got none")
     if len(lengths := {len(u.bias) for u in solved}) > 1:

@@ -57,6 +57,8 @@ def polarity(
     *,
     template: Template | None = None,
     write: bool = True,
+    max_new_tokens: int = 32,
+    max_tokens: int | None = None,
 ) -> list[Polarity]:
     """Read every method's order of every question both ways.
 
@@ -66,6 +68,8 @@ def polarity(
         orders: for each method its order of each question's passages.
         template: the prompt's texts.
         write: also write answers; without, only the nats tell.
+        max_new_tokens: of an answer.
+        max_tokens: tokens in one pass at most.
 
     Raises:
         InputError: a method without an order for every question.
@@ -76,7 +80,15 @@ def polarity(
     found = {name: Polarity(name, [], []) for name in orders}
     for q, example in enumerate(examples):
         asked = [order for own in orders.values() for order in (list(own[q]), list(own[q])[::-1])]
-        results, _ = outcomes(reader, example, asked, template=template, write=write)
+        results, _ = outcomes(
+            reader,
+            example,
+            asked,
+            template=template,
+            write=write,
+            max_new_tokens=max_new_tokens,
+            max_tokens=max_tokens,
+        )
         for i, name in enumerate(orders):
             found[name].forward.append(results[2 * i])
             found[name].backward.append(results[2 * i + 1])
