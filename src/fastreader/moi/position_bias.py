@@ -33,8 +33,9 @@ class PositionBias:
         sigma: standard deviation of a score around the model, nats.
         passages: N.
         sign: what decided the bias's sign: "convention" (beta > 0: a passage under which the question is likelier
-            has the larger utility; for prefixes without query likelihoods the sum of `bias` is positive), "contrast" (a known gold passage moved through the places), or
-            "undetermined": `bias` may be its own negative, and only matched order is meaningful.
+            has the larger utility; for prefixes without query likelihoods the sum of `bias` is positive), "contrast"
+            (a known gold passage moved through the places), or "undetermined": `bias` may be its own negative, and
+            only matched order is meaningful.
         intervals: float64 [L, 2] of `bias`, by bootstrap over the questions.
         covariance: float64 [L, L] of `bias`, by the same bootstrap.
         r2: share of the variance of held-out orderings' scores explained, against a mean without any bias.
@@ -44,7 +45,8 @@ class PositionBias:
         template: digest of the prompt's texts.
         kind, per_token: what was scored, as in `Observations`.
         level: of the intervals.
-        inflation: by how much a posterior variance is multiplied so that it fits what held-out orderings show, at least 1.
+        inflation: by how much a posterior variance is multiplied so that it fits what held-out orderings show; at
+            least 1.
         temperature: p_best is raised to 1/temperature; measured where gold passages were given, else 1.
         sign_z: beta over its standard error; None without query likelihoods.
         contrast_z: the gold contrast over its standard error, in the direction of `bias`; None without one.
