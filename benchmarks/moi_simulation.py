@@ -5,14 +5,15 @@
 Calibration: for each N, shape of the bias, design and noise a calibration on QUESTIONS questions, then utilities of
 fresh questions under it: error of the bias, of the utilities in the directions that the orderings see, coverage of the
 intervals, how often the best passage is found and claimed (P(best) recalibrated on the learnt questions' best
-passages), flags. Joint: the paper's solve of single questions without noise. Singular: a U-shaped bias on an even
-cycle. Sign: runs with weak evidence of query likelihoods or of a gold contrast; how often it was decided, and how often
-wrongly. Results are appended as they come; run again to go on.
+passages), flags. Joint: the paper's solve of single questions without noise, and on cyclic orderings with it. Singular:
+a U-shaped bias on an even cycle. Sign: runs with weak evidence of query likelihoods or of a gold contrast; how often it
+was decided, and how often wrongly. Results are appended as they come; run again to go on.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
@@ -55,13 +56,14 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path, help="write the tables here")
     parser.add_argument("--plot", type=Path, help="draw the figure here")
     parser.add_argument("--sizes", type=int, nargs="+", default=[3, 5, 10, 20])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="all by default")
     parser.add_argument("--sign-runs", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=1, help="processes; set OMP_NUM_THREADS=1 with more than one")
     parser.add_argument("--quick", action="store_true", help="few cells and runs, to see it work")
     options = parser.parse_args()
     if options.quick:
         options.sizes, options.sign_runs = [3, 5], 20
-    cells = list(calibrations(options)) + list(joints(options)) + list(singulars(options)) + list(signs(options))
+    cells = [cell for part in options.parts for cell in PARTS[part](options)]
     with (
         ResultLog(options.output, settings={"version": 3}, resume=True) as log,
         track("simulating", len(cells), "cells", None) as advance,
@@ -168,17 +170,19 @@ def joints(options: argparse.Namespace) -> Iterator[Cell]:
         for design in (*DESIGNS, "prefixes"):
             what = {"what": "joint", "n": n, "design": design, "runs": runs if n < 20 else max(3, runs // 4)}
             yield f"joint {n} {design} {what['runs']}", what, partial(joint, **what)
+        what = {**what, "design": "cyclic", "noise": 0.5}
+        yield f"joint {n} cyclic {what['runs']} noise {what['noise']}", what, partial(joint, **what)
 
 
-def joint(n: int, design: str, runs: int, what: str) -> dict[str, Any]:
-    """The paper's solve without noise: does it fit, is it right, is it flagged."""
+def joint(n: int, design: str, runs: int, what: str, noise: float = 0.0) -> dict[str, Any]:
+    """The paper's solve: does it fit, is it right, is it flagged."""
     flagged, reversed_, right, products, fits = 0, 0, 0, [], []
     rng = np.random.default_rng(seed_of(what, n, design))
     for run in range(runs):
         length = n if design != "prefixes" else max(2, n // 2)
         a = rng.dirichlet(2 * np.ones(length))
         make = DESIGNS.get(design, lambda m, s, length=length: pruned(random(m, None, s), length))
-        data = simulate(a, 1, lambda s, make=make: make(n, s), passages=n, sigma=0.0, seed=run)
+        data = simulate(a, 1, lambda s, make=make: make(n, s), passages=n, sigma=noise, seed=run)
         u, v = debias(data.observations[0], method="joint", seed=run), data.utilities[0]
         flagged += not u.identified
         found = np.argsort(-u.utility)
@@ -220,10 +224,10 @@ def signs(options: argparse.Namespace) -> Iterator[Cell]:
         for beta in (0.0, 0.1, 0.3, 1.0):
             what = {"what": "sign", "n": n, "beta": beta, "runs": runs}
             yield f"sign {n} {beta} {runs}", what, partial(sign, **what)
-    for strength in (0.0, 0.3, 1.0):
-        for probed in (3, 8, 30):
-            what = {"what": "contrast", "n": 5, "strength": strength, "probed": probed, "runs": runs}
-            yield f"contrast 5 {strength} {probed} {runs}", what, partial(contrast, **what)
+    for n in options.sizes:
+        for strength, probed in itertools.product((0.0, 0.3, 1.0), (3, 8, 30)):
+            what = {"what": "contrast", "n": n, "strength": strength, "probed": probed, "runs": runs}
+            yield f"contrast {n} {strength} {probed} {runs}", what, partial(contrast, **what)
 
 
 def sign(n: int, beta: float, runs: int, what: str) -> dict[str, Any]:
@@ -246,13 +250,16 @@ def contrast(n: int, strength: float, probed: int, runs: int, what: str) -> dict
     decided = wrong = beyond_three = 0
     for run in range(runs):
         seed = seed_of(what, n, strength, probed, run)
-        data = simulate(truth, 12, lambda s: random(n, 6, s), sigma=0.5, query=False, seed=seed)
+        data = simulate(truth, 12, lambda s: random(n, 6 if n <= 5 else 2 * n, s), sigma=0.5, query=False, seed=seed)
         effects = strength * truth + np.random.default_rng(seed).standard_normal((probed, n))
         bias = calibrate(data.observations, contrast=effects, resamples=20, starts=1, folds=2, seed=run)
         beyond_three += bool(abs(bias.contrast_z or 0.0) >= 3)
         decided += bias.sign != "undetermined"
         wrong += bias.sign != "undetermined" and float(bias.bias @ truth) < 0
     return {"decided": decided, "wrong": wrong, "beyond_three": beyond_three}
+
+
+PARTS = {"calibrated": calibrations, "joint": joints, "singular": singulars, "sign": signs}
 
 
 if __name__ == "__main__":

@@ -58,14 +58,14 @@ def tables(rows: list[dict[str, Any]], about: str, level: float) -> str:
         "without noise their scores are constant, and refused.",
         f"- Orderings that miss a place for some passage: {'NOT all flagged' if wrong else 'all flagged'}.",
         "",
-        "## Joint solve, no noise",
+        "## Joint solve",
         "",
-        "| N | design | flagged | right order | reversed | residual | product |",
-        "|" + " ---: |" * 7,
+        "| N | design | noise, nats | flagged | right order | reversed | residual | product |",
+        "|" + " ---: |" * 8,
     ]
     out += [
-        f"| {r['n']} | {r['design']} | {r['flagged']:.0%} | {r['right']:.0%} | {r['reversed']:.0%} "
-        f"| {r['residual']:.0e} | {r['product_error']:.0e} |"
+        f"| {r['n']} | {r['design']} | {r.get('noise', 0.0)} | {r['flagged']:.0%} | {r['right']:.0%} "
+        f"| {r['reversed']:.0%} | {r['residual']:.0e} | {r['product_error']:.0e} |"
         for r in of(rows, "joint")
     ]
     out += ["", "## U-shaped bias on an even cycle", ""]
@@ -73,9 +73,10 @@ def tables(rows: list[dict[str, Any]], about: str, level: float) -> str:
     out += ["", "## Sign", "", "| N | beta | runs | decided | wrong |", "|" + " ---: |" * 5]
     out += [f"| {r['n']} | {r['beta']} | {r['runs']} | {r['decided']} | {r['wrong']} |" for r in of(rows, "sign")]
     out += ["", "By a gold contrast, `strength` times the bias with noise of 1 at each place:", ""]
-    out += ["| strength | questions | runs | beyond 3 s.e. | decided | wrong |", "|" + " ---: |" * 6]
+    out += ["| N | strength | questions | runs | beyond 3 s.e. | decided | wrong |", "|" + " ---: |" * 7]
     out += [
-        f"| {r['strength']} | {r['probed']} | {r['runs']} | {r['beyond_three']} | {r['decided']} | {r['wrong']} |"
+        f"| {r['n']} | {r['strength']} | {r['probed']} | {r['runs']} | {r['beyond_three']} | {r['decided']} "
+        f"| {r['wrong']} |"
         for r in of(rows, "contrast")
     ]
     return "\n".join(out)
