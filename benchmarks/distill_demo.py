@@ -86,7 +86,7 @@ def main() -> None:
         "loss": [s.loss for s in run.steps],
     }
     (a.output / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    plot(result["loss"], a.output / "loss.png")
+    plot(result["loss"], result["evaluations"], a.output / "loss.png")
     print(json.dumps({k: result[k] for k in ("held_out", "seconds", "tokens")}, indent=1))
 
 
@@ -174,14 +174,20 @@ def table(before: Evaluation, after: Evaluation, lessons: list[Lesson], settings
     return out
 
 
-def plot(losses: list[float], path: Path) -> None:
+def plot(losses: list[float], evaluations: list[dict[str, Any]], path: Path) -> None:
+    """The loss of each step, and what the held-out questions say on the way."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5, 3), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot(range(1, len(losses) + 1), losses)
-    axes.set(xlabel="step", ylabel="KL, nats", ylim=(0, None), title="loss of a step")
-    figure.savefig(path, dpi=150)
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.plot(range(1, len(losses) + 1), losses, lw=0.8, label="a step's questions")
+    steps = [e["step"] for e in evaluations]
+    left.plot(steps, [e["kl"] for e in evaluations], "o-", ms=4, label="held-out questions")
+    left.set(xlabel="step", ylabel="KL, nats", ylim=(0, None))
+    left.legend(fontsize=8)
+    right.plot(steps, [e["spearman"] for e in evaluations], "o-", ms=4)
+    right.set(xlabel="step", ylabel="rank correlation, held out", ylim=(0, 1))
+    figure.savefig(path, dpi=120)
 
 
 if __name__ == "__main__":
