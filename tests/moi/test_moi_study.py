@@ -180,7 +180,7 @@ def test_observations_are_those_of_the_reader_alone(study):
         assert row["random_mean"] == pytest.approx(mean, abs=1e-3)
         own = mean_rates([vote.answer], right)
         assert row["vote"] == {**own, "share": vote.share, "computed": vote.stats.computed}
-    words = [w for e in examples for w in (e.question, *e.answers, *(p.text for p in e.passages))]
+    words = [w for e in examples for w in (e.question, *(p.text for p in e.passages), *map(json.dumps, e.answers))]
     for file in ("observations.jsonl", "probes.jsonl", "readings.jsonl"):
         text = (folder / "run" / file).read_text()
         assert not [w for w in words if w in text]
