@@ -6,11 +6,11 @@
 For each question: 3N random orderings are scored, and answered (self-consistency over as many orders as MoI scores);
 every method orders the passages with a calibration that has not seen the question (cross-fitted in folds by gold
 passage; its sign is checked on gold passages of the same questions, moved through the places); all methods' orders are
-then read and answered. A session keeps the question's prompts, so that what methods share is read once. Rows hold
-numbers and none of the data's text. They are appended as they come, so a stopped run continues. The primary contrast is
-fixed beforehand and part of every row's settings: moi-calibrated (matched order) against qg-matched, in nats of the
-right answers (log-sum-exp over the aliases). With --jobs, questions are done in so many processes; the rows then come
-in the order they are ready.
+then read and answered. A session keeps all that is read of a question, so that what its observations and methods share
+is read once; a method's tokens are those that it takes by itself. Rows hold numbers and none of the data's text. They
+are appended as they come, so a stopped run continues. The primary contrast is fixed beforehand and part of every row's
+settings: moi-calibrated (matched order) against qg-matched, in nats of the right answers (log-sum-exp over the
+aliases). With --jobs, questions are done in so many processes; the rows then come in the order they are ready.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ from fastreader.session import Scorer, Session
 
 PRIMARY = ("moi-calibrated", "qg-matched", "nats")
 ANSWERS = "self-consistency"
-_BLOCK = 20  # questions observed before they are read
 
 
 def main() -> None:
@@ -110,26 +109,19 @@ def run(study: Study, jobs: Jobs) -> None:
         biases = {fold: PositionBias.from_dict(found) for fold, found in jobs.run("calibration", asked)}
         if open_ := sorted(fold for fold, bias in biases.items() if bias.sign == "undetermined"):
             print(f"folds {open_}: the bias's sign is undetermined; no '-matched' baseline there", file=sys.stderr)
-        for first in range(0, len(study.examples), _BLOCK):  # a stopped run has read most of what it has observed
-            block = range(first, min(first + _BLOCK, len(study.examples)))
-            where = f"{first + 1}-{block[-1] + 1} of {len(study.examples)}"
-            keep(jobs, f"observing {where}", "observe", observed, block)
-            todo = [str(i) for i in block if str(i) not in read]
-            scores = {row["id"]: row for row in iter_results(observed.path) if row["id"] in todo}
-            given = {i: (scores[i], biases[study.folds[int(i)]].to_dict()) for i in todo}
-            keep(jobs, f"reading {where}", "question", read, block, given)
+        given = {i: (scores.get(str(i)), biases[study.folds[i]].to_dict()) for i in range(len(study.examples))}
+        todo = {i: what for i, what in given.items() if str(i) not in read}
+        with track("reading", len(todo), "questions", None) as advance:
+            for i, (observations, readings) in jobs.run("question", todo):
+                if str(i) not in observed:
+                    observed.append(str(i), observations)
+                read.append(str(i), readings)
+                advance(1)
 
 
-def keep(
-    jobs: Jobs,
-    label: str,
-    what: str,
-    log: ResultLog,
-    questions: Iterable[int],
-    given: dict[str, tuple[Any, ...]] | None = None,
-) -> None:
+def keep(jobs: Jobs, label: str, what: str, log: ResultLog, questions: Iterable[int]) -> None:
     """Do what a log does not hold yet of these questions, and append it as it comes."""
-    todo = {i: () if given is None else given[str(i)] for i in questions if str(i) not in log}
+    todo: dict[int, tuple[Any, ...]] = {i: () for i in questions if str(i) not in log}
     if not todo:
         return
     with track(label, len(todo), "questions", None) as advance:
@@ -263,28 +255,43 @@ class Study:
         bias.save(path)
         return bias.to_dict()
 
-    def question(self, i: int, observed: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
-        """A row of readings, from a question's observations and its fold's calibration."""
-        started, a, example = time.perf_counter(), self.arguments, self.examples[i]
+    def question(
+        self, i: int, observed: dict[str, Any] | None, measured: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Rows of a question's observations (made here where there are none) and of its readings."""
+        try:
+            with self.reader.session(keep_scored=True) as session:
+                observed = observed or self.observed(session, i, [])
+                return observed, self.readings(session, i, observed, measured, [])
+        except OutOfBudgetError as error:
+            notes = [str(error)]
+        observed = observed or self.observe(i)
         with Session(self.reader) as session:
-            notes = self.keep(session, example, [range(len(example.passages))])
-            options = {"count": a.shuffles, "model": a.cross_encoder, "max_tokens": a.max_tokens}
-            names = [m for m in a.methods if m != ANSWERS]
-            scores, bias = scores_of(observed), PositionBias.from_dict(measured)
-            methods = all_orders(session, self.template, example, scores, bias, names, a.seed + i, options)
-            found = time.perf_counter()
-            orders = [row["order"] for row in methods.values() if "order" in row]
-            notes += self.keep(session, example, orders)
-            results, stats = outcomes(
-                session,
-                example,
-                orders,
-                template=self.template,
-                max_new_tokens=a.max_new_tokens,
-                max_tokens=a.max_tokens,
-            )
-            ended = time.perf_counter()
-            kept = {"computed": session.stats.computed, "reused": session.stats.reused, "notes": notes}
+            return observed, self.readings(session, i, observed, measured, notes)
+
+    def readings(
+        self, session: Session, i: int, observed: dict[str, Any], measured: dict[str, Any], notes: list[str]
+    ) -> dict[str, Any]:
+        """The row, from a question's observations and its fold's calibration."""
+        started, a, example = time.perf_counter(), self.arguments, self.examples[i]
+        notes = notes + self.keep(session, example, [range(len(example.passages))])
+        options = {"count": a.shuffles, "model": a.cross_encoder, "max_tokens": a.max_tokens}
+        names = [m for m in a.methods if m != ANSWERS]
+        scores, bias = scores_of(observed), PositionBias.from_dict(measured)
+        methods = all_orders(session, self.template, example, scores, bias, names, a.seed + i, options)
+        found = time.perf_counter()
+        orders = [row["order"] for row in methods.values() if "order" in row]
+        notes += self.keep(session, example, orders)
+        results, stats = outcomes(
+            session,
+            example,
+            orders,
+            template=self.template,
+            max_new_tokens=a.max_new_tokens,
+            max_tokens=a.max_tokens,
+        )
+        ended = time.perf_counter()
+        kept = {"computed": session.stats.computed, "reused": session.stats.reused, "notes": notes}
         pieces = encode(self.reader.encoder, self.template, example.question, example.passages, [])
         return {
             "reader": self.reader.describe(),

@@ -203,7 +203,7 @@ def test_a_question_that_memory_does_not_hold_is_read_all_the_same(study, tmp_pa
         "self-consistency",
     )
     for row in map(json.loads, (tmp_path / "run" / "readings.jsonl").open()):
-        assert row["session"]["notes"] == ["session: too much"] * 2
+        assert row["session"]["notes"] == ["session: too much"] * 3
         assert row["read"]["reused"] == 0
     for row in map(json.loads, (tmp_path / "run" / "observations.jsonl").open()):
         assert row["notes"] == ["session: too much"]
