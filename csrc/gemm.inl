@@ -1,4 +1,5 @@
-// C [rows][32], its rows ldc apart, = (or +=) A [rows][depth] B [depth][32] for depth a multiple of 32, and rows too, or 16.
+// C [rows][32], its rows ldc apart, = (or +=) A [rows][depth] B [depth][32] for depth a multiple of 32, and rows too, or
+// as `computed_rows` tells.
 // A: row r, columns k..k+31 at A + r * lda + (k / 32) * a_step. B: float [depth][32], or bf16 pairs [depth / 2][32][2].
 // Depth is added up 32 at a time and all products of split operands before the next 32, in this order whatever the
 // sizes, so that a product in several calls (each adding to C) gives the bits of one.
@@ -21,33 +22,42 @@ struct Product {
   bool add;
 };
 
-FR_INLINE void gemm_f32(const float* a, int64_t lda, int64_t a_step, const float* b, float* c, int64_t rows,
-                          int64_t depth, bool add, int64_t ldc = kStrip) {
-  constexpr int R = FR_ROWS, N = 2;
-  for (int64_t row = 0; row < rows; row += R) {
-    for (int64_t lane = 0; lane < kStrip; lane += N * kWidth) {
-      vf acc[R][N];
+// How many rows to compute, few as they are: the first so many of `rows` (at most 32) and what they are computed with.
+template <typename T>
+FR_INLINE int64_t computed_rows(int64_t rows) {
+#if FR_AMX
+  if constexpr (std::is_same_v<T, bf16>) return rows <= 16 ? 16 : 32;
+#endif
+  if (rows > FR_ROWS / 2) return (rows + FR_ROWS - 1) / FR_ROWS * FR_ROWS;
+  return rows == 3 ? 4 : rows;
+}
+
+template <int R>
+FR_INLINE void rows_f32(const float* a, int64_t lda, int64_t a_step, const float* b, float* c, int64_t depth, bool add,
+                        int64_t ldc) {
+  constexpr int N = 2;
+  for (int64_t lane = 0; lane < kStrip; lane += N * kWidth) {
+    vf acc[R][N];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+      for (int n = 0; n < N; ++n) acc[r][n] = add ? load(c + r * ldc + lane + n * kWidth) : vf{};
+    }
+    for (int64_t k = 0; k < depth; ++k) {
+      const float* column = a + k / 32 * a_step + k % 32;
+      vf right[N];
+#pragma GCC unroll 2
+      for (int n = 0; n < N; ++n) right[n] = load(b + k * kStrip + lane + n * kWidth);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-        for (int n = 0; n < N; ++n) acc[r][n] = add ? load(c + (row + r) * ldc + lane + n * kWidth) : vf{};
+        for (int n = 0; n < N; ++n) acc[r][n] += fill(column[r * lda]) * right[n];
       }
-      for (int64_t k = 0; k < depth; ++k) {
-        const float* column = a + row * lda + k / 32 * a_step + k % 32;
-        vf right[N];
-#pragma GCC unroll 2
-        for (int n = 0; n < N; ++n) right[n] = load(b + k * kStrip + lane + n * kWidth);
+    }
 #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-          for (int n = 0; n < N; ++n) acc[r][n] += fill(column[r * lda]) * right[n];
-        }
-      }
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 2
-        for (int n = 0; n < N; ++n) store(c + (row + r) * ldc + lane + n * kWidth, acc[r][n]);
-      }
+      for (int n = 0; n < N; ++n) store(c + r * ldc + lane + n * kWidth, acc[r][n]);
     }
   }
 }
@@ -147,56 +157,90 @@ FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Opera
   }
 }
 #else
-template <int TA, int TB>
-FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Operand<bf16, TB> b, float* c,
-                         int64_t rows, int64_t depth, bool add, int64_t ldc = kStrip) {
-  constexpr int R = FR_ROWS;
-  for (int64_t row = 0; row < rows; row += R) {
-    __m512 acc[R][2];
+template <int TA, int TB, int R>
+FR_INLINE void rows_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Operand<bf16, TB> b, float* c, int64_t depth,
+                         bool add, int64_t ldc) {
+  __m512 acc[R][2];
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      acc[r][0] = add ? _mm512_loadu_ps(c + (row + r) * ldc) : _mm512_setzero_ps();
-      acc[r][1] = add ? _mm512_loadu_ps(c + (row + r) * ldc + 16) : _mm512_setzero_ps();
-    }
-    for (int64_t k = 0; k < depth; k += 32) {
+  for (int r = 0; r < R; ++r) {
+    acc[r][0] = add ? _mm512_loadu_ps(c + r * ldc) : _mm512_setzero_ps();
+    acc[r][1] = add ? _mm512_loadu_ps(c + r * ldc + 16) : _mm512_setzero_ps();
+  }
+  for (int64_t k = 0; k < depth; k += 32) {
 #pragma GCC unroll 4
-      for (int product = 0; product < kProducts<TA, TB>; ++product) {
-        const bf16* left = a.data + term_of_a<TA, TB>(product) * a.term_stride + row * lda + k / 32 * a_step;
-        const bf16* right = b.data + term_of_b<TA, TB>(product) * b.term_stride + k * kStrip;
-        for (int64_t j = 0; j < 32; j += 2, right += 2 * kStrip) {
-          const __m512bh first = (__m512bh)_mm512_loadu_si512(right);
-          const __m512bh second = (__m512bh)_mm512_loadu_si512(right + 32);
+    for (int product = 0; product < kProducts<TA, TB>; ++product) {
+      const bf16* left = a.data + term_of_a<TA, TB>(product) * a.term_stride + k / 32 * a_step;
+      const bf16* right = b.data + term_of_b<TA, TB>(product) * b.term_stride + k * kStrip;
+      for (int64_t j = 0; j < 32; j += 2, right += 2 * kStrip) {
+        const __m512bh first = (__m512bh)_mm512_loadu_si512(right);
+        const __m512bh second = (__m512bh)_mm512_loadu_si512(right + 32);
 #pragma GCC unroll 16
-          for (int r = 0; r < R; ++r) {
-            int32_t pair;
-            std::memcpy(&pair, left + r * lda + j, 4);
-            const __m512bh spread = (__m512bh)_mm512_set1_epi32(pair);
-            acc[r][0] = _mm512_dpbf16_ps(acc[r][0], spread, first);
-            acc[r][1] = _mm512_dpbf16_ps(acc[r][1], spread, second);
-          }
+        for (int r = 0; r < R; ++r) {
+          int32_t pair;
+          std::memcpy(&pair, left + r * lda + j, 4);
+          const __m512bh spread = (__m512bh)_mm512_set1_epi32(pair);
+          acc[r][0] = _mm512_dpbf16_ps(acc[r][0], spread, first);
+          acc[r][1] = _mm512_dpbf16_ps(acc[r][1], spread, second);
         }
       }
     }
+  }
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      _mm512_storeu_ps(c + (row + r) * ldc, acc[r][0]);
-      _mm512_storeu_ps(c + (row + r) * ldc + 16, acc[r][1]);
-    }
+  for (int r = 0; r < R; ++r) {
+    _mm512_storeu_ps(c + r * ldc, acc[r][0]);
+    _mm512_storeu_ps(c + r * ldc + 16, acc[r][1]);
   }
 }
 #endif
 #endif
 
+// R rows on the vector units, from their first.
+template <int R, typename T, int TA, int TB>
+FR_INLINE void some_rows(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB> b, float* c, int64_t depth,
+                         bool add, int64_t ldc) {
+  if constexpr (std::is_same_v<T, float>) {
+    rows_f32<R>(a.data, lda, a_step, b.data, c, depth, add, ldc);
+  } else {
+#if FR_BF16 && !FR_AMX
+    rows_bf16<TA, TB, R>(a, lda, a_step, b, c, depth, add, ldc);
+#endif
+  }
+}
+
 template <typename T, int TA, int TB>
 FR_INLINE void gemm(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB> b, float* c, int64_t rows,
                     int64_t depth, bool add, int64_t ldc = kStrip) {
-  if constexpr (std::is_same_v<T, float>) {
-    gemm_f32(a.data, lda, a_step, b.data, c, rows, depth, add, ldc);
-  } else {
-#if FR_BF16
+#if FR_AMX
+  if constexpr (std::is_same_v<T, bf16>) {
     gemm_bf16<TA, TB>(a, lda, a_step, b, c, rows, depth, add, ldc);
-#endif
+    return;
   }
+#endif
+  for (int64_t row = 0; row < rows; row += FR_ROWS) {
+    some_rows<FR_ROWS>(Operand<T, TA>{a.data + row * lda, a.term_stride}, lda, a_step, b, c + row * ldc, depth, add, ldc);
+  }
+}
+
+// `gemm` for the rows that `computed_rows` tells.
+template <typename T, int TA, int TB>
+FR_INLINE void gemm_few(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB> b, float* c, int64_t rows,
+                        int64_t depth, bool add, int64_t ldc) {
+#if FR_AMX
+  constexpr bool tiles = std::is_same_v<T, bf16>;
+#else
+  constexpr bool tiles = false;
+#endif
+  if constexpr (!tiles) {
+    switch (rows) {
+      case 1: return some_rows<1>(a, lda, a_step, b, c, depth, add, ldc);
+      case 2: return some_rows<2>(a, lda, a_step, b, c, depth, add, ldc);
+#if FR_ROWS > 4
+      case 4: return some_rows<4>(a, lda, a_step, b, c, depth, add, ldc);
+#endif
+      default: break;
+    }
+  }
+  gemm<T, TA, TB>(a, lda, a_step, b, c, rows, depth, add, ldc);
 }
 
 // Products done a piece at a time between other instructions: tile units work on their own, so that vector units need

@@ -84,17 +84,21 @@ FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<T, TI>& rows, int6
                                      : static_cast<const T*>(a.packed) + lesser(next_strip, a.strips - 1) * packed_strip);
     const int64_t lines = lesser(chunk, a.padded_size) * kStrip * static_cast<int64_t>(sizeof(T)) / kLine;
     const int64_t steps = (end - begin + kStrip - 1) / kStrip, share = (lines + steps - 1) / steps;
+    // A vector unit goes through a strip of weights once for a few rows, in order, and fetches it by itself; asking for
+    // as much again at once only keeps it waiting.
+    const bool ahead = FR_AMX || steps > 2;
     for (int64_t row = begin; row < end; row += kStrip) {
       const int64_t line = (row - begin) / kStrip * share;
-      for (int64_t i = line; i < lesser(line + share, lines); ++i) __builtin_prefetch(next + i * kLine, 0, 2);
+      const int64_t last = ahead ? lesser(line + share, lines) : line;
+      for (int64_t i = line; i < last; ++i) __builtin_prefetch(next + i * kLine, 0, 2);
       float* to = out + (row - begin) * out_stride;
       if (row < rows.direct_rows) {
         gemm<T, TI, TW>({rows.direct + row * rows.direct_stride + from, 0}, rows.direct_stride, kStrip, right, to,
                         kStrip, depth, add || from > 0, out_stride);
       } else {
         const T* left = rows.staged + (row - rows.direct_rows) * rows.padded;
-        gemm<T, TI, TW>({left + from * kStrip, rows.term}, kStrip, kStrip * kStrip, right, to,
-                        end - row <= kStrip / 2 ? kStrip / 2 : kStrip, depth, add || from > 0, out_stride);
+        gemm_few<T, TI, TW>({left + from * kStrip, rows.term}, kStrip, kStrip * kStrip, right, to,
+                            computed_rows<T>(lesser(end - row, kStrip)), depth, add || from > 0, out_stride);
       }
     }
   }

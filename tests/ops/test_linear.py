@@ -53,6 +53,21 @@ def test_every_cpu_path(monkeypatch, isa, weight_dtype, size):
 
 
 @no_extension
+@pytest.mark.parametrize("isa", available())
+@pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("precision", ["fast", "high"])
+@pytest.mark.parametrize("depth", [40, 320])
+def test_a_row_has_the_same_bits_in_any_company(monkeypatch, isa, weight_dtype, precision, depth):
+    """Few rows, as when texts are written, go through loops of their own."""
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    x, weight, bias = inputs(100, depth, 40, weight_dtype)
+    packed = prepare(weight, precision)
+    whole = linear(x, packed, bias, precision=precision)
+    for rows in [*range(1, 35), 63, 64, 65]:
+        assert torch.equal(linear(x[7 : 7 + rows], packed, bias, precision=precision), whole[7 : 7 + rows])
+
+
+@no_extension
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 70), st.integers(1, 70), st.integers(1, 70), st.integers(0, 100))
 def test_any_size(rows, depth, width, seed):
