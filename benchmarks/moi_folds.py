@@ -1,4 +1,4 @@
-"""What the MoI study knows of a question beforehand: right answers, gold passage, cluster and fold."""
+"""What the MoI study knows of a question beforehand: gold passage, cluster and fold."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ import numpy as np
 
 from fastreader import Example
 from fastreader.moi.gold import gold_of
-
-
-def right_answers(example: Example) -> list[str]:
-    """Each text once; as `outcomes` takes them."""
-    return list(dict.fromkeys(answer.strip() for answer in example.answers if answer.strip()))
 
 
 def cluster_of(index: int, example: Example) -> str:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from moi_folds import cluster_of, folds_of, gold_rank, right_answers
+from moi_folds import cluster_of, folds_of, gold_rank
 from moi_jobs import Jobs
 from moi_orders import BASELINES, MOI, all_orders, by_itself
 from moi_report import write_report
@@ -40,6 +40,7 @@ from fastreader.jsonl import ResultLog, iter_results
 from fastreader.moi import PositionBias, calibrate, probe
 from fastreader.moi.baselines import gold_of, self_consistency
 from fastreader.moi.cost import full_orderings
+from fastreader.moi.gold import right_answers
 from fastreader.moi.outcomes import outcomes
 from fastreader.moi.reading import reading_prompts
 from fastreader.progress import track

@@ -1,5 +1,5 @@
-// C [rows][32], its rows ldc apart, = (or +=) A [rows][depth] B [depth][32] for depth a multiple of 32, and rows too, or
-// as `computed_rows` tells.
+// C [rows][32], its rows ldc apart, = (or +=) A [rows][depth] B [depth][32] for depth and rows multiples of 32, or rows as
+// `computed_rows` tells.
 // A: row r, columns k..k+31 at A + r * lda + (k / 32) * a_step. B: float [depth][32], or bf16 pairs [depth / 2][32][2].
 // Depth is added up 32 at a time and all products of split operands before the next 32, in this order whatever the
 // sizes, so that a product in several calls (each adding to C) gives the bits of one.
@@ -22,7 +22,7 @@ struct Product {
   bool add;
 };
 
-// How many rows to compute, few as they are: the first so many of `rows` (at most 32) and what they are computed with.
+// How many rows `gemm_few` computes for 1 to 32 of them: what a tile or a loop takes at once, so at most a few too many.
 template <typename T>
 FR_INLINE int64_t computed_rows(int64_t rows) {
 #if FR_AMX
@@ -221,7 +221,7 @@ FR_INLINE void gemm(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB
   }
 }
 
-// `gemm` for the rows that `computed_rows` tells.
+// `gemm` for as many rows as `computed_rows` tells; they are there to be read, and their places in C to be written.
 template <typename T, int TA, int TB>
 FR_INLINE void gemm_few(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB> b, float* c, int64_t rows,
                         int64_t depth, bool add, int64_t ldc) {

@@ -72,7 +72,7 @@ def calibrate(
     import numpy as np
 
     from fastreader import moi
-    from fastreader.moi.gold import gold_of
+    from fastreader.moi.gold import gold_of, right_answers
     from fastreader.moi.shipped import keep as keep_in_cache
     from fastreader.permutations import resolve
     from fastreader.prompts import Template
@@ -125,7 +125,7 @@ def calibrate(
         probed = [
             replace(e, candidates=[*e.answers, f"gold: {gold[_key(e)]}"])
             for e in chosen
-            if gold[_key(e)] is not None and any(a.strip() for a in e.answers)
+            if gold[_key(e)] is not None and right_answers(e)
         ]
         if len(probed) < 2:
             raise InputError(f"--probe: expected at least 2 questions with gold passage and answers, got {len(probed)}")

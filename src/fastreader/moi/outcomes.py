@@ -11,6 +11,7 @@ import numpy as np
 from fastreader import answers
 from fastreader.data.types import Example
 from fastreader.errors import InputError
+from fastreader.moi.gold import right_answers
 from fastreader.moi.reading import reading_prompts
 from fastreader.tree import TreeStats
 
@@ -76,7 +77,7 @@ def outcomes(
     """
     from fastreader.scoring import score_permutations
 
-    right = list(dict.fromkeys(a.strip() for a in example.answers if a.strip()))
+    right = right_answers(example)
     if not right:
         raise InputError("example: expected right answers to score, got none")
     distinct = list(dict.fromkeys(tuple(order) for order in orders))

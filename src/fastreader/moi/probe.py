@@ -10,7 +10,7 @@ import numpy as np
 
 from fastreader.data.types import Example
 from fastreader.errors import InputError
-from fastreader.moi.gold import gold_of
+from fastreader.moi.gold import gold_of, right_answers
 from fastreader.moi.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def probe(
     for q, example in enumerate(chosen):
         if len(example.passages) != n:
             raise InputError(f"examples[{q}]: expected {n} passages as in the first, got {len(example.passages)}")
-        if not any(answer.strip() for answer in example.answers):
+        if not right_answers(example):
             raise InputError(f"examples[{q}]: expected right answers to score, got none")
     from fastreader.progress import track
 
@@ -130,7 +130,7 @@ def probe(
             scored = score_permutations(
                 reader,
                 example,
-                candidates=list(dict.fromkeys(a.strip() for a in example.answers if a.strip())),
+                candidates=right_answers(example),
                 permutations=moved(index, n),
                 template=prompts,
                 max_tokens=max_tokens,
