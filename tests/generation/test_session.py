@@ -247,3 +247,26 @@ def test_scores_that_may_not_be_kept_are_refused_beforehand(tiny_reader):
         assert kept.nbytes == len(PREFIX) * model.key_value_bytes
         kept.loglikelihood([([*PREFIX, 1], [5])])
         assert kept.nbytes == size
+
+
+@pytest.mark.parametrize("family", SOME)
+def test_prefixes_kept_in_several_parts_serve_as_one(family):
+    """Few more tokens than are kept already leave those where they are; many join them."""
+    reader = Reader.load((tiny(family), byte_tokenizer()), precision="exact")
+    plain = [r.logprob for r in reader.loglikelihood(REQUESTS)]
+    with reader.session(PREFIX[:14]) as kept:
+        parts, of_a_token = kept._kept._parts, kept.nbytes / 14
+        first = parts[0].keys[0].data_ptr()
+        sizes = []
+        for more in (PREFIX[:19], PREFIX[:23], PREFIX[:24], PREFIX[:25], [9] * 30):
+            kept.extend(more)
+            sizes.append([len(part) for part in parts])
+            if len(parts) > 1:
+                assert parts[0].keys[0].data_ptr() == first
+                got = kept.loglikelihood(REQUESTS)
+                assert [r.logprob for r in got] == pytest.approx(plain, abs=1e-4)
+        assert sizes == [[14, 5], [14, 5, 4], [14, 5, 4, 1], [14, 5, 4, 2], [55]]
+        got = kept.loglikelihood(REQUESTS)
+        assert kept.nbytes == 55 * of_a_token
+    assert [r.logprob for r in got] == pytest.approx(plain, abs=1e-4)
+    assert got.stats.reused == len(PREFIX) - 1

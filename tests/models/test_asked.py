@@ -8,7 +8,7 @@ from test_architectures import tiny
 
 from fastreader import Reader
 from fastreader.models import keys
-from fastreader.models.kv import KeyValues, Reuse
+from fastreader.models.kv import KeyValues, Part, Reuse
 from fastreader.tree import PrefixTree
 
 SEQUENCES = [
@@ -61,7 +61,7 @@ def test_with_keys_and_values_kept_and_given():
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
     known = np.arange(40, dtype=np.int64)
     fresh = np.arange(40, len(tree), dtype=np.int64)
-    states = model.hidden(tree, reuse=Reuse(fresh, known, known, record), rows=tree.leaves)
+    states = model.hidden(tree, reuse=Reuse(fresh, [Part(known, known, record)]), rows=tree.leaves)
     close(states, wanted[torch.from_numpy(tree.leaves)])
 
 

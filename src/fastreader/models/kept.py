@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fastreader.models.kv import KeyValues, Reuse
+from fastreader.models.kv import KeyValues, Part, Reuse
 from fastreader.models.rotary import RotaryRegimes
 from fastreader.tree import PrefixTree
 
@@ -20,15 +20,17 @@ class Kept:
 
     def __init__(self, regimes: RotaryRegimes) -> None:
         self._regimes = regimes
-        self._values = KeyValues.empty()
-        # (regime, node it follows or -1, token) -> node; a node is a row of the values
+        # In the order they came, each larger than the next: what is added is put behind what is no larger, so that
+        # parts stay few, and the large ones where they are.
+        self._parts: list[KeyValues] = []
+        # (regime, node it follows or -1, token) -> node; a node is a row of the parts behind one another
         self._nodes: dict[tuple[int, int, int], int] = {}
         self._count = 0
 
     @property
     def nbytes(self) -> int:
         """Memory the keys and values take, in bytes."""
-        return self._values.nbytes
+        return sum(part.nbytes for part in self._parts)
 
     def __len__(self) -> int:
         return self._count
@@ -47,8 +49,14 @@ class Kept:
                 self._nodes[key] = self._count + len(fresh)
                 fresh.append(j)
             node[j] = self._nodes[key]
-        self._values.extend(values, np.asarray(fresh, dtype=np.int64))
+        if not fresh:
+            return
+        values.narrow(np.asarray(fresh, dtype=np.int64))
+        self._parts.append(values)
         self._count += len(fresh)
+        while len(self._parts) > 1 and len(self._parts[-2]) <= len(self._parts[-1]):
+            last = self._parts.pop()
+            self._parts[-1].append(last)
 
     def new(self, trees: Sequence[PrefixTree]) -> int:
         """How many tokens these trees would add; one that several of them hold counts once."""
@@ -82,7 +90,13 @@ class Kept:
         known = np.flatnonzero(node >= 0)
         if len(known) == 0:
             return None
-        return Reuse(np.flatnonzero(node < 0), known, node[known], self._values)
+        found_in, parts, first = node[known], [], 0
+        for values in self._parts:
+            inside = np.flatnonzero((found_in >= first) & (found_in < first + len(values)))
+            if len(inside):
+                parts.append(Part(known[inside], found_in[inside] - first, values))
+            first += len(values)
+        return Reuse(np.flatnonzero(node < 0), parts)
 
     def _regime(self, tree: PrefixTree) -> int:
         return self._regimes.of(int(tree.positions.max()) + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,23 +35,23 @@ class KeyValues:
         self.keys.append(key.contiguous())
         self.values.append(value.contiguous())
 
-    def extend(self, other: KeyValues, rows: IntArray) -> None:
-        """Put some of another's tokens behind one's own; layer by layer, so that no more than one is held twice.
+    def __len__(self) -> int:
+        """Tokens they are of."""
+        return len(self.keys[0]) if self.keys else 0
 
-        Args:
-            other: of as many layers; it is empty afterwards.
-            rows: int64 [R], which of its tokens, ascending.
-        """
+    def narrow(self, rows: IntArray) -> None:
+        """Let go of all tokens but these, int64 [R]; layer by layer, so that no more than one is held twice."""
+        if len(rows) == len(self):
+            return
+        for tensors in (self.keys, self.values):
+            for layer, old in enumerate(tensors):
+                tensors[layer] = old[torch.from_numpy(rows).to(old.device)]
+
+    def append(self, other: KeyValues) -> None:
+        """Put another's tokens, of as many layers, behind one's own; it is empty afterwards."""
         for mine, others in ((self.keys, other.keys), (self.values, other.values)):
-            first = not mine
-            for layer in range(len(others)):
-                new = others[layer]
-                if len(rows) < len(new):
-                    new = new[torch.from_numpy(rows).to(new.device)]
-                if first:
-                    mine.append(new)
-                elif len(rows):
-                    mine[layer] = torch.cat([mine[layer], new])
+            for layer, new in enumerate(others):
+                mine[layer] = torch.cat([mine[layer], new])
                 others[layer] = new.new_empty(0)
             others.clear()
 
@@ -61,32 +62,48 @@ class KeyValues:
 
 
 @dataclass(frozen=True, eq=False)
+class Part:
+    """Tokens of a tree that are kept in one place.
+
+    Attributes:
+        known: int64 [P]: their packed indices.
+        rows: int64 [P], where they are kept.
+        values: the keys and values kept.
+    """
+
+    known: IntArray
+    rows: IntArray
+    values: KeyValues
+
+
+@dataclass(frozen=True, eq=False)
 class Reuse:
     """Which tokens of a tree a pass need not compute.
 
     Attributes:
         fresh: int64 [F], ascending: packed indices that are computed.
-        known: int64 [T - F], ascending: packed indices whose keys and values are kept.
-        rows: int64 [T - F], where they are kept.
-        values: the keys and values kept.
+        parts: the others, each in one of them.
     """
 
     fresh: IntArray
-    known: IntArray
-    rows: IntArray
-    values: KeyValues
+    parts: Sequence[Part]
+
+    @property
+    def known(self) -> int:
+        """How many tokens need not be computed."""
+        return sum(len(part.known) for part in self.parts)
 
     def join(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keys [F, Hk, D] and values [F, Hk, Dv] of the fresh tokens to those of the whole tree, [T, Hk, ...]."""
         device = key.device
-        fresh, known, rows = (torch.from_numpy(a).to(device) for a in (self.fresh, self.known, self.rows))
-        joined = []
-        for new, old in ((key, self.values.keys[layer]), (value, self.values.values[layer])):
-            whole = new.new_empty(len(fresh) + len(known), *new.shape[1:])
-            whole[fresh] = new
-            whole[known] = old[rows]
-            joined.append(whole)
-        return joined[0], joined[1]
+        fresh, total = torch.from_numpy(self.fresh).to(device), len(self.fresh) + self.known
+        keys, values = (new.new_empty(total, *new.shape[1:]) for new in (key, value))
+        keys[fresh], values[fresh] = key, value
+        for part in self.parts:
+            known, rows = (torch.from_numpy(a).to(device) for a in (part.known, part.rows))
+            keys[known] = part.values.keys[layer][rows]
+            values[known] = part.values.values[layer][rows]
+        return keys, values
 
     def state_rows(self, index: IntArray) -> IntArray:
         """Where the states of packed indices (computed ones) are among the states of the pass."""
@@ -94,4 +111,4 @@ class Reuse:
 
     def stats(self, stats: TreeStats) -> TreeStats:
         """The tree's counts, less what is not computed."""
-        return replace(stats, computed=len(self.fresh), reused=len(self.known))
+        return replace(stats, computed=len(self.fresh), reused=self.known)
