@@ -250,22 +250,24 @@ def test_scores_that_may_not_be_kept_are_refused_beforehand(tiny_reader):
 
 
 @pytest.mark.parametrize("family", SOME)
-def test_prefixes_kept_in_several_parts_serve_as_one(family):
-    """Few more tokens than are kept already leave those where they are; many join them."""
+def test_prefixes_kept_in_several_parts_serve_as_one(family, monkeypatch):
+    """What is kept stays where it is until there are many parts; then what is added goes behind what is no larger."""
+    monkeypatch.setattr("fastreader.models.kept._PARTS", 2)
     reader = Reader.load((tiny(family), byte_tokenizer()), precision="exact")
     plain = [r.logprob for r in reader.loglikelihood(REQUESTS)]
-    with reader.session(PREFIX[:14]) as kept:
-        parts, of_a_token = kept._kept._parts, kept.nbytes / 14
+    with reader.session(PREFIX[:8]) as kept:
+        parts, of_a_token = kept._kept._parts, kept.nbytes / 8
         first = parts[0].keys[0].data_ptr()
         sizes = []
-        for more in (PREFIX[:19], PREFIX[:23], PREFIX[:24], PREFIX[:25], [9] * 30):
+        for more in (PREFIX[:18], PREFIX[:21], PREFIX[:22], PREFIX[:23], PREFIX):
             kept.extend(more)
             sizes.append([len(part) for part in parts])
-            if len(parts) > 1:
-                assert parts[0].keys[0].data_ptr() == first
-                got = kept.loglikelihood(REQUESTS)
-                assert [r.logprob for r in got] == pytest.approx(plain, abs=1e-4)
-        assert sizes == [[14, 5], [14, 5, 4], [14, 5, 4, 1], [14, 5, 4, 2], [55]]
+            assert parts[0].keys[0].data_ptr() == first
+            got = kept.loglikelihood(REQUESTS)
+            assert [r.logprob for r in got] == pytest.approx(plain, abs=1e-4)
+        assert sizes == [[8, 10], [8, 10, 3], [8, 10, 3, 1], [8, 10, 3, 2], [8, 10, 7]]
+        kept.extend([9] * 30)
+        assert [len(part) for part in parts] == [8, 47]
         got = kept.loglikelihood(REQUESTS)
         assert kept.nbytes == 55 * of_a_token
     assert [r.logprob for r in got] == pytest.approx(plain, abs=1e-4)

@@ -10,6 +10,8 @@ from fastreader.models.kv import KeyValues, Part, Reuse
 from fastreader.models.rotary import RotaryRegimes
 from fastreader.tree import PrefixTree
 
+_PARTS = 8
+
 
 class Kept:
     """Keys and values of packed prefixes, found again by walking a new tree from its roots.
@@ -20,8 +22,8 @@ class Kept:
 
     def __init__(self, regimes: RotaryRegimes) -> None:
         self._regimes = regimes
-        # In the order they came, each larger than the next: what is added is put behind what is no larger, so that
-        # parts stay few, and the large ones where they are.
+        # In the order they came. Few are left as they are; more are put behind those that are no larger, so that they
+        # stay few and the large ones where they are.
         self._parts: list[KeyValues] = []
         # (regime, node it follows or -1, token) -> node; a node is a row of the parts behind one another
         self._nodes: dict[tuple[int, int, int], int] = {}
@@ -54,7 +56,7 @@ class Kept:
         values.narrow(np.asarray(fresh, dtype=np.int64))
         self._parts.append(values)
         self._count += len(fresh)
-        while len(self._parts) > 1 and len(self._parts[-2]) <= len(self._parts[-1]):
+        while len(self._parts) > _PARTS and len(self._parts[-2]) <= len(self._parts[-1]):
             last = self._parts.pop()
             self._parts[-1].append(last)
 
