@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -32,7 +33,7 @@ class Session(WrappedReader):
 
     Contexts and prompts that start like a kept prefix (with all of it or part) go on from its keys and values;
     others are read whole. Where `keep_scored` is set, what is scored is kept like a prefix. A `ReaderProtocol`, and a
-    context manager that lets go of the memory at its end.
+    context manager that lets go of the memory at its end. Calls from several threads wait for each other.
 
     Args:
         reader, max_bytes, keep_scored: as for `Reader.session`, which also reads the first prefixes.
@@ -48,6 +49,7 @@ class Session(WrappedReader):
         check_whole("max_bytes", max_bytes, none=True)
         model = reader._model
         self._kept: Kept | None = Kept(model.regimes)
+        self._use = threading.RLock()  # what is kept may not change between finding it and reading after it
         self._admit = self._check_room if keep_scored else None
         self._allowed = int(_SHARE * memory.free_bytes(model.device)) if max_bytes is None else max_bytes
         self.stats = TreeStats(0, 0, 0, 0)
@@ -69,7 +71,7 @@ class Session(WrappedReader):
             InputError, ContextOverflowError: as `Reader.session`.
             OutOfBudgetError: with these, the session would take more than it may; it is left as it was.
         """
-        kept, model = self._open(), self.reader._model
+        model = self.reader._model
         if not prefixes:
             raise InputError("prefixes: expected at least one, got none")
         encoded: list[Sequence[int]] = []
@@ -85,13 +87,15 @@ class Session(WrappedReader):
                 )
             encoded.append(tokens)
         trees = self.reader.plan([(prefix, ()) for prefix in encoded], max_tokens, new_tokens=2)
-        self._check_room(trees)
-        for tree in trees:
-            record, reuse = KeyValues.empty(), kept.reuse(tree)
-            with self.reader._lock:
-                model.hidden(tree, reuse=reuse, record=record)
-            kept.add(tree, record)
-            self.stats = self.stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
+        with self._use:
+            kept = self._open()
+            self._check_room(trees)
+            for tree in trees:
+                record, reuse = KeyValues.empty(), kept.reuse(tree)
+                with self.reader._lock:
+                    model.hidden(tree, reuse=reuse, record=record)
+                kept.add(tree, record)
+                self.stats = self.stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
 
     def _check_room(self, trees: Sequence[PrefixTree]) -> None:
         """Raise where these trees, kept beside what is kept already, would take more than the session may."""
@@ -112,7 +116,8 @@ class Session(WrappedReader):
 
     def close(self) -> None:
         """Let go of the kept keys and values; the session cannot be used any more."""
-        self._kept = None
+        with self._use:
+            self._kept = None
 
     @property
     def encoder(self) -> TextEncoder:
@@ -136,7 +141,8 @@ class Session(WrappedReader):
 
     def score(self, sequences: Sequence[tuple[Tokens, Tokens]], *, max_tokens: int | None = None) -> SequenceScores:
         """As `Reader.score`; `.stats.reused` tells the tokens that were not read again."""
-        return likelihood.score(self.reader, sequences, max_tokens=max_tokens, kept=self._open(), keep=self._admit)
+        with self._use:
+            return likelihood.score(self.reader, sequences, max_tokens=max_tokens, kept=self._open(), keep=self._admit)
 
     def loglikelihood(
         self,
@@ -147,15 +153,16 @@ class Session(WrappedReader):
         max_tokens: int | None = None,
     ) -> Results[Loglikelihood]:
         """As `Reader.loglikelihood`; `.stats.reused` tells the tokens that were not read again."""
-        return likelihood.loglikelihood(
-            self.reader,
-            requests,
-            token_logprobs=token_logprobs,
-            on_overflow=on_overflow,
-            max_tokens=max_tokens,
-            kept=self._open(),
-            keep=self._admit,
-        )
+        with self._use:
+            return likelihood.loglikelihood(
+                self.reader,
+                requests,
+                token_logprobs=token_logprobs,
+                on_overflow=on_overflow,
+                max_tokens=max_tokens,
+                kept=self._open(),
+                keep=self._admit,
+            )
 
     def generate(
         self,
@@ -175,21 +182,22 @@ class Session(WrappedReader):
         progress: bool | None = None,
     ) -> Results[list[Generation]]:
         """As `Reader.generate`; `.stats.reused` tells the tokens that were not read again."""
-        return generation.generate(
-            self.reader,
-            prompts,
-            max_new_tokens=max_new_tokens,
-            n=n,
-            sampling=Sampling(temperature, top_k, top_p),
-            seed=seed,
-            stop=stop,
-            stop_tokens=stop_tokens,
-            token_logprobs=token_logprobs,
-            on_overflow=on_overflow,
-            max_tokens=max_tokens,
-            progress=progress,
-            kept=self._open(),
-        )
+        with self._use:
+            return generation.generate(
+                self.reader,
+                prompts,
+                max_new_tokens=max_new_tokens,
+                n=n,
+                sampling=Sampling(temperature, top_k, top_p),
+                seed=seed,
+                stop=stop,
+                stop_tokens=stop_tokens,
+                token_logprobs=token_logprobs,
+                on_overflow=on_overflow,
+                max_tokens=max_tokens,
+                progress=progress,
+                kept=self._open(),
+            )
 
     def _open(self) -> Kept:
         if self._kept is None:

@@ -1,5 +1,8 @@
 """reader.session: the same numbers as without it, and only what follows the prefix computed."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -272,3 +275,21 @@ def test_prefixes_kept_in_several_parts_serve_as_one(family, monkeypatch):
         assert kept.nbytes == 55 * of_a_token
     assert [r.logprob for r in got] == pytest.approx(plain, abs=1e-4)
     assert got.stats.reused == len(PREFIX) - 1
+
+
+def test_threads_share_a_session(tiny_reader, monkeypatch):
+    """While one call puts what it read with the rest, no other looks for its beginnings there."""
+    from fastreader.models.kv import KeyValues
+
+    narrow = KeyValues.narrow
+    monkeypatch.setattr(KeyValues, "narrow", lambda self, rows: (time.sleep(0.05), narrow(self, rows))[1])
+    contexts = [[k, *PREFIX] for k in range(4)]
+
+    def scored(reader):
+        return lambda context: reader.loglikelihood([(context, [6, 7])])[0].logprob
+
+    plain = list(map(scored(tiny_reader), contexts))
+    with tiny_reader.session(keep_scored=True) as kept, ThreadPoolExecutor(4) as pool:
+        got = [list(pool.map(scored(kept), contexts)) for _ in range(2)]
+    assert got[0] == pytest.approx(plain, abs=1e-4)
+    assert got[1] == pytest.approx(plain, abs=1e-4)
