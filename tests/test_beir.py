@@ -75,6 +75,8 @@ def test_trec_written_is_the_order_read(beir, tmp_path):
         ({"corpus": [*CORPUS, {"title": "no id"}]}, "corpus.jsonl.gz, line 5: missing key '_id'"),
         ({"corpus": [{"_id": "d1", "title": "", "text": " "}, *CORPUS[1:]]}, "line 1: expected a text or a title"),
         ({"queries": [{"_id": "q1", "text": ""}]}, "queries.jsonl, line 1: text: expected text that is not empty"),
+        ({"corpus": [*CORPUS, CORPUS[0]]}, "corpus.jsonl.gz, line 5: expected each _id once, got 'd1' again"),
+        ({"queries": [*QUERIES, QUERIES[0]]}, "queries.jsonl, line .: expected each _id once, got 'q1' again"),
         ({"qrels": "q1 d1\n"}, "qrels.tsv, line 1: expected qid docid relevance"),
         ({"qrels": "q1 0 d1 high\n"}, "qrels.tsv, line 1: .* got 'q1 0 d1 high'"),
     ],

@@ -243,7 +243,7 @@ def test_files_that_are_none(tmp_path):
             load_examples(write(tmp_path / "a.json", text))
     with pytest.raises(InputError, match="expected a list of examples, got the number 3"):
         load_examples(write(tmp_path / "a.json", "3"))
-    with pytest.raises(InputError, match="limit must be at least 0, got -1"):
+    with pytest.raises(InputError, match="limit: expected a whole number from 0 or None, got -1"):
         load_examples(tmp_path / "a.json", limit=-1)
 
 
@@ -325,7 +325,10 @@ def test_trec(tmp_path):
         (Example("q", [Passage("a", id="d")]), "trec", "identifiers without white space, got None"),
         (Example("q", [Passage("a", score=float("nan"))]), "dpr", "not JSON compliant"),
         (Example("q", [Passage("a")], metadata={"x": {1}}), "dpr", "not JSON serializable"),
-        (Example("q", [Passage("a\ud800")]), "dpr", "surrogates not allowed"),
+        (Example("q", [Passage("a\ud800")]), "dpr", "expected text that is valid Unicode"),
+        (Example("q", []), "dpr", "ctxs: expected at least one"),
+        (Example("q", [Passage(" ")]), "flashrag", "contents"),
+        ({"question": "q"}, "dpr", "expected an Example, got dict"),
         (Example("q", [Passage("a", metadata={"has_answer": 1})]), "dpr", "metadata key 'has_answer' is one"),
         (Example("q", [Passage("a")], metadata={"id": 1}), "dpr", "metadata key 'id' is one"),
         (Example("q", [Passage("a", title="b\nc")]), "flashrag", r"title on one line, got 'b\\nc'"),

@@ -266,6 +266,16 @@ def test_variable_length_errors(arguments, expected):
         pm.variable_length(*arguments)
 
 
+@pytest.mark.parametrize("make", [pm.random, pm.latin, pm.prefix_sharing])
+def test_counts_and_seeds_are_whole_numbers(make):
+    for value in ("3", 2.5, True):
+        with pytest.raises(InputError, match=f"{make.__name__}: .* must be in .*, got {value!r}"):
+            make(5, value)
+    for seed in (-1, 1.5, None):
+        with pytest.raises(InputError, match=f"{make.__name__}: seed: expected a whole number from 0, got {seed!r}"):
+            make(5, seed=seed)
+
+
 def test_resolve():
     assert pm.resolve("random:12", 5, seed=2).made == {"count": 12, "seed": 2}
     assert pm.resolve("latin:2", 5).made == {"squares": 2, "seed": 0}

@@ -161,6 +161,9 @@ def test_numbers_that_are_none_are_an_error():
         (([999], [1]), "below the vocabulary's 261"),
         ("ab", "expected a pair"),
         (([1], [2], [3]), "expected a pair"),
+        (5, "expected a pair"),
+        ((None, [1]), r"requests\[0\]: context: expected text or token ids, got NoneType"),
+        (([1], ["a"]), r"requests\[0\]: continuation: expected text or token ids, got \['a'\]"),
     ],
 )
 def test_bad_requests_are_refused(tiny_reader, request_, message):

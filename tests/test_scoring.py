@@ -13,7 +13,8 @@ from fastreader import (
     score_permutations,
 )
 from fastreader import permutations as designs
-from fastreader.errors import ContextOverflowError, InputError, OutOfBudgetError
+from fastreader.answers import contained, exact_match, f1
+from fastreader.errors import ContextOverflowError, InputError, NumericsError, OutOfBudgetError
 from fastreader.models import memory
 from fastreader.prompts import encode
 
@@ -110,6 +111,42 @@ def test_on_error_leaves_out_and_goes_on(tiny_reader):
     results = list(score_permutations(tiny_reader, examples, on_error=lambda i, e, error: seen.append((i, str(error)))))
     assert [r.id for r in results] == ["x"]
     assert [i for i, _ in seen] == [1, 2]
+
+
+def test_an_error_of_the_pass_is_told_of_its_example(tiny_reader, monkeypatch):
+    """Examples that were packed with it are scored all the same, and those before it given first."""
+    examples = [Example(QUESTION, PASSAGES, candidates=[c], id=c) for c in ("a", "bad", "c")]
+    bad, score = tiny_reader.continuation("bad"), tiny_reader.score
+
+    def broken(sequences, **options):
+        if any(list(continuation)[: len(bad)] == bad for _, continuation in sequences):
+            raise NumericsError("sequence 5: a log-likelihood is not finite")
+        return score(sequences, **options)
+
+    monkeypatch.setattr(tiny_reader, "score", broken)
+    results = score_permutations(tiny_reader, examples)
+    assert next(results).id == "a"
+    with pytest.raises(NumericsError, match=r"example 1 \(id bad\): sequence 5"):
+        next(results)
+    seen = []
+    results = score_permutations(tiny_reader, examples, on_error=lambda i, e, error: seen.append((i, e.id, str(error))))
+    assert [r.id for r in results] == ["a", "c"]
+    assert [(i, name) for i, name, _ in seen] == [(1, "bad")]
+
+
+@pytest.mark.parametrize("template", ["my.toml", "", {}])
+def test_a_template_is_no_text(tiny_reader, template):
+    with pytest.raises(InputError, match=r"template: expected a Template \(Template.load reads a file\), got"):
+        score_permutations(tiny_reader, QUESTION, PASSAGES, ["a"], template=template)
+
+
+def test_one_text_is_no_list(tiny_reader):
+    for name in ("passages", "answers", "candidates"):
+        with pytest.raises(InputError, match=f"Example: {name}: expected a list, got the text 'Paris'"):
+            Example(**{"question": QUESTION, "passages": PASSAGES, name: "Paris"})
+    for measure in (exact_match, contained, f1):
+        with pytest.raises(InputError, match="right: expected a list, got the text 'Nice'"):
+            measure("the capital is Lyon", "Nice")
 
 
 def test_an_example_that_does_not_fit_in_memory_is_skipped_like_any_other(tiny_reader, monkeypatch):
@@ -211,6 +248,12 @@ def test_drop_passages_reports_what_it_dropped(tiny_reader):
         tiny_reader, QUESTION, LONG, ["blue"], [[3, 0, 1, 2], [0, 1, 2, 3], [2, 1, 3, 0]], on_overflow="drop_passages"
     )
     assert explicit.permutations.tolist() == [[0, 1, 2], [2, 1, 0]]
+    pruned = score_permutations(
+        tiny_reader, QUESTION, LONG, ["blue"], [[3, 0, 1, 2], [2, 3, 0, 1]], prune=3, on_overflow="drop_passages"
+    )
+    assert pruned.permutations.tolist() == [[0, 1, 2], [2, 0, 1]]
+    with pytest.raises(InputError, match="the question: on_overflow='drop_passages': orderings of part"):
+        score_permutations(tiny_reader, QUESTION, LONG, ["blue"], [[3, 0, 2], [0, 1, 2]], on_overflow="drop_passages")
 
 
 def test_dropping_makes_named_designs_anew(tiny_reader):
@@ -222,6 +265,8 @@ def test_dropping_makes_named_designs_anew(tiny_reader):
     random = dropped("random:30")
     assert random.permutations.shape == (6, 3) and random.design == "random"
     assert dropped("prefix_sharing:12").permutations.shape == (6, 3)
+    assert dropped("prefix_sharing:60").permutations.shape == (6, 3)
+    assert dropped("latin:100").permutations.shape == (6, 3)
     pruned = dropped(lambda n: designs.pruned(designs.cyclic(n), min(n, 4)))
     assert pruned.dropped_passages == [3, 4, 5]
 

@@ -11,6 +11,8 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 
+from fastreader.checks import check_no_text
+
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -26,17 +28,20 @@ def normalise(text: str) -> str:
 
 def exact_match(answer: str, right: Sequence[str]) -> float:
     """1.0 where the normal form of `answer` equals that of one of `right` and is not empty, else 0.0."""
+    check_no_text("right", right)
     normal = normalise(answer)
     return float(bool(normal) and any(normal == normalise(r) for r in right))
 
 
 def f1(answer: str, right: Sequence[str]) -> float:
     """Harmonic mean of precision and recall over the normalised words, the best over `right`."""
+    check_no_text("right", right)
     return max((_f1(normalise(answer).split(), normalise(r).split()) for r in right), default=0.0)
 
 
 def contained(answer: str, right: Sequence[str]) -> float:
     """1.0 where the normal form of one of `right`, if not empty, is a substring of that of `answer`, else 0.0."""
+    check_no_text("right", right)
     normal = normalise(answer)
     return float(any(n in normal for r in right if (n := normalise(r))))
 

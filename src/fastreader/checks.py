@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -22,6 +22,28 @@ def check_whole(
     if not whole or value < least or (most is not None and value > most):  # type: ignore[operator]
         upper = "" if most is None else f" to {most}"
         raise InputError(f"{name}: expected a whole number from {least}{upper}{' or None' * none}, got {value!r}")
+
+
+def check_seed(name: str, value: object) -> None:
+    """Raise InputError unless `value` can seed a generator: a whole number from 0."""
+    check_whole(name, value, 0)
+
+
+def check_tokens(name: str, value: object) -> list[int]:
+    """Token ids as a list; InputError for anything else. Whether a model has them is for the pass to say."""
+    if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
+        raise InputError(f"{name}: expected text or token ids, got {type(value).__name__}")
+    found = np.asarray(value)
+    if found.ndim != 1 or (found.size and (found.dtype.kind not in "iu" or found.max() >= 2**63)):
+        raise InputError(f"{name}: expected text or token ids, got {str(value)[:60]}")
+    tokens: list[int] = found.tolist()
+    return tokens
+
+
+def check_no_text(name: str, value: object) -> None:
+    """Raise InputError where one text was given for a list, which would be taken letter by letter."""
+    if isinstance(value, (str, bytes)):
+        raise InputError(f"{name}: expected a list, got the text {value[:60]!r}")
 
 
 def check_one_of(name: str, value: object, allowed: Iterable[str]) -> None:

@@ -74,8 +74,9 @@ def check_count(name: str, value: int, most: int, what: str) -> None:
     Raises:
         InputError: it is outside.
     """
-    if not 1 <= value <= most:
-        raise InputError(f"{name} must be in [1, {what} = {most}], got {value}")
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or not 1 <= value <= most:
+        raise InputError(f"{name} must be in [1, {what} = {most}], got {value!r}")
 
 
 def _validated(rows: Any, n: int) -> IntArray:

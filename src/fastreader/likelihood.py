@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.checks import check_no_text, check_tokens
 from fastreader.errors import ContextOverflowError, InputError, NumericsError
 from fastreader.models.kept import Kept
 from fastreader.models.kv import KeyValues
@@ -56,6 +57,9 @@ def loglikelihood(
     keep: Admit | None = None,
 ) -> Results[Loglikelihood]:
     """As `Reader.loglikelihood`; `kept` and `keep` as for `score`."""
+    check_no_text("requests", requests)
+    if not isinstance(requests, Iterable):
+        raise InputError(f"requests: expected a list of pairs, got {type(requests).__name__}")
     sequences = [_encode(reader, i, request) for i, request in enumerate(requests)]
     if not sequences:
         return Results([], TreeStats(0, 0, 0, 0), passes=0)
@@ -129,7 +133,7 @@ def score(
 def _encode(
     reader: Reader, index: int, request: tuple[TextOrTokens, TextOrTokens]
 ) -> tuple[Sequence[int], Sequence[int]]:
-    if isinstance(request, str) or len(request) != 2:
+    if isinstance(request, str) or not isinstance(request, Sequence) or len(request) != 2:
         raise InputError(f"requests[{index}]: expected a pair (context, continuation), got {request!r}")
     context, continuation = request
     if isinstance(context, str) != isinstance(continuation, str):
@@ -140,10 +144,10 @@ def _encode(
             return reader.encoder.pair(context, continuation)
         except InputError as error:
             raise InputError(f"requests[{index}]: {error}") from error
-    assert not isinstance(continuation, str)
-    if len(continuation) == 0:
+    tokens = check_tokens(f"requests[{index}]: continuation", continuation)
+    if not tokens:
         raise InputError(f"requests[{index}]: expected a continuation to score, got no token")
-    return (context if len(context) else [reader.encoder.prefix_token()]), continuation
+    return reader.encode_prompt(context, f"requests[{index}]: context"), tokens
 
 
 def _truncated(

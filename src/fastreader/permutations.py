@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.checks import check_seed
 from fastreader.design import Design, IntArray, check_count, check_n
 from fastreader.errors import InputError
 
@@ -73,6 +74,7 @@ def random(n: int, count: int | None = None, seed: int = 0) -> Design:
     most = math.factorial(check_n(n))
     count = min(3 * n, most) if count is None else count
     check_count("random: count", count, most, "N!")
+    check_seed("random: seed", seed)
     return Design(_distinct(n, count, np.random.default_rng(seed)), n, "random", {"count": count, "seed": seed})
 
 
@@ -92,6 +94,7 @@ def latin(n: int, squares: int = 1, seed: int = 0) -> Design:
         InputError: squares below 1 or above (N-1)!, beyond which rows would repeat.
     """
     check_count("latin: squares", squares, math.factorial(check_n(n) - 1), "(N-1)!")
+    check_seed("latin: seed", seed)
     rng = np.random.default_rng(seed)
     relabel = rng.permutation(n)
     tails = _distinct(n - 1, squares, rng) + 1
@@ -124,9 +127,10 @@ def prefix_sharing(n: int, count: int | None = None, seed: int = 0) -> Design:
     """
     most = check_n(n) * (1 + (n - 1) * (n - 2) // 2)
     count = min(3 * n, most) if count is None else count
+    check_count("prefix_sharing: count", count, most, "N(1 + (N-1)(N-2)/2)")
+    check_seed("prefix_sharing: seed", seed)
     if count % n:
         raise InputError(f"prefix_sharing: count must be a multiple of N = {n} for balance, got {count}")
-    check_count("prefix_sharing: count", count, most, "N(1 + (N-1)(N-2)/2)")
     rotated = ((tail, shift) for shift in range(1, n) for tail in range(shift + 1, n))
     orders = [
         np.concatenate([np.arange(n - tail), n - tail + np.roll(np.arange(tail), -shift)])

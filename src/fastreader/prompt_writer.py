@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from fastreader.checks import check_tokens
 from fastreader.errors import InputError
 from fastreader.models.text import ChatFrame, TextEncoder
 from fastreader.protocol import TextOrTokens
@@ -126,7 +125,4 @@ class PromptWriter:
         """
         if isinstance(prompt, str):
             return self.encoder.start(prompt, trusted=True) or [self.encoder.prefix_token()]
-        if not isinstance(prompt, (Sequence, np.ndarray)):
-            raise InputError(f"{name}: expected text or token ids, got {type(prompt).__name__}")
-        assert not isinstance(prompt, str)
-        return prompt if len(prompt) else [self.encoder.prefix_token()]
+        return check_tokens(name, prompt) or [self.encoder.prefix_token()]

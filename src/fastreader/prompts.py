@@ -134,6 +134,19 @@ class Template:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def as_template(template: Template | None) -> Template:
+    """`template`, or the default one for None.
+
+    Raises:
+        InputError: something else.
+    """
+    if template is None:
+        return Template()
+    if not isinstance(template, Template):
+        raise InputError(f"template: expected a Template (Template.load reads a file), got {template!r}")
+    return template
+
+
 def _check_fields(name: str, text: str, allowed: set[str]) -> None:
     if not allowed:
         return  # a literal piece: braces in it are just braces

@@ -10,7 +10,7 @@ from fastreader.checks import check_whole
 from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.permutations import Spec
-from fastreader.prompts import Template
+from fastreader.prompts import Template, as_template
 from fastreader.reader import Reader
 from fastreader.scores import PermutationScores
 from fastreader.scoring_jobs import Options, PassageLike, as_example, prepare
@@ -128,7 +128,7 @@ def score_permutations(
         permutations,
         seed,
         prune,
-        template or Template(),
+        as_template(template),
         question_only,
         score_passages,
         prior,
@@ -170,7 +170,7 @@ def permutation_cost(
         permutations,
         seed,
         prune,
-        template or Template(),
+        as_template(template),
         question_only,
         score_passages,
         prior,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from fastreader.data import Example
-from fastreader.errors import FastreaderError, InputError, OutOfBudgetError
+from fastreader.errors import FastreaderError, InputError, NumericsError, OutOfBudgetError
 from fastreader.likelihood import SequenceScores
 from fastreader.progress import track
 from fastreader.scores import PermutationScores, TokenLogliks
@@ -34,7 +35,7 @@ def score_many(
     """
     total = len(examples) if isinstance(examples, Sequence) else None
     with track("scoring", total, "questions", progress) as advance:
-        pending: list[Job] = []
+        pending: list[_Waiting] = []
         waiting = 0
         budget = max_tokens or reader.budget()
         source = enumerate(examples)
@@ -52,7 +53,7 @@ def score_many(
                     raise InputError(f"examples[{i}]: expected an Example, got {type(example).__name__}")
                 name = f"example {i}" if example.id is None else f"example {i} (id {example.id})"
                 job = prepare(reader, with_candidates(example, candidates), options, max_tokens, name)
-            except (InputError, OutOfBudgetError) as error:
+            except FastreaderError as error:
                 if on_error is None:
                     failure = error
                     break
@@ -60,21 +61,51 @@ def score_many(
                 advance(1)
                 continue
             if pending and waiting + job.stats.computed > budget:
-                yield from _run(reader, pending, options, max_tokens, advance)
+                yield from _run(reader, pending, options, max_tokens, advance, on_error)
                 pending, waiting = [], 0
-            pending.append(job)
+            pending.append(_Waiting(i, name, example, job))
             waiting += job.stats.computed
         if pending:
-            yield from _run(reader, pending, options, max_tokens, advance)
+            yield from _run(reader, pending, options, max_tokens, advance, on_error)
         if failure is not None:
             raise failure
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """An example that waits for its pass."""
+
+    index: int
+    name: str
+    example: Example
+    job: Job
+
+
 def _run(
-    reader: Scorer, jobs: list[Job], options: Options, max_tokens: int | None, advance: Callable[[int], None]
+    reader: Scorer,
+    waiting: list[_Waiting],
+    options: Options,
+    max_tokens: int | None,
+    advance: Callable[[int], None],
+    on_error: OnError | None,
 ) -> Iterator[PermutationScores]:
+    """One pass; where it fails, one an example, so that the error is told of the one that it belongs to."""
+    jobs = [w.job for w in waiting]
     sequences = [sequence for job in jobs for sequence in job.sequences]
-    for result in results_of(reader, jobs, options, reader.score(sequences, max_tokens=max_tokens)):
+    try:
+        scored = reader.score(sequences, max_tokens=max_tokens)
+    except (InputError, OutOfBudgetError, NumericsError) as error:
+        if len(waiting) > 1:
+            for one in waiting:
+                yield from _run(reader, [one], options, max_tokens, advance, on_error)
+            return
+        located = type(error)(f"{waiting[0].name}: {error}")
+        if on_error is None:
+            raise located from error
+        on_error(waiting[0].index, waiting[0].example, located)
+        advance(1)
+        return
+    for result in results_of(reader, jobs, options, scored):
         advance(1)
         yield result
 

@@ -317,7 +317,9 @@ def test_bad_arguments_are_refused(tiny_reader, arguments, message):
         (None, "prompts: expected a list of prompts, got NoneType"),
         ([5], r"prompts\[0\]: expected text or token ids, got int"),
         ([[261]], "below the vocabulary's 261, got 261"),
-        ([[1.5]], "list of integers"),
+        ([[1.5]], r"prompts\[0\]: expected text or token ids, got \[1.5\]"),
+        ([["a", "b"]], r"prompts\[0\]: expected text or token ids, got \['a', 'b'\]"),
+        ([[2**63]], r"prompts\[0\]: expected text or token ids"),
     ],
 )
 def test_bad_prompts_are_refused(tiny_reader, prompts, message):

@@ -33,6 +33,14 @@ def test_options_and_readers_are_part_of_the_content(cache):
     assert inner.prompts == ["a"] * 3
 
 
+def test_what_the_reader_would_refuse(cache):
+    reader = CachedReader(ScriptedReader(), cache)
+    with pytest.raises(InputError, match="stop: expected a list of texts that are not empty, got 'END'"):
+        reader.generate(["x"], stop="END")
+    with pytest.raises(InputError, match="prompts: expected a list, got the text 'hello'"):
+        reader.generate("hello")
+
+
 def test_samples_belong_to_their_call(cache):
     inner = ScriptedReader(lambda prompt, i: f"{prompt}{i}{len(inner.prompts)}")
     reader = CachedReader(inner, cache)

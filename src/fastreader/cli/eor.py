@@ -126,6 +126,7 @@ def eor(
         "max_new_tokens": max_new_tokens,
         "texts": words.to_dict(),
         "voter": voting.settings(),
+        "keep_documents": keep_documents,
     }
     with ExitStack() as stack:
 

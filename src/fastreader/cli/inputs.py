@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -94,9 +95,23 @@ def remaining(
 
 
 def _digest(example: Example, candidates: list[str]) -> str:
-    """Of all texts a result is made from."""
-    texts = [example.question, [[p.title, p.text] for p in example.passages], candidates]
-    return hashlib.sha256(json.dumps(texts, allow_nan=False).encode()).hexdigest()[:16]
+    """Of all that a result is made from."""
+    passages = [[p.title, p.text, p.score, p.is_gold, p.has_answer] for p in example.passages]
+    parts = [example.question, passages, candidates, example.answers]
+    return hashlib.sha256(json.dumps(parts, allow_nan=False).encode()).hexdigest()[:16]
+
+
+def places(prune: float | None) -> int | float | None:
+    """What --prune means: so many places where it is a whole number, else a share.
+
+    Raises:
+        InputError: neither.
+    """
+    if prune is None or 0 < prune < 1:
+        return prune
+    if not math.isfinite(prune) or prune != int(prune) or prune < 1:
+        raise InputError(f"--prune: expected a number of places, or a share in (0, 1), got {prune}")
+    return int(prune)
 
 
 def model_name(model: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastreader.cli.inputs import check_output, examples, model_name, remaining, use_cache
+from fastreader.cli.inputs import check_output, examples, model_name, places, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
 from fastreader.cli.output import Writer
 from fastreader.errors import InputError, OutOfBudgetError
@@ -121,8 +121,7 @@ def rerank(
     questions = examples(file, question, passage, None, limit, skip if skip_errors else None)
     prompts = Template.load(template) if template else Template()
     calibration = PositionBias.load(bias) if bias else None
-    whole = int(prune) if prune is not None and prune == int(prune) else prune
-    what: dict[str, Any] = {"max_passages": max_passages, "prune": whole, "seed": seed}
+    what: dict[str, Any] = {"max_passages": max_passages, "prune": places(prune), "seed": seed}
     with ExitStack() as stack:
         log = None
         if output is not None and not cost:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-from fastreader.cli.inputs import check_output, examples, model_name, remaining, use_cache
+from fastreader.cli.inputs import check_output, examples, model_name, places, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
 from fastreader.cli.output import Writer
 from fastreader.data import Example
-from fastreader.errors import InputError
+from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.jsonl import ResultLog
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def score(
     what: dict[str, Any] = {
         "permutations": permutations,
         "seed": seed,
-        "prune": int(prune) if prune is not None and prune == int(prune) else prune,
+        "prune": places(prune),
         "template": prompts,
         "question_only": question_only,
         "score_passages": score_passages,
@@ -192,10 +192,10 @@ def _print_costs(
     for example in examples:
         try:
             stats = cost(example)
-        except InputError as error:
+        except (InputError, OutOfBudgetError) as error:
             located = f"id {example.id}: {error}"
             if skip is None:
-                raise InputError(located) from error
+                raise type(error)(located) from error
             skip(located)
             continue
         given, computed, count = given + stats.given, computed + stats.computed, count + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -144,16 +145,21 @@ def _columns(path: PathLike) -> list[tuple[int, list[str]]]:
 
 
 def _read_queries(path: PathLike, wanted: set[str]) -> dict[str, _Query]:
-    rows = (_row(_Query, path, number, line, wanted) for number, line in lines(path))
-    return {row.id: row for row in rows if row is not None}
+    found: dict[str, _Query] = {}
+    for number, line in lines(path):
+        if (row := _row(_Query, path, number, line, wanted)) is not None:
+            _check_new(row.id, found, path, number)
+            found[row.id] = row
+    return found
 
 
 def _read_corpus(path: PathLike, wanted: set[str]) -> dict[str, Passage]:
-    documents = {}
+    documents: dict[str, Passage] = {}
     for number, line in lines(path):
         row = _row(_Document, path, number, line, wanted)
         if row is None:
             continue
+        _check_new(row.id, documents, path, number)
         title, text = row.title or "", row.text
         if not text.strip():
             title, text = "", title
@@ -161,6 +167,11 @@ def _read_corpus(path: PathLike, wanted: set[str]) -> dict[str, Passage]:
             raise InputError(f"{path}, line {number}: expected a text or a title, document {row.id!r} has neither")
         documents[row.id] = Passage(text, title, row.id, metadata=row.rest)
     return documents
+
+
+def _check_new(name: str, found: Container[str], path: PathLike, number: int) -> None:
+    if name in found:
+        raise InputError(f"{Path(path)}, line {number}: expected each _id once, got {name!r} again")
 
 
 def _row(model: type[RowType], path: PathLike, number: int, line: bytes, wanted: set[str]) -> RowType | None:

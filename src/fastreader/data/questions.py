@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import AliasChoices, Field
 
+from fastreader.checks import check_whole
 from fastreader.data.read import PathLike, lines, parse_json
 from fastreader.data.rows import Id, Row, Text, Texts, check
 from fastreader.data.types import Example
@@ -29,8 +30,7 @@ def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]
     Raises:
         InputError: naming the file and the line; or a file without questions.
     """
-    if limit is not None and limit < 1:
-        raise InputError(f"load_questions: limit must be at least 1, got {limit}")
+    check_whole("limit", limit, none=True)
     found: list[Example] = []
     for number, line in lines(path):
         if not line.strip():

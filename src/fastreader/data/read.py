@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from fastreader.checks import check_whole
 from fastreader.data.rows import describe, parse_row
 from fastreader.data.types import Example
 from fastreader.errors import InputError
@@ -80,8 +81,7 @@ def iter_examples(
             missing key, a wrong or empty value. Also for a file that cannot be opened, holds no rows, or whose
             gzip data is cut short, whatever `on_error` is.
     """
-    if limit is not None and limit < 0:
-        raise InputError(f"iter_examples: limit must be at least 0, got {limit}")
+    check_whole("limit", limit, 0, none=True)
     if limit == 0:
         return
     found = 0

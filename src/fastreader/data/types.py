@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastreader.checks import check_no_text
+
 
 @dataclass(frozen=True)
 class Passage:
@@ -40,6 +42,9 @@ class Example:
         candidates: the answers to score.
         id: the question's identifier.
         metadata: everything else its file said about it, by the file's own keys.
+
+    Raises:
+        InputError: one text in place of passages, answers or candidates.
     """
 
     question: str
@@ -48,3 +53,7 @@ class Example:
     candidates: list[str] = field(default_factory=list)
     id: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("passages", "answers", "candidates"):
+            check_no_text(f"Example: {name}", getattr(self, name))

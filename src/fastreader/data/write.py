@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from fastreader.data.read import PathLike
+from fastreader.data.rows import parse_row
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 
@@ -44,7 +45,8 @@ def save_examples(
         tag: the run's name in the last column of ``trec``.
 
     Raises:
-        InputError: an unknown format, a value that JSON cannot hold, a `metadata` key that the format uses
+        InputError: an unknown format, no Example, one that could not be read again (without passages, or with a
+            blank text or answer), a value that JSON cannot hold, a `metadata` key that the format uses
             itself, a FlashRAG title of several lines, a TREC identifier that is missing or has white space.
         OSError: the file cannot be written, for example on a full disk.
     """
@@ -57,10 +59,14 @@ def save_examples(
     with _replacing(target) as stream:
         for number, example in enumerate(examples, 1):
             try:
+                if not isinstance(example, Example):
+                    raise InputError(f"expected an Example, got {type(example).__name__}")
                 if format == "trec":
                     stream.writelines(_trec(example, tag))
                     continue
-                line = json.dumps(writers[format](example), ensure_ascii=False, allow_nan=False)
+                row = writers[format](example)
+                line = json.dumps(row, ensure_ascii=False, allow_nan=False)
+                parse_row(row)  # what it refuses could not be read again
                 line.encode("utf-8")
             except (TypeError, ValueError, RecursionError) as error:
                 raise InputError(f"save_examples: example {number}: {error}") from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fastreader.checks import check_whole
 from fastreader.errors import InputError
 from fastreader.moi.cost import Cost
 from fastreader.moi.debias import debias
@@ -38,10 +39,8 @@ class Stop:
     def __post_init__(self) -> None:
         if self.p_best is not None and not 0 < self.p_best <= 1:
             raise InputError(f"Stop.p_best: expected a probability in (0, 1], got {self.p_best}")
-        if self.same_order is not None and self.same_order < 2:
-            raise InputError(f"Stop.same_order: expected at least 2 rounds, got {self.same_order}")
-        if self.most is not None and self.most < 1:
-            raise InputError(f"Stop.most: expected at least 1 ordering, got {self.most}")
+        check_whole("Stop.same_order", self.same_order, 2, none=True)
+        check_whole("Stop.most", self.most, none=True)
 
     def settled(self, history: list[Utilities]) -> bool:
         """Whether the last round's utilities are."""

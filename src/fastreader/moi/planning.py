@@ -65,10 +65,10 @@ def plan(
 
     Args and errors as `rerank`; what a session keeps is counted as if it had to be read.
     """
-    from fastreader.prompts import Template, encode
+    from fastreader.prompts import as_template, encode
     from fastreader.scoring import permutation_cost
 
-    prompts = template or Template()
+    prompts = as_template(template)
     check_policy(on_overflow)
     example = as_example(question, passages)
     if max_passages < 1:

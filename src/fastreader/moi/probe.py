@@ -108,10 +108,10 @@ def probe(
     Raises:
         InputError: no example; an example without answers, without a gold passage, or of another N.
     """
-    from fastreader.prompts import Template
+    from fastreader.prompts import as_template
     from fastreader.scoring import score_permutations
 
-    prompts = template or Template()
+    prompts = as_template(template)
     chosen = list(examples)
     if not chosen:
         raise InputError("examples: expected at least one, got none")

@@ -27,9 +27,9 @@ def reading_prompts(
     template: Template | None = None,
 ) -> list[list[int]]:
     """Token ids for each order, up to where the answer starts: the contexts that `score_permutations` scores after."""
-    from fastreader.prompts import Template, encode
+    from fastreader.prompts import as_template, encode
 
-    pieces = encode(reader.encoder, template or Template(), question, passages, [])
+    pieces = encode(reader.encoder, as_template(template), question, passages, [])
     tail = pieces.tail()
     return [pieces.head + pieces.body(order) + tail for order in orders]
 
@@ -133,10 +133,10 @@ def _fitted(
     on_overflow: str,
 ) -> tuple[PromptPieces, Mapping[int, int]]:
     """The pieces of a prompt that fits the context with its answer, and what was cut off each passage."""
-    from fastreader.prompts import Template, encode
+    from fastreader.prompts import as_template, encode
 
     check_whole("max_new_tokens", max_new_tokens)
-    pieces = encode(reader.encoder, template or Template(), example.question, example.passages, candidates)
+    pieces = encode(reader.encoder, as_template(template), example.question, example.passages, candidates)
     count = len(example.passages)
     if not count:
         return pieces, {}

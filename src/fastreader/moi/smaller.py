@@ -23,9 +23,9 @@ def own_calibration(reader: Reader, template: Template | None, passages: int) ->
     Raises:
         InputError: its file is damaged.
     """
-    from fastreader.prompts import Template
+    from fastreader.prompts import as_template
 
-    return find(reader.describe()["name"], (template or Template()).digest(), passages)
+    return find(reader.describe()["name"], (as_template(template)).digest(), passages)
 
 
 def placed_for(reader: Reader, ranked: Ranked, scorer: Reader, found: Calibration | None) -> Ranked:

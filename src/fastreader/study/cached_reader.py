@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.checks import check_no_text
 from fastreader.protocol import Generation, Loglikelihood, ReaderProtocol, Results, TextOrTokens
+from fastreader.stopping import check_stop, check_stop_tokens
 from fastreader.study.cache import Cache
 from fastreader.study.digest import digest
 from fastreader.study.meter import Meter
@@ -94,6 +96,7 @@ class CachedReader(WrappedReader):
         progress: bool | None = None,
     ) -> Results[list[Generation]]:
         """As the reader's, out of the cache where it holds the prompt; sampled texts only for the same call."""
+        check_no_text("prompts", prompts)
         asked = [_plain(prompt) for prompt in prompts]
         settings: dict[str, Any] = {
             "max_new_tokens": max_new_tokens,
@@ -102,8 +105,8 @@ class CachedReader(WrappedReader):
             "top_k": top_k,
             "top_p": top_p,
             "seed": seed,
-            "stop": list(stop),
-            "stop_tokens": list(stop_tokens),
+            "stop": list(check_stop(stop)),
+            "stop_tokens": sorted(check_stop_tokens(stop_tokens)),
             "token_logprobs": token_logprobs,
             "on_overflow": on_overflow,
         }

@@ -263,5 +263,5 @@ def _keep_costs(run: RunFolder, name: str, reader: CachedReader) -> None:
 
 
 def _made_from(cell: _Cell, example: Example) -> str:
-    passages = [[p.title, p.text, p.score, p.is_gold] for p in example.passages]
+    passages = [[p.title, p.text, p.score, p.is_gold, p.has_answer] for p in example.passages]
     return digest([example.question, example.answers, passages, cell.config.digest()])

@@ -39,10 +39,10 @@ def bayes_saliency_plus(
     Raises:
         InputError: the template puts the question first, where passages do not condition it.
     """
-    from fastreader.prompts import Template, encode
+    from fastreader.prompts import as_template, encode
 
     count = check_passages(passages)
-    pieces = encode(reader.encoder, template or Template(), question, passages, [])
+    pieces = encode(reader.encoder, as_template(template), question, passages, [])
     if pieces.question_at is not None:
         raise InputError("bayes_saliency_plus: with the question first, passages do not condition it")
     picked: list[int] = []

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fastreader.errors import InputError
 from fastreader.moi.distill.lessons import Lesson
 from fastreader.moi.distill.loss import kl_divergence
-from fastreader.prompts import Template
+from fastreader.prompts import Template, as_template
 
 if TYPE_CHECKING:
     from fastreader.moi.distill.settings import DistillSettings
@@ -81,6 +81,6 @@ def evaluate(
     with torch.no_grad():
         for lesson in lessons:
             rows = np.arange(len(lesson.scores))
-            values, _ = score_rows(student, lesson, rows, settings.observation, template or Template())
+            values, _ = score_rows(student, lesson, rows, settings.observation, as_template(template))
             scores.append(values.cpu().numpy())
     return compare([lesson.scores for lesson in lessons], scores, settings.temperature, settings.direction)

@@ -23,7 +23,7 @@ from fastreader.moi.distill.scoring import score_rows
 from fastreader.moi.distill.settings import DistillSettings
 from fastreader.moi.distill.student import Student
 from fastreader.progress import track
-from fastreader.prompts import Template
+from fastreader.prompts import Template, as_template
 
 LOSSES = "losses.jsonl"
 
@@ -110,7 +110,7 @@ def distill(
         ContextOverflowError: an ordering is longer than the student's context.
         NumericsError: the loss is not finite.
     """
-    settings, template, folder = settings or DistillSettings(), template or Template(), Path(output)
+    settings, template, folder = settings or DistillSettings(), as_template(template), Path(output)
     if not lessons:
         raise InputError("lessons: expected at least one question, got none")
     optimiser = torch.optim.AdamW(student.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)

@@ -40,8 +40,10 @@ class Moi:
 
     @property
     def draws(self) -> bool:
-        """Without a calibration, random prefixes are scored; also where designs draw by themselves."""
-        return self.bias is None
+        """The orderings that are scored are drawn, unless a design is given that is not."""
+        design = self.options.get("permutations", "random")
+        named = design.strip().replace("-", "_") if isinstance(design, str) else "explicit"
+        return "stop" in self.options or named not in ("explicit", "identity", "cyclic", "cyclic_reversed")
 
     def programs(self, asked: Asked) -> list[Program[Answered]]:
         """As `StudyMethod.programs`."""
