@@ -5,10 +5,21 @@ extension: install torch and a C++20 compiler, then ``pip install --no-build-iso
 """
 
 import platform
+import re
 import sys
 from pathlib import Path
 
 from setuptools import Command, Extension, setup
+
+
+def signatures() -> str:
+    """The number of the operators' signatures, which is part of the extension's name."""
+    found = re.search(
+        r"^ABI = (\d+)$", Path("src/fastreader/ops/extension.py").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    if found is None:
+        raise SystemExit("setup.py: src/fastreader/ops/extension.py states no ABI")
+    return found[1]
 
 
 def extension() -> tuple[list[Extension], dict[str, type[Command]]]:
@@ -30,7 +41,7 @@ def extension() -> tuple[list[Extension], dict[str, type[Command]]]:
     # Without -fopenmp at::parallel_for runs on one thread, silently.
     openmp = [] if platform.system() == "Darwin" else ["-fopenmp"]
     module = CppExtension(
-        "fastreader._C",
+        f"fastreader._C{signatures()}",
         sorted(str(path) for path in Path("csrc").glob("*.cpp")),
         depends=sorted(str(path) for pattern in ("*.h", "*.inl") for path in Path("csrc").glob(pattern)),
         extra_compile_args={"cxx": ["-O3", "-g0", "-std=c++20", "-ffp-contract=fast", "-fvisibility=hidden", *openmp]},

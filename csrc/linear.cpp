@@ -21,6 +21,7 @@ Mode mode_of(at::ScalarType weight, bool split) {
 
 Product product_of(int64_t size, const at::Tensor& packed, int64_t width, const std::optional<at::Tensor>& bias,
                    bool split, bool bf16_weight, c10::string_view isa) {
+  TORCH_CHECK(size > 0, "linear: the inputs must have at least one value");
   Product p;
   p.kernels = &kernels_for(resolve_isa(std::string(isa)), mode_of(bf16_weight ? at::kBFloat16 : at::kFloat, split));
   LinearArgs& a = p.args;

@@ -64,6 +64,7 @@ Result linear_logprob(const at::Tensor& hidden_in, const at::Tensor& weight_in, 
   if (a.rows == 0) return {logprob, logsumexp, entropy, argmax, label_logprob};
   a.label_logits = label_logprob.mutable_data_ptr<float>();
 
+  TORCH_CHECK(a.size > 0, "linear_logprob: the states must have at least one value");
   const Mode mode = !split                           ? (dtype == at::kBFloat16 ? Mode::bf16 : Mode::f32)
                     : weight_dtype == at::kBFloat16 ? Mode::half_split
                                                     : Mode::split;

@@ -102,11 +102,12 @@ FR_INLINE void absorb(const float* tile, int64_t first, int64_t count, LogprobSt
       m = raised;
       store(s.maximum + at, m);
     }
+    const vf base = m == fill(kMinusInfinity) ? vf{} : m;
     vf l1{}, t1{};
 #pragma GCC unroll 4
     for (int64_t r = 0; r < count; ++r) {
       const vf x = load(tile + r * kStrip + at);
-      const vf p = exp2v<DEGREE>(x * fill(kLog2E) - m);
+      const vf p = exp2v<DEGREE>(x * fill(kLog2E) - base);
       l1 += p;
       t1 += p * x;
     }

@@ -1,8 +1,13 @@
-// fastreader._C: importing it registers the CPU kernels; it also tells what the machine has.
+// fastreader._C7, or whatever number of the operators' signatures it is built for: importing it registers the CPU kernels; it also tells what the machine has.
 
 #include <Python.h>
 
 #include "isa.h"
+
+#define FR_TEXT_(name) #name
+#define FR_TEXT(name) FR_TEXT_(name)
+#define FR_JOIN_(a, b) a##b
+#define FR_JOIN(a, b) FR_JOIN_(a, b)
 
 namespace {
 
@@ -13,15 +18,8 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef module = {PyModuleDef_HEAD_INIT, "fastreader._C", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "fastreader." FR_TEXT(TORCH_EXTENSION_NAME), nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 } // namespace
 
-// Raised with every change of an op's signature: an extension left over from older sources is then told apart.
-constexpr long kAbi = 7;
-
-PyMODINIT_FUNC PyInit__C() {
-  PyObject* created = PyModule_Create(&module);
-  if (created != nullptr) PyModule_AddIntConstant(created, "ABI", kAbi);
-  return created;
-}
+PyMODINIT_FUNC FR_JOIN(PyInit_, TORCH_EXTENSION_NAME)() { return PyModule_Create(&module); }

@@ -94,7 +94,7 @@ FR_INLINE vf exp2_near(vf f) {
 }
 #endif
 
-// 2^x, exactly 0 at -inf.
+// 2^x, exactly 0 at -inf and NaN at NaN.
 template <int DEGREE>
 FR_INLINE vf exp2v(vf x) {
 #if FR_AVX512
@@ -105,7 +105,7 @@ FR_INLINE vf exp2v(vf x) {
   const vf magic = fill(12582912.0f); // 1.5 * 2^23: adding it rounds to an integer kept in the low bits
   const vf shifted = clamped + magic;
   const vf scaled = (vf)((vi)exp2_near<DEGREE>(clamped - (shifted - magic)) + ((vi)shifted << 23));
-  return x < low ? vf{} : scaled;
+  return x < low ? vf{} : (x == x ? scaled : x);
 #endif
 }
 

@@ -47,7 +47,7 @@ FR_INLINE void write_strip(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t st
       int exponent; // apart, so that the result does not depend on the reference either
       const float fraction = __builtin_frexpf(mass[lane], &exponent);
       const double lse = (static_cast<double>(t.maximum[row]) + exponent) * kLn2Wide + __builtin_log(fraction);
-      a.lse[index] = mass[lane] > 0 ? static_cast<float>(lse) : kMinusInfinity;
+      a.lse[index] = mass[lane] == 0 ? kMinusInfinity : static_cast<float>(lse);
     }
   }
 }
@@ -89,7 +89,8 @@ void join(const AttentionArgs& a, int64_t tile, int64_t head, void* workspace) {
       for (int v = 0; v < kVectors; ++v) {
         const vf m = load(maximum + v * kWidth), own = load(state.maximum + v * kWidth);
         scaling[v] = exp2v<6>(own - (m == fill(kMinusInfinity) ? vf{} : m));
-        seen |= own > fill(kMinusInfinity);
+        // NaN scores raise no maximum and still count.
+        seen |= (own > fill(kMinusInfinity)) | (load(state.total + v * kWidth) != vf{});
         for (int64_t at = v * kWidth; at < kTotals; at += kStrip) {
           store(total + at, load(total + at) + load(state.total + at) * scaling[v]);
         }

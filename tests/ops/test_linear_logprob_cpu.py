@@ -136,3 +136,19 @@ def test_opcheck(mode):
         torch.library.opcheck(
             torch.ops.fastreader.linear_logprob.default, (hidden, weight, target, *optional, 1.0, 2.0, False, "auto")
         )
+
+
+def test_tokens_that_cannot_come_first(isa):
+    """A block of tokens of logit -inf, before any other, counts nothing; a NaN is not hidden."""
+    hidden, weight, bias, target, _ = inputs("float32", 40, 32, 100)
+    bias[:32] = float("-inf")
+    target[:] = 50
+    got = linear_logprob(hidden, weight, target, bias=bias, impl="cpu")
+    torch.testing.assert_close(got, linear_logprob(hidden, weight, target, bias=bias, impl="reference").float())
+    weight[70] = float("nan")
+    assert bool(linear_logprob(hidden, weight, target, bias=bias, impl="cpu").isnan().all())
+
+
+def test_states_of_no_value_are_refused():
+    with pytest.raises(InputError, match=r"states of at least one value, got \[2, 0\]"):
+        linear_logprob(torch.zeros(2, 0), torch.zeros(5, 0), torch.zeros(2, dtype=torch.int64))

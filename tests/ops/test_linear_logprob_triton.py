@@ -38,9 +38,9 @@ def check(
     # Every second element of a wider tensor: strides other than 1.
     hidden = torch.randn((rows, 2 * width), generator=generator).to(dtype)[:, ::2]
     weight = (torch.randn((vocabulary, width), generator=generator) * width**-0.5 * 3).to(dtype)
-    target = torch.randint(0, vocabulary, (rows,), generator=generator)
-    offset = (torch.randn(vocabulary, generator=generator) + shift).to(dtype) if bias else None
-    labels = torch.tensor([vocabulary - 1, 0, vocabulary // 2, 0])
+    target = torch.randint(0, vocabulary, (rows, 2), generator=generator)[:, 1]
+    offset = (torch.randn((vocabulary, 2), generator=generator) + shift).to(dtype)[:, 1] if bias else None
+    labels = torch.tensor([[vocabulary - 1, 0, vocabulary // 2, 0]] * 2).T[:, 0]
     config = None if block is None else Config(*block)
     got = linear_logprob_triton(hidden, weight, target, offset, softcap, scale, labels, config=config, splits=splits)
     assert got.entropy is not None and got.argmax is not None and got.label_logprob is not None

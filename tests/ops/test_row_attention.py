@@ -134,7 +134,9 @@ def test_large_scores_and_strided_inputs():
 
 
 @needs_extension
-def test_a_nan_is_not_hidden():
+@pytest.mark.parametrize("isa", available())
+def test_a_nan_is_not_hidden(monkeypatch, isa):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     query, keys, values = operands(torch.float32, 1, 1, 1, 8, 8, (5,), seed=1)
     keys[0][2] = float("nan")
     out, _ = row_attention(query, keys, values, ranges_of([(0, 0, 5)]), scale=1.0, impl="cpu")

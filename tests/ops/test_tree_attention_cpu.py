@@ -283,3 +283,34 @@ def test_few_queries_split_over_the_keys_give_the_same_bits(isa, mode):
     nowhere = torch.tensor([-1, 5])
     got, lse = tree_attention(query[nowhere], key, value, until, anchor=nowhere, **options)
     assert bool((got[0] == 0).all()) and bool(lse[0].isneginf().all()) and torch.equal(got[1], few[2])
+
+
+@pytest.mark.parametrize("impl", ["cpu", "torch"])
+def test_anchors_beyond_all_that_is_seen(impl):
+    query, key, value = quantised("float32", *inputs(8, 2, 3))
+    for until in ([3, 3, 3], [10, 10, 10], [1, 2, 3]):
+        for anchor in ([-1, -1], [7, 7], [2, 5], [-1, 2]):
+            given = (query, key, value, torch.tensor(until, dtype=torch.int32))
+            options = {"anchor": torch.tensor(anchor), "scale": 0.3, "return_lse": True}
+            got, want = (tree_attention(*given, **options, impl=name) for name in (impl, "reference"))
+            torch.testing.assert_close(got[0], want[0].float(), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(got[1], want[1].float(), rtol=1e-4, atol=1e-5)
+    nothing = (query, key[:0], value[:0], torch.zeros(0, dtype=torch.int32))
+    out, lse = tree_attention(*nothing, anchor=torch.tensor([0, 0]), scale=1.0, return_lse=True, impl=impl)
+    assert bool((out == 0).all()) and bool(lse.isneginf().all())
+
+
+def test_a_nan_is_not_hidden(isa):
+    """Neither in one task, nor in parts of the keys, where a part that is all NaN raises no maximum."""
+    count = 1100
+    until = torch.full((count,), count, dtype=torch.int32)
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn((n, h, 64), generator=generator) for n, h in ((1, 32), (count, 1), (count, 1)))
+    query[0] = float("nan")
+    anchor = torch.tensor([count - 1])
+    out, lse = tree_attention(query, key, value, until, anchor=anchor, scale=0.125, return_lse=True, impl="cpu")
+    assert bool(out.isnan().all()) and bool(lse.isnan().all())
+    out, lse = tree_attention(
+        query, key[:9], value[:9], until[:9] * 0 + 9, anchor=torch.tensor([8]), scale=0.125, return_lse=True, impl="cpu"
+    )
+    assert bool(out.isnan().all()) and bool(lse.isnan().all())

@@ -117,6 +117,21 @@ def test_strided_inputs() -> None:
     check(replace(inputs, key=columns, query=inputs.query.transpose(0, 1).contiguous().transpose(0, 1)))
 
 
+def test_strided_indices() -> None:
+    until, positions = random_forest(10, 70)
+    inputs = attention_inputs(until, positions, dtype=torch.float32, heads=(2, 1), size=16)
+    plain = [torch.from_numpy(a.astype(np.int32)) for a in (until, np.arange(len(until)), positions)]
+    apart = [torch.stack([t, t + 9], 1)[:, 0] for t in plain]
+    got = [
+        tree_attention(
+            inputs.query, inputs.key, inputs.value, u, anchor=a, query_positions=p, key_positions=p, window=7,
+            scale=0.25, impl="triton",
+        )
+        for u, a, p in (plain, apart)
+    ]  # fmt: skip
+    assert torch.equal(*got)
+
+
 def test_another_tree_changes_nothing() -> None:
     """A query's result is bit for bit the same whatever the keys it cannot see hold."""
     from fastreader.ops.tree_attention.triton import tree_attention_triton

@@ -7,7 +7,10 @@ import os
 from dataclasses import dataclass
 from functools import cache
 
-ABI = 7  # of the operators' signatures; csrc/module.cpp has the same number
+# Of the operators' signatures, and part of the extension's name: one left over from other sources is not loaded, since
+# its kernels would be refused at once, and the process with them.
+ABI = 7
+_NAME = f"fastreader._C{ABI}"
 
 HOW_TO_GET = (
     "install torch and a C++20 compiler (g++ 11 or clang 14, or later), then reinstall fastreader with "
@@ -32,13 +35,11 @@ class Serving:
 
 @cache
 def why_missing() -> str | None:
-    """None when `fastreader._C` is loaded (which registers its kernels), else the reason it is not."""
+    """None when the extension is loaded (which registers its kernels), else the reason it is not."""
     try:
-        module = importlib.import_module("fastreader._C")
+        importlib.import_module(_NAME)
     except ImportError as error:
-        return f"the C++ extension is not there ({error}); to get it, {HOW_TO_GET}"
-    if getattr(module, "ABI", 0) != ABI:
-        return f"the C++ extension was built from other sources than these; {HOW_TO_GET}"
+        return f"the C++ extension is not there, or built from other sources ({error}); to get it, {HOW_TO_GET}"
     return None
 
 
@@ -52,4 +53,4 @@ def instruction_set() -> str:
 
 def best_instruction_set() -> str:
     """The best instruction set of this machine that there are kernels for; the extension must be there."""
-    return str(importlib.import_module("fastreader._C").best_isa())
+    return str(importlib.import_module(_NAME).best_isa())

@@ -156,6 +156,9 @@ def layer_out(
     for name, (packed, width, depth) in wanted.items():
         if (packed.width, packed.depth) != (width, depth):
             raise InputError(f"layer_out: {name} must be [{width}, {depth}], got [{packed.width}, {packed.depth}]")
+    kinds = [(p.precision, p.bf16, p.isa) for p in (out.packed, inner.packed, down.packed)]
+    if len(set(kinds)) > 1:
+        raise InputError(f"layer_out: expected weights packed alike, got {', '.join(map(str, kinds))}")
     if len(attended) != rows:
         raise InputError(f"layer_out: attended must have {rows} rows like stream, got {len(attended)}")
     if inner.packed.width % GATE_MULTIPLE:

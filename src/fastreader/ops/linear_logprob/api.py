@@ -141,6 +141,8 @@ def _check(
             "linear_logprob: expected hidden [R, E] and weight [V, E], "
             f"got {list(hidden.shape)} and {list(weight.shape)}"
         )
+    if hidden.shape[1] == 0:
+        raise InputError(f"linear_logprob: expected states of at least one value, got {list(hidden.shape)}")
     if split and hidden.dtype != torch.float32:
         raise InputError(f"linear_logprob: split takes float32 states, got {hidden.dtype}")
     allowed = (torch.float32, torch.bfloat16) if split else (hidden.dtype,)

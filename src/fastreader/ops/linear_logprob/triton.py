@@ -241,9 +241,9 @@ def linear_logprob_triton(
     picked, label_logits, peak, total, tilt, argmax = torch.ops.fastreader.linear_logprob_triton(
         hidden,
         weight,
-        target,
-        bias,
-        labels,
+        target.contiguous(),
+        None if bias is None else bias.contiguous(),
+        None if labels is None else labels.contiguous(),
         float(scale),
         softcap,
         stats,

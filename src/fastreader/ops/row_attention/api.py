@@ -128,7 +128,7 @@ def _check(query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], soft
                 f"row_attention: expected keys [Tk, {key_heads}, {size}] and values [Tk, {key_heads}, "
                 f"{values[0].shape[2]}], got {list(key.shape)} and {list(value.shape)}"
             )
-    if heads % max(key_heads, 1):
+    if heads % key_heads if key_heads else heads:
         raise InputError(f"row_attention: query heads must be a multiple of key heads, got {heads} and {key_heads}")
     if softcap is not None and not (softcap > 0 and np.isfinite(softcap)):
         raise InputError(f"row_attention: softcap must be positive and finite, got {softcap}")

@@ -210,7 +210,7 @@ def _check(
             f"tree_attention: head size must be a multiple of 8 up to 256, the same in query and key, "
             f"got {size} and {key.shape[2]}"
         )
-    if value.shape[:2] != key.shape[:2] or heads % max(key_heads, 1):
+    if value.shape[:2] != key.shape[:2] or (heads % key_heads if key_heads else heads):
         raise InputError(
             f"tree_attention: expected value [{columns}, {key_heads}, Dv] and query heads a multiple of key heads, "
             f"got value {list(value.shape)}, {heads} query heads and {key_heads} key heads"

@@ -183,7 +183,9 @@ def tile_bounds(until: Int64, place: Int64, query_block: int, key_block: int) ->
     births = np.ones(len(until) + 1, dtype=np.int64)
     births[-1] = 0
     np.subtract.at(births, np.clip(until, 0, len(until)), 1)
-    seen = np.cumsum(births)  # [Tk + 1] keys visible to a query standing at each place
+    # Keys visible to a query standing at each place, none behind the last: [Tk + 2].
+    seen = np.append(np.cumsum(births), 0)
+    place = np.clip(place, 0, len(until))
     low = np.minimum(place[:-1], place[1:])
     high = np.maximum(place[:-1], place[1:])
     # In depth-first order two places share what stays in sight all the way between them.

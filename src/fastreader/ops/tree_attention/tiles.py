@@ -41,7 +41,8 @@ def _bounds(until: npt.NDArray[np.int32], place: npt.NDArray[np.int64]) -> list[
     if count == 0:
         return [0]
     alive = np.zeros(len(until) + 1, dtype=np.int64)  # keys that expire at each index
-    np.add.at(alive, until, 1)
+    np.add.at(alive, np.clip(until, 0, len(until)), 1)
+    place = np.clip(place, 0, len(until))
     expired = np.cumsum(alive)
     moved = np.diff(place, prepend=place[0])
     dropped = np.where(moved >= 0, expired[place] - expired[np.maximum(place - moved, 0)], _DROP)

@@ -58,7 +58,7 @@ def tree_attention_triton(
     if config is None:
         config = default_config(target_of(device), max(size, value_size), query.dtype, tokens * groups)
     packed, chunks = pack_heads(max(groups, 1), config.block_m)
-    query = with_near_tiles(query, (config.block_m // packed, packed, size))
+    query = with_near_tiles(query, (config.block_m // packed, max(groups, 1), size))
     key = with_near_tiles(key, (config.block_n, 1, size))
     value = with_near_tiles(value, (config.block_n, 1, value_size))
     schedule = plan.schedule(window, config.block_m // packed, config.block_n)
@@ -72,10 +72,10 @@ def tree_attention_triton(
         query,
         key,
         value,
-        until,
-        anchor,
-        query_positions if window is not None else None,
-        key_positions if window is not None else None,
+        until.contiguous(),
+        anchor.contiguous(),
+        query_positions.contiguous() if window is not None and query_positions is not None else None,
+        key_positions.contiguous() if window is not None and key_positions is not None else None,
         tables.tiles,
         tables.block_start,
         tables.block_stop,
