@@ -46,6 +46,24 @@ def test_resume(tmp_path):
     assert [row["id"] for row in rows(path)] == ["a", "b"]
 
 
+def test_results_that_are_to_be_made_anew(tmp_path):
+    path = tmp_path / "a.jsonl"
+    with ResultLog(path, settings={"seed": 0}) as log:
+        for key in "abc":
+            log.append(key, {"value": key})
+        log.drop(["b", "absent"])
+        assert list(log.done) == ["a", "c"]
+        with pytest.raises(InputError, match="another process is writing it"):
+            ResultLog(path, resume=True)
+        log.append("b", {"value": "B"})
+    assert [(r["id"], r["value"]) for r in iter_results(path)] == [("a", "a"), ("c", "c"), ("b", "B")]
+    assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
+    with ResultLog(path, settings={"seed": 0}, resume=True) as log:
+        assert len(log) == 3
+    with pytest.raises(InputError, match="key: expected a text, got 5"), ResultLog(tmp_path / "b.jsonl") as log:
+        log.append(5, {})
+
+
 def test_results_are_not_overwritten_by_accident(tmp_path):
     path = tmp_path / "log.jsonl"
     path.touch()

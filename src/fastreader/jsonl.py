@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, KeysView, Mapping
+from collections.abc import Collection, Iterator, KeysView, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -28,7 +28,7 @@ _OURS = {"id", "example", "settings"}
 
 
 class ResultLog:
-    """An append-only file of results.
+    """A file of results, each appended as it comes.
 
     Only one process at a time may hold a log open for writing (not enforced on Windows). Usable as a context
     manager; not safe to share between threads.
@@ -134,6 +134,39 @@ class ResultLog:
             ) from error
         self._end += len(line) + 1
         self._examples[key] = example
+
+    def drop(self, keys: Collection[str]) -> None:
+        """Take results out, so that they can be made anew; the file is replaced by one without them, or left as it is.
+
+        Args:
+            keys: of results; those that are not in the file are passed over.
+
+        Raises:
+            InputError: another process took the file in the meantime.
+            OSError: the new file could not be written.
+        """
+        gone = self._examples.keys() & set(keys)
+        if not gone:
+            return
+        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        try:
+            with self.path.open("rb") as lines, scratch.open("wb") as left:
+                left.writelines(
+                    line for line in lines if line.strip() and _decode(str(self.path), line)["id"] not in gone
+                )
+                left.flush()
+                os.fsync(left.fileno())
+                end = left.tell()
+            scratch.replace(self.path)
+        except BaseException:
+            scratch.unlink(missing_ok=True)
+            raise
+        self._file.close()
+        self._file = self.path.open("ab+", buffering=0)
+        self._lock()
+        self._end = end
+        for key in gone:
+            del self._examples[key]
 
     def sync(self) -> None:
         """Force what was written to the disk."""

@@ -5,7 +5,9 @@ from collections import Counter
 import pytest
 from scripted import ScriptedReader
 
-from fastreader.errors import ContextOverflowError, InputError
+from fastreader.errors import ContextOverflowError, InputError, OutOfBudgetError
+from fastreader.moi import PositionBias
+from fastreader.moi.shipped import shipped
 from fastreader.study import RunFolder, Study, run_study
 
 METHODS = ["sure:base", "sure", "noise:gold", "noise:random:2:far", "noise:random:2:near", "eor"]
@@ -330,12 +332,56 @@ def test_methods_that_draw_run_once_a_seed(tmp_path):
     assert drawn[1] != drawn[2]
 
 
-def test_moi_on_a_tree_reader(tmp_path, tiny_reader):
+def test_rows_that_failed_are_made_anew(tmp_path):
+    """With the others left as they are; one that fails again says so again."""
+    study = study_of(tmp_path, ["sure:base", "sure:no_retrieval"])
+
+    class Failing(ScriptedReader):
+        def generate(self, prompts, **options):
+            texts = list(prompts)
+            if any("Question 2?" in text for text in texts):
+                raise OutOfBudgetError("no room")
+            return super().generate(texts, **options)
+
+    first = run(study, tmp_path / "run", Failing(write))
+    assert (first.rows, first.failed) == (10, 2)
+    kept = {key: row for key, row in rows_of(tmp_path / "run").items() if row["error"] is None}
+    again = run(study, tmp_path / "run", Failing(write), resume=True)
+    assert (again.rows, again.fresh, again.failed) == (10, 2, 2)
+    last = run(study, tmp_path / "run", resume=True)
+    assert (last.rows, last.fresh, last.failed) == (10, 2, 0)
+    rows = rows_of(tmp_path / "run")
+    assert kept.items() <= rows.items()
+    run(study, tmp_path / "whole")
+    assert without_seconds(rows) == without_seconds(rows_of(tmp_path / "whole"))
+    assert run(study, tmp_path / "run", resume=True).fresh == 0
+
+
+def test_one_question_that_an_ensemble_cannot_ask_leaves_the_others(tmp_path):
+    class Failing(ScriptedReader):
+        def generate(self, prompts, **options):
+            texts = list(prompts)
+            if any("Question 2?" in text for text in texts):
+                raise OutOfBudgetError("no room")
+            return super().generate(texts, **options)
+
+    study = study_of(tmp_path, ["eor"])
+    assert run(study, tmp_path / "run", Failing(write)).failed == 1
+    run(study, tmp_path / "whole")
+    whole = without_seconds(rows_of(tmp_path / "whole"))
+    for key, row in without_seconds(rows_of(tmp_path / "run")).items():
+        if row["question_id"] == "q2":
+            assert row["error"] == "no room"
+        else:
+            assert row["answer"] == whole[key]["answer"] and row["trace"] == whole[key]["trace"]
+
+
+def test_moi_on_a_tree_reader(tmp_path, tiny_reader, monkeypatch):
     methods = ["base", "closed_book", "moi", "order:reversed", "order:qg", "order:oracle", "noise:gold"]
     study = study_of(tmp_path, methods, count=2, max_new_tokens=3, noise={"max_new_tokens": 3})
     done = run(study, tmp_path / "run", tiny_reader)
     rows = {(r["question_id"], r["method"]): r for r in rows_of(tmp_path / "run").values()}
-    assert done.failed == 0
+    assert done.failed == 2
     assert rows["q0", "order:reversed"]["trace"]["order"] == [2, 1, 0] and rows["q0", "base"]["trace"]["order"] == [
         0,
         1,
@@ -344,7 +390,11 @@ def test_moi_on_a_tree_reader(tmp_path, tiny_reader):
     moi = rows["q0", "moi"]
     assert sorted(moi["trace"]["order"]) == [0, 1, 2] and len(moi["trace"]["utilities"]["utility"]) == 3
     assert moi["tokens"]["given"] > moi["tokens"]["computed"] > rows["q0", "base"]["tokens"]["given"]
-    assert "needs a calibration" in rows["q0", "order:oracle"]["left_out"]
+    assert "needs a calibration" in rows["q0", "order:oracle"]["error"]
+    bias = next(PositionBias.load(str(path)) for path in shipped() if path.name.endswith("-n3.json"))
+    monkeypatch.setattr("fastreader.study.methods.moi.find", lambda *_: (bias, "cached"))
+    mended = run(study, tmp_path / "run", tiny_reader, resume=True)
+    assert (mended.fresh, mended.failed) == (2, 0)
     again = run_study(study, tmp_path / "run", resume=True, load=lambda name: pytest.fail("not needed"), progress=False)
     assert again.fresh == 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,7 +74,8 @@ def run_study(
     """Run a study, or what is left of it.
 
     Every question, method, reader and seed becomes a row of results.jsonl as soon as it is answered. A run that is
-    killed loses the calls that were running; what the reader gave before is in the cache.
+    killed loses the calls that were running; what the reader gave before is in the cache. Rows that failed are made
+    anew when the run goes on.
 
     Args:
         study: what to run.
@@ -102,14 +103,17 @@ def run_study(
         log = stack.enter_context(ResultLog(run.file(RESULTS), settings=settings, resume=True))
         cache = stack.enter_context(Cache(run.file(CACHE)))
         advance = stack.enter_context(track("studying", total, "answers", progress))
-        before = len(log)
-        writers = {name: _Rows(log, name, advance) for name in study.readers}
+        failed = {row["id"] for row in run.rows() if row["error"] is not None}
+        before = len(log) - len(failed)
+        writers = {name: _Rows(log, name, advance, failed) for name in study.readers}
         todos = {
             name: [(group, [c for c in cells if writer.lacks(c, group)]) for group in _groups(examples, study.group)]
             for name, writer in writers.items()
         }
         _check_asked(run, log, examples)
         run.keep(study, examples)  # not before: a row of other texts is refused above, and the folder left as it was
+        log.drop(failed)
+        failed.clear()
         for name, writer in writers.items():
             opened = _Opened(name, load or _loader(study), cache, study.max_tokens)
             for group, left in todos[name]:
@@ -173,8 +177,8 @@ class _Opened:
 class _Rows:
     """Writes rows, and knows which there are."""
 
-    def __init__(self, log: ResultLog, reader: str, advance: Callable[[int], None]) -> None:
-        self._log, self._reader, self._advance = log, reader, advance
+    def __init__(self, log: ResultLog, reader: str, advance: Callable[[int], None], failed: Set[str]) -> None:
+        self._log, self._reader, self._advance, self._failed = log, reader, advance, failed
 
     def lacks(self, cell: _Cell, group: Sequence[Example]) -> bool:
         """Whether a row of the group is to be made; every one there is checked."""
@@ -182,8 +186,9 @@ class _Rows:
         return not all(held)
 
     def holds(self, cell: _Cell, example: Example) -> bool:
-        """Whether the row is there."""
-        return self._log.holds(self._key(cell, example), _made_from(cell, example))
+        """Whether the row is there, and not one that failed."""
+        key = self._key(cell, example)
+        return key not in self._failed and self._log.holds(key, _made_from(cell, example))
 
     def write(self, cell: _Cell, example: Example, outcome: Answered | FastreaderError, spent: Spent) -> None:
         """Write the row of one answer, or of why there is none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fastreader.data import Example, Passage
@@ -15,7 +15,7 @@ from fastreader.eor.sources import BM25
 from fastreader.eor.texts import Texts, load_texts
 from fastreader.eor.types import Answers
 from fastreader.eor.voter import Voter
-from fastreader.errors import InputError
+from fastreader.errors import FastreaderError, InputError
 from fastreader.identity import stamp
 from fastreader.study.method import Answered, Asked, Family, NotApplicable, no_options
 from fastreader.sure.requests import Program
@@ -36,6 +36,9 @@ class _Share:
     stats: TreeStats
     new: int
     seconds: float
+
+
+_Found = tuple[Answers, _Share] | FastreaderError
 
 
 @dataclass(frozen=True)
@@ -61,33 +64,52 @@ class Eor:
     draws: bool = field(default=False, init=False)
 
     def programs(self, asked: Asked) -> list[Program[Answered]]:
-        """As `StudyMethod.programs`; the group is retrieved for and answered together when the first one starts."""
+        """As `StudyMethod.programs`; the group is retrieved for and answered together when the first one starts.
+
+        Where that fails, each question is asked by itself, so that one that cannot be asked leaves the others alone.
+        """
 
         @functools.cache
-        def together() -> tuple[list[Answers], _Share]:
-            with asked.reader.metered() as meter:
-                retrieved = self._retrievers(asked).retrieve(asked.examples)
-                answers = answer(
-                    asked.reader,
-                    retrieved,
-                    texts=self.texts,
-                    max_new_tokens=self.max_new_tokens,
-                    keep_documents=True,
-                )
-            count = len(asked.examples)
-            share = _Share(
-                TreeStats(0, meter.given // count, meter.computed // count, 0),
-                meter.new // count,
-                meter.seconds / count,
-            )
-            return answers, share
+        def together() -> list[_Found]:
+            try:
+                return list(self._ask(asked))
+            except FastreaderError as error:
+                if len(asked.examples) == 1:
+                    return [error]
+            return [self._alone(asked, example) for example in asked.examples]
 
         return [self._program(i, together) for i in range(len(asked.examples))]
 
-    def _program(self, index: int, together: Callable[[], tuple[list[Answers], _Share]]) -> Program[Answered]:
+    def _alone(self, asked: Asked, example: Example) -> _Found:
+        try:
+            return self._ask(replace(asked, examples=[example]))[0]
+        except FastreaderError as error:
+            return error
+
+    def _ask(self, asked: Asked) -> list[tuple[Answers, _Share]]:
+        with asked.reader.metered() as meter:
+            retrieved = self._retrievers(asked).retrieve(asked.examples)
+            answers = answer(
+                asked.reader,
+                retrieved,
+                texts=self.texts,
+                max_new_tokens=self.max_new_tokens,
+                keep_documents=True,
+            )
+        count = len(asked.examples)
+        share = _Share(
+            TreeStats(0, meter.given // count, meter.computed // count, 0),
+            meter.new // count,
+            meter.seconds / count,
+        )
+        return [(row, share) for row in answers]
+
+    def _program(self, index: int, together: Callable[[], list[_Found]]) -> Program[Answered]:
         yield from ()  # the reader was asked for the whole group at once: a program without requests of its own
-        answers, share = together()
-        row = answers[index]
+        found = together()[index]
+        if isinstance(found, FastreaderError):
+            raise found
+        row, share = found
         if all(text is None for text in row.texts):
             raise NotApplicable(f"eor: every retriever failed ({'; '.join(row.failures.values())})")
         vote = Voter(**self.voter).vote(row)

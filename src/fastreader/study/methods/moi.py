@@ -124,7 +124,7 @@ class Order:
         if bias is None and "bias" in self.method.needs:
             found = find(reader.describe()["name"], self.template.digest(), len(example.passages))
             if found is None:
-                raise NotApplicable(
+                raise InputError(  # which a calibration mends, so that the run can go on with it
                     f"order:{self.method.name}: needs a calibration of {reader.describe()['name']} for "
                     f"{len(example.passages)} passages; run fastreader calibrate, or give bias"
                 )
