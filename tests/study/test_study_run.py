@@ -8,6 +8,7 @@ from scripted import ScriptedReader
 from fastreader.errors import ContextOverflowError, InputError, OutOfBudgetError
 from fastreader.moi import PositionBias
 from fastreader.moi.shipped import shipped
+from fastreader.prompts import Template
 from fastreader.study import RunFolder, Study, run_study
 
 METHODS = ["sure:base", "sure", "noise:gold", "noise:random:2:far", "noise:random:2:near", "eor"]
@@ -397,6 +398,30 @@ def test_moi_on_a_tree_reader(tmp_path, tiny_reader, monkeypatch):
     assert (mended.fresh, mended.failed) == (2, 0)
     again = run_study(study, tmp_path / "run", resume=True, load=lambda name: pytest.fail("not needed"), progress=False)
     assert again.fresh == 0
+
+
+def test_a_calibration_that_came_or_changed_is_another_study(tmp_path, tiny_reader, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    kept = tmp_path / "cache" / "calibrations" / f"scripted-{Template().digest()}-question-n7.json"
+    kept.parent.mkdir(parents=True)
+
+    def resumed(methods):
+        study = study_of(tmp_path, methods, count=1, max_new_tokens=2)
+        return run(study, tmp_path / methods[0].partition(":")[0], tiny_reader, resume=True)
+
+    resumed(["moi"])
+    resumed(["order:reversed"])
+    kept.write_text("first")
+    with pytest.raises(InputError, match=r"the calibration scripted-\w+-question-n7.json of scripted came since"):
+        resumed(["moi"])
+    resumed(["order:reversed"])  # what lacked it has failed
+    kept.write_text("second")
+    with pytest.raises(InputError, match="of scripted is another now; name a new folder"):
+        resumed(["order:reversed"])
+    kept.unlink()
+    assert resumed(["moi"]).fresh == 0
+    with pytest.raises(InputError, match="of scripted is gone"):
+        resumed(["order:reversed"])
 
 
 def test_base_asks_what_moi_reads(tmp_path, tiny_reader):

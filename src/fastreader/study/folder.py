@@ -12,6 +12,7 @@ from typing import Any
 from fastreader.data import Example, Passage
 from fastreader.errors import InputError
 from fastreader.jsonl import iter_results
+from fastreader.study.calibrations import CALIBRATIONS, Found, calibrations, check_calibrations
 from fastreader.study.config import Study
 from fastreader.study.contents import FILES, check_contents, contents
 
@@ -29,7 +30,8 @@ RESULTS, QUESTIONS, ATTENTION, STUDY, CACHE, COSTS, VOTER = (
 class RunFolder:
     """A run's files.
 
-    - study.json: the study, paths absolute; files.json: digests of what is in the files it names;
+    - study.json: the study, paths absolute; files.json: digests of what is in the files it names; calibrations.json:
+      of the calibrations that MoI's methods find by themselves;
     - questions.jsonl: its questions with their passages, so that a report needs nothing else;
     - results.jsonl: a row a question, method, reader and seed;
     - attention.jsonl, voter.json: what some methods leave beside their rows;
@@ -40,6 +42,7 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._contents: dict[str, str] = {}  # of the study's files, as `begin` found them
+        self._calibrations: Found = {}
 
     def file(self, name: str) -> Path:
         """A file of it."""
@@ -58,13 +61,13 @@ class RunFolder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path}: expected a folder for the run, got a file")
-        self._contents = contents(study)
+        self._contents, self._calibrations = contents(study), calibrations(study)
         if self.file(STUDY).exists():
             if not resume:
                 raise InputError(f"{self.path}: holds a run already; continue it with resume, or name another folder")
             self._check(study)
             return
-        if self.path.exists() and any(file.name != FILES for file in self.path.iterdir()):
+        if self.path.exists() and any(file.name not in (FILES, CALIBRATIONS) for file in self.path.iterdir()):
             raise InputError(f"{self.path}: holds files, but no run of a study; name a new folder")
         self.path.mkdir(parents=True, exist_ok=True)
         self._keep_study(study)
@@ -76,6 +79,8 @@ class RunFolder:
 
     def _keep_study(self, study: Study) -> None:
         self.write_json(FILES, self._contents)  # before the study, which makes the folder a run
+        if self._calibrations:
+            self.write_json(CALIBRATIONS, self._calibrations)
         self.write_json(STUDY, study.to_dict())
 
     def study(self) -> Study:
@@ -104,6 +109,7 @@ class RunFolder:
                 f"{self.path}: the primary contrast is stated before the first answer: it was {stated}, is now {states}"
             )
         check_contents(self.path, theirs, self.read_json(FILES), study, self._contents)
+        check_calibrations(self.path, study, self.read_json(CALIBRATIONS), self._calibrations)
         mine = {method.label: method for method in study.methods}
         for method in theirs.methods:
             if method.label not in mine:
