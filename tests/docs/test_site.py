@@ -26,7 +26,7 @@ def test_every_name_of_the_reference_is_there():
             assert hasattr(importlib.import_module(module), attribute), name
 
 
-@pytest.mark.parametrize("package", ["noise", "study", "statistics", "report"])
+@pytest.mark.parametrize("package", ["data", "eor", "moi", "noise", "report", "statistics", "study", "sure"])
 def test_every_public_name_is_in_the_reference(package):
     documented = {name for page in REFERENCE for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)}
     module = importlib.import_module(f"fastreader.{package}")
