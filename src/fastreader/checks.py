@@ -29,6 +29,16 @@ def check_seed(name: str, value: object) -> None:
     check_whole(name, value, 0)
 
 
+def seeded(seed: int) -> np.random.Generator:
+    """The generator of a seed.
+
+    Raises:
+        InputError: no whole number from 0.
+    """
+    check_seed("seed", seed)
+    return np.random.default_rng(seed)
+
+
 def check_tokens(name: str, value: object) -> list[int]:
     """Token ids as a list; InputError for anything else. Whether a model has them is for the pass to say."""
     if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):

@@ -53,3 +53,9 @@ def test_prefixes_of_a_bias_and_without_one():
     with pytest.raises(InputError, match="squares"):
         cyclic_for(known(bias_shape("decreasing", 3)), squares=3)
     assert len(cyclic_for(known(bias_shape("decreasing", 3)), squares=2)) == 6
+
+
+def test_a_seed_is_a_whole_number():
+    for seed in (-1, 1.5, "1"):
+        with pytest.raises(InputError, match=f"seed: expected a whole number from 0, got {seed!r}"):
+            prefixes(5, seed=seed)

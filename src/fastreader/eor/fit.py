@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.checks import seeded
 from fastreader.eor.objective import Objective
 
 FloatArray = npt.NDArray[np.float64]
@@ -69,7 +70,7 @@ def search(
     """
     began = time.perf_counter()
     size = objective.retrievers + objective.similarities
-    generator = np.random.default_rng(seed)
+    generator = seeded(seed)
     even = np.full(size, upper)
     best, reached = even, objective(even)
     unweighted, values = reached, []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastreader.checks import check_whole
+from fastreader.checks import check_whole, seeded
 from fastreader.errors import InputError
 from fastreader.moi.cost import Cost
 from fastreader.moi.debias import debias
@@ -116,7 +116,7 @@ def _further(seen: IntArray, n: int, most: int, seed: int) -> Design | None:
         return None
     known = set(map(tuple, seen.tolist()))
     fresh: list[list[int]] = []
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     while len(fresh) < count:
         drawn = pruned(random(n, min(4 * n, math.factorial(n)), int(rng.integers(2**31))), length)
         for row in drawn.permutations.tolist():

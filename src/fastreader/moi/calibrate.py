@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.checks import seeded
 from fastreader.errors import InputError
 from fastreader.moi.debias import debias
 from fastreader.moi.fitting import bootstrap, maximise, towards_convention, unit
@@ -81,7 +82,7 @@ def calibrate(
     with_qg, z_size = (with_qg, z_size) if z_size > 0 else (False, 1.0)
     data = replace(raw, scores=raw.scores / size, z=raw.z / z_size)
     basis = bias_basis(data.length, data.passages)
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     best, rivals = maximise(data, basis, with_qg, starts, rng)
     best = towards_convention(best, basis, with_qg)
     held = held_out(best, data, basis, with_qg, folds, rng)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fastreader.checks import seeded
 from fastreader.errors import InputError
 from fastreader.moi.likelihood import places_of
 from fastreader.moi.order import descending
@@ -45,7 +46,7 @@ def solve(observed: Observations, *, starts: int = 8, seed: int = 0) -> Utilitie
     if observed.constant or n == 1:
         return _constant(observed)
     s = (observed.values - mean) / scale
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     tried = [_descend(rng.dirichlet(np.ones(length)), observed.permutations, place, s) for _ in range(starts)]
     losses = np.array([loss for _, _, loss in tried])
     a, u, _ = tried[int(losses.argmin())]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fastreader.checks import seeded
 from fastreader.errors import InputError
 from fastreader.moi.types import FloatArray, Observations
 from fastreader.permutations import Design
@@ -69,7 +70,7 @@ def simulate(
         seed: of everything drawn.
     """
     n = len(bias) if passages is None else passages
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     observations, utilities = [], []
     for _ in range(questions):
         orders = design(int(rng.integers(2**31))).permutations

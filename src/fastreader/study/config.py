@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, ValidationError, ValidationInfo, model_validator
 
 from fastreader.errors import InputError
 from fastreader.study.files import absolute, read_values
@@ -57,7 +57,7 @@ class Study(Strict):
     precision: str = "fast"
     limit: Annotated[int | None, Field(ge=1)] = None
     passages: Annotated[int, Field(ge=1)] = 10
-    seeds: Annotated[tuple[int, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
+    seeds: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
     max_new_tokens: Annotated[int, Field(ge=1)] = 32
     group: Annotated[int, Field(ge=1)] = 8
     max_tokens: Annotated[int | None, Field(ge=1)] = None
