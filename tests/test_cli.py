@@ -173,6 +173,23 @@ def test_resume_when_the_file_has_changed(model, questions, tmp_path):
     assert out.read_bytes() == before
 
 
+def test_resume_sees_scores_that_tell_how_much_is_read(model, questions, tmp_path):
+    """Under a share, and only there; marks and right answers do not touch what is scored."""
+    rows = [json.loads(line) for line in questions.read_text().splitlines()[:1]]
+    for score, row in enumerate(rows[0]["ctxs"]):
+        row["score"] = 5 * score
+    before = json.dumps(rows[0])
+    after = before.replace('"score": 5', '"score": 0.5')
+    assert after != before
+    for arguments, refused in ((("--prune", 0.9), True), (("--prune", 1), False)):
+        out = tmp_path / f"{refused}.jsonl"
+        questions.write_text(before)
+        run("score", questions, "-m", model, "-o", out, *arguments)
+        questions.write_text(after.replace('"answers": ["blue"]', '"answers": ["red"]'))
+        done = run("score", questions, "-m", model, "-o", out, *arguments, "--resume", expect=2 if refused else 0)
+        assert ("'0' has a result already, made from another question" in done.stderr) is refused
+
+
 def test_resume_of_one_question(model, tmp_path):
     out = tmp_path / "scores.jsonl"
     run("score", "-m", model, *ONE, "-o", out)

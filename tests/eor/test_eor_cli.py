@@ -148,6 +148,10 @@ def test_eor_writes_answers_and_votes_and_resumes(world, tmp_path):
     run("eor", world.questions, *world.options, *specs, "-o", whole, "--keep-documents", "--batch", 5)
     assert [row["predictions"] for row in iter_results(whole)] == [row["predictions"] for row in iter_results(output)]
     assert "retrievers" in run(*arguments, "--resume", "-r", "PK", expect=2).stderr
+    assert "keep_documents" in run(*arguments, "--resume", "--no-keep-documents", expect=2).stderr
+    other = tmp_path / "other.jsonl"
+    other.write_text(world.questions.read_text().replace("Nile", "Seine"))
+    assert "'0' has a result already" in run("eor", other, *arguments[2:], "--resume", expect=2).stderr
     voted = run("vote", output, "-f", "jsonl")
     assert [json.loads(line)["answer"] for line in voted.stdout.splitlines()] == votes
 

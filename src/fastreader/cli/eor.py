@@ -143,7 +143,7 @@ def eor(
         if output is not None and log is None:
             log = open_log(output)
         digests: dict[str, str] = {}
-        todo = list(remaining(iter(examples), None, True, log, digests))
+        todo = list(remaining(iter(examples), None, True, log, digests, answers=True))
         found: list[Answers] = []
         with track("answering", len(todo), "questions", progress) as advance:
             for start in range(0, len(todo), batch):

@@ -75,10 +75,14 @@ def remaining(
     question_only: bool,
     log: ResultLog | None,
     digests: dict[str, str],
+    *,
+    scores: bool = False,
+    answers: bool = False,
 ) -> Iterator[Example]:
     """Examples not in the log yet, each with an id; a repeated id gets a number so that keys are unique.
 
-    Puts what each one is made from into `digests`, by its key.
+    Puts what each one is made from into `digests`, by its key: its texts, and where results depend on them the
+    retriever's `scores` and the right `answers`.
     """
     copies: dict[str, int] = {}
     for index, example in enumerate(examples):
@@ -87,17 +91,18 @@ def remaining(
             copies[name] += 1
             key = f"{name}#{copies[name]}"
         copies[key] = 1
-        digest = _digest(example, [] if question_only else example.candidates if candidates is None else candidates)
+        scored = [] if question_only else example.candidates if candidates is None else candidates
+        more = [[p.score for p in example.passages]] if scores else []
+        digest = _digest(example, scored, [*more, *([example.answers] if answers else [])])
         if log is None or not log.holds(key, digest):
             if log is not None:
                 digests[key] = digest
             yield replace(example, id=key)
 
 
-def _digest(example: Example, candidates: list[str]) -> str:
-    """Of all that a result is made from."""
-    passages = [[p.title, p.text, p.score, p.is_gold, p.has_answer] for p in example.passages]
-    parts = [example.question, passages, candidates, example.answers]
+def _digest(example: Example, candidates: list[str], more: list[Any]) -> str:
+    """Of all that a result is made from; `more` beside the texts."""
+    parts = [example.question, [[p.title, p.text] for p in example.passages], candidates, *more]
     return hashlib.sha256(json.dumps(parts, allow_nan=False).encode()).hexdigest()[:16]
 
 

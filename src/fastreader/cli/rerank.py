@@ -137,7 +137,7 @@ def rerank(
         writer: Writer[Ranked] = Writer(None if log or cost else shown.value, ranked_table, lambda r: r.to_dict())
         stack.enter_context(writer)
         given = computed = count = 0
-        for example in remaining(questions, None, True, log, digests):
+        for example in remaining(questions, None, True, log, digests, scores=isinstance(what["prune"], float)):
             try:
                 if cost:
                     planned = plan(

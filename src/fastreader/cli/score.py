@@ -142,7 +142,7 @@ def score(
         if wanted is not None and log is None:
             log = open_log(wanted)
         digests: dict[str, str] = {}
-        todo = remaining(questions, candidate, question_only, log, digests)
+        todo = remaining(questions, candidate, question_only, log, digests, scores=isinstance(what["prune"], float))
         if cost:
             _print_costs(
                 todo,
