@@ -22,12 +22,14 @@ struct Product {
   bool add;
 };
 
+// Whether these products are done by tile units.
+template <typename T>
+constexpr bool kTiles = FR_AMX && std::is_same_v<T, bf16>;
+
 // How many rows `gemm_few` computes for 1 to 32 of them: what a tile or a loop takes at once, so at most a few too many.
 template <typename T>
 FR_INLINE int64_t computed_rows(int64_t rows) {
-#if FR_AMX
-  if constexpr (std::is_same_v<T, bf16>) return rows <= 16 ? 16 : 32;
-#endif
+  if constexpr (kTiles<T>) return rows <= 16 ? 16 : 32;
   if (rows > FR_ROWS / 2) return (rows + FR_ROWS - 1) / FR_ROWS * FR_ROWS;
   return rows == 3 ? 4 : rows;
 }
@@ -211,7 +213,7 @@ template <typename T, int TA, int TB>
 FR_INLINE void gemm(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB> b, float* c, int64_t rows,
                     int64_t depth, bool add, int64_t ldc = kStrip) {
 #if FR_AMX
-  if constexpr (std::is_same_v<T, bf16>) {
+  if constexpr (kTiles<T>) {
     gemm_bf16<TA, TB>(a, lda, a_step, b, c, rows, depth, add, ldc);
     return;
   }
@@ -225,12 +227,7 @@ FR_INLINE void gemm(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB
 template <typename T, int TA, int TB>
 FR_INLINE void gemm_few(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB> b, float* c, int64_t rows,
                         int64_t depth, bool add, int64_t ldc) {
-#if FR_AMX
-  constexpr bool tiles = std::is_same_v<T, bf16>;
-#else
-  constexpr bool tiles = false;
-#endif
-  if constexpr (!tiles) {
+  if constexpr (!kTiles<T>) {
     switch (rows) {
       case 1: return some_rows<1>(a, lda, a_step, b, c, depth, add, ldc);
       case 2: return some_rows<2>(a, lda, a_step, b, c, depth, add, ldc);
@@ -252,7 +249,7 @@ class Queue {
 
   FR_MEMBER void step() {
 #if FR_AMX
-    if constexpr (std::is_same_v<T, bf16>) {
+    if constexpr (kTiles<T>) {
       if (at_ < count_) advance();
     }
 #endif
@@ -260,7 +257,7 @@ class Queue {
 
   FR_MEMBER void finish() {
 #if FR_AMX
-    if constexpr (std::is_same_v<T, bf16>) {
+    if constexpr (kTiles<T>) {
       while (at_ < count_) advance();
     }
 #endif

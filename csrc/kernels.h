@@ -14,6 +14,8 @@ namespace fastreader {
 
 constexpr int64_t kStrip = 32; // rows of a strip; also the group of keys that values are packed by
 
+constexpr int64_t kMaxStrips = 64; // of a tile of queries
+
 // Operands of the products. A split value is the sum of two bf16: three products, or two (`half_split`, the
 // vocabulary's weight being bf16 already).
 enum class Mode { f32, bf16, split, half_split };

@@ -26,18 +26,7 @@
 
 namespace fastreader {
 namespace {
-#include "simd.inl"
-#include "gemm.inl"
-#include "tree_attention_state.inl"
-#include "tree_attention_softmax.inl"
-#include "tree_attention_units.inl"
-#include "tree_attention_results.inl"
-#include "tree_attention_tile.inl"
-#include "row_attention_tile.inl"
-#include "linear_logprob_tile.inl"
-#include "tokens_tile.inl"
-#include "linear_tile.inl"
-#include "table.inl"
+#include "kernels.inl"
 } // namespace
 
 const Kernels* kernels_amx(Mode mode) { return table(mode); }

@@ -86,7 +86,7 @@ FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<T, TI>& rows, int6
     const int64_t steps = (end - begin + kStrip - 1) / kStrip, share = (lines + steps - 1) / steps;
     // A vector unit goes through a strip of weights once for a few rows, in order, and fetches it by itself; asking for
     // as much again at once only keeps it waiting.
-    const bool ahead = FR_AMX || steps > 2;
+    const bool ahead = kTiles<T> || steps > 2;
     for (int64_t row = begin; row < end; row += kStrip) {
       const int64_t line = (row - begin) / kStrip * share;
       const int64_t last = ahead ? lesser(line + share, lines) : line;

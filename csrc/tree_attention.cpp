@@ -116,6 +116,8 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(
   for (int64_t t = 0; t < a.tiles; ++t) {
     a.tile_rows = std::max(a.tile_rows, round_up((a.tile_stop[t] - a.tile_start[t]) * a.groups, kStrip));
   }
+  TORCH_CHECK(a.tile_rows <= kMaxStrips * kStrip, "tree_attention: a tile of the schedule has ", a.tile_rows,
+              " rows, at most ", kMaxStrips * kStrip, " are possible");
   for (int64_t b = 0; b < blocks; ++b) {
     a.key_block = std::max<int64_t>(a.key_block, a.block_stop[b] - a.block_start[b]);
   }

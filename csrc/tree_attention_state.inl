@@ -12,7 +12,6 @@
 // unseen slots weigh 0, and each segment of 16 chunks is summed apart (the inner sums) and then added (the outer).
 
 constexpr float kSlack = 8.0f;
-constexpr int64_t kMaxStrips = 64; // of a tile
 constexpr int64_t kRowsAStep = 8; // of weights, between two pieces of a product: both then end at about the same time
 // A lane has two totals: of the weights as rounded, by which O is divided (so that where one key has nearly all the
 // weight its rounding cancels), and for lse of the weights before rounding.

@@ -314,3 +314,14 @@ def test_a_nan_is_not_hidden(isa):
         query, key[:9], value[:9], until[:9] * 0 + 9, anchor=torch.tensor([8]), scale=0.125, return_lse=True, impl="cpu"
     )
     assert bool(out.isnan().all()) and bool(lse.isnan().all())
+
+
+def test_a_tile_larger_than_the_kernels_hold_is_refused(monkeypatch):
+    """By the operator itself, whose schedules may come from elsewhere."""
+    from fastreader.ops.tree_attention import cpu
+
+    monkeypatch.setattr(cpu, "query_block", lambda groups: 4096)
+    query, key, value = quantised("float32", *inputs(9, 2100, 2100, 1, 1, 8))
+    until = torch.full((2100,), 2100, dtype=torch.int32)
+    with pytest.raises(RuntimeError, match="a tile of the schedule has 2112 rows, at most 2048 are possible"):
+        tree_attention(query, key, value, until, scale=1.0, impl="cpu")

@@ -1,0 +1,14 @@
+// All kernels, in the order in which they need each other; for kernels_*.cpp, inside their own namespace.
+
+#include "simd.inl"
+#include "gemm.inl"
+#include "tree_attention_state.inl"
+#include "tree_attention_softmax.inl"
+#include "tree_attention_units.inl"
+#include "tree_attention_results.inl"
+#include "tree_attention_tile.inl"
+#include "row_attention_tile.inl"
+#include "linear_logprob_tile.inl"
+#include "tokens_tile.inl"
+#include "linear_tile.inl"
+#include "table.inl"
