@@ -39,15 +39,13 @@ def seeded(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def check_tokens(name: str, value: object) -> list[int]:
-    """Token ids as a list; InputError for anything else. Whether a model has them is for the pass to say."""
+def check_tokens(name: str, value: object) -> None:
+    """Raise InputError unless `value` is a list of token ids; whether a model has them is for the pass to say."""
     if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
         raise InputError(f"{name}: expected text or token ids, got {type(value).__name__}")
     found = np.asarray(value)
     if found.ndim != 1 or (found.size and (found.dtype.kind not in "iu" or found.max() >= 2**63)):
         raise InputError(f"{name}: expected text or token ids, got {str(value)[:60]}")
-    tokens: list[int] = found.tolist()
-    return tokens
 
 
 def check_no_text(name: str, value: object) -> None:

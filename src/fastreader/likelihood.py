@@ -144,10 +144,11 @@ def _encode(
             return reader.encoder.pair(context, continuation)
         except InputError as error:
             raise InputError(f"requests[{index}]: {error}") from error
-    tokens = check_tokens(f"requests[{index}]: continuation", continuation)
-    if not tokens:
+    assert not isinstance(continuation, str)
+    check_tokens(f"requests[{index}]: continuation", continuation)
+    if not len(continuation):
         raise InputError(f"requests[{index}]: expected a continuation to score, got no token")
-    return reader.encode_prompt(context, f"requests[{index}]: context"), tokens
+    return reader.encode_prompt(context, f"requests[{index}]: context"), continuation
 
 
 def _truncated(

@@ -125,4 +125,5 @@ class PromptWriter:
         """
         if isinstance(prompt, str):
             return self.encoder.start(prompt, trusted=True) or [self.encoder.prefix_token()]
-        return check_tokens(name, prompt) or [self.encoder.prefix_token()]
+        check_tokens(name, prompt)
+        return prompt if len(prompt) else [self.encoder.prefix_token()]

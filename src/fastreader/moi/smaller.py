@@ -25,7 +25,7 @@ def own_calibration(reader: Reader, template: Template | None, passages: int) ->
     """
     from fastreader.prompts import as_template
 
-    return find(reader.describe()["name"], (as_template(template)).digest(), passages)
+    return find(reader.describe()["name"], as_template(template).digest(), passages)
 
 
 def placed_for(reader: Reader, ranked: Ranked, scorer: Reader, found: Calibration | None) -> Ranked:
