@@ -1,0 +1,162 @@
+"""What studies make of their methods: what fails, MoI and calibrations, ensembles."""
+
+import json
+
+import pytest
+from scripted import ScriptedReader
+from studies import data, rows_of, run, study_of, without_seconds, write
+
+from fastreader.errors import InputError, OutOfBudgetError
+from fastreader.moi import PositionBias
+from fastreader.moi.shipped import shipped
+from fastreader.prompts import Template
+from fastreader.study import RunFolder, Study, run_study
+
+
+class Failing(ScriptedReader):
+    """Has no room for question 2."""
+
+    def generate(self, prompts, **options):
+        texts = list(prompts)
+        if any("Question 2?" in text for text in texts):
+            raise OutOfBudgetError("no room")
+        return super().generate(texts, **options)
+
+
+def test_rows_that_failed_are_made_anew(tmp_path):
+    """With the others left as they are; one that fails again says so again."""
+    study = study_of(tmp_path, ["sure:base", "sure:no_retrieval"])
+
+    first = run(study, tmp_path / "run", Failing(write))
+    assert (first.rows, first.failed) == (10, 2)
+    kept = {key: row for key, row in rows_of(tmp_path / "run").items() if row["error"] is None}
+    again = run(study, tmp_path / "run", Failing(write), resume=True)
+    assert (again.rows, again.fresh, again.failed) == (10, 2, 2)
+    last = run(study, tmp_path / "run", resume=True)
+    assert (last.rows, last.fresh, last.failed) == (10, 2, 0)
+    rows = rows_of(tmp_path / "run")
+    assert kept.items() <= rows.items()
+    run(study, tmp_path / "whole")
+    assert without_seconds(rows) == without_seconds(rows_of(tmp_path / "whole"))
+    assert run(study, tmp_path / "run", resume=True).fresh == 0
+
+
+def test_one_question_that_an_ensemble_cannot_ask_leaves_the_others(tmp_path):
+    study = study_of(tmp_path, ["eor"])
+    assert run(study, tmp_path / "run", Failing(write)).failed == 1
+    run(study, tmp_path / "whole")
+    whole = without_seconds(rows_of(tmp_path / "whole"))
+    for key, row in without_seconds(rows_of(tmp_path / "run")).items():
+        if row["question_id"] == "q2":
+            assert row["error"] == "no room"
+        else:
+            assert row["answer"] == whole[key]["answer"] and row["trace"] == whole[key]["trace"]
+
+
+def test_moi_on_a_tree_reader(tmp_path, tiny_reader, monkeypatch):
+    methods = ["base", "closed_book", "moi", "order:reversed", "order:qg", "order:oracle", "noise:gold"]
+    study = study_of(tmp_path, methods, count=2, max_new_tokens=3, noise={"max_new_tokens": 3})
+    done = run(study, tmp_path / "run", tiny_reader)
+    rows = {(r["question_id"], r["method"]): r for r in rows_of(tmp_path / "run").values()}
+    assert done.failed == 2
+    assert rows["q0", "order:reversed"]["trace"]["order"] == [2, 1, 0] and rows["q0", "base"]["trace"]["order"] == [
+        0,
+        1,
+        2,
+    ]
+    moi = rows["q0", "moi"]
+    assert sorted(moi["trace"]["order"]) == [0, 1, 2] and len(moi["trace"]["utilities"]["utility"]) == 3
+    assert moi["tokens"]["given"] > moi["tokens"]["computed"] > rows["q0", "base"]["tokens"]["given"]
+    assert "needs a calibration" in rows["q0", "order:oracle"]["error"]
+    bias = next(PositionBias.load(str(path)) for path in shipped() if path.name.endswith("-n3.json"))
+    monkeypatch.setattr("fastreader.study.methods.moi.find", lambda *_: (bias, "cached"))
+    mended = run(study, tmp_path / "run", tiny_reader, resume=True)
+    assert (mended.fresh, mended.failed) == (2, 0)
+    again = run_study(study, tmp_path / "run", resume=True, load=lambda name: pytest.fail("not needed"), progress=False)
+    assert again.fresh == 0
+
+
+def test_a_calibration_that_came_or_changed_is_another_study(tmp_path, tiny_reader, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    kept = tmp_path / "cache" / "calibrations" / f"scripted-{Template().digest()}-question-n7.json"
+    kept.parent.mkdir(parents=True)
+
+    def resumed(methods):
+        study = study_of(tmp_path, methods, count=1, max_new_tokens=2)
+        return run(study, tmp_path / methods[0].partition(":")[0], tiny_reader, resume=True)
+
+    resumed(["moi"])
+    resumed(["order:reversed"])
+    kept.write_text("first")
+    with pytest.raises(InputError, match=r"the calibration scripted-\w+-question-n7.json of scripted came since"):
+        resumed(["moi"])
+    resumed(["order:reversed"])  # what lacked it has failed
+    kept.write_text("second")
+    with pytest.raises(InputError, match="of scripted is another now; name a new folder"):
+        resumed(["order:reversed"])
+    kept.unlink()
+    assert resumed(["moi"]).fresh == 0
+    with pytest.raises(InputError, match="of scripted is gone"):
+        resumed(["order:reversed"])
+
+
+def test_base_asks_what_moi_reads(tmp_path, tiny_reader):
+    from fastreader.moi.reading import read
+    from fastreader.study.run import questions_of
+
+    study = study_of(tmp_path, ["base"], count=2, max_new_tokens=5)
+    run(study, tmp_path / "run", tiny_reader)
+    for example in questions_of(study):
+        wanted = read(tiny_reader, example, max_new_tokens=5)
+        row = next(r for r in rows_of(tmp_path / "run").values() if r["question_id"] == example.id)
+        assert row["answer"] == wanted.text
+        assert (row["tokens"]["given"], row["tokens"]["computed"]) == (wanted.stats.given, wanted.stats.computed)
+
+
+def test_a_voter_is_fitted_and_kept(tmp_path):
+    study = study_of(tmp_path, ["eor"]).model_copy(update={"measure": "em"})
+    fitting = study.model_copy(update={"eor": study.eor.model_copy(update={"fit": True})})
+    run(fitting, tmp_path / "run")
+    voter = json.loads((tmp_path / "run" / "voter.json").read_text())["scripted"]["eor"]
+    assert voter["questions"] == 5 and voter["voter"]["fitted"]["retrievers"] == ["R@1", "R", "ReFree"]
+
+
+def asked_by_eor(tmp_path, folder, texts, resume=False, method="eor"):
+    """The prompts of an ensemble with these texts, two questions."""
+    reader = ScriptedReader(write)
+    more = {} if texts is None else {"texts": texts}
+    values = {"data": data(tmp_path, 2), "reader": "scripted", "methods": [method]}
+    study = Study.of({**values, "eor": {"retrievers": ["R@1", "ReFree"], **more}}, folder=tmp_path)
+    run(study, tmp_path / folder, reader, resume=resume)
+    return reader.prompts
+
+
+def test_the_ensembles_texts(tmp_path):
+    default, short = asked_by_eor(tmp_path, "default", None), asked_by_eor(tmp_path, "short", "short")
+    assert len(default) == len(short) == 4
+    assert not any("Leo Tolstoy" in prompt for prompt in default)
+    assert all("Leo Tolstoy" in prompt and prompt.endswith("Answer:") for prompt in short)
+    assert asked_by_eor(tmp_path, "named", "default") == default
+    (tmp_path / "texts.json").write_text('{"read_lead": "Look:\\n"}')
+    from_file = asked_by_eor(tmp_path, "file", "texts.json")
+    assert from_file == asked_by_eor(tmp_path, "values", {"read_lead": "Look:\n"})
+    assert [prompt.startswith("Look:\n") for prompt in from_file] == [True, False] * 2  # ReFree reads nothing
+    assert asked_by_eor(tmp_path, "own", "short", method={"method": "eor", "texts": "texts.json"}) == from_file
+
+
+def test_a_run_is_of_its_ensembles_texts(tmp_path):
+    file = tmp_path / "texts.json"
+    file.write_text('{"answer_lead": "A:"}')
+    asked_by_eor(tmp_path, "run", "texts.json")
+    own = {"method": "eor", "texts": "texts.json"}
+    asked_by_eor(tmp_path, "own", None, method=own)
+    assert asked_by_eor(tmp_path, "run", "texts.json", resume=True) == []
+    with pytest.raises(InputError, match=r"holds a run of another study: eor was .*, is now"):
+        asked_by_eor(tmp_path, "run", "short", resume=True)
+    file.write_text('{"answer_lead": "Reply:"}')
+    with pytest.raises(InputError, match=r"holds a run of another study: eor was .*A:"):
+        asked_by_eor(tmp_path, "run", "texts.json", resume=True)
+    with pytest.raises(InputError, match=r"the method 'eor' was .*A:.*, is now"):
+        asked_by_eor(tmp_path, "own", None, resume=True, method=own)
+    file.unlink()
+    assert RunFolder(tmp_path / "run").study().eor.texts["answer_lead"] == "A:"
