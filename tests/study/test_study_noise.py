@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 from scripted import ScriptedReader
-from test_study_run import Killed, rows_of, run, study_of, write
+from studies import rows_of, run, study_of, write
+from test_study_run import Killed
 
 from fastreader import Example, Passage, noise
 from fastreader.protocol import Generation, Results
