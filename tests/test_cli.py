@@ -156,6 +156,19 @@ def test_output_and_resume_with_other_settings(model, questions, tmp_path, monke
     assert ids(out) == [str(i) for i in range(12)]
 
 
+def test_resume_with_a_model_trained_since(questions, tmp_path):
+    folder, out = tmp_path / "m", tmp_path / "scores.jsonl"
+    byte_tokenizer(chat=True).save_pretrained(folder)
+    tiny_llama().save_pretrained(folder)
+    run("score", questions, "-m", folder, "-o", out, "--limit", 2)
+    tiny_llama(seed=1).save_pretrained(folder)
+    assert "other settings: revision" in run("score", questions, "-m", folder, "-o", out, "--resume", expect=2).stderr
+    assert len(ids(out)) == 2
+    tiny_llama().save_pretrained(folder)
+    run("score", questions, "-m", folder, "-o", out, "--resume")
+    assert len(ids(out)) == 12
+
+
 def test_resume_when_the_file_has_changed(model, questions, tmp_path):
     """Lines mended or appended later are scored; a line that was scored and is another one now is an error."""
     out = tmp_path / "scores.jsonl"

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 
 from fastreader import generation, likelihood, packing
+from fastreader.identity import named
 from fastreader.likelihood import SequenceScores
 from fastreader.models import load as loading
 from fastreader.models import memory
 from fastreader.models.adapter import TreeModel
 from fastreader.models.precision import Arithmetic
 from fastreader.models.probe import probe
+from fastreader.models.revision import revision
 from fastreader.models.text import TextEncoder
 from fastreader.prompt_writer import PromptWriter
 from fastreader.protocol import Generation, Loglikelihood, Results, TextOrTokens
@@ -33,12 +35,14 @@ class Reader(PromptWriter):
     Attributes:
         name: what it was loaded from.
         arithmetic: device, storage type and precision, and why.
+        revision: tells weights and chat template from others of that name; empty for a packaged model, which has one.
         encoder: the tokenizer, by pieces.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, name: str, arithmetic: Arithmetic) -> None:
+    def __init__(self, model: Any, tokenizer: Any, name: str, arithmetic: Arithmetic, revision: str = "") -> None:
         super().__init__(TextEncoder(tokenizer))
         self.name = name
+        self.revision = revision
         self._model = TreeModel(model, name, arithmetic.precision)
         if self._model.why_own and self._model.precision != arithmetic.precision:
             arithmetic = replace(arithmetic, precision=self._model.precision, reason=self._model.why_own)
@@ -74,10 +78,13 @@ class Reader(PromptWriter):
         """
         if not isinstance(model, (str, os.PathLike)):
             own, tokenizer = loading.pair(model)
+            given = getattr(own, "name_or_path", "")
+            name, of = named(given) if given else type(own).__name__, revision(own, tokenizer)
             own, arithmetic = loading.borrow(own, device, dtype, precision)
-            return cls(own, tokenizer, getattr(own, "name_or_path", "") or type(own).__name__, arithmetic)
+            return cls(own, tokenizer, name, arithmetic, of)
         loaded, tokenizer, arithmetic = loading.load(model, device, dtype, precision)
-        reader = cls(loaded, tokenizer, os.fspath(model), arithmetic)
+        of = "" if loading.is_packaged(model) else revision(loaded, tokenizer)
+        reader = cls(loaded, tokenizer, named(model), arithmetic, of)
         reader._model.forget_plain()  # nobody else has it, so that weights are not held twice
         return reader
 
@@ -87,10 +94,11 @@ class Reader(PromptWriter):
         return f"Reader({self.name!r}, {a.device}, weights {stored}, precision={a.precision!r})"
 
     def describe(self) -> dict[str, str]:
-        """Name, device, dtype, precision and the forward's path, as results carry them."""
+        """Name, revision, device, dtype, precision and the forward's path, as results carry them."""
         a = self.arithmetic
         return {
             "name": self.name,
+            **({"revision": self.revision} if self.revision else {}),
             "device": str(a.device),
             "dtype": str(a.dtype).removeprefix("torch."),
             "precision": a.precision,

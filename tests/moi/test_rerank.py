@@ -99,10 +99,10 @@ def test_two_passages_are_ranked_by_their_query_likelihoods(tiny_reader):
 
 def test_a_kept_calibration_is_found(tiny_reader, bias):
     kept = bias(5)
-    name, template = tiny_reader.describe()["name"], fr.Template().digest()
-    assert find(name, template, 5) is None
+    about, template = tiny_reader.describe(), fr.Template().digest()
+    assert find(about, template, 5) is None
     keep(kept)
-    found, origin = find(name, template, 5)
+    found, origin = find(about, template, 5)
     assert origin == "cached"
     assert (found.bias == kept.bias).all()
     assert rerank(tiny_reader, QUESTION, passages(5)).bias_from == "cached"
@@ -116,6 +116,11 @@ def test_a_bias_of_another_use_is_refused(tiny_reader, bias):
         rerank(tiny_reader, QUESTION, passages(5), bias(4))
     with pytest.raises(InputError, match=r"reader: bias 'other', scores 'LlamaForCausalLM'"):
         rerank(tiny_reader, QUESTION, passages(5), bias(5, reader={"name": "other"}))
+    trained = tiny_reader.describe() | {"revision": "0a1b"}
+    with pytest.raises(InputError, match=r"the reader's revision: bias '0a1b', scores '[0-9a-f]{12}'"):
+        rerank(tiny_reader, QUESTION, passages(5), bias(5, reader=trained))
+    moved = tiny_reader.describe() | {"name": "elsewhere"}
+    assert rerank(tiny_reader, QUESTION, passages(5), bias(5, reader=moved)).bias_from == "given"
     with pytest.raises(InputError, match="template: bias"):
         rerank(tiny_reader, QUESTION, passages(5), bias(5), template=fr.Template(header="Other.\n"))
     with pytest.raises(InputError, match="candidate"):

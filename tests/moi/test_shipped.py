@@ -10,7 +10,7 @@ import fastreader as fr
 from fastreader.errors import InputError
 from fastreader.models.packaged import PACKAGED
 from fastreader.moi import PositionBias
-from fastreader.moi.shipped import file_name_of, find, keep, shipped
+from fastreader.moi.shipped import at_hand, file_name_of, find, keep, shipped
 from fastreader.moi.simulate import bias_shape
 
 FILES = shipped()
@@ -28,7 +28,7 @@ def test_each_is_of_the_default_template_and_found(file, tmp_path, monkeypatch):
     assert file_name_of(bias) == file.name
     assert bias.reader["name"] in PACKAGED
     assert bias.template == fr.Template().digest()  # measure again when the default template changes
-    found, origin = find(bias.reader["name"], bias.template, bias.passages)
+    found, origin = find({"name": bias.reader["name"]}, bias.template, bias.passages)
     assert origin == "shipped"
     assert found.to_dict() == bias.to_dict()
     assert np.linalg.norm(bias.bias) == pytest.approx(1)
@@ -44,9 +44,26 @@ def test_kept_calibrations_do_not_overwrite_each_other(tmp_path, monkeypatch):
     for tau, (name, per_token) in enumerate(uses):
         keep(replace(base, reader={"name": name}, per_token=per_token, tau=float(tau)))
     for tau, (name, per_token) in enumerate(uses):
-        found, _ = find(name, "t", 4, per_token=per_token)
+        found, _ = find({"name": name}, "t", 4, per_token=per_token)
         assert (found.tau, found.reader["name"], found.per_token) == (tau, name, per_token)
-    assert find("b", "t", 4) is None
+    assert find({"name": "b"}, "t", 4) is None
+
+
+def test_a_calibration_is_of_the_weights_it_was_measured_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path))
+    base = known(bias_shape("decreasing", 4), template="t")
+    packaged = {"name": "smollm2-135m"}
+    one, two = {"name": "m", "revision": "0a1b"}, {"name": "m", "revision": "2c3d"}
+    of_one = keep(replace(base, reader=one))
+    assert find(two, "t", 4) is None  # the same name, trained on since
+    assert find({"name": "m"}, "t", 4) is None
+    of_two = keep(replace(base, reader=two, tau=2.0))
+    assert find(one, "t", 4)[0].tau == base.tau != find(two, "t", 4)[0].tau
+    assert at_hand("m", "t").keys() == {of_one.name, of_two.name}
+    assert at_hand("n", "t") == at_hand("m", "other") == {}
+    shipped_to = fr.Template().digest()
+    assert find(packaged, shipped_to, 5)[1] == "shipped"
+    assert find(packaged | {"revision": "0a1b"}, shipped_to, 5) is None  # a folder of that name
 
 
 def test_a_calibration_under_anothers_name_is_refused(tmp_path, monkeypatch):
@@ -54,7 +71,7 @@ def test_a_calibration_under_anothers_name_is_refused(tmp_path, monkeypatch):
     path = keep(known(bias_shape("decreasing", 4), template="t", reader={"name": "one"}))
     path.rename(path.with_name(path.name.replace("one", "two")))
     with pytest.raises(InputError, match=r"calibration of 'one'.*expected one of 'two'"):
-        find("two", "t", 4)
+        find({"name": "two"}, "t", 4)
 
 
 def test_moi_imports_no_torch():

@@ -154,6 +154,21 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path, filed, key):
     assert run(study(), tmp_path / "run", resume=True).fresh == 0
 
 
+def test_a_reader_trained_since_is_refused(tmp_path):
+    weights = tmp_path / "m" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(b"before")
+    study = study_of(tmp_path, METHODS[:1], count=2, readers=[str(weights.parent)])
+    run(study, tmp_path / "run")
+    before = folder_of(tmp_path / "run")
+    weights.write_bytes(b"since then")
+    with pytest.raises(InputError, match=f"reader {weights.parent}: .* holds something else now"):
+        run(study, tmp_path / "run", resume=True)
+    assert folder_of(tmp_path / "run") == before
+    weights.write_bytes(b"before")
+    assert run(study, tmp_path / "run", resume=True).fresh == 0
+
+
 def test_a_file_that_changes_between_runs_of_one_process_is_read_again(tmp_path, filed):
     study, files = filed
     run(study(), tmp_path / "run")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fastreader.cli.inputs import examples, model_name, remaining, use_cache
+from fastreader.cli.inputs import examples, model_settings, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
 from fastreader.data import Example
 from fastreader.errors import InputError
@@ -92,7 +92,7 @@ def calibrate(
     chosen = list(remaining(iter(chosen), None, True, None, {}))  # each with an id of its own
     gold = {_key(e): gold_of(e.passages) for e in chosen}
     settings = {"permutations": wanted, "seed": seed, "passages": passages, "template": prompts.to_dict()}
-    settings |= {"model": model_name(model), "dtype": dtype, "precision": precision}
+    settings |= model_settings(model, dtype, precision)
     load = cache(lambda: Reader.load(model, device=device, dtype=dtype, precision=precision))
 
     def score(todo: list[Example]) -> Iterator[tuple[str, dict[str, Any]]]:

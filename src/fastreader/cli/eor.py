@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastreader.cli.inputs import check_output, model_name, remaining, use_cache
+from fastreader.cli.inputs import check_output, model_settings, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
 from fastreader.cli.votes import show
 from fastreader.cli.voting import (
@@ -117,9 +117,7 @@ def eor(
     Plan(specs, files).check(reader=True)
     voting.check_retrievers(specs)
     settings: dict[str, Any] = {
-        "model": model_name(model),
-        "dtype": dtype,
-        "precision": precision,
+        **model_settings(model, dtype, precision),
         "retrievers": specs,
         "sources": {name: content(path) for name, path in files.items()},
         "depth": depth,

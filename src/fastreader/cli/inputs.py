@@ -14,6 +14,7 @@ from typing import Any
 
 from fastreader.data import Example, Passage, iter_examples
 from fastreader.errors import InputError
+from fastreader.identity import model_files
 from fastreader.jsonl import ResultLog
 
 
@@ -119,10 +120,12 @@ def places(prune: float | None) -> int | float | None:
     return int(prune)
 
 
-def model_name(model: str) -> str:
-    """How settings name the model: one way for a path, however it was written."""
-    path = Path(model)
-    return str(path.resolve()) if path.exists() else model
+def model_settings(model: str, dtype: str, precision: str) -> dict[str, str]:
+    """How settings name the model, without loading it: one way for a path, however written, and what lies there."""
+    path = Path(model).expanduser()
+    local = path.exists()
+    named = {"model": str(path.resolve()) if local else model, "dtype": dtype, "precision": precision}
+    return named | ({"revision": model_files(path)} if local else {})
 
 
 def use_cache(folder: Path | None) -> None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastreader.cli.inputs import check_output, examples, model_name, places, remaining, use_cache
+from fastreader.cli.inputs import check_output, examples, model_settings, places, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
 from fastreader.cli.output import Writer
 from fastreader.errors import InputError, OutOfBudgetError
+from fastreader.identity import named
 from fastreader.jsonl import ResultLog
 from fastreader.progress import track
 
@@ -126,8 +127,8 @@ def rerank(
         log = None
         if output is not None and not cost:
             settings = {**what, "order": order, "settle": settle, "template": prompts.to_dict()}
-            settings |= {"model": model_name(model), "dtype": dtype, "precision": precision}
-            found = at_hand(model, prompts.digest()) if calibration is None else calibration.to_dict()
+            settings |= model_settings(model, dtype, precision)
+            found = at_hand(named(model), prompts.digest()) if calibration is None else calibration.to_dict()
             settings["bias"] = found
             log = stack.enter_context(ResultLog(output, settings=settings, resume=resume))
         reader = Reader.load(model, device=device, dtype=dtype, precision=precision)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-from fastreader.cli.inputs import check_output, examples, model_name, places, remaining, use_cache
+from fastreader.cli.inputs import check_output, examples, model_settings, places, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
 from fastreader.cli.output import Writer
 from fastreader.data import Example
@@ -132,7 +132,7 @@ def score(
 
         def open_log(path: Path) -> ResultLog:
             settings = {**what, "template": prompts.to_dict(), "token_logliks": token_logliks}
-            settings |= {"model": model_name(model), "dtype": dtype, "precision": precision}
+            settings |= model_settings(model, dtype, precision)
             return stack.enter_context(ResultLog(path, settings=settings, resume=resume))
 
         # A file that is there is checked before the model is loaded; a new one is made after, when it will be used.

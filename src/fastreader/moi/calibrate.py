@@ -164,6 +164,7 @@ _MUST_AGREE: dict[str, Any] = {
     "passages N": lambda o: o.passages,
     "places L": lambda o: o.length,
     "reader": lambda o: o.reader.get("name", ""),
+    "the reader's revision": lambda o: o.reader.get("revision", ""),
     "template": lambda o: o.template,
     "query likelihoods": lambda o: o.qg is not None,
 }

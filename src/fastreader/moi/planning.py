@@ -82,7 +82,7 @@ def plan(
     origin = "given"
     about = reader.describe()
     if bias is None:
-        found = find(about["name"], prompts.digest(), n, length)
+        found = find(about, prompts.digest(), n, length)
         bias, origin = found if found is not None else (None, "none: random prefixes")
     else:
         _check(bias, n, length, about, prompts.digest())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -15,7 +16,7 @@ from fastreader.moi.types import PositionBias
 
 
 def find(
-    reader: str,
+    reader: Mapping[str, str],
     template: str,
     passages: int,
     length: int | None = None,
@@ -25,7 +26,7 @@ def find(
     """The calibration for this use and where it is from, "cached" or "shipped"; None where there is none.
 
     Args:
-        reader: its name, as `Reader.describe` says.
+        reader: as `Reader.describe` gives it: a calibration is of a name and a revision.
         template: digest of the prompt's texts.
         passages: N.
         length: L; N by default.
@@ -47,23 +48,28 @@ def find(
 def at_hand(reader: str, template: str) -> dict[str, str]:
     """What `find` may find for a reader and template: file name -> SHA-256 of its content, cached before shipped.
 
-    A run that takes calibrations from here may not go on after one of them has changed.
+    A run that takes calibrations from here may not go on after one of them has changed. Those of all revisions are
+    among them: nothing of the reader but its name need be known.
     """
-    start = f"{_slug(reader)}-{template or 'any'}-"
+    ours = re.compile(rf"{re.escape(_slug(reader))}(-r[0-9a-f]+)?-{template or 'any'}-")
     cached = sorted(_cache().glob("*.json")) if _cache().is_dir() else []
     paths = {Path(str(entry)).name: Path(str(entry)) for entry in [*shipped(), *cached]}
-    return {name: content(path) for name, path in sorted(paths.items()) if name.startswith(start)}
+    return {name: content(path) for name, path in sorted(paths.items()) if ours.match(name)}
 
 
-def _loaded(path: Path, reader: str) -> PositionBias:
+def _loaded(path: Path, reader: Mapping[str, str]) -> PositionBias:
     """Refuse a file that was renamed, or edited into something else than its name says."""
     bias = PositionBias.load(path)
-    if file_name_of(bias) != path.name or bias.reader.get("name", "") != reader:
+    if file_name_of(bias) != path.name or _of(bias.reader) != _of(reader):
         raise InputError(
             f"{path}: holds a calibration of {bias.reader.get('name', '')!r} that belongs into {file_name_of(bias)}, "
-            f"expected one of {reader!r}"
+            f"expected one of {reader['name']!r}"
         )
     return bias
+
+
+def _of(reader: Mapping[str, str]) -> tuple[str, str]:
+    return reader.get("name", ""), reader.get("revision", "")
 
 
 def keep(bias: PositionBias) -> Path:
@@ -85,15 +91,18 @@ def shipped() -> list[Traversable]:
 
 def file_name_of(bias: PositionBias) -> str:
     """`file_name` of a calibration."""
-    name = bias.reader.get("name", "")
-    return file_name(name, bias.template, bias.passages, bias.length, bias.kind, bias.per_token)
+    return file_name(bias.reader, bias.template, bias.passages, bias.length, bias.kind, bias.per_token)
 
 
-def file_name(reader: str, template: str, passages: int, length: int, kind: str, per_token: bool = False) -> str:
+def file_name(
+    reader: Mapping[str, str], template: str, passages: int, length: int, kind: str, per_token: bool = False
+) -> str:
     """What identifies a calibration, as a file name; a reader's name that is no file name gets a digest behind it."""
+    name, revision = _of(reader)
+    of = f"{_slug(name)}-r{revision}" if revision else _slug(name)
     scored = f"{kind}-per-token" if per_token else kind
     prefix = "" if length == passages else f"-l{length}"
-    return f"{_slug(reader)}-{template or 'any'}-{scored}-n{passages}{prefix}.json"
+    return f"{of}-{template or 'any'}-{scored}-n{passages}{prefix}.json"
 
 
 def _slug(reader: str) -> str:

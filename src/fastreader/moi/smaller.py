@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from fastreader.moi.identity import differing
 from fastreader.moi.order import matched
 from fastreader.moi.ranked import Ranked
 from fastreader.moi.shipped import find
@@ -25,7 +26,7 @@ def own_calibration(reader: Reader, template: Template | None, passages: int) ->
     """
     from fastreader.prompts import as_template
 
-    return find(reader.describe()["name"], as_template(template).digest(), passages)
+    return find(reader.describe(), as_template(template).digest(), passages)
 
 
 def placed_for(reader: Reader, ranked: Ranked, scorer: Reader, found: Calibration | None) -> Ranked:
@@ -41,9 +42,10 @@ def placed_for(reader: Reader, ranked: Ranked, scorer: Reader, found: Calibratio
         scorer: gave the utilities.
         found: `own_calibration` of the reader.
     """
-    names = reader.describe()["name"], scorer.describe()["name"]
-    if ranked.utilities is None or names[0] == names[1]:
+    about = reader.describe(), scorer.describe()
+    if ranked.utilities is None or not differing("", about[0], "", "", about[1], ""):
         return ranked
+    names = about[0]["name"], about[1]["name"]
     if ranked.utilities.sign == "undetermined":
         return _noted(ranked, f"placed by the bias of {names[1]}, its sign undetermined, and not of {names[0]}")
     scored = len(ranked) - ranked.tail

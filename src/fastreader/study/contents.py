@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fastreader.errors import InputError
-from fastreader.identity import content
+from fastreader.identity import content, model_files
 from fastreader.study.config import Study
 
 FILES = "files.json"
@@ -25,13 +25,15 @@ def named_files(study: Study) -> dict[str, str]:
         "moi.bias": study.moi.get("bias"),
         **{f"eor.sources.{name}": file for name, file in study.eor.sources.items()},
         **{f"{method.label}: bias": method.options.get("bias") for method in study.methods},
+        **{f"reader {name}": name for name in study.readers if Path(name).expanduser().exists()},
     }
     return {key: file for key, file in files.items() if file is not None}
 
 
 def contents(study: Study) -> dict[str, str]:
     """A digest of each of `named_files`."""
-    return {key: content(file) for key, file in named_files(study).items()}
+    readers = {f"reader {name}" for name in study.readers}
+    return {key: model_files(file) if key in readers else content(file) for key, file in named_files(study).items()}
 
 
 def check_contents(

@@ -122,7 +122,7 @@ class Order:
         reader = asked.reader.tree_reader()
         bias = self.bias
         if bias is None and "bias" in self.method.needs:
-            found = find(reader.describe()["name"], self.template.digest(), len(example.passages))
+            found = find(reader.describe(), self.template.digest(), len(example.passages))
             if found is None:
                 raise InputError(  # which a calibration mends, so that the run can go on with it
                     f"order:{self.method.name}: needs a calibration of {reader.describe()['name']} for "
