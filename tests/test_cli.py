@@ -291,6 +291,19 @@ def test_cost_runs_nothing(model, questions):
     assert "12 questions" in run("score", questions, "-m", model, "--cost").stdout
 
 
+def test_cost_of_what_is_left(model, questions, tmp_path):
+    out = tmp_path / "scores.jsonl"
+    common = ("score", questions, "-m", model, "-o", out)
+    assert "12 questions" in run(*common, "--cost", "--resume").stdout
+    assert not out.exists()
+    run(*common, "--limit", 5)
+    before = out.read_bytes()
+    assert "7 questions" in run(*common, "--cost", "--resume").stdout
+    assert "12 questions" in run(*common, "--cost").stdout
+    assert "seed" in run(*common, "--cost", "--resume", "--seed", 3, expect=2).stderr
+    assert out.read_bytes() == before
+
+
 def test_a_score_that_is_no_number_is_not_written_as_json(monkeypatch):
     monkeypatch.setattr(Reader, "load", lambda *_, **__: None)
     good, bad = made_up(["one"]), made_up(["one"])

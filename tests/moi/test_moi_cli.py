@@ -156,6 +156,8 @@ def test_rerank_to_a_file_is_resumed(model, questions, tmp_path):
     assert ids(out) == ["q0", "q1"]
     run(*common, "--limit", 4, "--resume")
     assert ids(out) == ["q0", "q1", "q2", "q3"]
+    assert run(*common, "--cost", "--resume").stdout.startswith("4 questions: ")  # those that are left
+    assert ids(out) == ["q0", "q1", "q2", "q3"]
     assert "other settings" in run(*common, "--resume", "--seed", 1, expect=2).stderr
 
 

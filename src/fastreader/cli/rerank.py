@@ -80,7 +80,10 @@ def rerank(
     skip_errors: Annotated[
         bool, typer.Option(help="Report questions that cannot be read or scored, and go on.")
     ] = False,
-    cost: Annotated[bool, typer.Option("--cost", help="Print the tokens it would take, and do not run.")] = False,
+    cost: Annotated[
+        bool,
+        typer.Option("--cost", help="Print the tokens it would take (with --resume, what is left), and do not run."),
+    ] = False,
     format: Annotated[
         RankFormat | None,
         typer.Option("--format", "-f", help="Of standard output; table by default.", show_default=False),
@@ -125,7 +128,7 @@ def rerank(
     what: dict[str, Any] = {"max_passages": max_passages, "prune": places(prune), "seed": seed}
     with ExitStack() as stack:
         log = None
-        if output is not None and not cost:
+        if output is not None and (not cost or (resume and output.exists())):
             settings = {**what, "order": order, "settle": settle, "template": prompts.to_dict()}
             settings |= model_settings(model, dtype, precision)
             found = at_hand(named(model), prompts.digest()) if calibration is None else calibration.to_dict()

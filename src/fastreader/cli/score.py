@@ -78,7 +78,10 @@ def score(
     skip_errors: Annotated[
         bool, typer.Option(help="Report questions that cannot be read or scored, and go on.")
     ] = False,
-    cost: Annotated[bool, typer.Option("--cost", help="Print the tokens it would take, and do not run.")] = False,
+    cost: Annotated[
+        bool,
+        typer.Option("--cost", help="Print the tokens it would take (with --resume, what is left), and do not run."),
+    ] = False,
     format: Annotated[
         Format | None, typer.Option("--format", "-f", help="Of standard output; table by default.", show_default=False)
     ] = None,
@@ -136,7 +139,8 @@ def score(
             return stack.enter_context(ResultLog(path, settings=settings, resume=resume))
 
         # A file that is there is checked before the model is loaded; a new one is made after, when it will be used.
-        wanted = None if cost else output
+        # The cost of what a run that goes on would still score needs that file alone.
+        wanted = output if not cost or (resume and output is not None and output.exists()) else None
         log = open_log(wanted) if wanted is not None and wanted.exists() else None
         reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
         if wanted is not None and log is None:
