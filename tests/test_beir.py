@@ -5,7 +5,7 @@ import json
 import pytest
 from support import write_data as write
 
-from fastreader.data import Example, Passage, load_beir, save_examples
+from fastreader.data import Example, Passage, load_beir, load_qrels, save_examples
 from fastreader.errors import InputError
 
 CORPUS = [
@@ -54,6 +54,11 @@ def test_beir_qrels(beir, qrels):
     assert gold == {("q2", "3"): False, ("q1", "d1"): True, ("q1", "d2"): False, ("q1", "3"): False}
 
 
+def test_judgements_with_their_grades(beir):
+    _, named = beir(qrels="q1 0 d1 2\nq1 0 d2 0\nq2 0 d9 1.0\n\nq1 0 d1 2\n")
+    assert load_qrels(named["qrels"]) == {"q1": {"d1": 2, "d2": 0}, "q2": {"d9": 1}}
+
+
 def test_trec_written_is_the_order_read(beir, tmp_path):
     paths, _ = beir()
     before = load_beir(*paths)
@@ -79,6 +84,8 @@ def test_trec_written_is_the_order_read(beir, tmp_path):
         ({"queries": [*QUERIES, QUERIES[0]]}, "queries.jsonl, line .: expected each _id once, got 'q1' again"),
         ({"qrels": "q1 d1\n"}, "qrels.tsv, line 1: expected qid docid relevance"),
         ({"qrels": "q1 0 d1 high\n"}, "qrels.tsv, line 1: .* got 'q1 0 d1 high'"),
+        ({"qrels": "q1 0 d1 0.5\n"}, "qrels.tsv, line 1: .* got 'q1 0 d1 0.5'"),
+        ({"qrels": "q1 0 d1 1\nq1 0 d1 2\n"}, "line 2: document 'd1' has another grade for 'q1' already"),
     ],
 )
 def test_beir_errors(beir, change, expected):

@@ -307,7 +307,11 @@ def test_trec(tmp_path):
     one = Example("q", [Passage("a", id="d1", score=2.5), Passage("b", id="d2", score=1e-9)], id="q1")
     two = Example("q", [Passage("a", id="d1", score=1.0), Passage("b", id="d2", score=3.0)], id="q2")
     three = Example("q", [Passage("a", id="d1", score=1.0), Passage("b", id="d2")], id="q3")
-    save_examples([one, two, three], path, "trec", tag="mine")
+    near = [
+        Passage("a", id="d1", score=0.9999999999),
+        Passage("b", id="d2", score=0.9999999998),
+    ]  # one number in float32
+    save_examples([one, two, three, Example("q", near, id="q4")], path, "trec", tag="mine")
     assert path.read_text().splitlines() == [
         "q1 Q0 d1 1 2.5 mine",
         "q1 Q0 d2 2 1e-09 mine",
@@ -315,6 +319,8 @@ def test_trec(tmp_path):
         "q2 Q0 d2 2 1.0 mine",
         "q3 Q0 d1 1 2.0 mine",
         "q3 Q0 d2 2 1.0 mine",
+        "q4 Q0 d1 1 2.0 mine",
+        "q4 Q0 d2 2 1.0 mine",
     ]
 
 

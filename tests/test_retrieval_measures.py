@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +52,26 @@ def test_more_than_ten_passages_keep_their_order():
     flags[10] = True
     result = retrieval_measures([ranked(*flags)], ["RR", "R@10", "R@20"])
     assert result.per_question == {"RR": [pytest.approx(1 / 11)], "R@10": [0.0], "R@20": [1.0]}
+
+
+def test_by_judgements_as_trec_eval_measures():
+    """Six relevant documents, two of them retrieved, at places 1 and 4; one counts for three."""
+    names = ["d0", "x", "y", "d1", "z"]
+    question = Example("q", [Passage("text", id=n, is_gold=n in ("d0", "d1")) for n in names], id="q1")
+    judged = {"q1": {"x": 0, "d1": 3} | {f"d{i}": 1 for i in (0, 2, 3, 4, 5)}}
+    measures = ["nDCG@10", "RR", "R@1", "R@5"]
+    result = retrieval_measures([question], measures, qrels=judged)
+    gains = 1 + 3 / math.log2(5)
+    ideal = 3 + sum(1 / math.log2(place + 1) for place in range(2, 7))
+    expected = {"nDCG@10": gains / ideal, "RR": 1.0, "R@1": 1 / 6, "R@5": 2 / 6}
+    assert result.means == pytest.approx(expected)
+    unjudged = Example("q", question.passages, id="q2")
+    nothing = Example("q", [], id="q1")
+    result = retrieval_measures([unjudged, nothing], measures, qrels=judged)
+    assert (result.left_out, result.indices, set(result.means.values())) == (1, [1], {0.0})
+    for wrong, named in ((ranked(True), "expected an id to look up"), (replace(ranked(True, True), id="q1"), "'same'")):
+        with pytest.raises(InputError, match=named):
+            retrieval_measures([wrong], measures, qrels=judged)
 
 
 def test_by_answers():

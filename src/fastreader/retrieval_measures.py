@@ -6,7 +6,7 @@ The measures are computed by ir-measures (extra `measures`), whose names they go
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,19 +47,29 @@ class RetrievalMeasures:
 
 
 def retrieval_measures(
-    examples: Iterable[Example], measures: Sequence[str] = MEASURES, *, relevance: str = "gold"
+    examples: Iterable[Example],
+    measures: Sequence[str] = MEASURES,
+    *,
+    relevance: str = "gold",
+    qrels: Mapping[str, Mapping[str, int]] | None = None,
 ) -> RetrievalMeasures:
     """Measure the passages of each example in the order they stand.
 
     Args:
         examples: questions with their passages, the best first.
         measures: names as ir-measures reads them.
-        relevance: "gold": a passage is relevant by its `is_gold`; where flags are there and none is true the gold
-            passage was not retrieved, and every measure is 0. "answer": by `has_answer`; what was not retrieved is
-            unknown then, so that recall is over the relevant ones among the passages, and questions without any are 0.
+        relevance: what is told from the passages alone, where there are no `qrels`. "gold": a passage is relevant by
+            its `is_gold`; where flags are there and none is true the gold passage was not retrieved, and every
+            measure is 0. "answer": by `has_answer`, and questions without any are 0. Relevant passages that were not
+            retrieved are unknown to both, unless there is one a question: recall is over those among the passages,
+            and so is the ideal of nDCG.
+        qrels: for each question's id the documents judged and their grades, as `load_qrels` reads them. Passages go
+            by their id, and the measures are trec_eval's: over all relevant documents, graded. Questions without a
+            relevant one are left out, as there.
 
     Raises:
-        InputError: an unknown measure or relevance.
+        InputError: an unknown measure or relevance; with `qrels` an example or passage without an id, or an id that
+            comes twice.
         MissingExtraError: ir-measures is not installed.
     """
     if relevance not in ("gold", "answer"):
@@ -70,6 +80,16 @@ def retrieval_measures(
     run: dict[str, dict[str, float]] = {}
     indices, left_out = [], 0
     for i, example in enumerate(examples):
+        if qrels is not None:
+            _check_ids(i, example)
+            judged = {} if example.id is None else qrels.get(example.id, {})
+            if not any(grade > 0 for grade in judged.values()):
+                left_out += 1
+                continue
+            indices.append(i)
+            relevances[str(i)] = dict(judged)
+            run[str(i)] = {str(p.id): float(-place) for place, p in enumerate(example.passages)} or {"nothing": 0.0}
+            continue
         flags = [p.is_gold if relevance == "gold" else p.has_answer for p in example.passages]
         if all(flag is None for flag in flags):
             left_out += 1
@@ -91,6 +111,19 @@ def retrieval_measures(
         indices,
         left_out,
     )
+
+
+def _check_ids(index: int, example: Example) -> None:
+    if example.id is None:
+        raise InputError(f"retrieval_measures: examples[{index}]: expected an id to look up in qrels, got none")
+    seen: set[str] = set()
+    for place, passage in enumerate(example.passages):
+        if passage.id is None or passage.id in seen:
+            raise InputError(
+                f"retrieval_measures: examples[{index}]: passages[{place}]: expected an id of its own to look up in "
+                f"qrels, got {passage.id!r}"
+            )
+        seen.add(passage.id)
 
 
 def _value(found: dict[tuple[Any, int], float], measure: Any, name: str, index: int) -> float:

@@ -2,10 +2,10 @@
 
 Read by `iter_examples`, `load_examples` (the format is told from the keys) and `load_beir`; written by
 `save_examples`. Passages without a question are read by `load_passages`, questions without passages by
-`load_questions`.
+`load_questions`, relevance judgements by `load_qrels`.
 """
 
-from fastreader.data.beir import load_beir
+from fastreader.data.beir import load_beir, load_qrels
 from fastreader.data.corpus import load_passages
 from fastreader.data.questions import load_questions
 from fastreader.data.read import SkippedRows, iter_examples, load_examples
@@ -20,6 +20,7 @@ __all__ = [
     "load_beir",
     "load_examples",
     "load_passages",
+    "load_qrels",
     "load_questions",
     "save_examples",
 ]

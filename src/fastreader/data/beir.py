@@ -52,8 +52,9 @@ def load_beir(
         corpus: JSON lines ``{_id, title, text}``.
         queries: JSON lines ``{_id, text}``.
         run: lines ``qid Q0 docid rank score tag``.
-        qrels: lines ``qid docid relevance`` (BEIR, with its heading) or ``qid 0 docid relevance`` (TREC). With
-            it every passage's `is_gold` is set: judged relevant or not; an unjudged passage counts as not.
+        qrels: as for `load_qrels`. With it every passage's `is_gold` is set: judged relevant or not; an unjudged
+            passage counts as not. Give what `load_qrels` reads to `retrieval_measures` too, which otherwise knows
+            nothing of relevant documents that the run lacks.
         top_k: keep the best so many passages of each query.
         limit: keep the first so many queries.
 
@@ -71,7 +72,7 @@ def load_beir(
     hits = {qid: sorted(found, key=lambda hit: (-hit.score, hit.rank))[:top_k] for qid, found in hits.items()}
     questions = _read_queries(queries, set(hits))
     documents = _read_corpus(corpus, {hit.document for found in hits.values() for hit in found})
-    relevant = None if qrels is None else _read_qrels(qrels)
+    judged = None if qrels is None else load_qrels(qrels)
     examples = []
     for qid, found in hits.items():
         if qid not in questions:
@@ -80,7 +81,7 @@ def load_beir(
         for hit in found:
             if hit.document not in documents:
                 raise InputError(f"{run}, line {hit.line}: document {hit.document!r} is not in {corpus}")
-            gold = None if relevant is None else (qid, hit.document) in relevant
+            gold = None if judged is None else judged.get(qid, {}).get(hit.document, 0) > 0
             passages.append(replace(documents[hit.document], score=hit.score, is_gold=gold))
         query = questions[qid]
         examples.append(Example(query.text, passages, id=qid, metadata=query.rest))
@@ -113,22 +114,35 @@ def _read_run(path: PathLike) -> dict[str, list[_Hit]]:
     return {qid: list(found.values()) for qid, found in hits.items()}
 
 
-def _read_qrels(path: PathLike) -> set[tuple[str, str]]:
-    relevant = set()
+def load_qrels(path: PathLike) -> dict[str, dict[str, int]]:
+    """Relevance judgements of a file, plain or gzipped.
+
+    Args:
+        path: lines ``qid docid relevance`` (BEIR, with its heading) or ``qid 0 docid relevance`` (TREC).
+
+    Returns:
+        For each query its judged documents and their grades; a grade above 0 is relevant.
+
+    Raises:
+        InputError: naming the line: other columns, a grade that is no whole number, or a document judged twice.
+    """
+    found: dict[str, dict[str, int]] = {}
     for number, columns in _columns(path):
         if number == 1 and columns[-1] == "score":
             continue
         try:
             qid, document, relevance = columns if len(columns) == 3 else (columns[0], *columns[2:])
-            judged = float(relevance) > 0
+            grade = int(float(relevance))
+            if grade != float(relevance):
+                raise ValueError(relevance)
         except ValueError:
             raise InputError(
                 f"{path}, line {number}: expected qid docid relevance or qid 0 docid relevance, "
                 f"got {' '.join(columns)!r}"
             ) from None
-        if judged:
-            relevant.add((qid, document))
-    return relevant
+        if found.setdefault(qid, {}).setdefault(document, grade) != grade:
+            raise InputError(f"{path}, line {number}: document {document!r} has another grade for {qid!r} already")
+    return found
 
 
 def _columns(path: PathLike) -> list[tuple[int, list[str]]]:

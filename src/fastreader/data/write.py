@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+import numpy as np
+
 from fastreader.data.read import PathLike
 from fastreader.data.rows import parse_row
 from fastreader.data.types import Example, Passage
@@ -33,7 +35,8 @@ def save_examples(
     - ``flashrag``: ``id, question, golden_answers, candidates, output.retrieval_result[{id, contents, ...}]``,
       the title as the first line of ``contents``. Reading it gives equal examples.
     - ``trec``: ``qid Q0 docid rank score tag``. The order of the passages is the rank. Their scores are written
-      when they strictly descend; otherwise count - rank + 1 is, because trec_eval sorts by score alone.
+      when they strictly descend; otherwise count - rank + 1 is, because trec_eval sorts by score alone,
+      and holds it in 32 bits.
 
     A name ending in ``.gz`` is gzipped. The two JSON formats are a row a line; under a name ending in ``.json``
     or ``.json.gz`` they are one list. What is None is left out.
@@ -159,7 +162,7 @@ def _trec(example: Example, tag: str) -> list[str]:
     count = len(example.passages)
     scores = [passage.score for passage in example.passages]
     known = [score for score in scores if score is not None]
-    if len(known) < count or any(not a > b for a, b in itertools.pairwise(known)):
+    if len(known) < count or any(not a > b for a, b in itertools.pairwise(map(np.float32, known))):
         known = [float(count - rank) for rank in range(count)]
     names = [example.id, tag, *(passage.id for passage in example.passages)]
     for name in names:
