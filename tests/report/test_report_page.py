@@ -254,6 +254,24 @@ def test_a_layer_that_sees_no_passage_is_empty_in_the_heat_map(tmp_path):
     assert "the reply is empty" in made.html()
 
 
+def test_attention_of_layouts_that_hold_more_passages_for_some_questions(tmp_path):
+    """As "fill" does; the first question's number is drawn."""
+    run = make_run(tmp_path / "run", questions=4, methods=["base", "noise:gold", "noise:random:2:near"])
+    rows = [json.loads(line) for line in run.file("attention.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["layout"] == "random:2:near"]
+    rows[1]["attention"] |= {
+        "kinds": ["random", "gold"],
+        "attention": [cells[:2] for cells in rows[1]["attention"]["attention"]],
+    }
+    run.file("attention.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = next(s.table for s in Report.of(run.path).sections if s.chart.key == "attention")
+    assert {(row["place"], row["kind"], row["questions"]) for row in table} == {
+        (1, "random", len(rows) - 1),
+        (2, "random", len(rows) - 1),
+        (3, "gold", len(rows) - 1),
+    }
+
+
 def test_every_method_is_held_against_its_own_readers_baseline(tmp_path):
     run = make_run(tmp_path / "run", questions=3, methods=["base", "sure"])
     values = json.loads(run.file("study.json").read_text())

@@ -105,6 +105,15 @@ def test_a_flag_replaces_the_files_value(tmp_path):
     assert (study.data, study.limit, study.methods[0].label) == (str(tmp_path / "q.jsonl"), 5, "sure")
 
 
+@pytest.mark.parametrize("words", [("reader", "seed"), ("readers", "seeds")])
+def test_a_flag_replaces_the_files_value_by_either_name(tmp_path, words):
+    file = write(tmp_path, 'data = "q.jsonl"\nmethods = ["base"]\nreader = "one"\nseeds = [1, 2]')
+    study = Study.load(file, **dict(zip(words, ("two", 3), strict=True)))
+    assert (study.readers, study.seeds) == (("two",), (3,))
+    with pytest.raises(InputError, match=r"study\.toml: seed and seeds are the same"):
+        Study.load(file, seed=1, seeds=[2])
+
+
 def test_every_listed_name_is_made(tmp_path):
     placeholders = {"noise:KIND:N:POSITION": "noise:hard:2:mid", "noise:retrieved:K": "noise:retrieved:3"}
     placeholders["noise:retrieved:K+random:M"] = "noise:retrieved:3+random:fill"

@@ -188,6 +188,17 @@ def test_an_empty_reply_costs_no_other_layouts_attention(tmp_path, tiny_reader):
     ]
 
 
+def test_a_reply_that_ends_past_the_context_costs_no_other_layouts_attention(tmp_path, tiny_reader):
+    reader = Saying(tiny_reader, " a0" * 40)  # as texts whose tokens are more when read than when written
+    study, _ = attended(tmp_path, reader)
+    run(study, tmp_path / "run", reader)
+    found = {r["method"]: r for r in RunFolder(tmp_path / "run").attention()}
+    over = found.pop("noise:random:fill:near")
+    assert over["attention"] is None and "tokens" in over["error"]
+    assert len(found) == 3 and all(row["attention"] for row in found.values())
+    assert run(study, tmp_path / "run", reader, resume=True).fresh == 0
+
+
 def test_a_run_killed_in_its_attention_finishes_it(tmp_path, tiny_reader, monkeypatch):
     reader = Saying(tiny_reader, " a0")
     study, _ = attended(tmp_path, reader)

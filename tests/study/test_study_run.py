@@ -169,6 +169,22 @@ def test_a_reader_trained_since_is_refused(tmp_path):
     assert run(study, tmp_path / "run", resume=True).fresh == 0
 
 
+def test_a_reader_that_is_another_by_its_name_is_refused(tmp_path):
+    """A hub's name whose revision moved, or "auto" that takes another type."""
+    reader = ScriptedReader(write)
+    run(study_of(tmp_path, METHODS[:1], limit=2), tmp_path / "run", reader)
+    before, about = folder_of(tmp_path / "run"), reader.describe()
+    more = study_of(tmp_path, METHODS[:1], limit=4)
+    for change in ({"revision": "since"}, {"dtype": "bfloat16"}):
+        reader.describe = lambda change=change: about | change
+        with pytest.raises(InputError, match=f"the reader scripted was .*is now .*{next(iter(change.values()))}"):
+            run(more, tmp_path / "run", reader, resume=True)
+        rows = ("results.jsonl", "readers.json")
+        assert {name: before[name] for name in rows} == {n: folder_of(tmp_path / "run")[n] for n in rows}
+    reader.describe = lambda: about | {"device": "another machine"}
+    assert run(more, tmp_path / "run", reader, resume=True).fresh == 2
+
+
 def test_a_file_that_changes_between_runs_of_one_process_is_read_again(tmp_path, filed):
     study, files = filed
     run(study(), tmp_path / "run")

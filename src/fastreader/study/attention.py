@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastreader.data import Example
+from fastreader.errors import ContextOverflowError
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.noise.attention import layout_attention
 from fastreader.noise.layouts import Layout
@@ -29,8 +30,9 @@ def keep_attention(study: Study, run: RunFolder, reader: CachedReader, examples:
     """Write, for each of the first `study.noise.attention` questions, the attention of each layout's answer.
 
     The answers are the replies in the run's rows, a row each, after the passages that the rows say were read: laid out
-    anew, a study that got more questions would draw others. A reply without a token has a row that says so. Layouts
-    without passages have none.
+    anew, a study that got more questions would draw others. A reply without a token has a row that says so, and so has
+    one that does not fit behind its prompt with its last token, which is read here and was not when it was written.
+    Layouts without passages have none.
     """
     wanted = _Wanted(study, run, name)
     tree = reader.tree_reader()
@@ -45,9 +47,21 @@ def keep_attention(study: Study, run: RunFolder, reader: CachedReader, examples:
             if not laid:
                 continue
             template = wanted.methods[next(iter(laid))].template
-            found = layout_attention(tree, example.question, laid, template=template, max_tokens=study.max_tokens)
-            for label, attention in found.items():
-                log.append(*wanted.row(example, label, attention.to_dict(), None))
+            together = [laid]
+            while together:
+                some = together.pop()
+                try:
+                    found = layout_attention(
+                        tree, example.question, some, template=template, max_tokens=study.max_tokens
+                    )
+                except ContextOverflowError as error:
+                    if len(some) > 1:
+                        together += [{label: one} for label, one in some.items()]
+                    else:
+                        log.append(*wanted.row(example, next(iter(some)), None, str(error)))
+                    continue
+                for label, attention in found.items():
+                    log.append(*wanted.row(example, label, attention.to_dict(), None))
 
 
 class _Wanted:

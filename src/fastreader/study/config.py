@@ -73,13 +73,7 @@ class Study(Strict):
     @model_validator(mode="before")
     @classmethod
     def _synonyms(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            for one, many in (("reader", "readers"), ("seed", "seeds")):
-                if one in value:
-                    if many in value:
-                        raise ValueError(f"{one} and {many} are the same; give one of them")
-                    value = {**{k: v for k, v in value.items() if k != one}, many: value[one]}
-        return value
+        return _plural(value) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _names(self, info: ValidationInfo) -> Self:
@@ -145,6 +139,10 @@ class Study(Strict):
         file = Path(path)
         given = absolute({key: value for key, value in overrides.items() if value is not None}, Path())
         values = read_values(file)
+        try:
+            given, values = _plural(given), _plural(values)
+        except ValueError as error:
+            raise InputError(f"{file}: {error}") from None
         if "methods" in given:
             labels = [MethodConfig.model_validate(method).label for method in given["methods"]]
             values = {k: v for k, v in values.items() if k not in ("baseline", "primary") or v in labels}
@@ -178,6 +176,16 @@ class Study(Strict):
         values = {k: v for k, v in self.to_dict().items() if k not in free}
         values["noise"] = {k: v for k, v in values["noise"].items() if not k.startswith("attention")}
         return values
+
+
+def _plural(values: dict[str, Any]) -> dict[str, Any]:
+    """With "readers" for "reader" and "seeds" for "seed"."""
+    for one, many in (("reader", "readers"), ("seed", "seeds")):
+        if one in values:
+            if many in values:
+                raise ValueError(f"{one} and {many} are the same; give one of them")
+            values = {**{k: v for k, v in values.items() if k != one}, many: values[one]}
+    return values
 
 
 def _problem(error: Any) -> str:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fastreader.data import Example, Passage
 from fastreader.errors import InputError
+from fastreader.identity import guarding
 from fastreader.jsonl import iter_results
 from fastreader.study.calibrations import CALIBRATIONS, Found, calibrations, check_calibrations
 from fastreader.study.config import Study
 from fastreader.study.contents import FILES, check_contents, contents
 
-RESULTS, QUESTIONS, ATTENTION, STUDY, CACHE, COSTS, VOTER = (
+RESULTS, QUESTIONS, ATTENTION, STUDY, CACHE, COSTS, VOTER, READERS = (
     "results.jsonl",
     "questions.jsonl",
     "attention.jsonl",
@@ -24,6 +25,7 @@ RESULTS, QUESTIONS, ATTENTION, STUDY, CACHE, COSTS, VOTER = (
     "cache.sqlite",
     "costs.json",
     "voter.json",
+    "readers.json",
 )
 
 
@@ -36,6 +38,7 @@ class RunFolder:
     - results.jsonl: a row a question, method, reader and seed;
     - attention.jsonl, voter.json: what some methods leave beside their rows;
     - cache.sqlite: generations and scores by content;
+    - readers.json: of each reader what a run may not change;
     - costs.json: tokens and seconds of the calls, over all starts of the run.
     """
 
@@ -96,6 +99,20 @@ class RunFolder:
         except ValueError as error:
             raise InputError(f"{self.file(STUDY)}: broken JSON ({error})") from error
         return Study.stored(values, str(self.file(STUDY)))
+
+    def check_reader(self, name: str, about: Mapping[str, str]) -> None:
+        """Keep what `name` is now, or check that it is what it was when it gave its first answer.
+
+        Raises:
+            InputError: it is another revision, or loaded in another type; both are named.
+        """
+        now, known = guarding(about), self.read_json(READERS) or {}
+        before = known.setdefault(name, now)
+        if before != now:
+            raise InputError(
+                f"{self.path}: holds a run of another study: the reader {name} was {_show(before)}, is now {_show(now)}"
+            )
+        self.write_json(READERS, known)
 
     def _check(self, study: Study) -> None:
         theirs = self.study()

@@ -86,7 +86,8 @@ def run_study(
 
     Raises:
         InputError: as `RunFolder.begin`; no questions; a row in the folder that was made from other texts, or is of a
-            question that is not asked any more. The folder is as it was then.
+            question that is not asked any more. The folder is as it was then. Also a reader that is not what it was:
+            known when it is loaded, with what failed before taken out.
     """
     examples = questions_of(study)
     run = RunFolder(folder)
@@ -115,7 +116,7 @@ def run_study(
         log.drop(failed)
         failed.clear()
         for name, writer in writers.items():
-            opened = _Opened(name, load or _loader(study), cache, study.max_tokens)
+            opened = _Opened(name, load or _loader(study), cache, study.max_tokens, run)
             for group, left in todos[name]:
                 writer.skip(len(group) * (len(cells) - len(left)))
                 if left:
@@ -165,13 +166,15 @@ def questions_of(study: Study) -> list[Example]:
 class _Opened:
     """A reader that is loaded when it is needed first."""
 
-    def __init__(self, name: str, load: Load, cache: Cache, max_tokens: int | None) -> None:
-        self._name, self._load, self._cache, self._max_tokens = name, load, cache, max_tokens
+    def __init__(self, name: str, load: Load, cache: Cache, max_tokens: int | None, run: RunFolder) -> None:
+        self._name, self._load, self._cache, self._max_tokens, self._run = name, load, cache, max_tokens, run
 
     @functools.cached_property
     def reader(self) -> CachedReader:
         """It."""
-        return CachedReader(self._load(self._name), self._cache, self._max_tokens)
+        loaded = self._load(self._name)
+        self._run.check_reader(self._name, loaded.describe())
+        return CachedReader(loaded, self._cache, self._max_tokens)
 
 
 class _Rows:

@@ -28,10 +28,10 @@ def collect(run: StudyRun) -> Table:
     table: Table = []
     for (reader, layout), items in shares.items():
         kinds = items[0][0]
-        same = [attention for own, attention in items if len(own) == len(kinds)]
+        same = [(own, attention) for own, attention in items if len(own) == len(kinds)]
         if len(kinds) < 2:
             continue  # one passage has all of it
-        mean = mean_share(same)
+        mean = mean_share([attention for _, attention in same])
         for layer, place in np.ndindex(mean.shape):
             table.append(
                 {
@@ -40,7 +40,7 @@ def collect(run: StudyRun) -> Table:
                     "questions": len(same),
                     "layer": layer,
                     "place": place + 1,
-                    "kind": kinds[place] if all(own[place] == kinds[place] for own, _ in items) else "passage",
+                    "kind": kinds[place] if all(own[place] == kinds[place] for own, _ in same) else "passage",
                     "share": None if np.isnan(mean[layer, place]) else float(mean[layer, place]),
                 }
             )
