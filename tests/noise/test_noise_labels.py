@@ -146,17 +146,12 @@ class TestHard:
         related = Passage("It made the Kessel run.", "Millennium Falcon", "t1")
         giveaway = Passage("Lando Calrissian flew it once more.", "Millennium Falcon", "t2")
         others = [Example(f"who is {name}", [], [name]) for name in ("Boba Fett", "Greedo", "Dengar")]
-        m = noise.gather(
-            example(),
-            titles=noise.by_title([GOLD, SECOND, related, giveaway]),
-            others=others,
-            hard_count=3,
-            random=noise.Pool([related, *pool()]),
-            random_count=30,
-        )
+        pools = {"random": noise.Pool([related, *pool()]), "random_count": 4}
+        titles = noise.by_title([GOLD, SECOND, related, giveaway])
+        m = noise.gather(example(), titles=titles, others=others, hard_count=3, **pools)
         assert [p.id == "t1" for p in m.hard] == [False, True, False]
         assert len({p.text for p in m.hard}) == 3
-        assert related not in m.random  # a passage is hard or random, not both
+        assert m.random == noise.gather(example(), **pools).random  # whatever other layouts a study has
 
     def test_seed(self):
         others = [Example(f"who {i}", [], [f"Name {chr(65 + i)}"]) for i in range(10)]

@@ -117,7 +117,8 @@ def test_bad_input(rows, monkeypatch):
     with pytest.raises(InputError, match="same id"):
         noise.summarise([*rows, rows[0]])
     with pytest.raises(InputError, match=r"primary must be .*got 'random:8:near'"):
-        noise.summarise(rows)
+        noise.summarise(rows, primary=noise.PRIMARY)
+    assert not any(c.primary for c in noise.summarise(rows).comparison.contrasts)
     plain = [NoiseAnswers("q", None, {"gold": answer(1.0), "retrieved:4": answer(0.0)})]
     summary = noise.summarise(plain, primary=None)
     assert summary.comparison.contrasts == [] and "Contrasts" not in noise.markdown(summary)

@@ -272,6 +272,25 @@ def test_attention_of_layouts_that_hold_more_passages_for_some_questions(tmp_pat
     }
 
 
+def test_seeds_of_a_question_are_no_further_questions(tmp_path):
+    charts = ("position-bias", "utilities", "passage-position")
+    run = make_run(tmp_path / "run", questions=6, methods=["base", "moi"])
+    rows = [json.loads(line) for line in run.file("results.jsonl").read_text().splitlines()]
+    for row in rows:
+        if row["method"] == "moi":
+            row["trace"].pop("bias", None)  # so that each question's own solve is shown
+    write = lambda rows: run.file("results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))  # noqa: E731
+    write(rows)
+    once = {s.chart.key: s.table for s in Report.of(run.path).sections if s.chart.key in charts}
+    write(rows + [{**row, "seed": 1, "id": row["id"] + "s"} for row in rows])
+    twice = {s.chart.key: s.table for s in Report.of(run.path).sections if s.chart.key in charts}
+    assert once.keys() == set(charts)
+    for key, table in once.items():
+        for before, after in zip(table, twice[key], strict=True):
+            same = before.keys() - {"orderings"}
+            assert {k: before[k] for k in same} == pytest.approx({k: after[k] for k in same})
+
+
 def test_every_method_is_held_against_its_own_readers_baseline(tmp_path):
     run = make_run(tmp_path / "run", questions=3, methods=["base", "sure"])
     values = json.loads(run.file("study.json").read_text())

@@ -82,6 +82,16 @@ def test_outcomes_that_are_no_shares():
     assert result.contrasts[0].odds_ratio is None
 
 
+def test_several_primary_contrasts_are_a_family(outcomes):
+    more = {**outcomes, **{f"{name} again": outcomes[name] for name in outcomes if name != "gold"}}
+    names = [name for name in outcomes if name != "gold"]
+    result = compare(more, "gold", primary=names)
+    assert [c.name for c in result.contrasts if c.primary] == names
+    for stated in (True, False):
+        own = [c for c in result.contrasts if c.primary is stated]
+        assert len(own) > 1 and [c.p_holm for c in own] == holm([c.p for c in own])
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

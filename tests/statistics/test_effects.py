@@ -83,3 +83,10 @@ def test_no_spread_says_nothing():
 def test_bad_input(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_equal_differences_have_no_spread_whatever_their_rounding():
+    a, b = [0.9, 0.8, 0.7], [0.7, 0.6, 0.5]
+    assert len(set(np.subtract(a, b))) > 1
+    assert math.isnan(cohens_d(a, b)) and math.isnan(minimum_detectable_effect(a, b))
+    assert cohens_d([0.1 + 0.2], [0.3]) == 0.0

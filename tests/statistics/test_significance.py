@@ -76,3 +76,12 @@ def test_holm_keeps_the_family_wise_error():
 def test_bad_input(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_wilcoxon_ranks_differences_that_are_equal_but_for_rounding_as_ties():
+    thirds = [(3, 2), (2, 1), (1, 3), (3, 3), (2, 0), (0, 1), (3, 1), (1, 0), (3, 2), (2, 1)]
+    a, b = np.array(thirds, dtype=float).T
+    assert len(set(np.abs(a / 3 - b / 3))) > len(set(np.abs(a - b)))
+    assert wilcoxon(a / 3, b / 3) == wilcoxon(a, b)
+    assert wilcoxon([1 / 3 + 0.1, 0.5], [0.1 + 1 / 3, 0.5]) == 1.0
+    assert wilcoxon(a * 1e-9, b * 1e-9) == wilcoxon(a, b)

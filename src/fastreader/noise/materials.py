@@ -72,7 +72,7 @@ def gather(
 
     Hard distractors are, in this order: the gold passage with its answer swapped once, passages of the gold passage's
     title without an answer, the gold passage with its answer swapped for others. Random passages hold no answer and
-    were not retrieved.
+    were not retrieved; they do not depend on how many hard distractors are wanted, which no layout has beside them.
 
     Args:
         example: the question with its retrieved passages.
@@ -101,7 +101,7 @@ def gather(
         ]
         swaps = swapped_passages(gold, example.question, example.answers, others, key=key, seed=seed)
         hard = _distinct(itertools.chain(itertools.islice(swaps, 1), related, swaps), hard_count)
-    seen = {same_text(p) for p in (*retrieved, *hard)}
+    seen = {same_text(p) for p in retrieved}
 
     def unrelated(passage: Passage) -> bool:
         if same_text(passage) in seen or has_answer(passage, example.answers):

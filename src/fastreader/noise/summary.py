@@ -77,7 +77,7 @@ def baseline_of(layout: str) -> str | None:
 def summarise(
     results: Iterable[NoiseAnswers],
     *,
-    primary: str | None = PRIMARY,
+    primary: str | None = None,
     level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
@@ -88,7 +88,7 @@ def summarise(
 
     Args:
         results: one a question.
-        primary: the layout whose contrast was stated beforehand; None for none.
+        primary: the layout whose contrast was stated beforehand (`PRIMARY` in our own study); None for none.
         level, resamples, seed: of the intervals.
 
     Raises:

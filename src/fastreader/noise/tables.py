@@ -23,7 +23,7 @@ def _headline(summary: NoiseSummary) -> str:
     lines += [
         f"Primary contrast, stated beforehand: {c.name} less {c.baseline}, {_signed(c.difference)} over {c.n} "
         f"questions, {_TESTS[c.test]} p {_p(c.p)}; an effect of {_number(c.minimum_detectable_effect)} would have "
-        "been found in 80% of such samples."
+        f"been found in 80% of such samples at p < {1 - c.difference.level:.2g}."
         for c in summary.comparison.contrasts
         if c.primary
     ]
@@ -125,7 +125,8 @@ def _contrasts(summary: NoiseSummary) -> str:
     header = ["layout", "baseline", "n", "difference", "test", "p", "Holm", "McNemar p", "Wilcoxon p", "d"]
     return (
         "Contrasts. The test is over gold passages where questions share one; Holm's correction is over all but the "
-        "primary contrast.\n\n" + _table([*header, "odds ratio", "detectable"], rows)
+        "primary contrast, and what is detectable is so without it.\n\n"
+        + _table([*header, "odds ratio", "detectable"], rows)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.noise.labels import same_text
+from fastreader.statistics import Interval, bootstrap
 from fastreader.study import RunFolder, Study
 from fastreader.study.folder import COSTS, VOTER
 
@@ -117,6 +118,15 @@ class StudyRun:
             if gold is not None:
                 found[key] = "\n".join(same_text(gold))
         return found
+
+    def interval(self, values: Mapping[str, float | Sequence[float]]) -> Interval:
+        """Mean over questions with its interval, by bootstrap over gold passages.
+
+        Args:
+            values: by question; several, as of several seeds, count as their mean.
+        """
+        means = [math.fsum(v) / len(v) if isinstance(v, Sequence) else v for v in values.values()]
+        return bootstrap(means, clusters=[self.clusters.get(q, ("question", q)) for q in values])
 
     @property
     def gold_passages(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastreader.report.study_data import MEASURES, Condition, StudyRun
-from fastreader.statistics import Comparison, Interval, bootstrap, compare, wilson
+from fastreader.statistics import Comparison, Interval, compare, wilson
 
 
 def comparison(run: StudyRun) -> Comparison | None:
@@ -18,7 +18,7 @@ def comparison(run: StudyRun) -> Comparison | None:
         for name, base in run.baselines.items()
         if name in outcomes and base in outcomes and outcomes[name].keys() & outcomes[base].keys()
     }
-    primary = next((c.label for c in run.conditions if c.method == run.study.primary and c.label in baselines), None)
+    primary = [c.label for c in run.conditions if c.method == run.study.primary and c.label in baselines]
     return compare(outcomes, baselines, clusters=run.clusters, primary=primary)
 
 
@@ -75,8 +75,7 @@ def _mean(run: StudyRun, condition: Condition, measure: str) -> Interval | None:
     outcomes = run.outcomes(condition, measure)
     if not outcomes:
         return None
-    labels = [run.clusters.get(q, ("question", q)) for q in outcomes]
-    return bootstrap(list(outcomes.values()), clusters=labels)
+    return run.interval(outcomes)
 
 
 def _wilson(run: StudyRun, condition: Condition) -> Interval | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,6 +42,20 @@ def pair(function: str, a: Any, b: Any) -> tuple[FloatArray, FloatArray]:
     if len(first) != len(second):
         raise InputError(f"{function}: a and b must be pairs, got {len(first)} and {len(second)} numbers")
     return first, second
+
+
+def differences(function: str, a: Any, b: Any) -> FloatArray:
+    """a - b as float64 [n], to 40 bits of the largest value: what is equal but for rounding ties, and is 0 where it is.
+
+    1 - 2/3 and 2/3 - 1/3 are one difference to ranks and spreads, and two floats.
+
+    Raises:
+        InputError: as `pair`.
+    """
+    first, second = pair(function, a, b)
+    largest = float(max(np.abs(first).max(), np.abs(second).max()))
+    unit = math.ldexp(1.0, math.frexp(largest)[1] - 40)
+    return np.rint((first - second) / unit) * unit
 
 
 def binary_pair(function: str, a: Any, b: Any) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -48,11 +48,13 @@ class Contrast:
         test: whose p value is reported: "sign flip" where pairs share a cluster, else "McNemar" where outcomes are
             all 0 or 1, else "Wilcoxon".
         p: of that test.
-        p_holm: `p` corrected over all contrasts but the primary one, which needs no correction.
+        p_holm: `p` corrected over all contrasts but the primary one, which needs no correction; several primary ones
+            are corrected over each other.
         cohens_d: None where it is not a number.
         odds_ratio: of the pairs that differ; None where outcomes are not all 0 or 1.
-        minimum_detectable_effect: at power 0.8, clustered; None where there is no spread to tell.
-        primary: whether this is the contrast stated beforehand.
+        minimum_detectable_effect: at power 0.8 by an uncorrected test at 1 - level, clustered; None where there is no
+            spread to tell.
+        primary: whether this is a contrast stated beforehand.
     """
 
     name: str
@@ -90,7 +92,7 @@ def compare(
     baselines: str | Mapping[str, str],
     *,
     clusters: Clusters | None = None,
-    primary: str | None = None,
+    primary: str | Collection[str] | None = None,
     level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
@@ -104,7 +106,7 @@ def compare(
         clusters: for each question the label of its cluster (its gold passage, say); a question without one stands
             for itself.
         primary: the condition whose contrast was stated beforehand; it is not corrected and not in the correction
-            of the others.
+            of the others. Several are a family of their own.
         level, resamples, seed: of the intervals.
 
     Raises:
@@ -114,8 +116,11 @@ def compare(
     if not outcomes:
         raise InputError("compare: outcomes must hold at least one condition, got none")
     pairs = _pairs(outcomes, baselines)
-    if primary is not None and primary not in pairs:
-        raise InputError(f"compare: primary must be a condition with a baseline ({', '.join(pairs)}), got {primary!r}")
+    stated = () if primary is None else (primary,) if isinstance(primary, str) else tuple(primary)
+    for name in stated:
+        if name not in pairs:
+            known = f"({', '.join(pairs)})"
+            raise InputError(f"compare: primary must be a condition with a baseline {known}, got {name!r}")
     options: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
     conditions = []
     for name, by_question in outcomes.items():
@@ -124,7 +129,7 @@ def compare(
         share = wilson(int(values.sum()), len(values), level) if _binary(values) else None
         conditions.append(Condition(name, len(values), bootstrap(values, clusters=labels, **options), share))
     contrasts = [
-        _contrast(outcomes, name, baseline, clusters, name == primary, options) for name, baseline in pairs.items()
+        _contrast(outcomes, name, baseline, clusters, name in stated, options) for name, baseline in pairs.items()
     ]
     return Comparison(conditions, _corrected(contrasts))
 
@@ -178,9 +183,9 @@ def _contrast(
 
 
 def _corrected(contrasts: list[Contrast]) -> list[Contrast]:
-    """Holm's correction over what is reported: one p a contrast, whichever test it is of."""
-    corrected = iter(holm([c.p for c in contrasts if not c.primary]))
-    return [c if c.primary else replace(c, p_holm=next(corrected)) for c in contrasts]
+    """Holm's correction over what is reported: one p a contrast, whichever test it is of; primary ones apart."""
+    families = {primary: iter(holm([c.p for c in contrasts if c.primary is primary])) for primary in (True, False)}
+    return [replace(c, p_holm=next(families[c.primary])) for c in contrasts]
 
 
 def _labels(questions: list[Hashable], clusters: Clusters | None) -> list[Hashable] | None:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from fastreader.errors import InputError
-from fastreader.statistics.checks import binary_pair, check_level, cluster_index, numbers, pair
+from fastreader.statistics.checks import binary_pair, check_level, cluster_index, differences, numbers
 from fastreader.statistics.intervals import Interval, Labels, Values
 
 
@@ -21,11 +21,10 @@ def cohens_d(a: Values, b: Values) -> float:
     Raises:
         InputError: no pairs, lengths that differ, or a value that is not finite.
     """
-    first, second = pair("cohens_d", a, b)
-    difference = first - second
+    difference = differences("cohens_d", a, b)
     if not difference.any():
         return 0.0
-    spread = float(difference.std(ddof=1)) if len(difference) > 1 else 0.0
+    spread = float(difference.std(ddof=1)) if (difference != difference[0]).any() else 0.0
     return float(difference.mean()) / spread if spread else math.nan
 
 
@@ -90,7 +89,7 @@ def minimum_detectable_effect(
     check_level(name, level)
     if not 0 < power < 1:
         raise InputError(f"{name}: power must be between 0 and 1, got {power}")
-    difference = numbers(name, "a", a) if b is None else np.subtract(*pair(name, a, b))
+    difference = numbers(name, "a", a) if b is None else differences(name, a, b)
     index = cluster_index(name, clusters, len(difference))
     deviations = np.bincount(index, weights=difference - difference.mean())
     groups = len(deviations)

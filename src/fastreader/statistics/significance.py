@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from fastreader.errors import InputError
-from fastreader.statistics.checks import binary_pair, pair
+from fastreader.statistics.checks import binary_pair, differences
 from fastreader.statistics.intervals import Values
 
 
@@ -48,7 +48,7 @@ def wilcoxon(a: Values, b: Values) -> float:
     Raises:
         InputError: no pairs, lengths that differ, or a value that is not finite.
     """
-    difference = np.subtract(*pair("wilcoxon", a, b))
+    difference = differences("wilcoxon", a, b)
     difference = difference[difference != 0]
     return float(stats.wilcoxon(difference).pvalue) if len(difference) else 1.0
 

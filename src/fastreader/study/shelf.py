@@ -20,8 +20,8 @@ _KEPT = 64  # questions whose materials are kept; layouts of a group of question
 class Shelf:
     """Materials of a study's questions under one source of random passages and one seed.
 
-    What is drawn for a question depends on the seed, its key and its hard distractors alone, and fewer passages are
-    the first of more: it does not matter which layout asks first.
+    What is drawn for a question depends on the seed and its key alone, and fewer passages are the first of more: it
+    does not matter which layout asks first, or which layouts there are.
     """
 
     def __init__(self, everything: Sequence[Example], source: str, seed: int, hard_count: int) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from fastreader.drawing import COLOURS, INK, new_figure
 from fastreader.report.plots import Chart, Table
 from fastreader.report.study_data import Missing, StudyRun
-from fastreader.statistics import bootstrap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,8 +20,7 @@ def collect(run: StudyRun) -> Table:
         outcomes = run.outcomes(condition)
         if not outcomes:
             continue
-        labels = [run.clusters.get(q, ("question", q)) for q in outcomes]
-        interval = bootstrap(list(outcomes.values()), clusters=labels)
+        interval = run.interval(outcomes)
         rows.append(
             {
                 "method": condition.label,

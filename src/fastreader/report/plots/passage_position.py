@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 def collect(run: StudyRun) -> Table:
     """A row a rank and place: the question's log-likelihood there, against the question's mean, over all questions."""
     sums: dict[tuple[str, int, int], list[float]] = {}
-    questions: dict[str, int] = {}
+    questions: dict[str, set[str]] = {}
     for condition, row in run.traces("observations"):
         observed = row["trace"]["observations"]
         values = np.array(observed["values"], dtype=np.float64)
         values -= values.mean()
-        questions[condition.label] = questions.get(condition.label, 0) + 1
+        questions.setdefault(condition.label, set()).add(row["question_id"])
         for order, value in zip(observed["permutations"], values.tolist(), strict=True):
             for place, rank in enumerate(order):
                 sums.setdefault((condition.label, rank + 1, place + 1), []).append(value)
@@ -35,7 +35,7 @@ def collect(run: StudyRun) -> Table:
             "place": place,
             "nats": float(np.mean(values)),
             "orderings": len(values),
-            "questions": questions[label],
+            "questions": len(questions[label]),
         }
         for (label, rank, place), values in sorted(sums.items())
     ]

@@ -10,7 +10,6 @@ import numpy as np
 from fastreader.drawing import COLOURS, INK, MARKERS, new_figure
 from fastreader.report.plots import Chart, Table
 from fastreader.report.study_data import Missing, StudyRun
-from fastreader.statistics import bootstrap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,20 +18,20 @@ if TYPE_CHECKING:
 def collect(run: StudyRun) -> Table:
     """A row a place: the calibration used, or the mean of what each question's own solve found."""
     calibrated: dict[str, dict[str, Any]] = {}
-    solved: dict[tuple[str, int], list[list[float]]] = defaultdict(list)
+    solved: dict[tuple[str, int], dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
     for condition, row in run.traces("utilities"):
         if "bias" in row["trace"]:
             calibrated.setdefault(condition.label, row["trace"]["bias"])
         else:
             bias = row["trace"]["utilities"]["bias"]
-            solved[condition.label, len(bias)].append(bias)
+            solved[condition.label, len(bias)][row["question_id"]].append(bias)
     rows: Table = []
     for label, bias in calibrated.items():
         for place, (value, (low, high)) in enumerate(zip(bias["bias"], bias["intervals"], strict=True), 1):
             rows.append(_row(label, "calibrated", bias["questions"], place, value, low, high))
     for (label, length), biases in solved.items():
         for place in range(length):
-            interval = bootstrap([bias[place] for bias in biases])
+            interval = run.interval({q: [bias[place] for bias in seeds] for q, seeds in biases.items()})
             name = label if length == max(n for own, n in solved if own == label) else f"{label}, {length} places"
             rows.append(
                 _row(name, "per question", len(biases), place + 1, interval.estimate, interval.low, interval.high)

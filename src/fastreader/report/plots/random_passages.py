@@ -6,7 +6,6 @@ from fastreader.noise.layouts import LayoutSpec
 from fastreader.noise.plots import accuracy_row, draw_accuracy
 from fastreader.report.plots import Chart, Table
 from fastreader.report.study_data import Missing, StudyRun
-from fastreader.statistics import bootstrap
 
 
 def collect(run: StudyRun) -> Table:
@@ -23,8 +22,7 @@ def collect(run: StudyRun) -> Table:
         if not outcomes:
             missing += [row["left_out"] for row in run.of(condition) if row["left_out"]][:1]
             continue
-        labels = [run.clusters.get(q, ("question", q)) for q in outcomes]
-        interval = bootstrap(list(outcomes.values()), clusters=labels)
+        interval = run.interval(outcomes)
         rows.append(
             {
                 **accuracy_row(spec, condition.reader),

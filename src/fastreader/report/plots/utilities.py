@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from fastreader.drawing import COLOURS, INK, MARKERS, new_figure
 from fastreader.report.plots import Chart, Table
 from fastreader.report.study_data import Missing, StudyRun
-from fastreader.statistics import bootstrap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,19 +15,19 @@ if TYPE_CHECKING:
 
 def collect(run: StudyRun) -> Table:
     """A row a rank and kind of passage: mean utility in nats."""
-    values: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+    values: dict[tuple[str, int, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for condition, row in run.traces("utilities"):
         passages = run.questions[row["question_id"]].passages
         for rank, utility in enumerate(row["trace"]["utilities"]["utility"]):
-            values[condition.label, rank + 1, "all"].append(utility)
+            values[condition.label, rank + 1, "all"][row["question_id"]].append(utility)
             if passages[rank].is_gold is not None:
                 kind = "gold" if passages[rank].is_gold else "not gold"
-                values[condition.label, rank + 1, kind].append(utility)
+                values[condition.label, rank + 1, kind][row["question_id"]].append(utility)
     if not values:
         raise Missing("no method of the run gives utilities; MoI does")
     rows = []
     for (label, rank, kind), own in sorted(values.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])):
-        interval = bootstrap(own)
+        interval = run.interval(own)
         rows.append(
             {
                 "method": label,
