@@ -114,6 +114,7 @@ def load_encoder(name: str | os.PathLike[str], *, device: str | None = None, bat
         )
         return np.asarray(vectors, dtype=np.float32)
 
+    encode.__qualname__ = f"load_encoder({os.fspath(name)!r})"  # results tell one from another by it
     return encode
 
 

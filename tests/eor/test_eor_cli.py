@@ -72,10 +72,20 @@ def test_vote_says_why_nobody_won(tmp_path):
     assert "all answers are empty or refusals" in run("vote", file).stdout
 
 
+def test_brackets_in_texts_are_shown_as_they_are(tmp_path):
+    file = tmp_path / "answers.jsonl"
+    rows = [{"question": "what is [/b] in [i]html[/i]?", "predictions": {"A[1]": "[u]nder", "B": "[u]nder"}}]
+    file.write_text(json.dumps(rows[0]) + "\n")
+    table = run("vote", file).stdout
+    assert all(text in table for text in ("what is [/b] in [i]html[/i]?", "[u]nder", "A[1]"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (["--save", "x.json"], "--fit"),
+        (["--measure", "f1"], "--measure: needs --fit"),
+        (["--fit", "--seed", "-1"], "--seed: expected a whole number from 0, got -1"),
         (["--weights", "x.json", "--fit"], "--weights"),
         (["--weights", "x.json", "--pooling", "max"], "--weights"),
         (["--weights", "none.json"], "none.json"),
@@ -220,6 +230,8 @@ class Loaded(Exception):
     [
         (["--fit", "--measure", "exactly"], "--measure: expected one of em, f1, contained"),
         (["--fit", "--save", "none/voter.json"], "--save: no folder none"),
+        (["--fit", "--seed", "-1"], "--seed: expected a whole number from 0, got -1"),
+        (["--source", "W=broken.jsonl"], "broken.jsonl, line 1"),
         (["-r", "HTTP@1", "-r", "PK"], "'HTTP'"),
         (["-r", "SE@1", "-r", "SE@1"], "each retriever once"),
         (["-r", "SE@", "-r", "PK"], "^"),
@@ -242,6 +254,7 @@ def test_eor_says_what_cannot_be_before_it_loads_the_model(world, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "unanswered.jsonl").write_text('{"question": "q0"}\n')
     (tmp_path / "questions.jsonl").write_text("")
+    (tmp_path / "broken.jsonl").write_text("no JSON\n")
     fitted = Voter().fit([Answers("q", ["A", "B"], ["x", "y"])] * 2, [[1, 0]] * 2).to_dict()
     (tmp_path / "other.json").write_text(json.dumps(fitted))
     changed = Voter().to_dict() | {"similarity_settings": [{"match": "contains"}, {"n": 2}]}

@@ -281,6 +281,7 @@ def layers():
         (lambda: CrossEncoderNli("none", label="neutral"), lambda: CrossEncoderNli("none")),
         (lambda: ReaderNli(CountingReader(), NliTexts(yes="True")), lambda: ReaderNli(CountingReader())),
         (lambda: ReaderNli(named("a")), lambda: ReaderNli(named("b"))),
+        (lambda: ReaderNli(named("a", "0a1b")), lambda: ReaderNli(named("a", "2c3d"))),
     ],
 )
 def test_a_similarity_of_other_settings_is_no_stand_in(tmp_path, saved, other):
@@ -295,9 +296,12 @@ def test_a_similarity_of_other_settings_is_no_stand_in(tmp_path, saved, other):
     assert [s.name for s in loaded.resolved()] == [name, "f1"]
 
 
-def named(name):
+def named(name, revision=None):
     reader = CountingReader()
     reader.name = name
+    if revision is not None:
+        about = reader.describe() | {"revision": revision}
+        reader.describe = lambda: about
     return reader
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from scripted import ScriptedReader
 from sure_readers import TokenReader, script
@@ -56,6 +57,39 @@ def test_costs_are_unknown_where_only_the_reader_can_count():
     assert first.costs["summaries"].given is None
     assert first.total().given is None
     assert first.total().calls == 11
+
+
+def test_white_space_around_a_question_does_not_make_it_another(tmp_path):
+    questions = [Example(" Question 0?\n", examples(1)[0].passages, id="q0")]
+    first = answers(ScriptedReader(**script()), questions, output=tmp_path / "a.jsonl")
+    again = answers(ScriptedReader(), questions, output=tmp_path / "a.jsonl", resume=True)
+    assert without_costs(again) == without_costs(first)
+
+
+def test_an_empty_question_is_told_of_after_the_others_of_its_group_are_kept(tmp_path):
+    questions = [*examples(1), Example(" ", [Passage("A fact.")], id="empty"), *examples(3)[1:]]
+    with pytest.raises(InputError, match=r"example empty: .*question"):
+        answers(ScriptedReader(**script()), questions, output=tmp_path / "a.jsonl", group=4)
+    assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 3
+
+
+def test_encoders_without_a_name_of_their_own_are_not_resumed(tmp_path):
+    def made(sign):
+        def encode(texts):
+            return np.array([[sign * len(text), 1.0] for text in texts], dtype=np.float32)
+
+        return encode
+
+    options = {"method": "top1_question", "output": tmp_path / "a.jsonl"}
+    first, second = made(1), made(-1)
+    first.__qualname__, second.__qualname__ = "first", "second"
+    done = answers(ScriptedReader(**script()), examples(1), encoder=first, **options)
+    for other, message in ((made(1), r"encoder: .*made.<locals>.encode may be another"), (second, "other settings")):
+        with pytest.raises(InputError, match=message):
+            answers(ScriptedReader(**script()), examples(2), encoder=other, resume=True, **options)
+    assert without_costs(answers(ScriptedReader(**script()), examples(2), encoder=first, resume=True, **options))[
+        :1
+    ] == without_costs(done)
 
 
 def test_other_methods_by_name():

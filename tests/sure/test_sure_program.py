@@ -41,6 +41,30 @@ def test_candidates_summaries_and_vote():
     assert [cost.calls for cost in result.costs.values()] == [1, 2, 4, 4]
 
 
+def test_candidates_asked_for_by_settings():
+    reader = ScriptedReader(**script(candidates="(a) the Nile, (b) the Seine, (c) the Po"))
+    for options, k in (({}, 3), ({"k": 2}, 2), ({"k": 1}, 1)):
+        result = sure.answer(reader, QUESTION, PASSAGES, settings=sure.Settings(k=3), **options)
+        assert result.candidates == ["the Nile", "the Seine", "the Po"][:k]
+    assert len(sure.answer(reader, QUESTION, PASSAGES).candidates) == 2
+
+
+def test_no_passages_are_noted():
+    assert (
+        "there are no passages; the answer is from memory"
+        in sure.answer(ScriptedReader(**script()), QUESTION, []).notes
+    )
+    asked = sure.ask(ScriptedReader(**script()), QUESTION, [], method="no_retrieval")
+    assert asked.notes == []
+
+
+def test_a_text_without_fields_is_taken_as_it_is():
+    template = sure.SureTemplate(ranking='Reply as {"best": 1}.\n', first="{1}")
+    assert template.ranking == 'Reply as {"best": 1}.\n'
+    with pytest.raises(InputError, match="not a format string"):
+        sure.SureTemplate(validity_question="{question} {")
+
+
 def test_the_fields_and_order_of_the_papers_prompts():
     reader = ScriptedReader(**script())
     sure.answer(reader, QUESTION, PASSAGES)

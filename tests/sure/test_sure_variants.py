@@ -150,6 +150,28 @@ def test_a_written_choice(reply, answer):
     assert chosen(reply, ["the Nile", "the Seine"]) == answer
 
 
+@pytest.mark.parametrize(
+    ("reply", "candidates", "answer"),
+    [
+        ("I do not know.", ["no", "yes"], "I do not know"),
+        ("It was in 2011", ["1", "2"], "It was in 2011"),
+        ("No, never.", ["no", "yes"], "no"),
+        ("It is C++.", ["C", "C++"], "C++"),
+    ],
+)
+def test_a_candidate_is_named_as_a_word(reply, candidates, answer):
+    assert chosen(reply, candidates) == answer
+
+
+@pytest.mark.parametrize("method", ["generic_summary", "top1_generic"])
+def test_an_empty_generic_summary_is_noted(method):
+    write = script(other=lambda s, p, i: " [DONE]" if s == "generic" else "an answer")["write"]
+    result, _ = asked(method, ScriptedReader(write=write))
+    assert "the summary is empty" in result.notes
+    if method == "top1_generic":
+        assert result.details["order"][0] == 1 and "the question took its place" in result.notes[-1]
+
+
 def test_generic_summary_is_read_in_place_of_the_passages():
     reader = ScriptedReader(
         **script(other=lambda stage, p, i: "a summary [DONE]" if stage == "generic" else "an answer")

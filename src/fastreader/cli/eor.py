@@ -135,9 +135,10 @@ def eor(
         if output is not None and resume and output.is_file():
             _check_sources(output, files, settings["sources"])
         log = open_log(output) if output is not None and output.exists() else None
+        sources = _sources(files, depth)
         reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
         voter = voting.voter(reader)
-        retrievers = Retrievers(specs, _sources(files, depth), reader=reader, texts=words)
+        retrievers = Retrievers(specs, sources, reader=reader, texts=words)
         if output is not None and log is None:
             log = open_log(output)
         digests: dict[str, str] = {}

@@ -33,6 +33,7 @@ def show(rows: Sequence[tuple[Answers, Vote]], format: Format) -> None:
 
 def _table(rows: Sequence[tuple[Answers, Vote]]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     from fastreader.report.tables import UNLIMITED
 
@@ -40,6 +41,7 @@ def _table(rows: Sequence[tuple[Answers, Vote]]) -> None:
     for answers, vote in rows:
         support = "" if vote.winner is None else f"{vote.support[vote.winner]:.2f}"
         said = f"none: {vote.abstained}" if vote.answer is None else vote.answer
-        table.add_row(answers.id or "", answers.question, said, vote.retriever or "", support)
+        cells = (answers.id or "", answers.question, said, vote.retriever or "", support)
+        table.add_row(*(Text(cell) for cell in cells))  # brackets are the texts' own
     console = Console()
     (console if console.is_terminal else Console(width=UNLIMITED)).print(table)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fastreader.checks import check_seed
 from fastreader.data.types import Example
 from fastreader.errors import InputError
 
@@ -132,6 +133,9 @@ def check_voting(
         raise InputError("--save: needs --fit, which makes the voter to save")
     if fit and measure not in measures.MEASURES:
         raise InputError(f"--measure: expected one of {', '.join(measures.MEASURES)}, got {measure!r}")
+    if measure != "em" and not fit:
+        raise InputError("--measure: needs --fit, which maximises it")
+    check_seed("--seed", seed)
     if save is not None:
         _check_save(save)
     saved = None

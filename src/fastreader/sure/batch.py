@@ -57,7 +57,8 @@ def answer_many(
         An iterator of results in the order of the examples; nothing runs before it is asked.
 
     Raises:
-        InputError: as `answer`; `output` holds results and `resume` is off, or was made with other settings.
+        InputError: as `answer`; `output` holds results and `resume` is off, or was made with other settings; or
+            `resume` with an encoder that is a function without a name of its own (a lambda, say).
     """
     from fastreader.sure.variants import find_method
 
@@ -67,6 +68,8 @@ def answer_many(
     serving = Readers(reader, readers)
     facts = {"method": method, "options": chosen.to_dict(), "readers": serving.guarding()}
     stack = ExitStack()
+    if output is not None and resume:
+        chosen.check_named()
     store = None if output is None else stack.enter_context(Store(Path(output), facts, resume))
     return _results(stack, store, examples, method, chosen, serving, group, progress, on_error)
 
@@ -88,6 +91,7 @@ def _results(
         while chunk := list(itertools.islice(numbered, group)):
             ready: dict[int, Result] = {}
             todo = []
+            failed: list[tuple[int, Example, FastreaderError]] = []
             for index, example in chunk:
                 known = None if store is None else store.result(_key(example), example)
                 if known is not None:
@@ -96,10 +100,9 @@ def _results(
                 try:
                     todo.append((index, replace(example, question=make_question(example.question))))
                 except InputError as error:
-                    _report(on_error, index, example, error)
+                    failed.append((index, example, error))
             journal = None if store is None else store.journal([_key(example) for _, example in todo])
             outcomes = run_group([Job(example, method, settings, readers) for _, example in todo], journal)
-            failed: list[tuple[int, Example, FastreaderError]] = []
             for (index, example), outcome in zip(todo, outcomes, strict=True):
                 if outcome.value is None:
                     assert outcome.error is not None
@@ -108,7 +111,7 @@ def _results(
                 ready[index] = outcome.value
                 if store is not None:
                     store.keep(_key(example), example, outcome.value)
-            for failure in failed:  # after what was answered beside them is kept
+            for failure in sorted(failed, key=lambda each: each[0]):  # after what was answered beside them is kept
                 _report(on_error, *failure)
             for index, _ in chunk:
                 advance(1)

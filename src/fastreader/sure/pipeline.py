@@ -25,7 +25,7 @@ def answer(
     reader: ReaderProtocol,
     question: str,
     passages: Iterable[Passage | str],
-    k: int = 2,
+    k: int | None = None,
     *,
     readers: Mapping[str, ReaderProtocol] | None = None,
     settings: Settings | None = None,
@@ -42,7 +42,7 @@ def answer(
         reader: writes and scores.
         question: its text.
         passages: in the retriever's order.
-        k: candidates asked for.
+        k: candidates asked for; None: as `settings` say, 2 by default.
         readers: other readers for single stages, by "candidates", "summaries", "validity" or "ranking".
         settings: all settings at once; `k` and `options` replace single ones.
         **options: settings by name, see `Settings`.
@@ -54,7 +54,8 @@ def answer(
         InputError: an empty question, a passage that is none, an unknown setting or a value that cannot be.
         ContextOverflowError: a prompt is longer than the reader's context, with on_overflow="error".
     """
-    result = ask(reader, question, passages, method="sure", readers=readers, settings=settings, k=k, **options)
+    options |= {} if k is None else {"k": k}
+    result = ask(reader, question, passages, method="sure", readers=readers, settings=settings, **options)
     assert isinstance(result, SureResult)
     return result
 
@@ -139,5 +140,7 @@ def run_group(jobs: Sequence[Job], journal: Journal | None = None) -> list[Outco
 def _checked(job: Job, method: Method, task: Task) -> Program[Result]:
     """The method's program, which raises at its first step where the example lacks what it needs."""
     method.check(job.settings, job.example)
+    if not task.passages and method.name.partition("@")[0] != "no_retrieval":
+        task.notes.append("there are no passages; the answer is from memory")
     result = yield from method.program(task)
     return result

@@ -153,22 +153,34 @@ def _pieces(text: str) -> tuple[str, list[str]]:
 
 
 def _lettered(text: str) -> list[str]:
-    """What follows "(a)", "(b)", ...: letters in ascending order, up to one that was there already.
+    """What follows "(a)", "(b)", ...: letters in order, in the case of the first, up to one that was there already.
 
-    A text may begin after its "(a)".
+    A text may begin after its "(a)". A letter is passed over only where the one that is due never comes, so that
+    "Vitamin (c), (b) iron" holds no third candidate.
     """
+    found = list(_LETTER.finditer(text))
+    indices = [ord(mark.group(1).lower()) - ord("a") for mark in found]
+    lower = [mark.group(1).islower() for mark in found]
     markers: list[tuple[int, int]] = []  # where a piece's marker starts, and where the piece does
     last, whole = -1, len(text)
-    for found in _LETTER.finditer(text):
-        index = ord(found.group(1).lower()) - ord("a")
-        if not markers and index == 1 and _clean(text[: found.start()]):
-            markers.append((0, 0))
-        elif not markers and index:
+    first = -1  # the marker whose case all have
+    for i, (mark, index) in enumerate(zip(found, indices, strict=True)):
+        if not markers:
+            if index == 1 and _clean(text[: mark.start()]):
+                markers.append((0, 0))
+                last = 0
+            elif index:
+                continue
+            first = i
+        elif lower[i] != lower[first]:
             continue
         if index <= last:
-            whole = found.start()
+            whole = mark.start()
             break
-        markers.append(found.span())
+        due = (j for j in range(i + 1, len(found)) if lower[j] == lower[first] and indices[j] == last + 1)
+        if index > last + 1 and next(due, None) is not None:
+            continue
+        markers.append(mark.span())
         last = index
     pieces = _between(text, markers, whole)
     if markers and markers[0] == (0, 0):

@@ -110,11 +110,25 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON values; an encoder that is a function appears by its name."""
         values = dataclasses.asdict(dataclasses.replace(self, encoder=""))
-        encoder = self.encoder
-        if not isinstance(encoder, str):
-            module, name = getattr(encoder, "__module__", ""), getattr(encoder, "__qualname__", type(encoder).__name__)
-            encoder = f"{module}.{name}"
+        encoder = self.encoder if isinstance(self.encoder, str) else _named(self.encoder)
         return {**values, "use": list(self.use), "shots": [list(s) for s in self.shots], "encoder": encoder}
+
+    def check_named(self) -> None:
+        """Refuse an encoder that another run could not be told to have used: one without a name of its own.
+
+        Raises:
+            InputError: it is a lambda, or was defined inside a function, and its __qualname__ is as Python made it.
+        """
+        if not isinstance(self.encoder, str) and ("<locals>" in (name := _named(self.encoder)) or "<lambda>" in name):
+            raise InputError(
+                f"encoder: {name} may be another function of that name than the one results were made with; give the "
+                "encoder's name, or set the function's __qualname__ to one of its own"
+            )
+
+
+def _named(encoder: Any) -> str:
+    module, name = getattr(encoder, "__module__", ""), getattr(encoder, "__qualname__", type(encoder).__name__)
+    return f"{module}.{name}"
 
 
 def make_settings(settings: Settings | None, options: dict[str, Any]) -> Settings:

@@ -97,7 +97,7 @@ class Steps:
 
 def _digest(example: Example) -> str:
     """Of all texts a result is made from."""
-    return _hash([example.question, [[p.title, p.text, p.score] for p in example.passages], example.answers])
+    return _hash([example.question.strip(), [[p.title, p.text, p.score] for p in example.passages], example.answers])
 
 
 def _request_digest(request: Request | Keep) -> str:

@@ -16,7 +16,8 @@ from fastreader.sure.texts import Texts
 
 @dataclass(frozen=True)
 class SureTemplate(Texts):
-    """The texts of the four stages. Every one can be replaced; a brace that is just a brace is doubled.
+    """The texts of the four stages. Every one can be replaced; in those with fields a brace that is
+    just a brace is doubled.
 
     Prompts, with "|" between pieces:
 

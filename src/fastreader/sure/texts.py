@@ -78,9 +78,14 @@ class Texts:
 
 
 def check_fields(name: str, text: Any, required: set[str], optional: set[str]) -> None:
-    """Raise InputError unless `text` is a format string with the fields it must have and no others."""
+    """Raise InputError unless `text` is a format string with the fields it must have and no others.
+
+    Where it has none, it is no format string: it stands in the prompt as it is, braces and all.
+    """
     if not isinstance(text, str):
         raise InputError(f"{name}: expected text, got {type(text).__name__}")
+    if not required | optional:
+        return
     try:
         parts = list(string.Formatter().parse(text))
     except ValueError as error:

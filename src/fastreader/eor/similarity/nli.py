@@ -141,7 +141,9 @@ class ReaderNli(Similarity):
 
     def settings(self) -> dict[str, Any]:
         """As `Similarity.settings`: which reader, and the texts of its prompt."""
-        return {"reader": self.reader.describe()["name"], "texts": asdict(self.texts)}
+        about = self.reader.describe()
+        weights = {"revision": about["revision"]} if "revision" in about else {}
+        return {"reader": about["name"], **weights, "texts": asdict(self.texts)}
 
     def tables(self, questions: Sequence[str], texts: Sequence[Sequence[str]]) -> list[FloatArray]:
         """As `Similarity.tables`; both directions in one pass."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from fastreader.answers import exact_match, f1
@@ -83,7 +84,7 @@ def chosen(reply: str, candidates: list[str]) -> str:
     marked = [(place, c) for i, c in enumerate(candidates) if (place := reply.lower().find(letter(i))) >= 0]
     if marked:
         return min(marked)[1]
-    named = [c for c in candidates if c.casefold() in reply.casefold()]
+    named = [c for c in candidates if re.search(rf"(?<!\w){re.escape(c)}(?!\w)", reply, re.IGNORECASE)]
     if named:
         return max(named, key=len)
     said = parse_candidates(reply, 1).candidates
@@ -119,7 +120,10 @@ def generic_summary(task: Task) -> Program[str]:
     )
     replies = yield from write(SUMMARIES, prompts, max_new_tokens=limit, stop=(DONE,))
     note_cut(task, SUMMARIES, replies[0])
-    return without_done(replies[0][0].text)
+    summary = without_done(replies[0][0].text)
+    if not summary:
+        task.notes.append("the summary is empty")
+    return summary
 
 
 def oracle(task: Task) -> Program[Result]:

@@ -20,6 +20,7 @@ from fastreader.sure.variants.method import finished
 from fastreader.sure.variants.reasoning import ranked_passages
 from fastreader.sure.variants.weights import encoder_similarity
 
+NO_SUMMARY = "there is no summary to compare passages with; the question took its place"
 Chooser = Callable[[Task], Program[list[int]]]
 
 
@@ -47,16 +48,18 @@ def by_question(task: Task) -> Program[list[int]]:
 
 
 def by_generic_summary(task: Task) -> Program[list[int]]:
-    """By similarity to a summary that no candidate conditions."""
+    """By similarity to a summary that no candidate conditions; where it is empty, to the question, with a note."""
     summary = yield from generic_summary(task)
-    return rerank_passages(summary, task.passages, task.settings)
+    if not summary:
+        task.notes.append(NO_SUMMARY)
+    return rerank_passages(summary or task.question, task.passages, task.settings)
 
 
 def by_sure(task: Task) -> Program[list[int]]:
     """By similarity to the summary of SuRe's answer; where there is none, to the question, with a note."""
     result = yield from sure(task)
     if not result.rationale:
-        task.notes.append("there is no summary to compare passages with; the question took its place")
+        task.notes.append(NO_SUMMARY)
     return rerank_passages(result.rationale or task.question, task.passages, task.settings)
 
 
