@@ -84,6 +84,7 @@ def test_trec_written_is_the_order_read(beir, tmp_path):
         ({"queries": [*QUERIES, QUERIES[0]]}, "queries.jsonl, line .: expected each _id once, got 'q1' again"),
         ({"qrels": "q1 d1\n"}, "qrels.tsv, line 1: expected qid docid relevance"),
         ({"qrels": "q1 0 d1 high\n"}, "qrels.tsv, line 1: .* got 'q1 0 d1 high'"),
+        ({"qrels": "q1 0 d1 inf\n"}, "qrels.tsv, line 1: .* got 'q1 0 d1 inf'"),
         ({"qrels": "q1 0 d1 0.5\n"}, "qrels.tsv, line 1: .* got 'q1 0 d1 0.5'"),
         ({"qrels": "q1 0 d1 1\nq1 0 d1 2\n"}, "line 2: document 'd1' has another grade for 'q1' already"),
     ],

@@ -124,7 +124,7 @@ def load_qrels(path: PathLike) -> dict[str, dict[str, int]]:
         For each query its judged documents and their grades; a grade above 0 is relevant.
 
     Raises:
-        InputError: naming the line: other columns, a grade that is no whole number, or a document judged twice.
+        InputError: naming the line: other columns, a grade that is no whole number, or a second grade of a document.
     """
     found: dict[str, dict[str, int]] = {}
     for number, columns in _columns(path):
@@ -135,7 +135,7 @@ def load_qrels(path: PathLike) -> dict[str, dict[str, int]]:
             grade = int(float(relevance))
             if grade != float(relevance):
                 raise ValueError(relevance)
-        except ValueError:
+        except (ValueError, OverflowError):
             raise InputError(
                 f"{path}, line {number}: expected qid docid relevance or qid 0 docid relevance, "
                 f"got {' '.join(columns)!r}"

@@ -54,7 +54,7 @@ def differences(function: str, a: Any, b: Any) -> FloatArray:
     """
     first, second = pair(function, a, b)
     largest = float(max(np.abs(first).max(), np.abs(second).max()))
-    unit = math.ldexp(1.0, math.frexp(largest)[1] - 40)
+    unit = max(math.ldexp(1.0, math.frexp(largest)[1] - 40), math.ulp(0.0))
     return np.rint((first - second) / unit) * unit
 
 
