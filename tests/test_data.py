@@ -307,10 +307,7 @@ def test_trec(tmp_path):
     one = Example("q", [Passage("a", id="d1", score=2.5), Passage("b", id="d2", score=1e-9)], id="q1")
     two = Example("q", [Passage("a", id="d1", score=1.0), Passage("b", id="d2", score=3.0)], id="q2")
     three = Example("q", [Passage("a", id="d1", score=1.0), Passage("b", id="d2")], id="q3")
-    near = [
-        Passage("a", id="d1", score=0.9999999999),
-        Passage("b", id="d2", score=0.9999999998),
-    ]  # one number in float32
+    near = [Passage("a", id="d1", score=1 - 1e-10), Passage("b", id="d2", score=1 - 2e-10)]  # equal in float32
     save_examples([one, two, three, Example("q", near, id="q4")], path, "trec", tag="mine")
     assert path.read_text().splitlines() == [
         "q1 Q0 d1 1 2.5 mine",

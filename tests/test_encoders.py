@@ -63,6 +63,11 @@ def test_unit_rows_equal_the_mean_of_hidden_states(tiny_folder):
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
 
 
+def test_encoders_are_told_apart_by_their_name(tiny_folder):
+    folder, _ = tiny_folder
+    assert load_encoder(folder, device="cpu").__qualname__ == f"load_encoder({str(folder)!r})"
+
+
 def test_no_texts_give_no_rows_of_the_right_width(tiny_folder):
     assert load_encoder(tiny_folder[0], device="cpu")([]).shape == (0, 32)
 

@@ -30,12 +30,12 @@ def content(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def named(model: str | os.PathLike[str]) -> str:
+def reader_name(model: str | os.PathLike[str]) -> str:
     """What a reader is called: a path in one way, however it was written ("m" for "./m/"), any other name as it is."""
     return os.path.normpath(model) if Path(model).expanduser().exists() else os.fspath(model)
 
 
-def model_files(path: str | os.PathLike[str]) -> str:
+def model_digest(path: str | os.PathLike[str]) -> str:
     """A digest of a local model, before it is loaded: what a run may not change in one that it names by its path.
 
     Small files count whole. Of weights the length and blocks at even distances count, the first and the last among

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fastreader import generation, likelihood, packing
-from fastreader.identity import named
+from fastreader.identity import reader_name
 from fastreader.likelihood import SequenceScores
 from fastreader.models import load as loading
 from fastreader.models import memory
@@ -79,12 +79,12 @@ class Reader(PromptWriter):
         if not isinstance(model, (str, os.PathLike)):
             own, tokenizer = loading.pair(model)
             given = getattr(own, "name_or_path", "")
-            name, of = named(given) if given else type(own).__name__, revision(own, tokenizer)
+            name, of = reader_name(given) if given else type(own).__name__, revision(own, tokenizer)
             own, arithmetic = loading.borrow(own, device, dtype, precision)
             return cls(own, tokenizer, name, arithmetic, of)
         loaded, tokenizer, arithmetic = loading.load(model, device, dtype, precision)
         of = "" if loading.is_packaged(model) else revision(loaded, tokenizer)
-        reader = cls(loaded, tokenizer, named(model), arithmetic, of)
+        reader = cls(loaded, tokenizer, reader_name(model), arithmetic, of)
         reader._model.forget_plain()  # nobody else has it, so that weights are not held twice
         return reader
 

@@ -8,7 +8,7 @@ from support import CHAT_TEMPLATE, byte_tokenizer, tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fastreader import Reader
-from fastreader.identity import model_files
+from fastreader.identity import model_digest
 
 
 @pytest.fixture
@@ -67,20 +67,20 @@ def test_a_packaged_model_has_none_and_a_folder_of_its_name_has_one(packaged_rea
 
 
 def test_files_of_a_model_tell_before_it_is_loaded(folder):
-    before = model_files(folder)
+    before = model_digest(folder)
     shutil.copytree(folder, folder.with_name("n"))
     (folder / "README.md").write_text("Trained by somebody.")
     (folder / "training_args.bin").write_bytes(b"1")
     (folder / "checkpoint-1").mkdir()
-    assert model_files(folder) == model_files(folder.with_name("n")) == before
+    assert model_digest(folder) == model_digest(folder.with_name("n")) == before
     model = tiny_llama().bfloat16()
     with torch.no_grad():
         trained(model, None)
     model.save_pretrained(folder)
-    assert model_files(folder) != before
+    assert model_digest(folder) != before
     config = folder.with_name("n") / "config.json"
     config.write_text(config.read_text().replace('"max_position_embeddings": 2048', '"max_position_embeddings": 1024'))
-    assert model_files(folder.with_name("n")) != before
+    assert model_digest(folder.with_name("n")) != before
 
 
 @pytest.mark.parametrize("place", [0, 1 << 20, -1])
@@ -88,10 +88,10 @@ def test_of_a_large_file_blocks_count(tmp_path, place):
     file = tmp_path / "m.gguf"
     values = bytearray(3 << 20)
     file.write_bytes(values)
-    before = model_files(file)
+    before = model_digest(file)
     shutil.copy(file, tmp_path / "n.gguf")
-    assert model_files(tmp_path / "n.gguf") == before
+    assert model_digest(tmp_path / "n.gguf") == before
     for i in range(0, 1 << 14, 997):  # a matrix that training moved
         values[place - i if place < 0 else place + i] = 1
     file.write_bytes(values)
-    assert model_files(file) != before
+    assert model_digest(file) != before

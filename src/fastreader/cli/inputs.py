@@ -14,7 +14,7 @@ from typing import Any
 
 from fastreader.data import Example, Passage, iter_examples
 from fastreader.errors import InputError
-from fastreader.identity import model_files
+from fastreader.identity import model_digest
 from fastreader.jsonl import ResultLog
 
 
@@ -125,7 +125,7 @@ def model_settings(model: str, dtype: str, precision: str) -> dict[str, str]:
     path = Path(model).expanduser()
     local = path.exists()
     named = {"model": str(path.resolve()) if local else model, "dtype": dtype, "precision": precision}
-    return named | ({"revision": model_files(path)} if local else {})
+    return named | ({"revision": model_digest(path)} if local else {})
 
 
 def use_cache(folder: Path | None) -> None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastreader.data import Example
 from fastreader.errors import ContextOverflowError
 from fastreader.jsonl import ResultLog, iter_results
-from fastreader.noise.attention import layout_attention
+from fastreader.noise.attention import AnswerAttention, layout_attention
 from fastreader.noise.layouts import Layout
+from fastreader.noise.prompt import NoiseTemplate
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.config import Study
 from fastreader.study.folder import ATTENTION, RunFolder
 from fastreader.study.methods.noise import Noise, layout_of
 from fastreader.study.registry import make
+
+if TYPE_CHECKING:
+    from fastreader.reader import Reader
 
 
 def lacks_attention(study: Study, run: RunFolder, examples: Sequence[Example], name: str) -> bool:
@@ -47,21 +51,24 @@ def keep_attention(study: Study, run: RunFolder, reader: CachedReader, examples:
             if not laid:
                 continue
             template = wanted.methods[next(iter(laid))].template
-            together = [laid]
-            while together:
-                some = together.pop()
-                try:
-                    found = layout_attention(
-                        tree, example.question, some, template=template, max_tokens=study.max_tokens
-                    )
-                except ContextOverflowError as error:
-                    if len(some) > 1:
-                        together += [{label: one} for label, one in some.items()]
-                    else:
-                        log.append(*wanted.row(example, next(iter(some)), None, str(error)))
-                    continue
-                for label, attention in found.items():
-                    log.append(*wanted.row(example, label, attention.to_dict(), None))
+            for label, found in _looked(tree, example.question, laid, template, study.max_tokens).items():
+                if isinstance(found, ContextOverflowError):
+                    log.append(*wanted.row(example, label, None, str(found)))
+                else:
+                    log.append(*wanted.row(example, label, found.to_dict(), None))
+
+
+def _looked(
+    reader: Reader, question: str, laid: dict[str, tuple[Layout, str]], template: NoiseTemplate, max_tokens: int | None
+) -> dict[str, AnswerAttention | ContextOverflowError]:
+    """Attention of each layout's answer in one pass; where one is too long, of each alone."""
+    try:
+        return {**layout_attention(reader, question, laid, template=template, max_tokens=max_tokens)}
+    except ContextOverflowError as error:
+        if len(laid) == 1:
+            return dict.fromkeys(laid, error)
+    alone = (_looked(reader, question, {label: one}, template, max_tokens) for label, one in laid.items())
+    return {label: found for each in alone for label, found in each.items()}
 
 
 class _Wanted:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fastreader.errors import InputError
-from fastreader.identity import named
+from fastreader.identity import reader_name
 from fastreader.moi.shipped import at_hand
 from fastreader.study.config import Study
 from fastreader.study.methods.reading import template_of
@@ -20,7 +20,7 @@ def calibrations(study: Study) -> Found:
     if not _taken(study, "moi", "order"):
         return {}
     template = template_of(study).digest()
-    return {reader: at_hand(named(reader), template) for reader in study.readers}
+    return {reader: at_hand(reader_name(reader), template) for reader in study.readers}
 
 
 def check_calibrations(folder: Path, study: Study, kept: Found | None, found: Found) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fastreader.errors import InputError
-from fastreader.identity import content, model_files
+from fastreader.identity import content, model_digest
 from fastreader.study.config import Study
 
 FILES = "files.json"
@@ -33,7 +33,7 @@ def named_files(study: Study) -> dict[str, str]:
 def contents(study: Study) -> dict[str, str]:
     """A digest of each of `named_files`."""
     readers = {f"reader {name}" for name in study.readers}
-    return {key: model_files(file) if key in readers else content(file) for key, file in named_files(study).items()}
+    return {key: model_digest(file) if key in readers else content(file) for key, file in named_files(study).items()}
 
 
 def check_contents(

@@ -140,7 +140,7 @@ def run_group(jobs: Sequence[Job], journal: Journal | None = None) -> list[Outco
 def _checked(job: Job, method: Method, task: Task) -> Program[Result]:
     """The method's program, which raises at its first step where the example lacks what it needs."""
     method.check(job.settings, job.example)
-    if not task.passages and method.name.partition("@")[0] != "no_retrieval":
+    if method.reads and not task.passages:
         task.notes.append("there are no passages; the answer is from memory")
     result = yield from method.program(task)
     return result

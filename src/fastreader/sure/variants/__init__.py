@@ -21,7 +21,7 @@ METHODS: dict[str, Method] = {
     for method in (
         Method("sure", "candidates, conditional summaries, validity and ranking", ablations.full, (), _SURE, True),
         Method("base", "the passages as they are", base.base, (), _BASE),
-        Method("no_retrieval", "the question alone", base.no_retrieval, (), ("shots",)),
+        Method("no_retrieval", "the question alone", base.no_retrieval, (), ("shots",), reads=False),
         Method("summaries", "base with all conditional summaries", ablations.with_summaries, (), _SUMMARISED, True),
         Method("ranking", "SuRe without validity", ablations.ranking_only, (), _SURE, True),
         Method("validity", "SuRe without ranking", ablations.validity_only, (), _SURE, True),

@@ -26,6 +26,7 @@ class Method:
         takes: settings it depends on, of those that are about single methods.
         rereads: whether it asks for candidates and then for summaries of the same passages.
         first: it reads this many passages at most; None for all.
+        reads: whether it reads passages at all.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Method:
     takes: tuple[str, ...] = ()
     rereads: bool = False
     first: int | None = None
+    reads: bool = True
 
     def check(self, settings: Settings, example: Example) -> None:
         """Raise InputError where a need is not met."""
