@@ -1,0 +1,28 @@
+import json
+
+import pytest
+from support import byte_tokenizer, tiny_llama
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tiny_llama().save_pretrained(folder)
+    byte_tokenizer(chat=True).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def questions(tmp_path):
+    rows = [
+        {
+            "question": f"Which colour is number {i}?",
+            "answers": ["blue"],
+            "candidates": ["blue", "green"],
+            "ctxs": [{"id": str(p), "title": "", "text": f"Number {i} is {c}."} for p, c in enumerate(("blue", "red"))],
+        }
+        for i in range(12)
+    ]
+    file = tmp_path / "questions.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file

@@ -1,0 +1,165 @@
+"""Files of results: what is written, resumed and refused."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+from commands import COMMAND, ONE, ids, run
+from support import byte_tokenizer, tiny_llama
+
+from fastreader.jsonl import iter_results
+
+
+def test_output_and_resume_with_other_settings(model, questions, tmp_path, monkeypatch):
+    out = tmp_path / "scores.jsonl"
+    run("score", questions, "-m", model, "-o", out, "--limit", 5)
+    assert "resume" in run("score", questions, "-m", model, "-o", out, expect=2).stderr
+    for arguments, named in (
+        (["--seed", 3], "seed"),
+        (["--precision", "exact"], "precision"),
+        (["-c", "yellow"], "'0' has a result already, made from another question"),
+    ):
+        other = run("score", questions, "-m", model, "-o", out, "--resume", *arguments, expect=2)
+        assert named in other.stderr
+    assert len(ids(out)) == 5
+    monkeypatch.chdir(model)  # the same folder by another name
+    run("score", questions, "-m", ".", "-o", out, "--resume")
+    assert ids(out) == [str(i) for i in range(12)]
+
+
+def test_resume_with_a_model_trained_since(questions, tmp_path):
+    folder, out = tmp_path / "m", tmp_path / "scores.jsonl"
+    byte_tokenizer(chat=True).save_pretrained(folder)
+    tiny_llama().save_pretrained(folder)
+    run("score", questions, "-m", folder, "-o", out, "--limit", 2)
+    tiny_llama(seed=1).save_pretrained(folder)
+    assert "other settings: revision" in run("score", questions, "-m", folder, "-o", out, "--resume", expect=2).stderr
+    assert len(ids(out)) == 2
+    tiny_llama().save_pretrained(folder)
+    run("score", questions, "-m", folder, "-o", out, "--resume")
+    assert len(ids(out)) == 12
+
+
+def test_resume_when_the_file_has_changed(model, questions, tmp_path):
+    """Lines mended or appended later are scored; a line that was scored and is another one now is an error."""
+    out = tmp_path / "scores.jsonl"
+    lines = questions.read_text().splitlines()
+    resume = ["score", questions, "-m", model, "-o", out, "--resume"]
+    questions.write_text("\n".join([*lines[:4], '{"question": ', *lines[5:8]]))
+    assert "line 5" in run(*resume, expect=2).stderr
+    assert ids(out) == ["0", "1", "2", "3"]
+    questions.write_text("\n".join(lines))
+    assert "8 scored now, 12 in" in run(*resume).stderr
+    before = out.read_bytes()
+    for old, new in (("Number 3", "Number three"), ("colour is number 3", "color is number 3"), ("blue", "cyan")):
+        questions.write_text("\n".join([*lines[:3], lines[3].replace(old, new), *lines[4:]]))
+        assert "'3' has a result already, made from another question" in run(*resume, expect=2).stderr
+    assert out.read_bytes() == before
+
+
+def test_resume_sees_scores_that_tell_how_much_is_read(model, questions, tmp_path):
+    """Under a share, and only there; marks and right answers do not touch what is scored."""
+    rows = [json.loads(line) for line in questions.read_text().splitlines()[:1]]
+    for score, row in enumerate(rows[0]["ctxs"]):
+        row["score"] = 5 * score
+    before = json.dumps(rows[0])
+    after = before.replace('"score": 5', '"score": 0.5')
+    assert after != before
+    for arguments, refused in ((("--prune", 0.9), True), (("--prune", 1), False)):
+        out = tmp_path / f"{refused}.jsonl"
+        questions.write_text(before)
+        run("score", questions, "-m", model, "-o", out, *arguments)
+        questions.write_text(after.replace('"answers": ["blue"]', '"answers": ["red"]'))
+        done = run("score", questions, "-m", model, "-o", out, *arguments, "--resume", expect=2 if refused else 0)
+        assert ("'0' has a result already, made from another question" in done.stderr) is refused
+
+
+def test_resume_of_one_question(model, tmp_path):
+    out = tmp_path / "scores.jsonl"
+    run("score", "-m", model, *ONE, "-o", out)
+    assert "0 scored now, 1 in" in run("score", "-m", model, *ONE, "-o", out, "--resume").stderr
+    other = ["Who?" if a == "What?" else a for a in ONE]
+    assert "another question" in run("score", "-m", model, *other, "-o", out, "--resume", expect=2).stderr
+    assert len(ids(out)) == 1
+
+
+def test_cost_of_what_is_left(model, questions, tmp_path):
+    out = tmp_path / "scores.jsonl"
+    common = ("score", questions, "-m", model, "-o", out)
+    assert "12 questions" in run(*common, "--cost", "--resume").stdout
+    assert not out.exists()
+    run(*common, "--limit", 5)
+    before = out.read_bytes()
+    assert "7 questions" in run(*common, "--cost", "--resume").stdout
+    assert "12 questions" in run(*common, "--cost").stdout
+    assert "seed" in run(*common, "--cost", "--resume", "--seed", 3, expect=2).stderr
+    assert out.read_bytes() == before
+
+
+def test_output_destroys_nothing(model, questions, tmp_path):
+    """Whatever is no result of ours stays, and a run that cannot begin leaves no file behind."""
+    notes, out = tmp_path / "notes", tmp_path / "scores.jsonl"
+    notes.write_text("notes")
+    questions.write_text(questions.read_text().rstrip("\n"))
+    before = questions.read_text()
+    same = tmp_path / "link.jsonl"
+    same.symlink_to(questions)
+    packed = tmp_path / "scores.jsonl.gz"
+    for arguments, message in (
+        (["-m", model, "-o", notes], "no result cut short"),
+        (["-m", model, "-o", questions], "file of the questions"),
+        (["-m", model, "-o", same], "file of the questions"),
+        (["-m", model, "-o", packed], "plain JSON lines"),
+        (["-m", model, "-o", out, "-f", "json"], "--format"),
+        (["-m", tmp_path / "nothing", "-o", out], "nothing"),
+    ):
+        assert message in run("score", questions, *arguments, "--resume", expect=2).stderr
+    assert notes.read_text() == "notes" and questions.read_text() == before
+    assert not out.exists() and not packed.exists()
+
+
+def test_killed_at_any_moment_and_resumed(model, questions, tmp_path):
+    """SIGKILL while writing, five times; in the end exactly one result for each example."""
+    out = tmp_path / "scores.jsonl"
+    command = [*COMMAND, "score", str(questions), "-m", model, "-o", str(out), "--resume", "--max-tokens", "200"]
+    generator = random.Random(0)
+    killed = 0
+    for _ in range(5):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = out.stat().st_size if out.exists() else 0
+        while process.poll() is None and (not out.exists() or out.stat().st_size <= before):
+            time.sleep(0.002)
+        time.sleep(generator.random() * 0.05)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            killed += 1
+        process.wait()
+        if len(list(iter_results(out))) == 12:
+            break
+    assert killed
+    assert "12 in" in run(*command[len(COMMAND) :]).stderr
+    assert sorted(ids(out), key=int) == [str(i) for i in range(12)]
+
+
+def test_a_full_disk_loses_nothing_computed_before(model, questions, tmp_path):
+    out = tmp_path / "scores.jsonl"
+    run("score", questions, "-m", model, "-o", out, "--limit", 2)
+    two = out.read_bytes()
+    limit = len(two) + 500
+    code = (
+        f"import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+        "from fastreader.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "score", str(questions), "-m", model, "-o", str(out), "--resume"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "2 before it are intact" in done.stderr
+    assert out.read_bytes() == two
