@@ -1,7 +1,7 @@
 """Compile every Triton kernel ahead of time for every target, without a GPU, and say what came out.
 
 `python tests/ops/compile_report.py` prints a draw of the cases as a table, with `--full` all of them, and with
-`--write docs/kernels.md` puts them there.
+`--write docs/compile-report.md` puts them there.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="every combination; takes minutes")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--types", nargs="+", choices=NAMES.values(), default=list(NAMES.values()))
-    parser.add_argument("--write", type=Path, help="replace what follows the last heading of this file")
+    parser.add_argument("--write", type=Path, help="replace the table that ends this file")
     arguments = parser.parse_args()
     cases = full_cases() if arguments.full else default_cases()
     cases = [case for case in cases if NAMES[case.dtype] in arguments.types]
@@ -316,9 +316,8 @@ def main() -> None:
     if arguments.write is None:
         print(table(results))
     else:
-        kept, _, last = arguments.write.read_text().rpartition("\n### ")
-        title = last.partition("\n")[0]
-        arguments.write.write_text(f"{kept}\n### {title}\n\n{table(results)}\n")
+        kept, _, _ = arguments.write.read_text().partition("\n| target |")
+        arguments.write.write_text(f"{kept}\n{table(results)}\n")
 
 
 if __name__ == "__main__":

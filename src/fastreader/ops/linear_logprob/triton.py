@@ -40,7 +40,7 @@ class Config(NamedTuple):
 
 
 # The pinned configurations, for each compute capability: without and with a soft cap, whose tanh needs registers.
-# None spills or exceeds shared memory, with or without the other features: the compile report (docs/kernels.md)
+# None spills or exceeds shared memory, with or without the other features: the compile report (docs/compile-report.md)
 # checks it.
 _SQUARE, _LOW = Config(128, 128, 64, 8, 3), Config(64, 128, 64, 8, 3)
 _HALF = {

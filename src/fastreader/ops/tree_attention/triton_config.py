@@ -22,7 +22,7 @@ class Config(NamedTuple):
 
 # The pinned configurations, for each compute capability and largest head size (96: all sizes between 64 and 128,
 # padded to 128; 192 likewise). None spills or exceeds shared memory, with or without a window, a soft cap and lse:
-# the compile report (docs/kernels.md) checks it.
+# the compile report (docs/compile-report.md) checks it.
 _WIDE, _FLAT = Config(128, 64, 8, 2), Config(128, 32, 8, 2)
 _DEEP = Config(64, 32, 8, 2)
 _HALF = {
