@@ -38,6 +38,16 @@ FAMILIES = {
     "Cohere2, window": {"sliding_window": 7, **ALTERNATING, "logit_scale": 0.25},
     "OPT": {"ffn_dim": 96, "word_embed_proj_dim": 32},
     "SmolLM3": {"no_rope_layers": [1, 0, 1]},
+    "Olmo, clip": {"clip_qkv": 6.0},  # usual values are within, so that few texts see it
+    "Ministral3, scaled queries": {
+        "head_dim": 16,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "llama_4_scaling_beta": 1.0,
+            "original_max_position_embeddings": 12,
+        },
+    },
 }
 TEXT_ONLY = {"Gemma3": "Gemma3TextConfig"}
 LONGROPE = {

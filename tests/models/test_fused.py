@@ -28,6 +28,8 @@ ADOPTED = {
     "SmolLM3": (3, 3, 3, 7),
     "Cohere2, window": (0, 1, 3, 0),  # its rotary embedding turns neighbours, and it has layer norms
     "GPTNeoX": (0, 0, 0, 0),
+    "Olmo, clip": (0, 0, 3, 0),  # its clip is seen on large values alone
+    "Ministral3, scaled queries": (0, 0, 3, 7),  # seen at far positions alone
 }
 
 

@@ -41,19 +41,16 @@ class LayerCall:
     output: Tensor
 
 
-def record_attention(model: Any, windows: Windows, precision: str) -> dict[str, AttentionCall]:
-    """Run a few tokens through the widened model and note each attention layer's call, by the layer's name."""
-    from transformers import AttentionInterface
+def record_attention(model: Any, windows: Windows, precision: str, start: int) -> dict[str, AttentionCall]:
+    """Run a few tokens through the widened model and note each attention layer's call, by the layer's name.
 
+    Args:
+        model: the model.
+        windows: each layer's attention window, tokens or None.
+        precision: of the products.
+        start: position of the first token.
+    """
     base = model.base_model
-    seen: dict[int, tuple[tuple[Tensor, ...], dict[str, Any]]] = {}
-
-    def record(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **named: Any) -> Any:
-        constants = {key: x for key, x in named.items() if key in ("scaling", "sliding_window", "softcap", "dropout")}
-        seen[id(module)] = ((q, k, v), constants)
-        return attention_forward(module, q, k, v, mask, **named)
-
-    AttentionInterface.register(_RECORD, record)
     calls: dict[str, AttentionCall] = {}
 
     def note(name: str) -> Hook:
@@ -69,13 +66,26 @@ def record_attention(model: Any, windows: Windows, precision: str) -> dict[str, 
         for name, module in base.named_modules()
         if hasattr(module, "layer_idx") and hasattr(module, "o_proj")
     }
-    with _attention_named(model, _RECORD), _hooked(watched, note):
-        _run(model, windows, precision)
+    with _recording(model) as seen, _hooked(watched, note):
+        _run(model, windows, precision, start)
     return calls
 
 
-def record_layers(model: Any, windows: Windows, precision: str) -> tuple[dict[str, LayerCall], Tensor]:
-    """Run a few tokens and note each decoder layer's call: (calls by name, final hidden states [T, E])."""
+def scaled_attention(model: Any, module: nn.Module, call: AttentionCall, factor: float) -> AttentionCall:
+    """The same attention layer's call on its input times `factor`."""
+    arguments = {**call.arguments, "hidden_states": call.arguments["hidden_states"] * factor}
+    with _recording(model) as seen:
+        output = module(**arguments)[0]
+    (q, k, v), constants = seen[id(module)]
+    return AttentionCall(arguments, output, q, k, v, constants)
+
+
+def record_layers(model: Any, windows: Windows, precision: str, start: int) -> tuple[dict[str, LayerCall], Tensor]:
+    """Run a few tokens from position `start` and note each decoder layer's call.
+
+    Returns:
+        (calls by the layer's name, final hidden states [T, E])
+    """
     calls: dict[str, LayerCall] = {}
 
     def note(name: str) -> Hook:
@@ -91,11 +101,11 @@ def record_layers(model: Any, windows: Windows, precision: str) -> tuple[dict[st
         if hasattr(module, "self_attn") and hasattr(module, "mlp")
     }
     with _hooked(watched, note):
-        states = _run(model, windows, precision)
+        states = _run(model, windows, precision, start)
     return calls, states
 
 
-def _run(model: Any, windows: Windows, precision: str) -> Tensor:
+def _run(model: Any, windows: Windows, precision: str, start: int) -> Tensor:
     base = model.base_model
     device = next(base.parameters()).device
     vocabulary = model.config.get_text_config().vocab_size
@@ -104,7 +114,7 @@ def _run(model: Any, windows: Windows, precision: str) -> Tensor:
     with torch.inference_mode():
         states: Tensor = base(
             input_ids=torch.from_numpy(tree.token_ids).to(device)[None],
-            position_ids=torch.from_numpy(tree.positions).to(device, torch.int64)[None],
+            position_ids=torch.from_numpy(start + tree.positions).to(device, torch.int64)[None],
             use_cache=False,
             **{KEYWORD: state},
         ).last_hidden_state
@@ -122,9 +132,20 @@ def _hooked(modules: dict[str, nn.Module], note: Callable[[str], Hook]) -> Itera
 
 
 @contextmanager
-def _attention_named(model: Any, name: str) -> Iterator[None]:
-    model.config._attn_implementation = name
+def _recording(model: Any) -> Iterator[dict[int, tuple[tuple[Tensor, ...], dict[str, Any]]]]:
+    """What attention layers hand to the interface meanwhile: (queries, keys, values) and constants, by module's id."""
+    from transformers import AttentionInterface
+
+    seen: dict[int, tuple[tuple[Tensor, ...], dict[str, Any]]] = {}
+
+    def record(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **named: Any) -> Any:
+        constants = {key: x for key, x in named.items() if key in ("scaling", "sliding_window", "softcap", "dropout")}
+        seen[id(module)] = ((q, k, v), constants)
+        return attention_forward(module, q, k, v, mask, **named)
+
+    AttentionInterface.register(_RECORD, record)
+    model.config._attn_implementation = _RECORD
     try:
-        yield
+        yield seen
     finally:
         model.config._attn_implementation = ATTENTION_NAME
