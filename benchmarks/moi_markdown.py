@@ -14,6 +14,7 @@ def markdown(report: Row, measures: tuple[str, ...]) -> str:
         _contrasts(report),
         _strata(report),
         _polarity(report),
+        _claims(report),
         _biases(report),
         _errors(report),
     ]
@@ -75,6 +76,16 @@ def _polarity(report: Row) -> list[str]:
     for c in report["polarity"]:
         cells = [c["name"], c["measure"], cell(c["difference"], 3), f"{c['p']:.3g}", _number(c["mde"], ".3f")]
         lines.append("| " + " | ".join([*cells, str(c["n"])]) + " |")
+    return lines
+
+
+def _claims(report: Row) -> list[str]:
+    if not report["claims"]:
+        return []
+    lines = ["", f"## P(best) of {report['primary'][0]}, where the gold passage is among those read", ""]
+    lines += ["| P(best) of its best passage | questions | mean P(best) | that passage is gold |", "|-|-|-|-|"]
+    for c in report["claims"]:
+        lines.append(f"| {c['from']:.1f} to {c['to']:.1f} | {c['n']} | {c['claimed']:.3f} | {c['gold']:.3f} |")
     return lines
 
 

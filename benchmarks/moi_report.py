@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from fastreader.moi.outcomes import MEASURES
 from fastreader.statistics import bootstrap, holm, minimum_detectable_effect, paired_bootstrap
 
 Row = dict[str, Any]
+CLAIMED = (0.0, 0.5, 0.7, 0.9, 1.01)  # bins of P(best)
 STRATA: dict[str, Callable[[Row], bool]] = {
     "gold at rank 1": lambda r: r["gold_rank"] == 1,
     "gold at rank 2 to N": lambda r: r["gold_rank"] != 1 and _is_gold(r),
@@ -49,6 +51,7 @@ def write_report(folder: Path, primary: tuple[str, str, str]) -> None:
         "contrasts": compared,
         "strata": {name: stratum(rows, values, clusters, inside, primary[0]) for name, inside in STRATA.items()},
         "polarity": polarity(values, clusters),
+        "claims": claims(rows, primary[0]),
         "biases": [_bias(path) for path in sorted(folder.glob("bias-fold*.json"))],
         "errors": errors(rows),
     }
@@ -170,6 +173,30 @@ def polarity(values: dict[str, dict[str, dict[str, float]]], clusters: dict[str,
         if name + REVERSED in values
         for measure in own
         if set(own[measure]) & set(values[name + REVERSED][measure])
+    ]
+
+
+def claims(rows: list[Row], method: str) -> list[Row]:
+    """P(best) of the passage that a method finds best, and how often that is gold, where one of the N is."""
+    found = [
+        (np.array(m["details"]["p_best"]), r["gold"])
+        for r in rows
+        if _is_gold(r) and "order" in (m := r["methods"].get(method, {}))
+    ]
+    claimed = np.array([p.max() for p, _ in found])
+    right = np.array([p.argmax() == gold for p, gold in found])
+    bins = [(0.0, 1.01), *itertools.pairwise(CLAIMED)]
+    inside = [(low, high, (low <= claimed) & (claimed < high)) for low, high in bins]
+    return [
+        {
+            "from": low,
+            "to": min(high, 1.0),
+            "n": int(own.sum()),
+            "claimed": float(claimed[own].mean()),
+            "gold": float(right[own].mean()),
+        }
+        for low, high, own in inside
+        if own.any()
     ]
 
 

@@ -303,6 +303,21 @@ def test_contrasts_by_hand():
     assert [c["p_holm"] for c in found[1:]] == holm([c["p"] for c in found[1:]])
 
 
+def test_the_report_says_how_often_what_is_claimed_best_is_gold():
+    def row(p_best, gold, rank=1):
+        method = {"order": [0, 1], "details": {"p_best": p_best}}
+        return {"methods": {"moi": method}, "gold": gold, "gold_rank": rank, "settings": {"passages": 2}}
+
+    rows = [row([0.95, 0.05], 0), row([0.97, 0.03], 0), row([0.2, 0.8], 0), row([0.99, 0.01], 0, None)]
+    rows.append({**rows[0], "methods": {"moi": {"error": "too long"}}})
+    everything, lower, upper = moi_report.claims(rows, "moi")
+    assert [c["n"] for c in (everything, lower, upper)] == [3, 1, 2]
+    assert (lower["from"], lower["to"], lower["claimed"], lower["gold"]) == (0.7, 0.9, 0.8, 0.0)
+    assert (upper["to"], upper["claimed"], upper["gold"]) == (1.0, pytest.approx(0.96), 1.0)
+    assert everything["gold"] == pytest.approx(2 / 3)
+    assert moi_report.claims(rows, "retriever") == []
+
+
 def test_the_analyses_run_resume_and_report(study, tmp_path, monkeypatch):
     folder = study[0]
     arguments = [folder / "data.jsonl", "--passages", 3, "--model", folder / "model", "--orders", 6]

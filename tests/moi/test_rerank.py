@@ -85,6 +85,7 @@ def test_without_a_bias_random_prefixes_are_scored_and_it_says_so(tiny_reader):
         assert ranked.order == "descending"
         assert ranked.observations.length < n
         assert sorted(ranked.indices) == list(range(n))
+        assert all(p.interval is None and p.p_best is None for p in ranked)  # the joint solve tells neither
     with pytest.raises(InputError, match="need a calibration"):
         rerank(tiny_reader, QUESTION, passages(4), permutations="cyclic")
 

@@ -27,7 +27,7 @@ class Stop:
     """When to stop adding orderings. Each round is a pass of its own, and shares no beginning with earlier ones.
 
     Attributes:
-        p_best: stop when a passage's probability of being best reaches this (a joint solve has none); None: never.
+        p_best: stop when the largest `Utilities.p_best` reaches this (a joint solve has none); None: never.
         same_order: stop when so many rounds in a row gave one matched order; None: never.
         most: orderings at most, 3N by default; not fewer than the first pass scores.
     """

@@ -47,7 +47,8 @@ class PositionBias:
         level: of the intervals.
         inflation: by how much a posterior variance is multiplied so that it fits what held-out orderings show; at
             least 1.
-        temperature: p_best is raised to 1/temperature; measured where gold passages were given, else 1.
+        temperature: p_best is raised to 1/temperature, so that it says how often a passage is the gold one; measured
+            where gold passages were given (from N orderings a question), else 1.
         sign_z: beta over its standard error; None without query likelihoods.
         contrast_z: the gold contrast over its standard error, in the direction of `bias`; None without one.
         flat: whether held-out orderings do not show a bias beyond chance; utilities then tell nothing.

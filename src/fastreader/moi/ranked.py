@@ -22,7 +22,7 @@ class RankedPassage:
         utility: posterior mean, nats against the mean of the question's passages; None where it was not scored.
         score: sigmoid of the utility, in (0, 1).
         interval: posterior interval of the utility; None where there is none (joint solve).
-        p_best: probability of the largest utility.
+        p_best: as in `Utilities`; None where there is none (joint solve).
     """
 
     passage: Passage

@@ -116,14 +116,15 @@ def _reading(utilities: Utilities, order: str) -> IntArray:
 
 
 def _ranked(example: Example, utilities: Utilities, index: int) -> RankedPassage:
-    interval = None
+    interval = p_best = None
     if utilities.method == "calibrated":
         interval = (float(utilities.intervals[index, 0]), float(utilities.intervals[index, 1]))
+        p_best = float(utilities.p_best[index])
     return RankedPassage(
         example.passages[index],
         index,
         float(utilities.utility[index]),
         float(utilities.score[index]),
         interval,
-        float(utilities.p_best[index]),
+        p_best,
     )

@@ -25,7 +25,9 @@ class Utilities:
         utility: float64 [N], nats, in the retriever's order of the passages.
         covariance: float64 [N, N], posterior; zeros for method "joint", which gives no uncertainty.
         intervals: float64 [N, 2], posterior interval of each utility; equal to the utility for "joint".
-        p_best: float64 [N], probability that a passage has the largest utility, sums to 1.
+        p_best: float64 [N], sums to 1: the probability that a passage has the largest utility. Under a calibration
+            with gold passages it is raised to 1 / temperature, so that it says how often the passage is the gold
+            one, which need not have the largest utility. For "joint", which gives no uncertainty, 1 for the largest.
         residual: root mean square of what the model leaves of the scores, nats.
         rank: how many directions of utility the orderings determine, N - 1 is all; for "joint" of utility and bias
             together, by the Jacobian.

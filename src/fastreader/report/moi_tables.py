@@ -25,9 +25,8 @@ def ranked_table(ranked: Ranked) -> RenderableType:
             table.add_row(str(place), str(p.index + 1), "", "", "", "", text, style="dim")
             continue
         interval = "" if p.interval is None else f"{p.interval[0]:.2f} .. {p.interval[1]:.2f}"
-        table.add_row(
-            str(place), str(p.index + 1), f"{p.utility:.2f}", interval, f"{p.p_best:.2f}", f"{p.score:.3f}", text
-        )
+        best = "" if p.p_best is None else f"{p.p_best:.2f}"
+        table.add_row(str(place), str(p.index + 1), f"{p.utility:.2f}", interval, best, f"{p.score:.3f}", text)
     cost = ranked.cost
     parts: list[RenderableType] = [Text(ranked.question, style="bold"), table]
     parts.append(
