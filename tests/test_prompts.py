@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from datetime import date
 
 import pytest
 from support import byte_tokenizer
@@ -182,6 +183,11 @@ def test_a_file_that_is_no_object_is_refused(tmp_path, content):
     file.write_text(content)
     with pytest.raises(InputError, match=r"template\.json: expected an object"):
         Template.load(file)
+
+
+def test_chat_options_that_no_result_could_name_are_refused():
+    with pytest.raises(InputError, match=r"Template\.chat_options: expected values that JSON can hold, got day="):
+        Template(chat_options={"enable_thinking": False, "day": date.today()})
 
 
 def test_an_absent_template_is_named(tmp_path):

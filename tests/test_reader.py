@@ -163,6 +163,7 @@ def test_numbers_that_are_none_are_an_error():
         (([1], [2], [3]), "expected a pair"),
         (5, "expected a pair"),
         ((None, [1]), r"requests\[0\]: context: expected text or token ids, got NoneType"),
+        (([[1], [2, 3]], [1]), r"requests\[0\]: context: expected text or token ids, got \[\[1\], \[2, 3\]\]"),
         (([1], ["a"]), r"requests\[0\]: continuation: expected text or token ids, got \['a'\]"),
     ],
 )

@@ -238,6 +238,33 @@ def test_overflow_is_an_error_unless_named(tiny_reader):
         score_permutations(tiny_reader, QUESTION, LONG, ["blue"])
 
 
+def test_passages_read_alone_are_cut_and_dropped_with_the_others(tiny_reader):
+    passages = [Passage("a"), Passage("b"), Passage("word " * 500)]
+    only_two = {"permutations": "identity", "prune": 2, "question_only": True}
+    score_permutations(tiny_reader, QUESTION, passages, **only_two)
+    with pytest.raises(ContextOverflowError, match="the question: its longest prompt has"):
+        score_permutations(tiny_reader, QUESTION, passages, alone=True, **only_two)
+    cut = score_permutations(tiny_reader, QUESTION, passages, alone=True, on_overflow="truncate", **only_two)
+    assert set(cut.truncated_tokens) == {2} and len(cut.alone_loglik) == 3
+    dropped = score_permutations(tiny_reader, QUESTION, passages, alone=True, on_overflow="drop_passages", **only_two)
+    assert dropped.dropped_passages == [2] and len(dropped.alone_loglik) == 2
+
+
+def test_half_a_surrogate_pair_is_an_error_of_its_example(tiny_reader):
+    bad = "cut \ud83d"
+    examples = [Example(QUESTION, ["a"], candidates=["x"]), Example(QUESTION, ["a", bad], candidates=["x"], id="b")]
+    failed = {}
+    scores = list(
+        score_permutations(tiny_reader, examples, on_error=lambda i, example, error: failed.update({i: error}))
+    )
+    assert len(scores) == 1
+    assert str(failed[1]).startswith("example 1 (id b): passages[1]: expected text that UTF-8 can hold")
+    with pytest.raises(InputError, match=r"the question: candidates\[0\]: .* surrogate pair at character 4"):
+        score_permutations(tiny_reader, QUESTION, ["a"], [bad])
+    with pytest.raises(InputError, match="the question: question: expected text that UTF-8 can hold"):
+        score_permutations(tiny_reader, bad, ["a"], ["x"])
+
+
 def test_drop_passages_reports_what_it_dropped(tiny_reader):
     scores = score_permutations(tiny_reader, QUESTION, LONG, ["blue"], on_overflow="drop_passages")
     assert scores.dropped_passages == [3]

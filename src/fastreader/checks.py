@@ -43,7 +43,10 @@ def check_tokens(name: str, value: object) -> None:
     """Raise InputError unless `value` is a list of token ids; whether a model has them is for the pass to say."""
     if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
         raise InputError(f"{name}: expected text or token ids, got {type(value).__name__}")
-    found = np.asarray(value)
+    try:
+        found = np.asarray(value)
+    except ValueError as error:  # lists of several lengths
+        raise InputError(f"{name}: expected text or token ids, got {str(value)[:60]}") from error
     if found.ndim != 1 or (found.size and (found.dtype.kind not in "iu" or found.max() >= 2**63)):
         raise InputError(f"{name}: expected text or token ids, got {str(value)[:60]}")
 

@@ -37,6 +37,7 @@ def fit(
     policy: str,
     where: str,
     length: int | None = None,
+    alone: bool = False,
 ) -> Fitted:
     """Choose the orderings and, where a prompt over them is too long, shorten by `policy`.
 
@@ -53,6 +54,7 @@ def fit(
         policy: one of `POLICIES`.
         where: the example, for messages.
         length: read only the first so many places of each ordering; all when None.
+        alone: the question is asked after each passage alone, too.
 
     Raises:
         ContextOverflowError: too long with policy "error", or even at its shortest.
@@ -63,7 +65,7 @@ def fit(
     count = len(pieces.passages)
     whole = resolve(permutations, count, seed=seed)
     design = _pruned(whole, length)
-    longest = _longest(pieces, design)
+    longest = _longest(pieces, design, count if alone else 0)
     if limit is None or longest <= limit:
         return Fitted(pieces, design)
     if policy == "error":
@@ -74,22 +76,26 @@ def fit(
     if policy == "drop_passages":
         for kept in range(count - 1, 0, -1):
             shorter = _pruned(_design_for(permutations, whole, kept, count, seed, where), length)
-            if _longest(pieces, shorter) <= limit:
+            if _longest(pieces, shorter, kept if alone else 0) <= limit:
                 return Fitted(pieces, shorter, dropped=list(range(kept, count)))
         raise ContextOverflowError(f"{where}: even one passage is too long for the model's context of {limit} tokens")
-    return _truncated(pieces, design, limit, where)
+    return _truncated(pieces, design, count if alone else 0, limit, where)
 
 
 def _pruned(design: Design, length: int | None) -> Design:
     return design if length is None or length >= design.length else pruned(design, length)
 
 
-def _longest(pieces: PromptPieces, design: Design) -> int:
-    """Inputs of the longest sequence: up to the last candidate's last token but one, or the question's."""
+def _longest(pieces: PromptPieces, design: Design, alone: int) -> int:
+    """Inputs of the longest sequence: up to the last candidate's last token but one, or the question's.
+
+    The first `alone` passages are each read alone as well, with the question.
+    """
     body = max(len(pieces.body(order)) for order in design.permutations.tolist())
-    if pieces.candidates:
-        return len(pieces.head) + body + len(pieces.tail()) + max(map(len, pieces.candidates)) - 1
-    return len(pieces.head) + body + len(pieces.question_lead) + max(len(pieces.question) - 1, 0)
+    asked = len(pieces.question_lead) + max(len(pieces.question) - 1, 0)
+    after = len(pieces.tail()) + max(map(len, pieces.candidates)) - 1 if pieces.candidates else asked
+    single = max((len(pieces.body([p])) + asked for p in range(alone)), default=0)
+    return len(pieces.head) + max(body + after, single)
 
 
 def _design_for(permutations: Spec, design: Design, kept: int, count: int, seed: int, where: str) -> Design:
@@ -116,17 +122,17 @@ def _design_for(permutations: Spec, design: Design, kept: int, count: int, seed:
     return replace(explicit(rows, kept), name=design.name)
 
 
-def _truncated(pieces: PromptPieces, design: Design, limit: int, where: str) -> Fitted:
+def _truncated(pieces: PromptPieces, design: Design, alone: int, limit: int, where: str) -> Fitted:
     low, high = 0, max(len(tokens) for passage in pieces.passages for tokens in passage)
     while low < high:  # the largest cap that fits
         cap = (low + high + 1) // 2
-        if _longest(_capped(pieces, cap), design) <= limit:
+        if _longest(_capped(pieces, cap), design, alone) <= limit:
             low = cap
         else:
             high = cap - 1
     if low == 0:
         raise ContextOverflowError(f"{where}: no room for any passage in the model's context of {limit} tokens")
-    used = sorted(set(design.permutations.ravel().tolist()))
+    used = sorted({*design.permutations.ravel().tolist(), *range(alone)})
     cut = {p: max(len(tokens) for tokens in pieces.passages[p]) - low for p in used}
     return Fitted(_capped(pieces, low), design, truncated={p: n for p, n in cut.items() if n > 0})
 

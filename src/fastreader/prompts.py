@@ -101,6 +101,13 @@ class Template:
                 raise InputError(f"Template.{name}: expected {expected}, got {type(value).__name__}")
         if odd := [key for key in self.chat_options if not isinstance(key, str)]:
             raise InputError(f"Template.chat_options: expected names as keys, got {odd[0]!r}")
+        for key, value in self.chat_options.items():
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError) as error:
+                raise InputError(
+                    f"Template.chat_options: expected values that JSON can hold, got {key}={value!r} ({error})"
+                ) from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Template:
@@ -240,7 +247,7 @@ def encode(
     else:
         head = encoder.start(template.header, trusted=True) or [encoder.prefix_token()]
     lead = encoder.piece(template.question_lead, trusted=True)
-    asked = encoder.piece(template.question.format(question=question.strip()))
+    asked = _outside(encoder, "question", template.question.format(question=question.strip()))
     if not (asked and question.strip()):
         raise InputError(f"question: {question!r} has no token under the template's {template.question!r}")
     question_at, opening = None, []
@@ -251,14 +258,16 @@ def encode(
     numbered = "{number}" in template.passage + template.passage_without_title
     encoded_candidates = []
     for k, candidate in enumerate(candidates):
-        tokens = encoder.piece(pattern.format(candidate=candidate.strip()))
+        tokens = _outside(encoder, f"candidates[{k}]", pattern.format(candidate=candidate.strip()))
         if not (tokens and candidate.strip()):
             raise InputError(f"candidates[{k}]: {candidate!r} has no token")
         encoded_candidates.append(tokens + encoder.piece(end, trusted=True))
     return PromptPieces(
         head=head,
         question_at=question_at,
-        passages=[_encode_passage(encoder, template, p, len(passages) if numbered else 1) for p in passages],
+        passages=[
+            _encode_passage(encoder, template, i, p, len(passages) if numbered else 1) for i, p in enumerate(passages)
+        ],
         separator=encoder.piece(template.separator, trusted=True),
         question_lead=lead,
         question=asked,
@@ -269,7 +278,18 @@ def encode(
     )
 
 
-def _encode_passage(encoder: TextEncoder, template: Template, passage: Passage, places: int) -> list[list[int]]:
+def _encode_passage(
+    encoder: TextEncoder, template: Template, index: int, passage: Passage, places: int
+) -> list[list[int]]:
     title = (passage.title or "").strip()
     pattern = template.passage if title else template.passage_without_title
-    return [encoder.piece(pattern.format(title=title, text=passage.text, number=place + 1)) for place in range(places)]
+    texts = [pattern.format(title=title, text=passage.text, number=place + 1) for place in range(places)]
+    return [_outside(encoder, f"passages[{index}]", text) for text in texts]
+
+
+def _outside(encoder: TextEncoder, name: str, text: str) -> list[int]:
+    """Tokens of text from outside; an error names where it is from."""
+    try:
+        return encoder.piece(text)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from fastreader.data import Example, Passage
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.fit import POLICIES, Fitted, fit
@@ -81,10 +83,15 @@ def with_candidates(example: Example, candidates: Sequence[str] | None) -> Examp
 
 
 def _as_passage(passage: Any) -> Any:
-    return Passage(passage) if isinstance(passage, str) else passage  # anything else is refused by _check
+    return Passage(passage) if isinstance(passage, str) else passage  # anything else is refused by check_example
 
 
-def _check(example: Example, options: Options, where: str) -> None:
+def check_example(example: Example, question_only: bool, where: str) -> None:
+    """Refuse a question, passages or candidates that cannot be scored.
+
+    Raises:
+        InputError: `where` names the example.
+    """
     if not isinstance(example.question, str) or not example.question.strip():
         raise InputError(f"{where}: question must be a text with more than white space, got {example.question!r}")
     if not example.passages:
@@ -96,7 +103,7 @@ def _check(example: Example, options: Options, where: str) -> None:
             raise InputError(f"{where}: text and title of passages[{p}] must be texts, got {passage!r}")
         if not passage.text.strip():
             raise InputError(f"{where}: passages[{p}] is empty")
-    if not example.candidates and not options.question_only:
+    if not example.candidates and not question_only:
         raise InputError(
             f"{where}: expected at least one candidate, got none; question_only=True scores the question alone"
         )
@@ -105,18 +112,22 @@ def _check(example: Example, options: Options, where: str) -> None:
             raise InputError(f"{where}: candidates[{k}] must be a text with more than white space, got {candidate!r}")
 
 
-def _length(example: Example, prune: int | float | None, where: str) -> int | None:
-    """How many places of each ordering to read; None for all."""
+def places_to_read(example: Example, prune: int | float | None, where: str) -> int:
+    """How many places of each ordering to read, at most all.
+
+    Raises:
+        InputError: `prune` is neither a number of places nor a share, or a passage has no score to share by.
+    """
     if prune is None:
-        return None
-    if isinstance(prune, int) and not isinstance(prune, bool) and prune >= 1:
-        return prune
+        return len(example.passages)
+    if isinstance(prune, (int, np.integer)) and not isinstance(prune, bool) and prune >= 1:
+        return min(int(prune), len(example.passages))
     if isinstance(prune, float) and 0 < prune < 1:
         scores = [p.score for p in example.passages]
         known = [s for s in scores if s is not None]
         if len(known) < len(scores):
             raise InputError(f"{where}: prune={prune} needs the retriever's score of every passage")
-        return variable_length(known, prune)
+        return variable_length(known, float(prune))
     raise InputError(f"prune: expected a number of places, or a share in (0, 1), got {prune!r}")
 
 
@@ -128,12 +139,15 @@ def prepare(reader: Scorer, example: Example, options: Options, max_tokens: int 
         ContextOverflowError: a prompt is longer than the model's context.
         OutOfBudgetError: one prompt alone does not fit in memory.
     """
-    _check(example, options, where)
+    check_example(example, options.question_only, where)
     candidates = [] if options.question_only else example.candidates
-    length = _length(example, options.prune, where)
-    pieces = encode(reader.encoder, options.template, example.question, example.passages, candidates)
+    length = places_to_read(example, options.prune, where)
+    try:
+        pieces = encode(reader.encoder, options.template, example.question, example.passages, candidates)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
     limit = reader.max_length
-    fitted = fit(pieces, options.permutations, options.seed, limit, options.on_overflow, where, length)
+    fitted = fit(pieces, options.permutations, options.seed, limit, options.on_overflow, where, length, options.alone)
     sequences = _sequences(fitted, options)
     try:
         trees = reader.plan(sequences, max_tokens)

@@ -249,6 +249,14 @@ def test_arithmetic(monkeypatch, flags, checkpoint, arguments, expected):
     assert (got.dtype, got.precision) == expected and got.reason
 
 
+def test_a_device_beyond_those_there_are(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert precision.resolve_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(InputError, match="one of the 2 CUDA devices, cuda:0 to cuda:1, got 'cuda:2'"):
+        precision.resolve_device("cuda:2")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_a_missing_device_is_said():
     with pytest.raises(InputError, match="no CUDA device"):

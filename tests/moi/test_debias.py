@@ -155,6 +155,16 @@ def test_flags_of_the_bias_and_of_the_design():
     assert "singular" in found.flags
 
 
+def test_scores_without_the_query_likelihoods_of_the_prior_are_flagged():
+    data = simulate(bias_shape("decreasing", 5), 1, lambda s: latin(5, 2, s))
+    o = replace(data.observations[0], qg=np.zeros(5))
+    without = replace(o, qg=None)
+    found = debias(without, known(data.bias, beta=0.5))
+    assert found.flags == ("prior",) and "alone=True" in found.reason
+    assert found.identified
+    assert debias(without, known(data.bias, beta=0.0)).flags == debias(o, known(data.bias, beta=0.5)).flags == ()
+
+
 def test_constant_scores_are_flagged_and_keep_the_retrievers_order():
     o = Observations(np.full(5, -12.0), cyclic(5).permutations, 5)
     for method, bias in (("calibrated", known(bias_shape("decreasing", 5), beta=0.0)), ("joint", None)):

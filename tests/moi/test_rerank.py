@@ -59,6 +59,15 @@ def test_with_a_bias(tiny_reader, bias):
     assert ranked[4].utility == max(p.utility for p in ranked)  # the last place dominates
 
 
+def test_passages_of_an_example_may_be_texts(tiny_reader, bias):
+    texts = [f"It is {w}." for w in WORDS[:3]]
+    of = bias(3)
+    assert (
+        rerank(tiny_reader, fr.Example(QUESTION, texts), None, of).indices
+        == rerank(tiny_reader, QUESTION, texts, of).indices
+    )
+
+
 def test_descending(tiny_reader, bias):
     ranked = rerank(tiny_reader, QUESTION, passages(4), bias(4), "descending")
     utilities = [p.utility for p in ranked]
@@ -152,6 +161,7 @@ def test_pruning(tiny_reader, bias):
     assert pruned.observations.length == 3
     assert pruned.cost.computed < whole.cost.computed
     assert pruned.cost.full == whole.cost.full
+    assert rerank(tiny_reader, QUESTION, passages(5), of, prune=np.int64(3)).indices == pruned.indices
     some = rerank(tiny_reader, QUESTION, passages(5), prune=0.99)
     assert some.observations.length < 5
     with pytest.raises(InputError, match="score of every passage"):
@@ -225,6 +235,11 @@ def test_one_reader_scores_and_another_answers_in_an_order_of_its_own_bias(tiny_
     assert (got.ranked.bias_from, got.ranked.order) == ("none: random prefixes", "matched")
     assert got.ranked.indices == matched(got.ranked.utilities.utility, own.bias).tolist()
     assert "placed by the cached calibration of LlamaForCausalLM" in got.note
+    keep(replace(own, flat=True, reason="none found"))
+    assert (
+        answer(tiny_reader, QUESTION, passages(4), scorer=small, candidates=["red", "low"]).ranked.order == "descending"
+    )
+    keep(own)
     of_small = bias(4, reader=small.describe(), sign="undetermined")
     assert ask().ranked.indices == rerank(small, QUESTION, passages(4), of_small).indices
     assert "its sign undetermined" in ask().note
@@ -296,6 +311,18 @@ def test_a_short_context(bias):
     assert set(chosen.reading.candidates) == {"red", "low " * 30}
 
 
+def test_rounds_of_prefixes_that_would_be_cut_differently_are_refused():
+    long = [fr.Passage(f"It is {w}. " + "and so on " * 9 * i) for i, w in enumerate(WORDS[:4])]
+    reader, passes = short(400)
+    more = {"on_overflow": "truncate", "prune": 2}
+    assert "cut" in rerank(reader, QUESTION, long, **more).note
+    passes.clear()
+    with pytest.raises(ContextOverflowError, match="stop: prefixes of the 2 longest passages do not fit"):
+        rerank(reader, QUESTION, long, stop=Stop(), **more)
+    assert not passes
+    assert rerank(reader, QUESTION, long[:2], stop=Stop(), **more).note
+
+
 def test_prefixes_fit_where_the_reading_of_all_does_not(bias):
     of = replace(known([0.5, 0.7], 4), reader=bias(4).reader, template=fr.Template().digest())
     long = [fr.Passage(f"It is {w}. " + "and so on " * 8) for w in WORDS[:4]]
@@ -324,8 +351,14 @@ def test_bad_input(tiny_reader, bias):
         rerank(tiny_reader, QUESTION, "text")
     with pytest.raises(InputError, match="order"):
         rerank(tiny_reader, QUESTION, passages(3), order="best")
-    with pytest.raises(InputError, match="max_passages"):
-        rerank(tiny_reader, QUESTION, passages(3), max_passages=0)
+    for wrong in (0, 1.5):
+        with pytest.raises(InputError, match="max_passages: expected a whole number from 1"):
+            rerank(tiny_reader, QUESTION, passages(3), max_passages=wrong)
+    for call in (rerank, plan, answer):
+        with pytest.raises(InputError, match=r"passages\[0\] must be a Passage or a text, got dict"):
+            call(tiny_reader, QUESTION, [{"text": "a"}, "b"])
+        with pytest.raises(InputError, match="the question: passages\\[1\\] is empty"):
+            call(tiny_reader, fr.Example(QUESTION, ["a", " "]))
     with pytest.raises(InputError, match="prune"):
         rerank(tiny_reader, QUESTION, passages(3), prune=0)
     with pytest.raises(InputError, match="on_overflow"):

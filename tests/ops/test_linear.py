@@ -36,7 +36,7 @@ SIZES = [(0, 8, 5), (1, 8, 1), (63, 40, 33), (127, 64, 129), (129, 576, 192), (2
 
 @no_extension
 @pytest.mark.parametrize("isa", available())
-@pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32, torch.float16])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_cpu_path(monkeypatch, isa, weight_dtype, size):
     """Fast: only the operands' rounding, or none where the CPU widens. High: about 2^-16 of the terms summed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,11 @@ class TreeModel:
             return torch.bfloat16
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
+    @cached_property
+    def _rounded_head(self) -> Tensor:
+        """The LM head's weight in bfloat16: itself, or a copy that is made once."""
+        return self.head.weight.detach().bfloat16()
+
     def _head_precision(self) -> str:
         if self.why_own:  # states are in the stored type already, so that nothing is lost in bfloat16
             return "fast" if self.dtype == torch.bfloat16 else "exact"
@@ -204,7 +210,7 @@ class TreeModel:
         targets = torch.from_numpy(tree.targets).to(self.device)
         weight, bias = self.head.weight, self.head.bias
         if self.why_own is None and self.precision == "fast":
-            rows, weight = rows.bfloat16(), weight.bfloat16()
+            rows, weight = rows.bfloat16(), self._rounded_head
         elif not (rows.dtype == torch.float32 and weight.dtype == torch.bfloat16):
             weight = weight.to(rows.dtype)
         # "exact" takes PyTorch's products and sums, as the linear layers do; the C++ head's are off by 1e-7 nats a

@@ -75,6 +75,10 @@ def resolve_device(device: str | torch.device) -> torch.device:
         raise InputError(f"device: expected 'auto', 'cpu' or 'cuda[:n]', got {device!r}") from error
     if resolved.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device: {device!r} was asked for, but torch {torch.__version__} sees no CUDA device")
+    if resolved.type == "cuda" and (resolved.index or 0) >= (count := torch.cuda.device_count()):
+        raise InputError(
+            f"device: expected one of the {count} CUDA devices, cuda:0 to cuda:{count - 1}, got {device!r}"
+        )
     return resolved
 
 

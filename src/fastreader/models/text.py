@@ -201,6 +201,13 @@ class TextEncoder:
         return None
 
     def _encode(self, text: str, trusted: bool, special: bool = False) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"expected text that UTF-8 can hold, got half a surrogate pair at character {error.start} of "
+                f"{text[:60]!r}"
+            ) from error
         with self._lock:
             tokens = self._own(text, add_special_tokens=special, split_special_tokens=not trusted)["input_ids"]
         return [int(t) for t in tokens]

@@ -13,6 +13,7 @@ from fastreader.errors import InputError
 from fastreader.moi.cost import Cost
 from fastreader.moi.debias import debias
 from fastreader.moi.observe import observe
+from fastreader.moi.overflow import check_rounds
 from fastreader.moi.types import IntArray, Observations, Utilities
 from fastreader.permutations import Design, pruned, random
 
@@ -74,6 +75,8 @@ def run(
     design: Design | None = planned.design
     if stop is not None and len(planned.design) > most:
         raise InputError(f"stop: expected most >= {len(planned.design)}, the orderings of the first pass, got {most}")
+    if stop is not None and on_overflow == "truncate" and planned.design.length < n:
+        check_rounds(planned.pieces(reader, template), planned.design.length, reader.max_length)
     history: list[Utilities] = []
     while design is not None:
         scores = score_permutations(

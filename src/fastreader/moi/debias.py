@@ -129,7 +129,7 @@ def _calibrated(observed: Observations, bias: PositionBias, level: float, solver
         residual=float(np.sqrt(np.mean(left**2))),
         rank=rank,
         condition=float(np.sqrt(ridge.power[-1] / ridge.power[0])) if rank == n - 1 else float("inf"),
-        identified=not set(flags) - {"uncovered"},
+        identified=not set(flags) - {"uncovered", "prior"},
         reason="; ".join(reasons),
         method="calibrated",
         bias=d,
@@ -193,6 +193,12 @@ def _cautions(observed: Observations, bias: PositionBias, place: IntArray, rank:
     if bias.sign == "undetermined":
         flags.append("sign")
         reasons.append("the bias's sign is undetermined: matched order only")
+    if bias.beta and observed.qg is None:
+        flags.append("prior")
+        reasons.append(
+            "these scores lack the query likelihoods that the calibration's prior is by (alone=True gives them): "
+            "utilities are shrunk too far and their intervals are too narrow"
+        )
     if (missing := uncovered(place, observed.length)) is not None:
         flags.append("uncovered")
         reasons.append(f"passage {missing[0]} is never read at place {missing[1]}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fastreader.errors import ContextOverflowError, InputError
-from fastreader.permutations import Design
+from fastreader.permutations import Design, explicit
 
 if TYPE_CHECKING:
     from fastreader.fit import Fitted
@@ -38,6 +38,26 @@ def fitted(pieces: PromptPieces, design: Design, limit: int | None, on_overflow:
             "on_overflow='truncate'"
         )
     return found
+
+
+def check_rounds(pieces: PromptPieces, length: int, limit: int | None) -> None:
+    """Refuse rounds of prefixes of which some would have to be cut.
+
+    Each round draws other prefixes, so that each would be cut to another length, and scores of different texts would
+    pass for scores of one.
+
+    Raises:
+        ContextOverflowError: the `length` longest passages do not fit the context of `limit` tokens.
+    """
+    from fastreader.fit import fit
+
+    size = [len(pieces.body([p])) for p in range(len(pieces.passages))]
+    longest = sorted(range(len(size)), key=lambda p: -size[p])[:length]
+    if fit(pieces, explicit([longest], len(size)), 0, limit, "truncate", "stop: a later round").truncated:
+        raise ContextOverflowError(
+            f"stop: prefixes of the {length} longest passages do not fit the model's context of {limit} tokens, and "
+            "each round would cut its own to another length; give fewer or shorter passages, or leave stop out"
+        )
 
 
 def told(what: str, truncated: Mapping[int, int]) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from fastreader.checks import check_whole
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 from fastreader.moi.cost import NOTHING, Cost, full_orderings
@@ -16,10 +15,10 @@ from fastreader.moi.identity import differing
 from fastreader.moi.overflow import check_policy, fitted
 from fastreader.moi.shipped import find
 from fastreader.moi.types import PositionBias
-from fastreader.permutations import Design, Spec, pruned, resolve, variable_length
+from fastreader.permutations import Design, Spec, pruned, resolve
 
 if TYPE_CHECKING:
-    from fastreader.prompts import Template
+    from fastreader.prompts import PromptPieces, Template
     from fastreader.session import Scorer
 
 PassageLike = Passage | str
@@ -46,6 +45,12 @@ class Plan:
     cost: Cost
     truncated: Mapping[int, int] = field(default_factory=dict)
 
+    def pieces(self, reader: Scorer, template: Template | None) -> PromptPieces:
+        """The tokens of its question and passages."""
+        from fastreader.prompts import as_template, encode
+
+        return encode(reader.encoder, as_template(template), self.example.question, self.example.passages, [])
+
 
 def plan(
     reader: Scorer,
@@ -67,18 +72,18 @@ def plan(
     """
     from fastreader.prompts import as_template, encode
     from fastreader.scoring import permutation_cost
+    from fastreader.scoring_jobs import places_to_read
 
     prompts = as_template(template)
     check_policy(on_overflow)
     example = as_example(question, passages)
-    if max_passages < 1:
-        raise InputError(f"max_passages: expected at least 1, got {max_passages}")
+    check_whole("max_passages", max_passages)
     tail = example.passages[max_passages:]
     example = replace(example, passages=example.passages[:max_passages], candidates=[])
     n = len(example.passages)
     if n == 1:
         return Plan(example, tail, None, bias, "given", NOTHING)
-    length = _length(example, prune)
+    length = places_to_read(example, prune, "the question")
     origin = "given"
     about = reader.describe()
     if bias is None:
@@ -140,34 +145,14 @@ def _design(bias: PositionBias | None, n: int, length: int, permutations: Spec |
     return prefixes(n, length if length < n else None, seed)
 
 
-def _length(example: Example, prune: int | float | None) -> int:
-    n = len(example.passages)
-    if prune is None:
-        return n
-    if isinstance(prune, int) and not isinstance(prune, bool) and prune >= 1:
-        return min(prune, n)
-    if isinstance(prune, float) and 0 < prune < 1:
-        known = [p.score for p in example.passages if p.score is not None]
-        if len(known) < n:
-            raise InputError(f"prune={prune} needs the retriever's score of every passage")
-        return variable_length(np.array(known), prune)
-    raise InputError(f"prune: expected a number of places, or a share in (0, 1), got {prune!r}")
-
-
 def as_example(question: str | Example, passages: Sequence[PassageLike] | None) -> Example:
-    """The question with its passages.
+    """The question with its passages, checked.
 
     Raises:
-        InputError: passages of both, of neither, or none.
+        InputError: passages of both, of neither, or none; a question or passages that cannot be scored.
     """
-    if isinstance(question, Example):
-        if passages is not None:
-            raise InputError("passages: expected None with an Example, which brings its own")
-        example = question
-    else:
-        if passages is None or isinstance(passages, (str, bytes, Passage)):
-            raise InputError(f"passages: expected a list of passages, got {type(passages).__name__}")
-        example = Example(question, [Passage(p) if isinstance(p, str) else p for p in passages])
-    if not example.passages:
-        raise InputError("passages: expected at least one passage, got none")
+    from fastreader import scoring_jobs
+
+    example = scoring_jobs.as_example(question, passages, None)
+    scoring_jobs.check_example(example, question_only=True, where="the question")
     return example

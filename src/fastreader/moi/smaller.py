@@ -33,7 +33,8 @@ def placed_for(reader: Reader, ranked: Ranked, scorer: Reader, found: Calibratio
     """The passages that `scorer` ranked, in matched order for the reader that answers; `note` says how.
 
     The largest utility goes where the answering reader's own bias is largest. Utilities and bias are then of two
-    measurements, so the signs of both must be decided. Without such a calibration the order is descending; where the
+    measurements, so the signs of both must be decided. Without such a calibration, or with one that is flat or not
+    identified, the order is descending; where the
     sign of the scorer's bias is undetermined, its own matched order is all there is.
 
     Args:
@@ -50,8 +51,8 @@ def placed_for(reader: Reader, ranked: Ranked, scorer: Reader, found: Calibratio
         return _noted(ranked, f"placed by the bias of {names[1]}, its sign undetermined, and not of {names[0]}")
     scored = len(ranked) - ranked.tail
     by_index = {p.index: p for p in ranked}
-    if found is None or found[0].sign == "undetermined":
-        what = "no calibration" if found is None else "a calibration of undetermined sign"
+    if found is None or (why := _no_use(found[0])):
+        what = "no calibration" if found is None else f"a calibration {why}"
         note = f"descending order: {names[0]}, which answers, has {what} for this template and N"
         order, indices = "descending", ranked.utilities.order("descending")
     else:
@@ -59,6 +60,15 @@ def placed_for(reader: Reader, ranked: Ranked, scorer: Reader, found: Calibratio
         order, indices = "matched", matched(ranked.utilities.utility, found[0].bias)
     passages = [by_index[i] for i in indices.tolist()] + ranked.passages[scored:]
     return _noted(replace(ranked, passages=passages, order=order), note)
+
+
+def _no_use(bias: PositionBias) -> str:
+    """Why passages cannot be placed by a bias, in words; empty where they can."""
+    if bias.flat:
+        return "that found no bias to place by"
+    if not bias.identified:
+        return "that does not identify its bias"
+    return "of undetermined sign" if bias.sign == "undetermined" else ""
 
 
 def _noted(ranked: Ranked, note: str) -> Ranked:

@@ -34,7 +34,8 @@ class Utilities:
         condition: largest over smallest singular value of those directions; inf where the rank falls short.
         identified: whether the scores determine the order of the utilities.
         reason: why not, or a caution; empty where all is well.
-        flags: what was found, by name: "constant", "flat", "singular", "ambiguous", "sign", "uncovered".
+        flags: what was found, by name: "constant", "flat", "singular", "ambiguous", "sign", "uncovered",
+            "prior" (scores without the query likelihoods that the calibration's prior is by).
         method: "calibrated" or "joint".
         bias: float64 [L], the position bias used, or found by "joint" (then it sums to 1).
         level: of the intervals.

@@ -26,9 +26,11 @@ def prepare(weight: Tensor, precision: str) -> Tensor | PackedWeight:
         precision: one of `PRECISIONS`; the result serves that one alone.
 
     Returns:
-        What `linear` takes in place of `weight`: a packed copy, or the weight itself.
+        What `linear` takes in place of `weight`: a packed copy, one in the product's type, or the weight itself.
     """
-    return weight if cpu.why_not(weight, precision) else cpu.pack(weight, precision)
+    if not cpu.why_not(weight, precision):
+        return cpu.pack(weight, precision)
+    return weight.bfloat16() if precision == "fast" else weight
 
 
 def linear(

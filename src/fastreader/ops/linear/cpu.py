@@ -22,8 +22,8 @@ def why_not(weight: Tensor, precision: str) -> str | None:
         return f"the C++ kernels run on the CPU, the weight is on {weight.device}"
     if precision == "exact":
         return "float32 products are PyTorch's own"
-    if weight.dtype not in (torch.float32, torch.bfloat16):
-        return f"the C++ kernels take float32 and bfloat16 weights, got {weight.dtype}"
+    if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"the C++ kernels take float32, bfloat16 and float16 weights, got {weight.dtype}"
     return None
 
 
@@ -49,7 +49,8 @@ class PackedWeight:
 
 
 def pack(weight: Tensor, precision: str) -> PackedWeight:
-    """Lay out a weight [F, E] (float32 or bfloat16) once, for many products."""
+    """Lay out a weight [F, E] (float32, bfloat16 or float16) once, for many products."""
+    weight = weight.float() if weight.dtype == torch.float16 else weight
     isa = extension.instruction_set()
     data = torch.ops.fastreader.linear_pack(weight, precision == "high", isa)
     return PackedWeight(data, weight.shape[0], weight.shape[1], precision, weight.dtype == torch.bfloat16, isa)
