@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -22,6 +23,12 @@ def check_whole(
     if not whole or value < least or (most is not None and value > most):  # type: ignore[operator]
         upper = "" if most is None else f" to {most}"
         raise InputError(f"{name}: expected a whole number from {least}{upper}{' or None' * none}, got {value!r}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Raise InputError unless `value` is a finite number that JSON can hold, as what is saved must be."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        raise InputError(f"{name}: expected a finite number, got {value!r}")
 
 
 def check_seed(name: str, value: object) -> None:

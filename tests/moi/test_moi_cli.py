@@ -3,10 +3,12 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from commands import ids, run
 from support import byte_tokenizer, tiny_llama
-from test_cli import ids, run
 
 import fastreader as fr
+from fastreader import moi
+from fastreader.errors import NumericsError
 from fastreader.moi import PositionBias, probe
 from fastreader.moi.shipped import file_name_of
 
@@ -200,6 +202,26 @@ def test_ask(calibrated, model, questions, tmp_path):
     assert "random prefixes" in explained
     bias = ("--bias", calibrated / "bias.json", "--order", "descending")
     assert "descending order; bias: given" in run(*common, "--limit", 1, "--explain", *bias).stdout
+
+
+def test_ask_writes_also_where_the_file_has_candidates(calibrated, model, questions, tmp_path):
+    row = json.loads(questions.read_text().splitlines()[0]) | {"candidates": ["blue", "green"]}
+    file = tmp_path / "questions.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    common = ("ask", file, "-m", model, "--method", "moi@3", "-f", "json", "--cache-dir", calibrated)
+    (answered,) = json.loads(run(*common).stdout)
+    assert not answered["reading"]["candidates"]
+    assert answered["answer"] not in row["candidates"]
+
+
+def test_questions_whose_pass_fails_are_skipped_by_name(model, questions, monkeypatch):
+    def fails(reader, example, **_):
+        raise NumericsError("a log-likelihood is not finite")
+
+    monkeypatch.setattr(moi, "rerank", fails)
+    common = ("rerank", questions, "-m", model, "--limit", 2)
+    assert "id q0: a log-likelihood is not finite" in run(*common, expect=2).stderr
+    assert "2 skipped" in run(*common, "--skip-errors", expect=3).stderr
 
 
 def test_ask_is_resumed(model, questions, tmp_path):

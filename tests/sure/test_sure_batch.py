@@ -10,8 +10,8 @@ from scripted import ScriptedReader
 from sure_readers import TokenReader, script
 
 from fastreader import Example, Passage, sure
+from fastreader.data.keyed import keyed
 from fastreader.errors import ContextOverflowError, InputError
-from fastreader.sure.batch import keyed
 
 
 def examples(count: int = 5) -> list[Example]:

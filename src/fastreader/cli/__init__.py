@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from typing import Annotated
 
@@ -51,7 +50,10 @@ def _root(
 
 
 def main() -> None:
-    """Entry point: our own errors and the operating system's become one line on standard error."""
+    """Entry point: our own errors and the operating system's become one line on standard error.
+
+    Typer ends a command whose output nobody reads any more, with 1.
+    """
     try:
         app()
     except FastreaderError as error:
@@ -59,10 +61,6 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output has gone; nothing more can be said to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     except OSError as error:
         Console(stderr=True).print(f"[bold red]error:[/] {_escape(str(error))}", soft_wrap=True)
         sys.exit(1)

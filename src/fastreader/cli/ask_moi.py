@@ -77,7 +77,8 @@ def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking
         digests: dict[str, str] = {}
         for index, example in enumerate(remaining(questions, None, False, log, digests)):
             try:
-                found = answer(reader, example, bias=bias, **options)
+                # Written as by the other methods, also where the example brings candidates to choose from.
+                found = answer(reader, example, bias=bias, candidates=[], **options)
             except FastreaderError as error:
                 if asking.on_error is None:
                     raise type(error)(f"id {example.id}: {error}") from error

@@ -7,15 +7,16 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from fastreader.data import Example, Passage, iter_examples
+from fastreader.data.keyed import keyed
 from fastreader.errors import InputError
 from fastreader.identity import model_digest
 from fastreader.jsonl import ResultLog
+from fastreader.models.packaged import PACKAGED
 
 
 def check_output(output: Path | None, file: Path | None, resume: bool, format: StrEnum | None) -> None:
@@ -24,6 +25,8 @@ def check_output(output: Path | None, file: Path | None, resume: bool, format: S
         if resume:
             raise InputError("--resume: needs --output, the file to continue")
         return
+    if not output.parent.is_dir():
+        raise InputError(f"--output: {output} cannot be written, there is no folder {output.parent}")
     if output.suffix == ".gz":
         raise InputError(
             f"--output: {output} would be gzipped; results are plain JSON lines, so that a killed run can be resumed"
@@ -85,20 +88,16 @@ def remaining(
     Puts what each one is made from into `digests`, by its key: its texts, and where results depend on them the
     retriever's `scores` and the right `answers`.
     """
-    copies: dict[str, int] = {}
-    for index, example in enumerate(examples):
-        key = name = str(index) if example.id is None else example.id
-        while key in copies:
-            copies[name] += 1
-            key = f"{name}#{copies[name]}"
-        copies[key] = 1
+    for example in keyed(examples):
+        key = example.id
+        assert key is not None
         scored = [] if question_only else example.candidates if candidates is None else candidates
         more = [[p.score for p in example.passages]] if scores else []
         digest = _digest(example, scored, [*more, *([example.answers] if answers else [])])
         if log is None or not log.holds(key, digest):
             if log is not None:
                 digests[key] = digest
-            yield replace(example, id=key)
+            yield example
 
 
 def _digest(example: Example, candidates: list[str], more: list[Any]) -> str:
@@ -121,11 +120,21 @@ def places(prune: float | None) -> int | float | None:
 
 
 def model_settings(model: str, dtype: str, precision: str) -> dict[str, str]:
-    """How settings name the model, without loading it: one way for a path, however written, and what lies there."""
+    """How settings name the model, without loading it: one way for a path, however written, and what it stands for.
+
+    That is a digest of what lies at a path, or the commit of a hub id.
+    """
     path = Path(model).expanduser()
     local = path.exists()
     named = {"model": str(path.resolve()) if local else model, "dtype": dtype, "precision": precision}
-    return named | ({"revision": model_digest(path)} if local else {})
+    if local:
+        return named | {"revision": model_digest(path)}
+    if model in PACKAGED:
+        return named
+    from fastreader.models.load import commit_of
+
+    commit = commit_of(model)
+    return named | ({"revision": commit} if commit else {})
 
 
 def use_cache(folder: Path | None) -> None:

@@ -13,7 +13,7 @@ import typer
 from fastreader.cli.inputs import check_output, examples, model_settings, places, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
 from fastreader.cli.output import Writer
-from fastreader.errors import InputError, OutOfBudgetError
+from fastreader.errors import InputError, NumericsError, OutOfBudgetError
 from fastreader.identity import reader_name
 from fastreader.jsonl import ResultLog
 from fastreader.progress import track
@@ -160,7 +160,7 @@ def rerank(
                     **what,
                 )
                 lines = _trec(ranked) if log is None and shown is RankFormat.trec else []
-            except (InputError, OutOfBudgetError) as error:
+            except (InputError, NumericsError, OutOfBudgetError) as error:
                 located = f"id {example.id}: {error}"
                 if not skip_errors:
                     raise type(error)(located) from error

@@ -28,6 +28,9 @@ def building(target: Path) -> Iterator[Path | None]:
     ends without an error; or None when `target` is there already. One process at a time is inside; what
     killed processes left behind is removed by the next.
     """
+    if target.is_dir():  # without the lock, which a folder that others keep may not allow to be made
+        yield None
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{target}.lock"):
         for left_over in target.parent.glob(f".{target.name}.making-*"):

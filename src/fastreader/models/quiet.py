@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any, TextIO
 
@@ -29,9 +30,35 @@ class _WithoutBars:
 
 @contextlib.contextmanager
 def no_bars() -> Iterator[None]:
-    """Within the block, progress bars show on a terminal only; all other output passes."""
+    """Within the block, progress bars show on a terminal only; all other output passes.
+
+    Threads may be inside together: the first one in wraps standard error, the last one out puts it back.
+    """
     if sys.stderr.isatty():
         yield
         return
-    with contextlib.redirect_stderr(_WithoutBars(sys.stderr)):
+    _enter()
+    try:
         yield
+    finally:
+        _leave()
+
+
+_lock = threading.Lock()
+_inside: list[TextIO] = []  # standard error as the first one found it, once for each that is inside
+
+
+def _enter() -> None:
+    with _lock:
+        if not _inside:
+            _inside.append(sys.stderr)
+            sys.stderr = _WithoutBars(sys.stderr)
+        else:
+            _inside.append(_inside[0])
+
+
+def _leave() -> None:
+    with _lock:
+        before = _inside.pop()
+        if not _inside and isinstance(sys.stderr, _WithoutBars):
+            sys.stderr = before

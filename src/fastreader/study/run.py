@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fastreader.answers import contained, exact_match, f1
 from fastreader.data import Example, load_examples
+from fastreader.data.keyed import keyed
 from fastreader.errors import FastreaderError, InputError
 from fastreader.jsonl import ResultLog
 from fastreader.progress import track
@@ -25,7 +26,6 @@ from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
 from fastreader.study.metering import Spent, metered
 from fastreader.study.method import Answered, Asked, NotApplicable, OverLong, StudyMethod
 from fastreader.study.registry import make
-from fastreader.sure.batch import keyed
 from fastreader.sure.lockstep import run as run_together
 from fastreader.sure.requests import Program
 from fastreader.sure.task import Readers

@@ -12,6 +12,7 @@ from typing import Any
 
 from fastreader.checks import check_whole
 from fastreader.data import Example
+from fastreader.data.keyed import keyed
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NumericsError, OutOfBudgetError
 from fastreader.progress import track
 from fastreader.protocol import ReaderProtocol
@@ -127,24 +128,6 @@ def _report(on_error: OnError | None, index: int, example: Example, error: Fastr
             raise type(error)(f"example {example.id}: {error}") from error
         raise error
     on_error(index, example, error)
-
-
-def keyed(examples: Iterable[Example]) -> Iterator[Example]:
-    """Examples each with an id of its own: its place where it has none, a number behind one that is taken.
-
-    Raises:
-        InputError: something else is among them.
-    """
-    taken: dict[str, int] = {}
-    for index, example in enumerate(examples):
-        if not isinstance(example, Example):
-            raise InputError(f"examples[{index}]: expected an Example, got {type(example).__name__}")
-        key = name = str(index) if example.id is None else example.id
-        while key in taken:
-            taken[name] += 1
-            key = f"{name}#{taken[name]}"
-        taken[key] = 1
-        yield replace(example, id=key)
 
 
 def _key(example: Example) -> str:

@@ -12,7 +12,7 @@ from scipy.stats import entropy, spearmanr
 from fastreader import Example, Passage, PermutationScores, Template, TreeStats
 from fastreader.errors import InputError
 from fastreader.jsonl import ResultLog
-from fastreader.moi.distill import DistillSettings, compare, make_lessons, read_teacher
+from fastreader.moi.distill import DistillSettings, LoraSettings, compare, make_lessons, read_teacher
 from fastreader.moi.distill.lessons import draw
 from fastreader.moi.distill.loss import kl_divergence, kl_loss
 
@@ -45,6 +45,14 @@ def test_questions_without_an_id_go_by_their_place():
     other = replace(EXAMPLE, question="What?", id=None)
     lessons = make_lessons([other, replace(EXAMPLE, id=None)], [scores([-5.0, -3.0], id="1")])
     assert lessons[0].example.question == "Which river?"
+
+
+def test_repeated_ids_are_told_apart_as_the_command_line_does():
+    other = replace(EXAMPLE, passages=[Passage("x"), Passage("y"), Passage("z")])
+    first, second = make_lessons([EXAMPLE, other], [scores([-5.0, -3.0]), scores([-4.0, -3.0], id="a#2")])
+    assert (first.example.passages, second.example.passages) == (EXAMPLE.passages, other.passages)
+    with pytest.raises(InputError, match="scores of 'a': expected one result of each question"):
+        make_lessons([EXAMPLE, other], [scores([-5.0, -3.0]), scores([-4.0, -3.0])])
 
 
 @pytest.mark.parametrize(
@@ -138,11 +146,20 @@ def test_compare():
         ({"temperature": 0.0}, "temperature: expected a positive number, got 0.0"),
         ({"learning_rate": float("nan")}, "learning_rate"),
         ({"max_grad_norm": -1.0}, "max_grad_norm"),
+        ({"temperature": np.float32(2)}, "temperature: expected a finite number"),
+        ({"weight_decay": "x"}, "weight_decay: expected a finite number, got 'x'"),
+        ({"weight_decay": -0.1}, "weight_decay: expected a number from 0"),
     ],
 )
 def test_settings(values, message):
     with pytest.raises(InputError, match=message):
         DistillSettings(**values)
+
+
+def test_adapters():
+    for values, message in (({"alpha": "a"}, "alpha: expected a finite number"), ({"dropout": 1.0}, r"in \[0, 1\)")):
+        with pytest.raises(InputError, match=message):
+            LoraSettings(**values)
 
 
 def test_learning_rate():

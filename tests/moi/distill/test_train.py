@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 
@@ -155,9 +154,23 @@ def test_what_is_refused(lessons, tmp_path):
 
 
 def test_gradients_are_cut_and_reported(lessons, tmp_path):
-    settings = DistillSettings(**{**SETTINGS.to_dict(), "max_grad_norm": None, "epochs": 1})
-    run = distill(student(), lessons[0], tmp_path / "a", settings)
-    assert all(math.isfinite(s.grad_norm) and s.grad_norm > 0 for s in run.steps)
+    """What the optimiser sees is cut; the norm told is that before."""
+    seen, told = {}, {}
+    for most in (None, 1e-3):
+        settings = DistillSettings(**{**SETTINGS.to_dict(), "max_grad_norm": most})
+        learner = student()
+        run = distill(learner, lessons[0], tmp_path / str(most), settings, max_steps=1)
+        gradients = [p.grad for p in learner.parameters() if p.grad is not None]
+        seen[most], told[most] = torch.stack([g.norm() for g in gradients]).norm().item(), run.steps[0].grad_norm
+    assert told[None] == told[1e-3] == pytest.approx(seen[None])
+    assert seen[None] > 1e-3 and seen[1e-3] == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_other_weights_of_the_same_name_are_another_run(lessons, tmp_path):
+    distill(student(), lessons[0], tmp_path, SETTINGS, max_steps=4)
+    other = Student.load((tiny_llama(seed=3), byte_tokenizer()), lora=LORA)
+    with pytest.raises(InputError, match=r"other settings: revision \("):
+        distill(other, lessons[0], tmp_path, SETTINGS, resume=True)
 
 
 def test_import_needs_no_torch():

@@ -77,7 +77,9 @@ def restore(
             told = ", ".join(f"{k} ({theirs.get(k)!r} there, {made.get(k)!r} now)" for k in names)
             raise InputError(f"{checkpoint}: made with other settings: {told}")
         student.set_adapter(load_file(checkpoint / "adapter_model.safetensors", device=str(student.device)))
-        optimiser.load_state_dict(torch.load(checkpoint / "optimiser.pt", weights_only=True))
+        optimiser.load_state_dict(
+            torch.load(checkpoint / "optimiser.pt", map_location=student.device, weights_only=True)
+        )
     except _DAMAGED as error:
         told = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         raise ModelFileError(f"{checkpoint}: a checkpoint's file is damaged or missing ({told})") from error

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.data import Example
+from fastreader.data.keyed import keyed
 from fastreader.errors import InputError
 from fastreader.jsonl import iter_results
 from fastreader.moi.observe import joint_loglik
@@ -72,8 +73,8 @@ def make_lessons(
     """Put the teacher's scores beside the questions they belong to.
 
     Args:
-        examples: the questions with their passages; one without an id goes by its place, from 0, as the command
-            line numbers them.
+        examples: the questions with their passages; one without an id goes by its place, from 0, and one whose id
+            is taken by the id with a number, as the command line names them ("a#2").
         scores: the teacher's, matched by id; questions without scores are left out.
         observation: "question" or "joint", see `DistillSettings`.
 
@@ -81,10 +82,12 @@ def make_lessons(
         InputError: scores without a question or of another question, of passages that were cut, that are too few,
             constant or not finite, or without the passages' log-likelihood where it is needed.
     """
-    by_id = {str(i) if e.id is None else e.id: e for i, e in enumerate(examples)}
-    lessons = []
+    by_id = {e.id: e for e in keyed(examples)}
+    lessons: dict[str, Lesson] = {}
     for result in scores:
         where = f"scores of {result.id!r}"
+        if str(result.id) in lessons:
+            raise InputError(f"{where}: expected one result of each question, got another of this id")
         example = by_id.get(str(result.id))
         if example is None:
             raise InputError(f"{where}: expected one of the {len(by_id)} questions given, found none of this id")
@@ -94,8 +97,9 @@ def make_lessons(
             raise InputError(f"{where}: the teacher read shortened passages, which a student cannot be given")
         if result.permutations.size and int(result.permutations.max()) >= len(example.passages):
             raise InputError(f"{where}: orderings name a passage that its {len(example.passages)} passages lack")
-        lessons.append(Lesson(example, result.permutations, _checked(_observed(result, observation, where), where)))
-    return lessons
+        values = _checked(_observed(result, observation, where), where)
+        lessons[str(result.id)] = Lesson(example, result.permutations, values)
+    return list(lessons.values())
 
 
 def draw(lesson: Lesson, count: int, seed: Sequence[int]) -> npt.NDArray[np.int64]:

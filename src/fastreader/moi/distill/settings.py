@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fastreader.checks import check_one_of, check_whole
+from fastreader.checks import check_number, check_one_of, check_whole
 from fastreader.errors import InputError
 
 DIRECTIONS = ("forward", "reverse")
@@ -32,6 +31,8 @@ class LoraSettings:
 
     def __post_init__(self) -> None:
         check_whole("LoraSettings.rank", self.rank, 1, saved=True)
+        _above_zero("LoraSettings.alpha", self.alpha)
+        check_number("LoraSettings.dropout", self.dropout)
         if not 0 <= self.dropout < 1:
             raise InputError(f"LoraSettings.dropout: expected a number in [0, 1), got {self.dropout}")
 
@@ -86,6 +87,9 @@ class DistillSettings:
             check_whole(f"DistillSettings.{name}", getattr(self, name), 0, saved=True)
         for name in ("temperature", "learning_rate"):
             _above_zero(f"DistillSettings.{name}", getattr(self, name))
+        check_number("DistillSettings.weight_decay", self.weight_decay)
+        if self.weight_decay < 0:
+            raise InputError(f"DistillSettings.weight_decay: expected a number from 0, got {self.weight_decay}")
         if self.max_grad_norm is not None:
             _above_zero("DistillSettings.max_grad_norm", self.max_grad_norm)
 
@@ -103,5 +107,6 @@ class DistillSettings:
 
 
 def _above_zero(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
+    check_number(name, value)
+    if value <= 0:
         raise InputError(f"{name}: expected a positive number, got {value}")

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from fastreader.errors import ContextOverflowError, InputError, MissingExtraError
+from fastreader.identity import reader_name
 from fastreader.models import load as loading
 from fastreader.models.adapter import register
 from fastreader.models.architecture import context_length, lm_head, logit_scale_of, refuse_unsupported
 from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, layer_windows
 from fastreader.models.probe import probe
+from fastreader.models.revision import revision
 from fastreader.models.rotary import rotary_regimes
 from fastreader.models.text import TextEncoder
 from fastreader.moi.distill.attention import GradientKeys
@@ -40,6 +42,7 @@ class Student:
     Attributes:
         encoder: the tokenizer, by pieces.
         lora: the adapter's settings.
+        revision: which frozen weights and chat template, see `models.revision`.
         max_length: longest input in tokens; None where the config sets no limit.
 
     Raises:
@@ -52,6 +55,7 @@ class Student:
         peft = _peft()
         refuse_unsupported(model, name)
         self.name = name
+        self.revision = revision(model, tokenizer)
         self.encoder = TextEncoder(tokenizer)
         self.tokenizer = tokenizer
         self.lora = lora or LoraSettings()
@@ -105,7 +109,7 @@ class Student:
         """
         if isinstance(model, (str, os.PathLike)):
             own, tokenizer, _ = loading.load(model, device, dtype, "exact")
-            return cls(own, tokenizer, os.fspath(model), lora)
+            return cls(own, tokenizer, reader_name(model), lora)
         own, tokenizer = loading.pair(model)
         own, _ = loading.borrow(own, device, dtype, "exact")
         return cls(own, tokenizer, getattr(own, "name_or_path", "") or type(own).__name__, lora)

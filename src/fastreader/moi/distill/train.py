@@ -119,6 +119,7 @@ def distill(
         "lora": json.loads(json.dumps(asdict(student.lora))),
         "template": template.to_dict(),
         "student": student.name,
+        "revision": student.revision,
         "lessons": [lesson.digest() for lesson in lessons],
         "held_out": [lesson.digest() for lesson in held_out],
     }
