@@ -117,7 +117,7 @@ def run(
 
     Args:
         model: the model.
-        lock: held during a pass.
+        lock: held during a pass and the choice of its tokens.
         tree: contexts (prompt and what was written before) of the rows, without continuations.
         reuse: what of the tree is known, or None.
         members: the rows, in the tree's order of sequences; written to.
@@ -132,7 +132,7 @@ def run(
     distinct, state_of = np.unique(leaves, return_inverse=True)
     with lock:
         states = model.hidden(tree, reuse=reuse, record=record, rows=distinct)
-    _write(model, states, state_of, rows, request)
+        _write(model, states, state_of, rows, request)
     advance(sum(bool(row.finish) for row in rows))
     if record is None:
         return
@@ -149,7 +149,7 @@ def run(
         tokens = np.asarray([row.tokens[-1] for row in rows], dtype=np.int64)
         with lock:
             states = model.forward(tokens, keys.place, keys)
-        _write(model, states, np.arange(len(rows)), rows, request)
+            _write(model, states, np.arange(len(rows)), rows, request)
         advance(sum(bool(row.finish) for row in rows))
 
 

@@ -30,7 +30,8 @@ from fastreader.tree import PrefixTree, Tokens
 class Reader(PromptWriter):
     """A causal language model that scores many texts in one packed pass.
 
-    Make one with `Reader.load`. It is safe to share between threads: one pass runs at a time.
+    Make one with `Reader.load`. It is safe to share between threads: one pass runs at a time. Each call plans for
+    the memory that is free when it begins, so several that write at once should be given `max_tokens`.
 
     Attributes:
         name: what it was loaded from.

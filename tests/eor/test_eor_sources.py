@@ -73,6 +73,26 @@ def test_a_haystack_retriever():
     assert (found.text, found.id, found.score, found.metadata) == ("x", "d", 0.5, {"k": 1})
 
 
+def test_a_llamaindex_retriever():
+    class Retriever:
+        def retrieve(self, question):
+            return [SimpleNamespace(text=question, metadata={"page": 2}, node_id="n1", score=0.25)]
+
+    (found,) = map(as_passage, as_source(Retriever())("x"))
+    assert (found.text, found.id, found.score, found.metadata) == ("x", "n1", 0.25, {"page": 2})
+
+
+def test_what_can_be_called_is_called():
+    class Retriever:
+        def __call__(self, question):
+            return [question]
+
+        def run(self):
+            raise AssertionError("another thing altogether")
+
+    assert as_source(Retriever())("x") == ["x"]
+
+
 def test_a_haystack_component_that_gives_no_documents():
     with pytest.raises(InputError, match="documents"):
         as_source(SimpleNamespace(run=lambda query: {"embedding": []}))("x")

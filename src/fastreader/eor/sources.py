@@ -132,22 +132,26 @@ def as_source(found: Any) -> SourceFunction:
     """`found` as a function from a question to passages.
 
     Args:
-        found: a callable; a LangChain retriever (``invoke(question)`` gives documents with ``page_content``); a
-            Haystack retriever (``run(query=question)`` gives ``{"documents": [...]}``).
+        found: a callable, called whatever else it has; a LangChain retriever (``invoke(question)`` gives documents
+            with ``page_content``); a LlamaIndex retriever (``retrieve(question)`` gives nodes with ``text``); a
+            Haystack retriever that takes texts (``run(query=question)`` gives ``{"documents": [...]}``), not one of
+            embeddings.
 
     Raises:
         InputError: it is none of these.
     """
-    if callable(getattr(found, "invoke", None)):
-        return lambda question: found.invoke(question)
-    if callable(getattr(found, "run", None)):
-        return lambda question: _haystack(found.run(query=question))
     if callable(found):
         function: SourceFunction = found
         return function
+    if callable(getattr(found, "invoke", None)):
+        return lambda question: found.invoke(question)
+    if callable(getattr(found, "retrieve", None)):
+        return lambda question: found.retrieve(question)
+    if callable(getattr(found, "run", None)):
+        return lambda question: _haystack(found.run(query=question))
     raise InputError(
-        f"source: expected a callable, or an object with invoke (LangChain) or run (Haystack), got "
-        f"{type(found).__name__}"
+        f"source: expected a callable, or an object with invoke (LangChain), retrieve (LlamaIndex) or run (Haystack), "
+        f"got {type(found).__name__}"
     )
 
 
@@ -168,7 +172,7 @@ def as_passage(found: Any) -> Passage:
 
     Args:
         found: a `Passage`; a text; a mapping with ``text``, ``contents``, ``content`` or ``page_content`` and
-            perhaps ``title, id, score``; a LangChain or Haystack document.
+            perhaps ``title, id, score``; a LangChain or Haystack document, a LlamaIndex node.
 
     Raises:
         InputError: it is none of these, or its text is empty.
@@ -192,7 +196,7 @@ def _from_fields(get: Callable[[str], Any], metadata: dict[str, Any]) -> Passage
     text = next((found for name in names if isinstance(found := get(name), str)), None)
     if text is None:
         raise InputError("source: expected a passage, a text, or a document with a text, content or page_content")
-    identifier = get("id")
+    identifier = next((found for name in ("id", "node_id") if (found := get(name)) is not None), None)
     score = get("score")
     return Passage(
         text=text,
