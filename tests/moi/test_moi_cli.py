@@ -189,6 +189,13 @@ def test_rerank_refuses_another_models_bias(calibrated, model, questions, tmp_pa
     assert "8 skipped" in done.stderr
 
 
+def test_calibrate_looks_at_its_outputs_first(questions, tmp_path):
+    common = ("calibrate", questions, "-m", tmp_path / "no-model", "-n", 3, "-s", tmp_path / "scores.jsonl")
+    assert "--output: no folder" in run(*common, "-o", tmp_path / "none" / "bias.json", expect=2).stderr
+    assert "--plot: no folder" in run(*common, "--plot", tmp_path / "none" / "bias.png", expect=2).stderr
+    assert f"--output: {tmp_path} is a folder" in run(*common, "-o", tmp_path, expect=2).stderr
+
+
 def test_ask(calibrated, model, questions, tmp_path):
     common = ("ask", questions, "-m", model, "--method", "moi@3")
     rows = json.loads(run(*common, "--limit", 2, "-f", "json", "--cache-dir", calibrated).stdout)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fastreader.cli.inputs import examples, model_settings, remaining, use_cache
+from fastreader.cli.inputs import check_writable, examples, model_settings, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
 from fastreader.data import Example
 from fastreader.errors import InputError
@@ -72,6 +72,7 @@ def calibrate(
     import numpy as np
 
     from fastreader import moi
+    from fastreader.drawing import new_figure
     from fastreader.moi.gold import gold_of, right_answers
     from fastreader.moi.shipped import keep as keep_in_cache
     from fastreader.permutations import resolve
@@ -82,6 +83,11 @@ def calibrate(
     from fastreader.scoring import score_permutations
 
     use_cache(cache_dir)
+    for option, path in (("--output", output), ("--plot", plot), ("--scores", scores)):
+        if path is not None:
+            check_writable(option, path)
+    if plot is not None:
+        new_figure(1, 1)  # a missing extra is said now, and not after the scoring
     prompts = Template.load(template) if template else Template()
     wanted = "latin:2" if permutations == "latin:3" and passages == 3 else permutations  # N = 3 has two squares
     resolve(wanted, passages, seed)

@@ -25,8 +25,7 @@ def check_output(output: Path | None, file: Path | None, resume: bool, format: S
         if resume:
             raise InputError("--resume: needs --output, the file to continue")
         return
-    if not output.parent.is_dir():
-        raise InputError(f"--output: {output} cannot be written, there is no folder {output.parent}")
+    check_writable("--output", output)
     if output.suffix == ".gz":
         raise InputError(
             f"--output: {output} would be gzipped; results are plain JSON lines, so that a killed run can be resumed"
@@ -35,6 +34,16 @@ def check_output(output: Path | None, file: Path | None, resume: bool, format: S
         raise InputError("--format: is that of standard output, and with --output nothing goes there")
     if file is not None and file.exists() and output.exists() and output.samefile(file):
         raise InputError(f"--output: {output} is the file of the questions")
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Refuse a path that nothing could be written to, before the work whose results go there."""
+    if path.is_dir():
+        raise InputError(f"{option}: {path} is a folder")
+    if not path.parent.is_dir():
+        raise InputError(f"{option}: no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{option}: {path.parent} cannot be written to")
 
 
 def examples(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastreader.checks import check_seed
+from fastreader.cli.inputs import check_writable
 from fastreader.data.types import Example
 from fastreader.errors import InputError
 
@@ -137,7 +137,7 @@ def check_voting(
         raise InputError("--measure: needs --fit, which maximises it")
     check_seed("--seed", seed)
     if save is not None:
-        _check_save(save)
+        check_writable("--save", save)
     saved = None
     names = tuple(similarity or ("exact", "f1"))
     if weights is not None:
@@ -157,15 +157,6 @@ def check_voting(
     except InputError as error:
         raise InputError(f"{'--similarity' if weights is None else '--weights'}: {error}") from None
     return voting
-
-
-def _check_save(path: Path) -> None:
-    if path.is_dir():
-        raise InputError(f"--save: {path} is a folder")
-    if not path.parent.is_dir():
-        raise InputError(f"--save: no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"--save: {path.parent} cannot be written to")
 
 
 def check_right(rows: Sequence[Answers | Example]) -> None:
