@@ -37,6 +37,7 @@ def converted(path: Path) -> Path:
         MissingExtraError: `gguf` or `accelerate` is not installed.
         ModelFileError: not a GGUF file, or cut short.
     """
+    check_magic(path)  # before all of it is read for its digest
     target = cache_dir() / "gguf" / f"{_digest(path)[:24]}-{_CONVERSION}"
     with building(target) as making:
         if making is not None:
@@ -90,6 +91,18 @@ def convert(path: Path, folder: Path) -> None:
         file.chmod(0o644)
 
 
+def check_magic(path: Path) -> None:
+    """Refuse a file that is not GGUF by its first bytes.
+
+    Raises:
+        ModelFileError: naming what is wrong.
+    """
+    with path.open("rb") as stream:
+        magic = stream.read(4)
+    if magic != _MAGIC:
+        raise ModelFileError(f"{path}: not a GGUF file (it starts with {magic!r}, expected {_MAGIC!r})")
+
+
 def check_complete(path: Path) -> None:
     """Refuse a file that is not GGUF or ends before its last tensor does.
 
@@ -98,10 +111,7 @@ def check_complete(path: Path) -> None:
     """
     from gguf import GGUFReader
 
-    with path.open("rb") as stream:
-        magic = stream.read(4)
-    if magic != _MAGIC:
-        raise ModelFileError(f"{path}: not a GGUF file (it starts with {magic!r}, expected {_MAGIC!r})")
+    check_magic(path)
     try:
         reader = GGUFReader(path)
         end = max((int(t.data_offset) + int(t.n_bytes) for t in reader.tensors), default=0)
