@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fastreader import Reader
 from fastreader.errors import InputError, MissingExtraError, ModelFileError, ModelNotFoundError
 from fastreader.models import cache as cache_module
 from fastreader.models import gguf, packaged
@@ -197,3 +198,9 @@ def test_loading_a_cached_reader_touches_no_network(packaged_folder):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "1\n"
+
+
+def test_the_packaged_reader_runs_fused_throughout(packaged_folder):
+    """Rounding is no reason to leave a layer out: trained weights round more than the tests' small models."""
+    reader = Reader.load(packaged_folder, device="cpu", precision="high")
+    assert reader.describe()["forward"] == "fused (30 layer, 30 attention, 30 feed-forward, 61 norm)"
