@@ -49,3 +49,12 @@ def tiny_reader():
     from fastreader import Reader
 
     return Reader.load((tiny_llama(), byte_tokenizer(chat=True)), device="cpu", precision="exact")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Folder of a tiny random chat model."""
+    folder = tmp_path_factory.mktemp("model")
+    tiny_llama().save_pretrained(folder)
+    byte_tokenizer(chat=True).save_pretrained(folder)
+    return str(folder)

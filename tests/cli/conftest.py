@@ -1,15 +1,6 @@
 import json
 
 import pytest
-from support import byte_tokenizer, tiny_llama
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    tiny_llama().save_pretrained(folder)
-    byte_tokenizer(chat=True).save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """fastreader vote and fastreader eor, in this process."""
 
-import contextlib
-import io
 import json
 import shutil
 import subprocess
@@ -11,28 +9,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from commands import run
 from eor_cases import WEB, WIKI, passage_file, simulate
 from support import byte_tokenizer, tiny_llama
 
-from fastreader import cli
 from fastreader.eor import Answers, Voter, correctness
 from fastreader.jsonl import iter_results
-
-
-def run(*arguments, expect=0):
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        mock.patch.object(sys, "argv", ["fastreader", *map(str, arguments)]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-    assert code == expect, err.getvalue()
-    return SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue())
 
 
 @pytest.fixture

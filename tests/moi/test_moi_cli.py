@@ -4,21 +4,12 @@ from dataclasses import replace
 
 import pytest
 from commands import ids, run
-from support import byte_tokenizer, tiny_llama
 
 import fastreader as fr
 from fastreader import moi
 from fastreader.errors import NumericsError
 from fastreader.moi import PositionBias, probe
 from fastreader.moi.shipped import file_name_of
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    tiny_llama().save_pretrained(folder)
-    byte_tokenizer(chat=True).save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-import os
-import sys
-from types import SimpleNamespace
 from unittest import mock
 
+import commands
 import pytest
 from rich.console import Console
 from scripted import ScriptedReader
 from sure_readers import script
 
-from fastreader import cli, sure
+from fastreader import sure
 from fastreader.errors import ContextOverflowError
 from fastreader.report.explain import answer_line, explain
 
@@ -91,21 +88,10 @@ def run(monkeypatch):
     reader = ScriptedReader(**script(other=lambda stage, prompt, i: "an answer"))
 
     def run(*arguments, expect=0):
-        out, err = io.StringIO(), io.StringIO()
-        with (
-            mock.patch("fastreader.reader.Reader.load", lambda *a, **o: reader),
-            mock.patch.object(sys, "argv", ["fastreader", "ask", *map(str, arguments)]),
-            mock.patch.dict(os.environ, {"COLUMNS": "120"}),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
-            try:
-                cli.main()
-                code = 0
-            except SystemExit as stop:
-                code = stop.code or 0
-        assert code == expect, err.getvalue()
-        return SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue(), reader=reader)
+        with mock.patch("fastreader.reader.Reader.load", lambda *a, **o: reader):
+            done = commands.run("ask", *arguments, expect=expect, COLUMNS="120")
+        done.reader = reader
+        return done
 
     return run
 
