@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from fastreader import encoders
-from fastreader.encoders import PackagedEncoder, as_encoder, encoder_folder, load_encoder, pull_encoder
+from fastreader.encoders import PackagedEncoder, as_encoder, encoder_folder, encoder_name, load_encoder, pull_encoder
 from fastreader.errors import InputError, MissingExtraError, ModelFileError
+from fastreader.identity import model_digest
+from fastreader.sure.settings import Settings
 
 TEXTS = ["The Nile is in Cairo.", "a", "Which river runs through Cairo, and where does it end?" * 3]
 
@@ -65,7 +67,10 @@ def test_unit_rows_equal_the_mean_of_hidden_states(tiny_folder):
 
 def test_encoders_are_told_apart_by_their_name(tiny_folder):
     folder, _ = tiny_folder
-    assert load_encoder(folder, device="cpu").__qualname__ == f"load_encoder({str(folder)!r})"
+    name = f"{folder}@{model_digest(folder)}"
+    assert load_encoder(folder, device="cpu").__qualname__ == f"load_encoder({name!r})"
+    assert Settings(encoder=str(folder)).to_dict()["encoder"] == encoder_name(folder) == name
+    assert Settings().to_dict()["encoder"] == encoder_name("all-minilm-l6-v2") == "all-minilm-l6-v2"
 
 
 def test_no_texts_give_no_rows_of_the_right_width(tiny_folder):

@@ -74,6 +74,20 @@ def test_by_judgements_as_trec_eval_measures():
             retrieval_measures([wrong], measures, qrels=judged)
 
 
+@pytest.mark.parametrize(
+    ("qrels", "named"),
+    [
+        ([("q1", "d1", 1)], r"qrels: expected grades by question and document, got \[\('q1'"),
+        ({"q1": ["d1"]}, r"qrels\['q1'\]: expected a grade for each document, got \['d1'\]"),
+        ({"q1": {"d1": 1.0}}, r"qrels\['q1'\]\['d1'\]: expected a whole number, got 1.0"),
+        ({"q1": {"d1": "1"}}, "got '1'"),
+    ],
+)
+def test_judgements_that_are_none(qrels, named):
+    with pytest.raises(InputError, match=named):
+        retrieval_measures([Example("q", [Passage("text", id="d1")], id="q1")], ["RR"], qrels=qrels)
+
+
 def test_by_answers():
     result = retrieval_measures(
         [ranked(None, None, None, answers=(False, True, True)), ranked(None, None, answers=(False, False))],

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.errors import InputError, MissingExtraError, ModelFileError
+from fastreader.identity import model_digest
 from fastreader.models.cache import building, cache_dir
 from fastreader.models.quiet import no_bars
 
@@ -114,8 +115,14 @@ def load_encoder(name: str | os.PathLike[str], *, device: str | None = None, bat
         )
         return np.asarray(vectors, dtype=np.float32)
 
-    encode.__qualname__ = f"load_encoder({os.fspath(name)!r})"  # results tell one from another by it
+    encode.__qualname__ = f"load_encoder({encoder_name(name)!r})"  # results tell one from another by it
     return encode
+
+
+def encoder_name(name: str | os.PathLike[str]) -> str:
+    """What results call an encoder: its name, and behind a folder's a digest of what lies there now."""
+    folder = Path(name).expanduser()
+    return f"{os.fspath(name)}@{model_digest(folder)}" if folder.is_dir() else os.fspath(name)
 
 
 def as_encoder(encoder: str | os.PathLike[str] | Encoder) -> Encoder:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
-_WHOLE = 1 << 20  # bytes
-_BLOCK, _BLOCKS = 4096, 256
-_OF_MODELS = {".json", ".jinja", ".txt", ".model", ".tiktoken", ".safetensors", ".bin", ".gguf", ".py"}
+_BLOCK = 1024  # bytes
+_BLOCKS_OF_TENSOR, _BLOCKS_OF_FILE = 4, 1024
+_WEIGHTS = (".safetensors", ".bin", ".gguf")
+_OF_MODELS = re.compile(r".+\.(json|jinja|txt|model|model\.v\d+\w*|tiktoken|safetensors|bin|gguf|py)")
+# What trainers leave beside a model.
+_OF_TRAINING = re.compile(r"\..*|(training|trainer|optimizer|scheduler|rng_state|random_states)[_.].*|.+_results\.json")
 
 
 def guarding(reader: Mapping[str, str]) -> dict[str, str]:
@@ -31,15 +37,22 @@ def content(path: str | os.PathLike[str]) -> str:
 
 
 def reader_name(model: str | os.PathLike[str]) -> str:
-    """What a reader is called: a path in one way, however it was written ("m" for "./m/"), any other name as it is."""
-    return os.path.normpath(model) if Path(model).expanduser().exists() else os.fspath(model)
+    """What a reader is called: a path in one way, however it was written, any other name as it is.
+
+    That way is "m" for "./m/", and for the whole path of that folder; a path outside the working directory is absolute.
+    """
+    path = Path(model).expanduser()
+    if not path.exists():
+        return os.fspath(model)
+    whole = Path(os.path.normpath(Path.cwd() / path))  # links are left: a name is what was written
+    return str(whole.relative_to(Path.cwd())) if whole.is_relative_to(Path.cwd()) else str(whole)
 
 
 def model_digest(path: str | os.PathLike[str]) -> str:
     """A digest of a local model, before it is loaded: what a run may not change in one that it names by its path.
 
-    Small files count whole. Of weights the length and blocks at even distances count, the first and the last among
-    them: training moves nearly all values of a checkpoint, which need not be read twice to notice.
+    Of weights the length and samples count, of every tensor in safetensors and of the whole file otherwise: training
+    moves nearly all values of what it moves, which need not be read twice to notice. All other files count whole.
 
     Args:
         path: a model's folder, of which the files directly in it count, or one file.
@@ -54,18 +67,49 @@ def model_digest(path: str | os.PathLike[str]) -> str:
         size = file.stat().st_size
         digest.update(f"{file.name if found.is_dir() else ''} {size}\n".encode())
         with file.open("rb") as bytes_of:
-            if size <= _WHOLE:
-                digest.update(bytes_of.read())
-                continue
-            for block in range(_BLOCKS):
-                bytes_of.seek(block * (size - _BLOCK) // (_BLOCKS - 1))
-                digest.update(bytes_of.read(_BLOCK))
+            for start, length in _samples(bytes_of, size) if file.suffix in _WEIGHTS else [(0, size)]:
+                bytes_of.seek(start)
+                digest.update(bytes_of.read(length))
     return digest.hexdigest()[:12]
+
+
+def _samples(file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
+    """Where a file of weights is read, and how many bytes: its first and its last among them."""
+    tensors = _tensors(file, size)
+    if tensors is None:
+        yield from _blocks(0, size, _BLOCKS_OF_FILE)
+    else:
+        yield 0, min((start for start, _ in tensors), default=size)
+        for start, end in tensors:
+            yield from _blocks(start, end, _BLOCKS_OF_TENSOR)
+
+
+def _blocks(start: int, end: int, count: int) -> Iterator[tuple[int, int]]:
+    if end - start <= count * _BLOCK:
+        yield start, end - start
+        return
+    for block in range(count):
+        yield start + block * (end - start - _BLOCK) // (count - 1), _BLOCK
+
+
+def _tensors(file: BinaryIO, size: int) -> list[tuple[int, int]] | None:
+    """Start and end of every tensor, as the head of a safetensors file says; None where it has no such head."""
+    length = int.from_bytes(file.read(8), "little")
+    if not 0 < length <= size - 8:
+        return None
+    try:
+        spans = [
+            entry["data_offsets"] for name, entry in json.loads(file.read(length)).items() if name != "__metadata__"
+        ]
+        found = sorted((8 + length + int(start), 8 + length + int(end)) for start, end in spans)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return found if all(8 + length <= start <= end <= size for start, end in found) else None
 
 
 def _counts(file: Path) -> bool:
     """Whether a file of a model's folder is the model's: no read-me, no optimizer's state, nothing hidden."""
-    return file.is_file() and file.suffix in _OF_MODELS and not file.name.startswith((".", "training_", "trainer_"))
+    return bool(file.is_file() and _OF_MODELS.fullmatch(file.name) and not _OF_TRAINING.fullmatch(file.name))
 
 
 def stamp(path: str | os.PathLike[str]) -> tuple[int, int]:

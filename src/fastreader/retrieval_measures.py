@@ -13,6 +13,7 @@ from typing import Any
 from fastreader.data.types import Example
 from fastreader.errors import FastreaderError, InputError, MissingExtraError
 
+_NOBODYS = "\x00"  # no document's id: the run of a question without passages, since one that is empty is left out
 MEASURES = ("nDCG@10", "RR", "R@1", "R@5", "R@10", "R@20")
 
 
@@ -68,14 +69,16 @@ def retrieval_measures(
             relevant one are left out, as there.
 
     Raises:
-        InputError: an unknown measure or relevance; with `qrels` an example or passage without an id, or an id that
-            comes twice.
+        InputError: an unknown measure or relevance; `qrels` that are none; with `qrels` an example or passage without
+            an id, or an id that comes twice.
         MissingExtraError: ir-measures is not installed.
     """
     if relevance not in ("gold", "answer"):
         raise InputError(f"retrieval_measures: relevance must be 'gold' or 'answer', got {relevance!r}")
     library = _library()
     wanted = {name: _parse(library, name) for name in measures}
+    if qrels is not None:
+        _check_qrels(qrels)
     relevances: dict[str, dict[str, int]] = {}
     run: dict[str, dict[str, float]] = {}
     indices, left_out = [], 0
@@ -88,7 +91,7 @@ def retrieval_measures(
                 continue
             indices.append(i)
             relevances[str(i)] = dict(judged)
-            run[str(i)] = {str(p.id): float(-place) for place, p in enumerate(example.passages)} or {"nothing": 0.0}
+            run[str(i)] = {str(p.id): float(-place) for place, p in enumerate(example.passages)} or {_NOBODYS: 0.0}
             continue
         flags = [p.is_gold if relevance == "gold" else p.has_answer for p in example.passages]
         if all(flag is None for flag in flags):
@@ -111,6 +114,21 @@ def retrieval_measures(
         indices,
         left_out,
     )
+
+
+def _check_qrels(qrels: Any) -> None:
+    if not isinstance(qrels, Mapping):
+        raise InputError(f"retrieval_measures: qrels: expected grades by question and document, got {qrels!r:.60}")
+    for question, judged in qrels.items():
+        if not isinstance(judged, Mapping):
+            raise InputError(
+                f"retrieval_measures: qrels[{question!r}]: expected a grade for each document, got {judged!r:.60}"
+            )
+        for document, grade in judged.items():
+            if isinstance(grade, bool) or not isinstance(grade, int):
+                raise InputError(
+                    f"retrieval_measures: qrels[{question!r}][{document!r}]: expected a whole number, got {grade!r}"
+                )
 
 
 def _check_ids(index: int, example: Example) -> None:

@@ -4,17 +4,21 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from support import CHAT_TEMPLATE, byte_tokenizer, tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fastreader import Reader
-from fastreader.identity import model_digest
+from fastreader.identity import model_digest, reader_name
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Weights that bfloat16 holds, as checkpoints mostly are."""
-    tiny_llama().bfloat16().save_pretrained(tmp_path / "m")
+    model = tiny_llama().bfloat16()
+    with torch.no_grad():
+        model.model.norm.weight[-1] = 1.234e-7  # float16 has another one for it
+    model.save_pretrained(tmp_path / "m")
     byte_tokenizer(chat=True).save_pretrained(tmp_path / "m")
     return tmp_path / "m"
 
@@ -35,6 +39,7 @@ def test_the_revision_is_of_the_weights_however_they_were_loaded(folder, monkeyp
     assert len(reader.revision) == 12
     assert reader.describe()["revision"] == reader.revision
     assert of_pair(folder) == loaded(folder, dtype="float32").revision == reader.revision
+    assert loaded(folder, dtype="float16").revision == reader.revision
     shutil.copytree(folder, folder.with_name("n"))
     assert loaded(folder.with_name("n")).revision == reader.revision
     monkeypatch.chdir(folder.parent)
@@ -54,8 +59,16 @@ def with_other_roles(model, tokenizer):
     tokenizer.chat_template = CHAT_TEMPLATE + " "
 
 
-@pytest.mark.parametrize("change", [trained, biased, with_other_roles])
-def test_other_weights_or_another_chat_template_have_another(folder, change):
+def with_other_positions(model, tokenizer):
+    model.config.rope_parameters["rope_theta"] = 5e5
+
+
+def with_another_token(model, tokenizer):
+    tokenizer.add_tokens(["<new>"])
+
+
+@pytest.mark.parametrize("change", [trained, biased, with_other_roles, with_other_positions, with_another_token])
+def test_another_checkpoint_of_a_name_has_another(folder, change):
     assert of_pair(folder, change) != of_pair(folder)
 
 
@@ -83,15 +96,63 @@ def test_files_of_a_model_tell_before_it_is_loaded(folder):
     assert model_digest(folder.with_name("n")) != before
 
 
-@pytest.mark.parametrize("place", [0, 1 << 20, -1])
-def test_of_a_large_file_blocks_count(tmp_path, place):
-    file = tmp_path / "m.gguf"
-    values = bytearray(3 << 20)
-    file.write_bytes(values)
+def test_files_of_training_are_not_the_models_and_tokenizers_of_other_formats_are(folder):
+    before = model_digest(folder)
+    for name in ("all_results.json", "optimizer.bin", "trainer_state.json", "scheduler.bin"):
+        (folder / name).write_bytes(b"1")
+    assert model_digest(folder) == before
+    (folder / "tokenizer.model.v3").write_bytes(b"1")
+    assert model_digest(folder) != before
+
+
+def test_of_safetensors_every_tensor_counts(tmp_path):
+    """Of 64 MiB a norm's kibibyte, as where norms alone are trained."""
+    file = tmp_path / "model.safetensors"
+    tensors = {f"{i}.weight": torch.zeros(1 << 20, dtype=torch.bfloat16) for i in range(32)}
+    tensors["norm.weight"] = torch.ones(512, dtype=torch.bfloat16)
+    save_file(tensors, file)
+    before = model_digest(tmp_path)
+    tensors["norm.weight"] += 0.125
+    save_file(tensors, file)
+    changed = model_digest(tmp_path)
+    tensors["17.weight"] += 1.0
+    save_file(tensors, file)
+    assert len({before, changed, model_digest(tmp_path)}) == 3
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"\x05", b"\xff" * 64, (2).to_bytes(8, "little") + b"[]", (9).to_bytes(8, "little") + b'{"a": {}}']
+)
+def test_a_file_that_is_no_safetensors_counts_by_blocks(tmp_path, head):
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(head + b"0" * 100)
     before = model_digest(file)
-    shutil.copy(file, tmp_path / "n.gguf")
-    assert model_digest(tmp_path / "n.gguf") == before
-    for i in range(0, 1 << 14, 997):  # a matrix that training moved
-        values[place - i if place < 0 else place + i] = 1
-    file.write_bytes(values)
+    file.write_bytes(head + b"0" * 99 + b"1")
     assert model_digest(file) != before
+
+
+@pytest.mark.parametrize("place", [0, 100 << 20, -1])
+def test_of_a_large_file_blocks_count(tmp_path, place):
+    """A matrix of 576 x 576 in bfloat16, which is half a percent of the file."""
+    size, span = 128 << 20, 576 * 576 * 2
+    for name in ("m.gguf", "n.gguf"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)
+    assert model_digest(tmp_path / "m.gguf") == model_digest(tmp_path / "n.gguf")
+    with (tmp_path / "m.gguf").open("r+b") as file:
+        file.seek(size - span if place < 0 else place)
+        file.write(b"\x01" * span)
+    assert model_digest(tmp_path / "m.gguf") != model_digest(tmp_path / "n.gguf")
+
+
+def test_a_path_is_one_name_however_it_is_written(tmp_path, monkeypatch):
+    (tmp_path / "here" / "m").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "here"))
+    written = ["m", "./m/", "../here/m", tmp_path / "here" / "m", "~/m"]
+    assert {reader_name(path) for path in written} == {"m"}
+    monkeypatch.chdir(tmp_path)
+    assert reader_name("here/m/../m") == "here/m"
+    monkeypatch.chdir(tmp_path / "here" / "m")
+    assert reader_name("../../here") == str(tmp_path / "here")
+    assert reader_name("someone/model") == "someone/model"

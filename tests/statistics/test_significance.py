@@ -85,3 +85,10 @@ def test_wilcoxon_ranks_differences_that_are_equal_but_for_rounding_as_ties():
     assert wilcoxon(a / 3, b / 3) == wilcoxon(a, b)
     assert wilcoxon([1 / 3 + 0.1, 0.5], [0.1 + 1 / 3, 0.5]) == 1.0
     assert wilcoxon(a * 1e-9, b * 1e-9) == wilcoxon(a, b)
+
+
+def test_one_pair_of_large_values_leaves_the_others_differences():
+    a = np.random.default_rng(0).normal(1e-3, 1e-4, 40)
+    alone = wilcoxon(a, np.zeros(40))
+    assert alone < 1e-6
+    assert wilcoxon([*a, -1e10], [*np.zeros(40), -1e10]) == alone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -80,11 +81,16 @@ def test_encoders_without_a_name_of_their_own_are_not_resumed(tmp_path):
 
         return encode
 
+    class Encoder:
+        encode = __call__ = lambda self, texts: made(1)(texts)
+
     options = {"method": "top1_question", "output": tmp_path / "a.jsonl"}
     first, second = made(1), made(-1)
     first.__qualname__, second.__qualname__ = "first", "second"
     done = answers(ScriptedReader(**script()), examples(1), encoder=first, **options)
-    for other, message in ((made(1), r"encoder: .*made.<locals>.encode may be another"), (second, "other settings")):
+    nameless = [made(1), partial(first), Encoder(), Encoder().encode]
+    for other in (*nameless, second):
+        message = "other settings" if other is second else "encoder: .* may be another function of that name"
         with pytest.raises(InputError, match=message):
             answers(ScriptedReader(**script()), examples(2), encoder=other, resume=True, **options)
     assert without_costs(answers(ScriptedReader(**script()), examples(2), encoder=first, resume=True, **options))[

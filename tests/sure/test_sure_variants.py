@@ -157,6 +157,9 @@ def test_a_written_choice(reply, answer):
         ("It was in 2011", ["1", "2"], "It was in 2011"),
         ("No, never.", ["no", "yes"], "no"),
         ("It is C++.", ["C", "C++"], "C++"),
+        ("答案是尼罗河。", ["尼罗河", "塞纳河"], "尼罗河"),
+        ("답은 파리입니다", ["리옹", "파리"], "파리"),
+        ("答案是Paris。", ["Lyon", "Paris"], "Paris"),
     ],
 )
 def test_a_candidate_is_named_as_a_word(reply, candidates, answer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,7 +45,7 @@ def pair(function: str, a: Any, b: Any) -> tuple[FloatArray, FloatArray]:
 
 
 def differences(function: str, a: Any, b: Any) -> FloatArray:
-    """a - b as float64 [n], to 40 bits of the largest value: what is equal but for rounding ties, and is 0 where it is.
+    """a - b as float64 [n]: what is equal but for rounding, to 40 bits of a pair's values, ties, and is 0 where it is.
 
     1 - 2/3 and 2/3 - 1/3 are one difference to ranks and spreads, and two floats.
 
@@ -53,9 +53,14 @@ def differences(function: str, a: Any, b: Any) -> FloatArray:
         InputError: as `pair`.
     """
     first, second = pair(function, a, b)
-    largest = float(max(np.abs(first).max(), np.abs(second).max()))
-    unit = max(math.ldexp(1.0, math.frexp(largest)[1] - 40), math.ulp(0.0))
-    return np.rint((first - second) / unit) * unit
+    found, near = first - second, np.maximum(np.abs(first), np.abs(second)) * 2.0**-40
+    found[np.abs(found) <= near] = 0.0
+    sizes, order = np.abs(found), np.argsort(np.abs(found), kind="stable")
+    # Each as its neighbour below where both pairs are known no better: one pair of large values ties no others.
+    for below, this in itertools.pairwise(order):
+        if sizes[this] - sizes[below] <= min(near[this], near[below]):
+            sizes[this] = sizes[below]
+    return np.copysign(sizes, found)
 
 
 def binary_pair(function: str, a: Any, b: Any) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

@@ -12,7 +12,13 @@ from fastreader.sure.texts import placeholders
 
 DONE = "[DONE]"
 _DONE = re.compile(r"\[\s*done\s*\]", re.IGNORECASE)
-_LETTER = re.compile(r"(?<!\w)\(([a-zA-Z])\)")
+# Scripts that write words, or a word and what belongs to it, without a space: Thai and Lao, Burmese, Khmer, kana, Han,
+# Hangul.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_EDGE = rf"[^\W{_UNSPACED}]"  # what may not stand beside a word
+_LETTER = re.compile(rf"(?<!{_EDGE})\(([a-zA-Z])\)")
 _LISTED = re.compile(r"^[ \t]*(?:[a-z][.):]|\(?\d{1,2}[.):]+|[-*•])[ \t]+(\S.*)$", re.MULTILINE)
 _START = r"(?:^|(?<=[,;:\n])|(?<=\band)|(?<=\bor))\s*"
 _INLINE = (  # markers that count up from "a" or 1; a letter with a dot or colon after a word may be a name
@@ -127,10 +133,24 @@ def parse_label(reply: str, labels: Sequence[str]) -> int | None:
     """
     places = []
     for index, label in enumerate(labels):
-        words = r"\s*".join(re.escape(word) for word in label.split())
-        if found := re.search(rf"(?<!\w){words}(?!\w)", reply, re.IGNORECASE):
+        if found := whole_words(label).search(reply):
             places.append((found.start(), index))
     return min(places)[1] if places else None
+
+
+def whole_words(text: str) -> re.Pattern[str]:
+    """Matches a text where it is no part of a longer word, whatever its case and white space.
+
+    In scripts without spaces between words nothing tells where one ends, so that any place will do.
+
+    >>> [bool(whole_words("Nil").search(reply)) for reply in ("It is the Nil.", "Nile")]
+    [True, False]
+    """
+    words = text.split()
+    unspaced = re.compile(f"[{_UNSPACED}]")
+    before = "" if unspaced.match(words[0][0]) else f"(?<!{_EDGE})"
+    after = "" if unspaced.match(words[-1][-1]) else f"(?!{_EDGE})"
+    return re.compile(before + r"\s*".join(re.escape(word) for word in words) + after, re.IGNORECASE)
 
 
 def _pieces(text: str) -> tuple[str, list[str]]:
@@ -153,39 +173,47 @@ def _pieces(text: str) -> tuple[str, list[str]]:
 
 
 def _lettered(text: str) -> list[str]:
-    """What follows "(a)", "(b)", ...: letters in order, in the case of the first, up to one that was there already.
+    """What follows "(a)", "(b)", ...: letters in order, up to one that was there already.
 
-    A text may begin after its "(a)". A letter is passed over only where the one that is due never comes, so that
-    "Vitamin (c), (b) iron" holds no third candidate.
+    A text may begin after its "(a)". A letter is passed over where the one that is due comes after it, in the case of
+    the first, so that "Vitamin (c), (b) iron" holds no third candidate; one of the other case also where it is not
+    the one that is due.
     """
     found = list(_LETTER.finditer(text))
     indices = [ord(mark.group(1).lower()) - ord("a") for mark in found]
     lower = [mark.group(1).islower() for mark in found]
     markers: list[tuple[int, int]] = []  # where a piece's marker starts, and where the piece does
     last, whole = -1, len(text)
-    first = -1  # the marker whose case all have
+    case = False  # of the first one
     for i, (mark, index) in enumerate(zip(found, indices, strict=True)):
+        like_first = lower[i] == case
         if not markers:
             if index == 1 and _clean(text[: mark.start()]):
                 markers.append((0, 0))
                 last = 0
             elif index:
                 continue
-            first = i
-        elif lower[i] != lower[first]:
-            continue
-        if index <= last:
+            case = lower[i]
+        elif index <= last:
+            if not like_first:
+                continue
             whole = mark.start()
             break
-        due = (j for j in range(i + 1, len(found)) if lower[j] == lower[first] and indices[j] == last + 1)
-        if index > last + 1 and next(due, None) is not None:
-            continue
+        elif index > last + 1 or not like_first:
+            later = [indices[j] for j in range(i + 1, len(found)) if lower[j] == case]
+            if _awaited(last + 1, later) or not (like_first or index == last + 1):
+                continue
         markers.append(mark.span())
         last = index
     pieces = _between(text, markers, whole)
     if markers and markers[0] == (0, 0):
         pieces[0] = _LEAD.sub("", pieces[0])
     return pieces
+
+
+def _awaited(due: int, later: list[int]) -> bool:
+    """Whether `due` comes before any that was there already."""
+    return next((index == due for index in later if index <= due), False)
 
 
 def _counted(text: str) -> list[str]:

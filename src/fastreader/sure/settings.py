@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType, MethodType
 from typing import Any
 
 from fastreader.checks import check_one_of, check_whole
+from fastreader.encoders import encoder_name
 from fastreader.errors import InputError
 from fastreader.sure.templates import SureTemplate
 from fastreader.sure.texts import MOST_CANDIDATES
@@ -108,22 +111,34 @@ class Settings:
             raise InputError(f"encoder: expected a name or a function, got {type(self.encoder).__name__}")
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings as JSON values; an encoder that is a function appears by its name."""
+        """All settings as JSON values; an encoder that is a function appears by its name, a folder's with a digest."""
         values = dataclasses.asdict(dataclasses.replace(self, encoder=""))
-        encoder = self.encoder if isinstance(self.encoder, str) else _named(self.encoder)
+        encoder = encoder_name(self.encoder) if isinstance(self.encoder, str) else _named(self.encoder)
         return {**values, "use": list(self.use), "shots": [list(s) for s in self.shots], "encoder": encoder}
 
     def check_named(self) -> None:
         """Refuse an encoder that another run could not be told to have used: one without a name of its own.
 
         Raises:
-            InputError: it is a lambda, or was defined inside a function, and its __qualname__ is as Python made it.
+            InputError: it is no function of a module, but a lambda, one defined inside a function, a method, a
+                functools.partial or another object, and nobody gave it a __qualname__.
         """
-        if not isinstance(self.encoder, str) and ("<locals>" in (name := _named(self.encoder)) or "<lambda>" in name):
+        if not isinstance(self.encoder, str) and not _is_named(self.encoder):
             raise InputError(
-                f"encoder: {name} may be another function of that name than the one results were made with; give the "
-                "encoder's name, or set the function's __qualname__ to one of its own"
+                f"encoder: {_named(self.encoder)} may be another function of that name than the one results were made "
+                "with; give the encoder's name, or a function with a __qualname__ of its own"
             )
+
+
+def _is_named(encoder: Any) -> bool:
+    if isinstance(encoder, MethodType):
+        return isinstance(encoder.__self__, type)
+    if not isinstance(encoder, FunctionType):
+        return hasattr(encoder, "__qualname__")
+    there: Any = sys.modules.get(encoder.__module__)
+    for part in encoder.__qualname__.split("."):
+        there = getattr(there, part, None)
+    return there is encoder or encoder.__qualname__ != encoder.__code__.co_qualname
 
 
 def _named(encoder: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from fastreader.answers import exact_match, f1
@@ -11,7 +10,7 @@ from fastreader.protocol import TextOrTokens
 from fastreader.sure.candidates import propose
 from fastreader.sure.cuts import note_cut
 from fastreader.sure.program import sure
-from fastreader.sure.replies import DONE, parse_candidates, short_answer, without_done
+from fastreader.sure.replies import DONE, parse_candidates, short_answer, whole_words, without_done
 from fastreader.sure.requests import Program, score, write
 from fastreader.sure.summaries import STAGE as SUMMARIES
 from fastreader.sure.summaries import summarise
@@ -84,7 +83,7 @@ def chosen(reply: str, candidates: list[str]) -> str:
     marked = [(place, c) for i, c in enumerate(candidates) if (place := reply.lower().find(letter(i))) >= 0]
     if marked:
         return min(marked)[1]
-    named = [c for c in candidates if re.search(rf"(?<!\w){re.escape(c)}(?!\w)", reply, re.IGNORECASE)]
+    named = [c for c in candidates if whole_words(c).search(reply)]
     if named:
         return max(named, key=len)
     said = parse_candidates(reply, 1).candidates
