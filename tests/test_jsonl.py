@@ -82,6 +82,20 @@ def test_one_writer_at_a_time(tmp_path):
     ResultLog(path, resume=True).close()
 
 
+def test_what_is_only_read_stays_as_it_is(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with ResultLog(path, settings={"m": 1}) as log:
+        log.append("a", {})
+        with path.open("ab") as other:
+            other.write(b'{"id": "torn')
+        before = path.read_bytes()
+        with ResultLog(path, settings={"m": 1}, resume=True, read_only=True) as seen:
+            assert list(seen.done) == ["a"]
+        assert path.read_bytes() == before
+    with pytest.raises(FileNotFoundError):
+        ResultLog(tmp_path / "none.jsonl", resume=True, read_only=True)
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(st.integers(0, 400))
 def test_cut_anywhere_then_resumed(tmp_path, cut):

@@ -46,6 +46,7 @@ class ResultLog:
         settings: Mapping[str, Any] | None = None,
         resume: bool = False,
         fsync: bool = False,
+        read_only: bool = False,
     ) -> None:
         """Open a log, creating it where there is none.
 
@@ -56,6 +57,7 @@ class ResultLog:
             resume: continue a file that holds results. A torn last line is cut off, when it is the beginning of
                 a result; a file that ends in anything else is left as it is.
             fsync: force every line to the disk, so that it also survives a loss of power.
+            read_only: to see what is in a file that is there, which stays as it is and may be another's to write.
 
         Raises:
             InputError: the file holds results and `resume` is off; a line of it is no result, was made with
@@ -68,14 +70,16 @@ class ResultLog:
         self._fsync = fsync
         if self.path.exists() and not self.path.is_file():
             raise InputError(f"{self.path}: expected a regular file, got something else")
-        self._file: BinaryIO = self.path.open("ab+", buffering=0)
+        self._file: BinaryIO = self.path.open("rb" if read_only else "ab+", buffering=0)
         try:
-            self._lock()
+            if not read_only:
+                self._lock()
             if not resume and self._file.seek(0, os.SEEK_END):
                 raise InputError(f"{self.path}: holds results already; continue it with resume, or remove it")
             self._examples: dict[str, str | None] = {}
             self._end = self._read()
-            self._file.truncate(self._end)
+            if not read_only:
+                self._file.truncate(self._end)
         except BaseException:
             self._file.close()
             raise
@@ -170,7 +174,8 @@ class ResultLog:
 
     def sync(self) -> None:
         """Force what was written to the disk."""
-        os.fsync(self._file.fileno())
+        if self._file.writable():
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Force what was written to the disk and let go of the file; closing twice is harmless."""

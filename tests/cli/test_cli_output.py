@@ -92,6 +92,8 @@ def test_cost_of_what_is_left(model, questions, tmp_path):
     assert "12 questions" in run(*common, "--cost", "--resume").stdout
     assert not out.exists()
     run(*common, "--limit", 5)
+    with out.open("ab") as lines:
+        lines.write(b'{"id": "torn')
     before = out.read_bytes()
     assert "7 questions" in run(*common, "--cost", "--resume").stdout
     assert "12 questions" in run(*common, "--cost").stdout

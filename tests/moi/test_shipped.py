@@ -59,8 +59,12 @@ def test_a_calibration_is_of_the_weights_it_was_measured_on(tmp_path, monkeypatc
     assert find({"name": "m"}, "t", 4) is None
     of_two = keep(replace(base, reader=two, tau=2.0))
     assert find(one, "t", 4)[0].tau == base.tau != find(two, "t", 4)[0].tau
-    assert at_hand("m", "t").keys() == {of_one.name, of_two.name}
-    assert at_hand("n", "t") == at_hand("m", "other") == {}
+    assert (at_hand(one, "t").keys(), at_hand(two, "t").keys()) == ({of_one.name}, {of_two.name})
+    assert at_hand({"name": "m"}, "t") == at_hand(one, "other") == {}
+    elsewhere = one | {"name": "/home/somebody/m"}
+    assert find(elsewhere, "t", 4)[0].reader == one
+    assert at_hand(elsewhere, "t") == at_hand(one, "t")
+    assert find(elsewhere, "t", 5) is None
     shipped_to = fr.Template().digest()
     assert find(packaged, shipped_to, 5)[1] == "shipped"
     assert find(packaged | {"revision": "0a1b"}, shipped_to, 5) is None  # a folder of that name

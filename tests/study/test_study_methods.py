@@ -77,27 +77,32 @@ def test_moi_on_a_tree_reader(tmp_path, tiny_reader, monkeypatch):
 
 
 def test_a_calibration_that_came_or_changed_is_another_study(tmp_path, tiny_reader, monkeypatch):
+    """Of the reader's revision, under whatever name, and not that of its name that is of another."""
     monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
-    kept = tmp_path / "cache" / "calibrations" / f"scripted-{Template().digest()}-question-n7.json"
+    name = f"elsewhere-r{tiny_reader.revision}-{Template().digest()}-question-n7.json"
+    kept = tmp_path / "cache" / "calibrations" / name
     kept.parent.mkdir(parents=True)
+    of_another = kept.with_name(f"scripted-r0a1b-{Template().digest()}-question-n7.json")
 
-    def resumed(methods):
-        study = study_of(tmp_path, methods, count=1, max_new_tokens=2)
+    def resumed(methods, limit):
+        study = study_of(tmp_path, methods, count=5, limit=limit, max_new_tokens=2)
         return run(study, tmp_path / methods[0].partition(":")[0], tiny_reader, resume=True)
 
-    resumed(["moi"])
-    resumed(["order:reversed"])
+    resumed(["moi"], 1)
+    resumed(["order:reversed"], 1)
+    of_another.write_text("another")
+    resumed(["moi"], 2)
     kept.write_text("first")
-    with pytest.raises(InputError, match=r"the calibration scripted-\w+-question-n7.json of scripted came since"):
-        resumed(["moi"])
-    resumed(["order:reversed"])  # what lacked it has failed
+    with pytest.raises(InputError, match=f"the calibration {name} of scripted came since"):
+        resumed(["moi"], 3)
+    resumed(["order:reversed"], 2)  # what lacked it has failed
     kept.write_text("second")
     with pytest.raises(InputError, match="of scripted is another now; name a new folder"):
-        resumed(["order:reversed"])
+        resumed(["order:reversed"], 3)
     kept.unlink()
-    assert resumed(["moi"]).fresh == 0
+    assert resumed(["moi"], 3).fresh == 1
     with pytest.raises(InputError, match="of scripted is gone"):
-        resumed(["order:reversed"])
+        resumed(["order:reversed"], 3)
 
 
 def test_base_asks_what_moi_reads(tmp_path, tiny_reader):

@@ -68,8 +68,7 @@ def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking
                 "reader": guarding(reader.describe()),
                 "template": Template().to_dict(),
             }
-            name, template = reader.describe()["name"], Template().digest()
-            facts["bias"] = at_hand(name, template) if bias is None else bias.to_dict()
+            facts["bias"] = at_hand(reader.describe(), Template().digest()) if bias is None else bias.to_dict()
             log = stack.enter_context(ResultLog(asking.output, settings=facts, resume=asking.resume))
             for row in list(iter_results(asking.output)):
                 yield Kept(row["id"], row)

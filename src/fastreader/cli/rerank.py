@@ -14,7 +14,6 @@ from fastreader.cli.inputs import check_output, examples, model_settings, places
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
 from fastreader.cli.output import Writer
 from fastreader.errors import InputError, NumericsError, OutOfBudgetError
-from fastreader.identity import reader_name
 from fastreader.jsonl import ResultLog
 from fastreader.progress import track
 
@@ -128,13 +127,13 @@ def rerank(
     what: dict[str, Any] = {"max_passages": max_passages, "prune": places(prune), "seed": seed}
     with ExitStack() as stack:
         log = None
+        reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
         if output is not None and (not cost or (resume and output.exists())):
             settings = {**what, "order": order, "settle": settle, "template": prompts.to_dict()}
             settings |= model_settings(model, dtype, precision)
-            found = at_hand(reader_name(model), prompts.digest()) if calibration is None else calibration.to_dict()
+            found = at_hand(reader.describe(), prompts.digest()) if calibration is None else calibration.to_dict()
             settings["bias"] = found
-            log = stack.enter_context(ResultLog(output, settings=settings, resume=resume))
-        reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
+            log = stack.enter_context(ResultLog(output, settings=settings, resume=resume, read_only=cost))
         digests: dict[str, str] = {}
         advance = stack.enter_context(track("ranking", limit, "questions", False if cost else progress))
         shown = RankFormat.table if format is None else format

@@ -136,7 +136,7 @@ def score(
         def open_log(path: Path) -> ResultLog:
             settings = {**what, "template": prompts.to_dict(), "token_logliks": token_logliks}
             settings |= model_settings(model, dtype, precision)
-            return stack.enter_context(ResultLog(path, settings=settings, resume=resume))
+            return stack.enter_context(ResultLog(path, settings=settings, resume=resume, read_only=cost))
 
         # A file that is there is checked before the model is loaded; a new one is made after, when it will be used.
         # The cost of what a run that goes on would still score needs that file alone.

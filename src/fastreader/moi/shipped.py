@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from glob import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -26,7 +27,7 @@ def find(
     """The calibration for this use and where it is from, "cached" or "shipped"; None where there is none.
 
     Args:
-        reader: as `Reader.describe` gives it: a calibration is of a name and a revision.
+        reader: as `Reader.describe` gives it: a calibration is of a revision, where there is one, else of a name.
         template: digest of the prompt's texts.
         passages: N.
         length: L; N by default.
@@ -37,6 +38,9 @@ def find(
     """
     name = file_name(reader, template, passages, passages if length is None else length, kind, per_token)
     cached = _cache() / name
+    if not cached.is_file() and _of(reader)[1]:  # its weights may have been called otherwise
+        others = sorted(_cache().glob(f"*{escape(name.removeprefix(_slug(_of(reader)[0])))}"))
+        cached = others[0] if others else cached
     if cached.is_file():
         return _loaded(cached, reader), "cached"
     for entry in shipped():
@@ -45,13 +49,14 @@ def find(
     return None
 
 
-def at_hand(reader: str, template: str) -> dict[str, str]:
+def at_hand(reader: Mapping[str, str], template: str) -> dict[str, str]:
     """What `find` may find for a reader and template: file name -> SHA-256 of its content, cached before shipped.
 
-    A run that takes calibrations from here may not go on after one of them has changed. Those of all revisions are
-    among them: nothing of the reader but its name need be known.
+    A run that takes calibrations from here may not go on after one of them has changed.
     """
-    ours = re.compile(rf"{re.escape(_slug(reader))}(-r[0-9a-f]+)?-{template or 'any'}-")
+    name, revision = _of(reader)
+    slug = rf".+-r{re.escape(revision)}" if revision else re.escape(_slug(name))
+    ours = re.compile(rf"{slug}-{re.escape(template or 'any')}-")
     cached = sorted(_cache().glob("*.json")) if _cache().is_dir() else []
     paths = {Path(str(entry)).name: Path(str(entry)) for entry in [*shipped(), *cached]}
     return {name: content(path) for name, path in sorted(paths.items()) if ours.match(name)}
@@ -60,7 +65,8 @@ def at_hand(reader: str, template: str) -> dict[str, str]:
 def _loaded(path: Path, reader: Mapping[str, str]) -> PositionBias:
     """Refuse a file that was renamed, or edited into something else than its name says."""
     bias = PositionBias.load(path)
-    if file_name_of(bias) != path.name or _of(bias.reader) != _of(reader):
+    (name, revision), (theirs, other) = _of(reader), _of(bias.reader)
+    if file_name_of(bias) != path.name or revision != other or (not revision and name != theirs):
         raise InputError(
             f"{path}: holds a calibration of {bias.reader.get('name', '')!r} that belongs into {file_name_of(bias)}, "
             f"expected one of {reader['name']!r}"

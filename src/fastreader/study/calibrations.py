@@ -6,47 +6,43 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fastreader.errors import InputError
-from fastreader.identity import reader_name
 from fastreader.moi.shipped import at_hand
 from fastreader.study.config import Study
 from fastreader.study.methods.reading import template_of
 
 CALIBRATIONS = "calibrations.json"
-Found = Mapping[str, Mapping[str, str]]
+Found = dict[str, str]
 
 
-def calibrations(study: Study) -> Found:
-    """Of each reader, file name -> digest; nothing where every method is given its bias, or takes none."""
-    if not _taken(study, "moi", "order"):
-        return {}
-    template = template_of(study).digest()
-    return {reader: at_hand(reader_name(reader), template) for reader in study.readers}
+def calibrations(study: Study, about: Mapping[str, str]) -> Found | None:
+    """File name -> digest, of a reader as it describes itself; None where every method is given one or takes none."""
+    return at_hand(about, template_of(study).digest()) if _taken(study, "moi", "order") else None
 
 
-def check_calibrations(folder: Path, study: Study, kept: Found | None, found: Found) -> None:
+def check_calibrations(folder: Path, study: Study, reader: str, before: Found | None, now: Found) -> None:
     """Refuse to go on where a calibration changed, or one came that MoI would take in place of random prefixes.
 
     Args:
         folder: of the run.
         study: that is to go on.
-        kept: `calibrations` as the run began; None for one that kept none.
-        found: those now.
+        reader: its name in the study.
+        before: `calibrations` when it gave its first answer; None where it gave none.
+        now: those there are.
 
     Raises:
         InputError: naming the calibration.
     """
-    draws = _taken(study, "moi")
-    for reader in sorted((kept or {}).keys() & found.keys()):
-        before, now = (kept or {})[reader], found[reader]
-        for name in sorted(before.keys() | now.keys()):
-            if name not in before and not draws:
-                continue  # an order that lacked it has failed, and is made anew
-            if before.get(name) != now.get(name):
-                what = "came since" if name not in before else "is gone" if name not in now else "is another now"
-                raise InputError(
-                    f"{folder}: holds a run of another study: the calibration {name} of {reader} {what}; name a new "
-                    "folder, or put it back as it was"
-                )
+    if before is None:
+        return
+    for name in sorted(before.keys() | now.keys()):
+        if name not in before and not _taken(study, "moi"):
+            continue  # an order that lacked it has failed, and is made anew
+        if before.get(name) != now.get(name):
+            what = "came since" if name not in before else "is gone" if name not in now else "is another now"
+            raise InputError(
+                f"{folder}: holds a run of another study: the calibration {name} of {reader} {what}; name a new "
+                "folder, or put it back as it was"
+            )
 
 
 def _taken(study: Study, *families: str) -> bool:

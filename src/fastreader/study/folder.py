@@ -13,7 +13,7 @@ from fastreader.data import Example, Passage
 from fastreader.errors import InputError
 from fastreader.identity import guarding
 from fastreader.jsonl import iter_results
-from fastreader.study.calibrations import CALIBRATIONS, Found, calibrations, check_calibrations
+from fastreader.study.calibrations import CALIBRATIONS, calibrations, check_calibrations
 from fastreader.study.config import Study
 from fastreader.study.contents import FILES, check_contents, contents
 
@@ -45,7 +45,6 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._contents: dict[str, str] = {}  # of the study's files, as `begin` found them
-        self._calibrations: Found = {}
 
     def file(self, name: str) -> Path:
         """A file of it."""
@@ -64,13 +63,13 @@ class RunFolder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path}: expected a folder for the run, got a file")
-        self._contents, self._calibrations = contents(study), calibrations(study)
+        self._contents = contents(study)
         if self.file(STUDY).exists():
             if not resume:
                 raise InputError(f"{self.path}: holds a run already; continue it with resume, or name another folder")
             self._check(study)
             return
-        if self.path.exists() and any(file.name not in (FILES, CALIBRATIONS) for file in self.path.iterdir()):
+        if self.path.exists() and any(file.name != FILES for file in self.path.iterdir()):
             raise InputError(f"{self.path}: holds files, but no run of a study; name a new folder")
         self.path.mkdir(parents=True, exist_ok=True)
         self._keep_study(study)
@@ -82,8 +81,6 @@ class RunFolder:
 
     def _keep_study(self, study: Study) -> None:
         self.write_json(FILES, self._contents)  # before the study, which makes the folder a run
-        if self._calibrations:
-            self.write_json(CALIBRATIONS, self._calibrations)
         self.write_json(STUDY, study.to_dict())
 
     def study(self) -> Study:
@@ -100,11 +97,11 @@ class RunFolder:
             raise InputError(f"{self.file(STUDY)}: broken JSON ({error})") from error
         return Study.stored(values, str(self.file(STUDY)))
 
-    def check_reader(self, name: str, about: Mapping[str, str]) -> None:
-        """Keep what `name` is now, or check that it is what it was when it gave its first answer.
+    def check_reader(self, study: Study, name: str, about: Mapping[str, str]) -> None:
+        """Keep what `name` is now and its calibrations, or check that they are as when it gave its first answer.
 
         Raises:
-            InputError: it is another revision, or loaded in another type; both are named.
+            InputError: it is another revision, or loaded in another type, both are named; or a calibration changed.
         """
         now, known = guarding(about), self.read_json(READERS) or {}
         before = known.setdefault(name, now)
@@ -112,6 +109,10 @@ class RunFolder:
             raise InputError(
                 f"{self.path}: holds a run of another study: the reader {name} was {_show(before)}, is now {_show(now)}"
             )
+        taken, kept = calibrations(study, about), self.read_json(CALIBRATIONS) or {}
+        if taken is not None:
+            check_calibrations(self.path, study, name, kept.get(name), taken)
+            self.write_json(CALIBRATIONS, kept | {name: taken})
         self.write_json(READERS, known)
 
     def _check(self, study: Study) -> None:
@@ -126,10 +127,12 @@ class RunFolder:
                 f"{self.path}: the primary contrast is stated before the first answer: it was {stated}, is now {states}"
             )
         check_contents(self.path, theirs, self.read_json(FILES), study, self._contents)
-        check_calibrations(self.path, study, self.read_json(CALIBRATIONS), self._calibrations)
         mine = {method.label: method for method in study.methods}
+        answered = {row["method"] for row in self.rows()}
         for method in theirs.methods:
             if method.label not in mine:
+                if method.label not in answered:
+                    continue  # added to a run that was refused before it began
                 raise InputError(
                     f"{self.path}: holds a run of another study: it has results of the method {method.label!r}, which "
                     "this one does not name"

@@ -116,7 +116,7 @@ def run_study(
         log.drop(failed)
         failed.clear()
         for name, writer in writers.items():
-            opened = _Opened(name, load or _loader(study), cache, study.max_tokens, run)
+            opened = _Opened(name, load or _loader(study), cache, study, run)
             for group, left in todos[name]:
                 writer.skip(len(group) * (len(cells) - len(left)))
                 if left:
@@ -166,15 +166,15 @@ def questions_of(study: Study) -> list[Example]:
 class _Opened:
     """A reader that is loaded when it is needed first."""
 
-    def __init__(self, name: str, load: Load, cache: Cache, max_tokens: int | None, run: RunFolder) -> None:
-        self._name, self._load, self._cache, self._max_tokens, self._run = name, load, cache, max_tokens, run
+    def __init__(self, name: str, load: Load, cache: Cache, study: Study, run: RunFolder) -> None:
+        self._name, self._load, self._cache, self._study, self._run = name, load, cache, study, run
 
     @functools.cached_property
     def reader(self) -> CachedReader:
         """It."""
         loaded = self._load(self._name)
-        self._run.check_reader(self._name, loaded.describe())
-        return CachedReader(loaded, self._cache, self._max_tokens)
+        self._run.check_reader(self._study, self._name, loaded.describe())
+        return CachedReader(loaded, self._cache, self._study.max_tokens)
 
 
 class _Rows:
