@@ -12,7 +12,7 @@ def markdown(report: Row, measures: tuple[str, ...]) -> str:
     parts = [
         _methods(report, measures),
         _contrasts(report),
-        _strata(report),
+        _strata(report, measures),
         _polarity(report),
         _claims(report),
         _biases(report),
@@ -27,17 +27,17 @@ def _methods(report: Row, measures: tuple[str, ...]) -> list[str]:
     lines += [
         f"Reader {settings['reader']['name']}. Means with 95% intervals, bootstrap over gold passages. Detectable: the "
         f"least lead of {report['primary'][0]} in nats found with power 0.8. Tokens are those computed to find the "
-        "order; the share is of 3N whole orderings, each read alone.",
+        "order; the share is of 3N whole orderings, each read alone. Orders of other n are of other questions.",
         "",
     ]
-    lines += ["| order | answer, nats | EM | contained | F1 | gold MRR | detectable, nats | tokens | share of 3N |"]
-    lines += ["|" + "-|" * 9]
+    lines += ["| order | n | answer, nats | EM | contained | F1 | gold MRR | detectable, nats | tokens | share of 3N |"]
+    lines += ["|" + "-|" * 10]
     least = {c["against"]: c["mde"] for c in report["contrasts"] if c["measure"] == "nats"}
-    for m in sorted(report["methods"], key=lambda m: -m.get("nats", {"estimate": -1e9})["estimate"]):
-        cells = [cell(m.get(measure), 2 if measure == "nats" else 3) for measure in measures]
+    for m in _best_first(report["methods"]):
+        cells = [cell(m.get(measure), _digits(measure)) for measure in measures]
         cells += [_number(m.get("gold_mrr"), ".3f"), _number(least.get(m["name"]), ".3f")]
         cells += [_number(m.get("tokens"), ",.0f"), _number(m.get("share"), ".1%")]
-        lines.append(f"| {m['name']} | " + " | ".join(cells) + " |")
+        lines.append(f"| {m['name']} | {m['n']} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -57,21 +57,35 @@ def _contrasts(report: Row) -> list[str]:
     return lines
 
 
-def _strata(report: Row) -> list[str]:
+def _strata(report: Row, measures: tuple[str, ...]) -> list[str]:
     lines = []
     for name, part in report["strata"].items():
         lines += ["", f"## {name}: {part['questions']} questions", ""]
-        lines += [f"| order | answer, nats | EM | {report['primary'][0]} leads by, nats | detectable |", "|-|-|-|-|-|"]
-        for m in sorted(part["methods"], key=lambda m: -m["nats"]["estimate"]):
-            cells = [m["name"], cell(m["nats"], 2), _number(m.get("em"), ".3f"), cell(m.get("lead"), 2)]
-            lines.append("| " + " | ".join([*cells, _number(m.get("mde"), ".3f")]) + " |")
+        lines += [
+            f"| order | n | answer, nats | EM | contained | F1 | {report['primary'][0]} leads by, nats | detectable "
+        ]
+        lines[-1] += "| tokens |"
+        lines += ["|" + "-|" * 9]
+        for m in _best_first(part["methods"]):
+            cells = [m["name"], str(m["n"]), *(cell(m.get(measure), _digits(measure)) for measure in measures)]
+            cells += [cell(m.get("lead"), 2), _number(m.get("mde"), ".3f"), _number(m.get("tokens"), ",.0f")]
+            lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def _best_first(methods: list[Row]) -> list[Row]:
+    return sorted(methods, key=lambda m: -m.get("nats", {"estimate": -1e9})["estimate"])
+
+
+def _digits(measure: str) -> int:
+    return 2 if measure == "nats" else 3
 
 
 def _polarity(report: Row) -> list[str]:
     if not report["polarity"]:
         return []
     lines = ["", "## Polarity: what reversing an order loses (forward less reversed)", ""]
+    lines += ["p is not corrected for the number of these contrasts.", ""]
     lines += ["| order | measure | loss | p | detectable | n |", "|-|-|-|-|-|-|"]
     for c in report["polarity"]:
         cells = [c["name"], c["measure"], cell(c["difference"], 3), f"{c['p']:.3g}", _number(c["mde"], ".3f")]

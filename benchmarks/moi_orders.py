@@ -202,7 +202,7 @@ class _Question:
 def _row(utilities: Utilities, order: str) -> Row:
     details = {
         "utility": utilities.utility.tolist(),
-        "p_best": utilities.p_best.tolist(),
+        **({} if utilities.p_best is None else {"p_best": utilities.p_best.tolist()}),
         "identified": utilities.identified,
         "flags": list(utilities.flags),
     }

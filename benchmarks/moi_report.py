@@ -94,6 +94,8 @@ def summary(name: str, own: dict[str, dict[str, float]], rows: list[Row], cluste
     elif name == "self-consistency":
         votes = [r for r in rows if r["vote"]]
         out |= _tokens([r["vote"]["computed"] for r in votes], [r["full"] for r in votes])
+    elif name == "random-mean":
+        out |= {"tokens": 0.0, "share": 0.0}
     return out
 
 
@@ -146,23 +148,21 @@ def stratum(
     inside: Callable[[Row], bool],
     method: str,
 ) -> Row:
-    """Means in nats and EM within a stratum, and the primary method's lead in nats over each other one."""
-    keys = {row["id"] for row in rows if inside(row)}
-    out: Row = {"questions": len(keys), "methods": []}
-    if not keys:
-        return out
+    """`summary` of each method within a stratum, and the primary method's lead in nats over each other one."""
+    among = [row for row in rows if inside(row)]
+    keys = {row["id"] for row in among}
     own = _within(values.get(method, {}).get("nats", {}), keys)
+    methods = []
     for name, measures in values.items():
-        if "nats" not in measures or not (nats := _within(measures["nats"], keys)):
+        here = {m: found for m, of_all in measures.items() if (found := _within(of_all, keys))}
+        if not here:
             continue
-        row: Row = {"name": name, "nats": interval(nats, clusters)}
-        if em := _within(measures.get("em", {}), keys):
-            row["em"] = float(np.mean(list(em.values())))
-        if name != method and set(own) & set(nats):
-            found = contrast(own, nats, clusters)
-            row |= {"lead": found["difference"], "mde": found["mde"], "n": found["n"]}
-        out["methods"].append(row)
-    return out
+        row = summary(name, here, among, clusters)
+        if name != method and set(own) & set(here.get("nats", {})):
+            found = contrast(own, here["nats"], clusters)
+            row |= {"lead": found["difference"], "mde": found["mde"]}
+        methods.append(row)
+    return {"questions": len(among), "methods": methods}
 
 
 def polarity(values: dict[str, dict[str, dict[str, float]]], clusters: dict[str, str]) -> list[Row]:

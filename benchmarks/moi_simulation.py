@@ -26,7 +26,7 @@ from moi_simulation_tables import plot, tables
 
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.moi import Observations, PositionBias, calibrate, debias
-from fastreader.moi.debias import uncovered
+from fastreader.moi.designs import uncovered
 from fastreader.moi.likelihood import places_of
 from fastreader.moi.order import matched
 from fastreader.moi.ridge import solve

@@ -6,6 +6,7 @@ from scipy.stats import norm
 
 from fastreader.errors import InputError
 from fastreader.moi import Observations, PositionBias, debias
+from fastreader.moi.order import matched
 from fastreader.moi.p_best import best, tempered
 from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.permutations import cyclic, latin, pruned, random
@@ -165,13 +166,29 @@ def test_scores_without_the_query_likelihoods_of_the_prior_are_flagged():
     assert debias(without, known(data.bias, beta=0.0)).flags == debias(o, known(data.bias, beta=0.5)).flags == ()
 
 
-def test_constant_scores_are_flagged_and_keep_the_retrievers_order():
-    o = Observations(np.full(5, -12.0), cyclic(5).permutations, 5)
-    for method, bias in (("calibrated", known(bias_shape("decreasing", 5), beta=0.0)), ("joint", None)):
-        found = debias(o, bias, method)
-        assert "constant" in found.flags
-        assert not found.identified
-        assert found.order("matched").tolist() == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize("value", [-12.0, -12.3, -40.1, -57.7])
+@pytest.mark.parametrize("n", [5, 10])
+def test_constant_scores_are_flagged_and_keep_the_retrievers_order(value, n):
+    for design in (cyclic(n), random(n, 3 * n, 1)):
+        o = Observations(np.full(len(design), value), design.permutations, n, qg=np.full(n, -31.7))
+        for method, bias in (("calibrated", known(bias_shape("last-dominant", n))), ("joint", None)):
+            found = debias(o, bias, method)
+            assert "constant" in found.flags
+            assert not found.identified
+            assert found.order("matched").tolist() == list(range(n))
+            assert method == "joint" or found.order("descending").tolist() == list(range(n))
+
+
+@pytest.mark.parametrize("design", [cyclic, lambda n: random(n, 3 * n, 1), lambda n: latin(n, 2, 3)])
+@pytest.mark.parametrize("shape", ["decreasing", "last-dominant"])
+def test_passages_of_one_utility_keep_the_retrievers_order(design, shape):
+    n = 10
+    bias, utility = known(bias_shape(shape, n), beta=0.0, sigma=1e-6), np.array([0.0, 1, 0, 1, 2, 0, 1, 2, 0, 0])
+    o = Observations(-57.7 + utility[design(n).permutations] @ bias.bias, design(n).permutations, n)
+    found = debias(o, bias)
+    assert found.utility == pytest.approx(utility - utility.mean(), abs=1e-6)
+    assert found.order("descending").tolist() == [4, 7, 1, 3, 6, 0, 2, 5, 8, 9]
+    assert found.order("matched").tolist() == matched(utility, bias.bias).tolist()
 
 
 def test_one_passage():
@@ -201,6 +218,11 @@ def test_a_bias_of_something_else_is_refused_and_both_are_named():
         (known(bias_shape("decreasing", 6)), "passages N: bias 6, scores 5"),
         (known([0.5, 0.5, 0.7], 5), "places L: bias 3, scores 5"),
         (known(bias_shape("decreasing", 5), reader={"name": "two"}), "reader: bias 'two', scores 'one'"),
+        (
+            known(bias_shape("decreasing", 5), reader={"name": "one", "revision": "0a1b"}),
+            "the reader's revision: bias '0a1b', scores ''",
+        ),
+        ("bias.json", "bias: expected a PositionBias .*got str"),
         (known(bias_shape("decreasing", 5), template="t2"), "template: bias 't2', scores 't1'"),
     ]:
         with pytest.raises(InputError, match=message):

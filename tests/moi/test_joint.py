@@ -1,9 +1,12 @@
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
 from fastreader.errors import InputError
-from fastreader.moi import debias
+from fastreader.moi import Observations, debias
 from fastreader.moi.joint import jacobian, objective, predicted, solve
 from fastreader.moi.likelihood import places_of
 from fastreader.moi.simulate import bias_shape, simulate
@@ -41,6 +44,26 @@ def test_random_prefixes_are_identified_and_exact(n):
         assert found.bias == pytest.approx(a, abs=1e-4)
         assert found.identified, found.reason
         assert found.rank == len(a) - 1 + n
+        # Exact scores are what it takes them for: no uncertainty is told, and none is made up.
+        assert "noise" in found.flags and "no intervals" in found.reason
+        assert found.p_best is found.intervals is found.covariance is found.std is None
+        assert json.loads(json.dumps(found.to_dict()))["p_best"] is None
+
+
+def test_orderings_that_miss_a_place_are_flagged():
+    o = simulate(np.array([0.5, 0.3, 0.2]), 1, lambda s: pruned(random(6, 60, s), 3), passages=6).observations[0]
+    few = replace(o, values=o.values[:8], permutations=o.permutations[:8])
+    seen = [{(p, j) for row in each.permutations for j, p in enumerate(row)} for each in (o, few)]
+    assert [len(pairs) == 18 for pairs in seen] == [True, False]
+    assert ["uncovered" in debias(each, method="joint").flags for each in (o, few)] == [False, True]
+
+
+def test_passages_of_one_utility_keep_the_retrievers_order():
+    utility = np.array([0.0, 1, 0, 1, 2])
+    rows = pruned(random(5, 20, 1), 2).permutations
+    found = debias(Observations(utility[rows] @ [0.7, 0.3], rows, 5), method="joint")
+    assert found.identified
+    assert found.order("descending").tolist() == [4, 1, 3, 0, 2]
 
 
 @pytest.mark.parametrize("n", [3, 5, 10])

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -117,6 +118,18 @@ def test_rerank_uses_what_was_kept(calibrated, model, questions):
 def test_rerank_without_a_calibration_says_so(model, questions, tmp_path):
     done = run("rerank", questions, "-m", model, "--limit", 1, "--cache-dir", tmp_path)
     assert "none: random prefixes" in done.stdout
+    for form in ("trec", "jsonl"):
+        done = run("rerank", questions, "-m", model, "--limit", 2, "-f", form, "--cache-dir", tmp_path)
+        assert done.stderr.count("note: no calibration") == 1
+
+
+def test_the_cost_of_rounds_is_bounded(calibrated, model, questions):
+    common = ("rerank", questions, "-m", model, "--limit", 1, "--max-passages", 3, "--cache-dir", calibrated)
+    told = run(*common, "--cost", "--settle", 0.999).stdout
+    first, most = re.search(r"([\d,]+) tokens to compute in the first rounds, ([\d,]+) at most", told).groups()
+    (row,) = json.loads(run(*common, "--settle", 0.999, "-f", "json").stdout)
+    assert row["cost"]["passes"] > 1
+    assert int(first.replace(",", "")) < row["cost"]["computed"] <= int(most.replace(",", ""))
 
 
 def test_rerank_as_a_trec_run(model, questions, tmp_path):
@@ -198,6 +211,7 @@ def test_ask(calibrated, model, questions, tmp_path):
         assert len(row["ranked"]["passages"]) == 4  # three of them were read
     explained = run(*common, "--limit", 1, "--explain", "--cache-dir", tmp_path).stdout
     assert "random prefixes" in explained
+    assert "note: no calibration" in run(*common, "--limit", 1, "--cache-dir", tmp_path).stderr
     bias = ("--bias", calibrated / "bias.json", "--order", "descending")
     assert "descending order; bias: given" in run(*common, "--limit", 1, "--explain", *bias).stdout
 

@@ -273,6 +273,13 @@ def test_the_report_says_what_the_rows_say(study):
     assert {name for name, _ in reverse} == set(POLARITY)
     f1 = [[outcome_of(r, n)["nats"] for r in rows] for n in ("rankgpt", "rankgpt" + REVERSED)]
     assert reverse["rankgpt", "nats"] == pytest.approx(np.mean(f1[0]) - np.mean(f1[1]))
+    stratum = {m["name"]: m for m in report["strata"]["gold not among the N"]["methods"]}
+    lacking = [r for r in rows if r["gold_rank"] is None or r["gold_rank"] > 3]
+    assert stratum["qg"]["n"] == len(lacking) == 2
+    for measure in ("nats", "em", "contained", "f1"):
+        mean = np.mean([outcome_of(r, "qg")[measure] for r in lacking])
+        assert stratum["qg"][measure]["estimate"] == pytest.approx(mean)
+    assert stratum["qg"]["tokens"] == np.mean([r["methods"]["qg"]["computed"] for r in lacking])
     assert all("mde" in m for m in report["strata"]["gold not among the N"]["methods"] if "lead" in m)
     text = (folder / "run" / "report.md").read_text()
     assert "**qg-matched**" in text

@@ -7,10 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fastreader.cli.asking import Result
+from fastreader.cli.calibrations import UNCALIBRATED
 from fastreader.cli.inputs import remaining
 from fastreader.data import Example
 from fastreader.errors import FastreaderError, InputError
@@ -74,6 +76,7 @@ def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking
                 yield Kept(row["id"], row)
         advance = stack.enter_context(track("answering", None, "questions", asking.progress))
         digests: dict[str, str] = {}
+        told = False
         for index, example in enumerate(remaining(questions, None, False, log, digests)):
             try:
                 # Written as by the other methods, also where the example brings candidates to choose from.
@@ -88,6 +91,9 @@ def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking
                 assert key is not None
                 values = {k: v for k, v in found.to_dict().items() if k != "id"} | {"reader": reader.describe()}
                 log.append(key, values, example=digests.pop(key))
+            if found.ranked.bias_from.startswith("none") and not told:
+                typer.echo(f"note: {UNCALIBRATED}", err=True)
+                told = True
             advance(1)
             yield found
 

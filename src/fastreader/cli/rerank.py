@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fastreader.cli.calibrations import UNCALIBRATED
 from fastreader.cli.inputs import check_output, examples, model_settings, places, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
 from fastreader.cli.output import Writer
@@ -139,7 +140,8 @@ def rerank(
         shown = RankFormat.table if format is None else format
         writer: Writer[Ranked] = Writer(None if log or cost else shown.value, ranked_table, lambda r: r.to_dict())
         stack.enter_context(writer)
-        given = computed = count = 0
+        given = computed = most = count = 0
+        told = False
         for example in remaining(questions, None, True, log, digests, scores=isinstance(what["prune"], float)):
             try:
                 if cost:
@@ -147,6 +149,7 @@ def rerank(
                         reader, example, bias=calibration, template=prompts, max_tokens=max_tokens, **what
                     ).cost
                     given, computed, count = given + planned.full, computed + planned.computed, count + 1
+                    most += planned.computed + planned.full
                     continue
                 ranked = run(
                     reader,
@@ -165,6 +168,9 @@ def rerank(
                     raise type(error)(located) from error
                 skip(located)
                 continue
+            if ranked.bias_from.startswith("none") and shown is not RankFormat.table and not told:
+                typer.echo(f"note: {UNCALIBRATED}", err=True)
+                told = True
             if log is not None:
                 key = example.id
                 assert key is not None
@@ -177,7 +183,8 @@ def rerank(
             advance(1)
         if cost:
             share = computed / given if given else 0.0
-            typer.echo(f"{count} questions: {computed:,} tokens to compute, {share:.0%} of 3N whole orderings")
+            rounds = "" if settle is None else f" in the first rounds, {most:,} at most in all"
+            typer.echo(f"{count} questions: {computed:,} tokens to compute{rounds}, {share:.0%} of 3N whole orderings")
     if skipped:
         typer.echo(f"{len(skipped)} skipped", err=True)
         raise typer.Exit(3)

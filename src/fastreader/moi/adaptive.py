@@ -46,7 +46,7 @@ class Stop:
     def settled(self, history: list[Utilities]) -> bool:
         """Whether the last round's utilities are."""
         last = history[-1]
-        if self.p_best is not None and last.method == "calibrated" and float(last.p_best.max()) >= self.p_best:
+        if self.p_best is not None and last.p_best is not None and float(last.p_best.max()) >= self.p_best:
             return True
         if self.same_order is None or len(history) < self.same_order:
             return False

@@ -182,7 +182,9 @@ def _temperature(bias: PositionBias, observed: list[Observations], gold: Sequenc
             raise InputError(f"gold: question {q}: expected a passage in [0, {o.passages}), got {index}")
         few = min(len(o), o.passages)
         part = replace(o, values=o.values[:few], permutations=o.permutations[:few])
-        chosen.append((debias(part, bias).p_best, index))
+        p_best = debias(part, bias).p_best
+        assert p_best is not None  # of a calibrated solve
+        chosen.append((p_best, index))
     if len(chosen) < 2:
         raise InputError(f"gold: expected at least 2 questions with a gold passage, got {len(chosen)}")
 

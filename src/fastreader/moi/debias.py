@@ -7,12 +7,15 @@ from statistics import NormalDist
 import numpy as np
 
 from fastreader.errors import InputError
+from fastreader.moi.designs import uncovered
 from fastreader.moi.identity import differing
 from fastreader.moi.likelihood import places_of
+from fastreader.moi.observations import ROUNDING, largest
 from fastreader.moi.observe import Scored, observe, passages_of
+from fastreader.moi.order import tied
 from fastreader.moi.p_best import best
 from fastreader.moi.ridge import SOLVERS, Ridge, solve
-from fastreader.moi.types import FloatArray, IntArray, Observations, PositionBias, Utilities
+from fastreader.moi.types import FloatArray, IntArray, Observations, PositionBias, Utilities, check_position_bias
 from fastreader.scores import PermutationScores
 
 METHODS = ("calibrated", "joint")
@@ -68,6 +71,7 @@ def debias(
         return solve_jointly(observed, starts=starts, seed=seed)
     if bias is None:
         raise InputError("bias: method 'calibrated' needs a position bias (moi.calibrate), got None")
+    check_position_bias(bias)
     unknown = isinstance(scores, PermutationScores) and passages_of(scores) is None
     passages = bias.passages if unknown else None
     observed = observe(scores, bias.kind, per_token=bias.per_token, candidate=candidate, passages=passages)
@@ -103,11 +107,11 @@ def _calibrated(observed: Observations, bias: PositionBias, level: float, solver
     if n == 1:
         return _alone(bias, level)
     place = places_of(observed.permutations, n)
-    y = observed.values - observed.values.mean()
-    z = np.zeros(n) if observed.qg is None else observed.qg - observed.qg.mean()
+    y = np.zeros(len(observed)) if observed.constant else observed.values - observed.values.mean()
+    z = np.zeros(n) if observed.qg is None or np.ptp(observed.qg) == 0 else observed.qg - observed.qg.mean()
     ridge = solve(observed.permutations, place, bias, solver)
     error = y - bias.beta * (ridge.x @ z)
-    utility = bias.beta * z + ridge.gain @ (ridge.x.T @ error)
+    utility = tied(bias.beta * z + ridge.gain @ (ridge.x.T @ error), ROUNDING * largest(observed))
     left = y - ridge.x @ utility
     seen = ridge.seen
     clear = seen & _clear(ridge, observed.permutations, bias)
@@ -136,6 +140,7 @@ def _calibrated(observed: Observations, bias: PositionBias, level: float, solver
         flags=tuple(flags),
         level=level,
         sign=bias.sign,
+        temperature=bias.temperature,
     )
 
 
@@ -164,15 +169,6 @@ def _sensitivity(
     direct = by_left.reshape(n, length + 1)[:, :length]
     value: FloatArray = ridge.gain @ (direct - ridge.x.T @ utility[permutations])
     return value
-
-
-def uncovered(place: IntArray, length: int) -> tuple[int, int] | None:
-    """The first (passage, place) that no ordering has, or None."""
-    n = place.shape[1]
-    index = np.arange(n) * (length + 1) + place
-    count = np.bincount(index.ravel(), minlength=n * (length + 1)).reshape(n, length + 1)[:, :length]
-    missing = np.argwhere(count == 0)
-    return (int(missing[0][0]), int(missing[0][1])) if len(missing) else None
 
 
 def _cautions(observed: Observations, bias: PositionBias, place: IntArray, rank: int) -> tuple[list[str], list[str]]:

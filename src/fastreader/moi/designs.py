@@ -101,3 +101,12 @@ def _power(bias: FloatArray, f: IntArray, n: int) -> FloatArray:
 def _variance(power: FloatArray, bias: PositionBias) -> float:
     noise, spread = max(bias.sigma**2, 1e-12), max(bias.tau**2, 1e-12)
     return float(np.sum(noise * spread / (spread * power + noise)))
+
+
+def uncovered(place: IntArray, length: int) -> tuple[int, int] | None:
+    """The first (passage, place) that no ordering has, or None."""
+    n = place.shape[1]
+    index = np.arange(n) * (length + 1) + place
+    count = np.bincount(index.ravel(), minlength=n * (length + 1)).reshape(n, length + 1)[:, :length]
+    missing = np.argwhere(count == 0)
+    return (int(missing[0][0]), int(missing[0][1])) if len(missing) else None

@@ -18,12 +18,13 @@ import numpy as np
 
 from fastreader.checks import seeded
 from fastreader.errors import InputError
+from fastreader.moi.designs import uncovered
 from fastreader.moi.likelihood import places_of
-from fastreader.moi.order import descending
-from fastreader.moi.p_best import winners
+from fastreader.moi.order import descending, tied
 from fastreader.moi.types import FloatArray, IntArray, Observations, Utilities
 
 _AS_GOOD = 1e-6  # of the scores' variance: solutions whose mean squared residual differs by less fit equally well
+_EQUAL = 1e-4  # standard deviations of the scores: utilities that are nearer were not told apart
 
 
 def solve(observed: Observations, *, starts: int = 8, seed: int = 0) -> Utilities:
@@ -35,8 +36,8 @@ def solve(observed: Observations, *, starts: int = 8, seed: int = 0) -> Utilitie
         seed: of the starts.
 
     Returns:
-        `Utilities` of method "joint": no intervals; `bias` is a; `rank` and `condition` are those of the Jacobian
-        of the scores in (a, u), of which L - 1 + N would be all.
+        `Utilities` of method "joint": no intervals, since (1) takes the scores as exact; `bias` is a; `rank` and
+        `condition` are those of the Jacobian of the scores in (a, u), of which L - 1 + N would be all.
     """
     if starts < 1:
         raise InputError(f"starts: expected at least 1, got {starts}")
@@ -65,16 +66,19 @@ def solve(observed: Observations, *, starts: int = 8, seed: int = 0) -> Utilitie
         flags.append("ambiguous")
     if length == n:
         flags.append("sign")
-    utility = scale * (u - u.mean())
+    if uncovered(place, length) is not None:
+        flags.append("uncovered")
+    flags.append("noise")
+    reasons.append("scores are taken as exact, so that utilities have no intervals")
     return Utilities(
-        utility=utility,
-        covariance=np.zeros((n, n)),
-        intervals=np.stack([utility, utility], axis=1),
-        p_best=winners(utility),
+        utility=scale * tied(u - u.mean(), _EQUAL),
+        covariance=None,
+        intervals=None,
+        p_best=None,
         residual=scale * float(np.sqrt(np.mean((predicted(a, u, observed.permutations) - s) ** 2))),
         rank=rank,
         condition=float(values[0] / values[full - 1]) if rank == full else float("inf"),
-        identified=not flags,
+        identified=not set(flags) - {"uncovered", "noise"},
         reason="; ".join(reasons),
         method="joint",
         bias=a,
@@ -128,7 +132,7 @@ def _descend(
 
 
 def _orders_differ(solutions: list[tuple[FloatArray, FloatArray, float]]) -> bool:
-    orders = {tuple(descending(np.round(u - u.mean(), 4)).tolist()) for _, u, _ in solutions}
+    orders = {tuple(descending(tied(u - u.mean(), _EQUAL)).tolist()) for _, u, _ in solutions}
     return len(orders) > 1
 
 
@@ -137,9 +141,9 @@ def _constant(observed: Observations) -> Utilities:
     one = n == 1
     return Utilities(
         utility=np.zeros(n),
-        covariance=np.zeros((n, n)),
-        intervals=np.zeros((n, 2)),
-        p_best=np.full(n, 1.0 / n),
+        covariance=None,
+        intervals=None,
+        p_best=None,
         residual=0.0,
         rank=0,
         condition=1.0 if one else float("inf"),

@@ -10,6 +10,8 @@ import numpy as np
 from fastreader.errors import InputError
 from fastreader.moi.arrays import KINDS, FloatArray, IntArray, finite
 
+ROUNDING = 1e-9  # of the largest score: differences that say nothing
+
 
 @dataclass(frozen=True, eq=False)
 class Observations:
@@ -71,5 +73,9 @@ class Observations:
     @property
     def constant(self) -> bool:
         """Whether all orderings scored the same, beyond rounding: nothing can be told from them."""
-        spread = float(np.ptp(self.values))
-        return spread <= 1e-9 * max(1.0, float(np.abs(self.values).max()))
+        return float(np.ptp(self.values)) <= ROUNDING * largest(self)
+
+
+def largest(observed: Observations) -> float:
+    """The size of the largest score, 1 at least."""
+    return max(1.0, float(np.abs(observed.values).max()))

@@ -14,7 +14,7 @@ from fastreader.moi.designs import cyclic_for, prefixes
 from fastreader.moi.identity import differing
 from fastreader.moi.overflow import check_policy, fitted
 from fastreader.moi.shipped import find
-from fastreader.moi.types import PositionBias
+from fastreader.moi.types import PositionBias, check_position_bias
 from fastreader.permutations import Design, Spec, pruned, resolve
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ def plan(
 
 def _check(bias: PositionBias, n: int, length: int, reader: Mapping[str, str], template: str) -> None:
     """Refuse a bias of another use before anything is scored; both are named."""
+    check_position_bias(bias)
     if (bias.passages, bias.length) != (n, length):
         raise InputError(
             f"bias: measured for N = {bias.passages} passages, L = {bias.length} places; the question has N = {n}, "

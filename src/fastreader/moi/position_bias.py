@@ -156,3 +156,16 @@ class PositionBias:
         from fastreader.moi.plot import plot_bias
 
         return plot_bias(self, path)
+
+
+def check_position_bias(bias: object) -> None:
+    """Refuse what is no calibration.
+
+    Raises:
+        InputError: saying what came.
+    """
+    if not isinstance(bias, PositionBias):
+        raise InputError(
+            "bias: expected a PositionBias (from moi.calibrate, or PositionBias.load of a file), got "
+            f"{type(bias).__name__}"
+        )

@@ -117,7 +117,7 @@ def _reading(utilities: Utilities, order: str) -> IntArray:
 
 def _ranked(example: Example, utilities: Utilities, index: int) -> RankedPassage:
     interval = p_best = None
-    if utilities.method == "calibrated":
+    if utilities.intervals is not None and utilities.p_best is not None:
         interval = (float(utilities.intervals[index, 0]), float(utilities.intervals[index, 1]))
         p_best = float(utilities.p_best[index])
     return RankedPassage(

@@ -23,11 +23,11 @@ class Utilities:
 
     Attributes:
         utility: float64 [N], nats, in the retriever's order of the passages.
-        covariance: float64 [N, N], posterior; zeros for method "joint", which gives no uncertainty.
-        intervals: float64 [N, 2], posterior interval of each utility; equal to the utility for "joint".
+        covariance: float64 [N, N], posterior; None for method "joint", which takes the scores as exact.
+        intervals: float64 [N, 2], posterior interval of each utility; None for "joint".
         p_best: float64 [N], sums to 1: the probability that a passage has the largest utility. Under a calibration
             with gold passages it is raised to 1 / temperature, so that it says how often the passage is the gold
-            one, which need not have the largest utility. For "joint", which gives no uncertainty, 1 for the largest.
+            one, which need not have the largest utility. None for "joint".
         residual: root mean square of what the model leaves of the scores, nats.
         rank: how many directions of utility the orderings determine, N - 1 is all; for "joint" of utility and bias
             together, by the Jacobian.
@@ -35,17 +35,19 @@ class Utilities:
         identified: whether the scores determine the order of the utilities.
         reason: why not, or a caution; empty where all is well.
         flags: what was found, by name: "constant", "flat", "singular", "ambiguous", "sign", "uncovered",
-            "prior" (scores without the query likelihoods that the calibration's prior is by).
+            "prior" (scores without the query likelihoods that the calibration's prior is by), "noise" (a joint solve,
+            which takes the scores as exact).
         method: "calibrated" or "joint".
         bias: float64 [L], the position bias used, or found by "joint" (then it sums to 1).
         level: of the intervals.
         sign: of the position bias, as in `PositionBias`; "undetermined" for joint solves of whole orderings.
+        temperature: of `p_best`; 1 where the calibration saw no gold passages.
     """
 
     utility: FloatArray
-    covariance: FloatArray
-    intervals: FloatArray
-    p_best: FloatArray
+    covariance: FloatArray | None
+    intervals: FloatArray | None
+    p_best: FloatArray | None
     residual: float
     rank: int
     condition: float
@@ -56,13 +58,16 @@ class Utilities:
     flags: tuple[str, ...] = ()
     level: float = 0.95
     sign: str = "convention"
+    temperature: float = 1.0
 
     def __len__(self) -> int:
         return len(self.utility)
 
     @property
-    def std(self) -> FloatArray:
-        """Posterior standard deviation of each utility: float64 [N], nats."""
+    def std(self) -> FloatArray | None:
+        """Posterior standard deviation of each utility: float64 [N], nats; None for "joint"."""
+        if self.covariance is None:
+            return None
         deviation: FloatArray = np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
         return deviation
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -93,6 +94,16 @@ def test_bm25_matched_needs_scores_and_a_bias_that_fits():
         run("bm25-matched", 3, bias=a_bias([-1, 0, 1], sign="undetermined"))
     with pytest.raises(InputError, match="finite numbers"):
         score_matched([1.0, float("nan"), 2.0], a_bias([-1, 0, 1]))
+
+
+def test_a_bias_of_another_reader_places_nothing(tiny_reader):
+    bias = replace(a_bias([-1, 0, 1]), reader={"name": "another"})
+    for name in ("bm25-matched", "qg-matched", "oracle"):
+        with pytest.raises(InputError, match=f"reader: bias 'another', reader '{tiny_reader.name}'"):
+            METHODS[name](tiny_reader, "q", passages(3, is_gold=1), bias=bias)
+    assert METHODS["oracle"](None, "q", passages(3, is_gold=1), bias=bias).order == [0, 2, 1]
+    with pytest.raises(InputError, match=r"expected a PositionBias .*got dict"):
+        METHODS["bm25-matched"](None, "q", passages(3), bias={})
 
 
 def test_oracle():

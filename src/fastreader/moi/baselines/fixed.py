@@ -9,7 +9,7 @@ from fastreader.checks import seeded
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 from fastreader.moi.baselines.ordering import Ordering, check_passages
-from fastreader.moi.baselines.placed import outside_bias
+from fastreader.moi.baselines.placed import check_own, outside_bias
 from fastreader.moi.gold import gold_of
 from fastreader.moi.types import PositionBias
 
@@ -65,14 +65,15 @@ def oracle(
     It reads the annotation, so it is a bound on what an order of one passage can give, and no method.
 
     Args:
-        reader, question: unused.
+        reader: None, or the one that the bias is of.
+        question: unused.
         passages: one of them with `is_gold`, else with `has_answer`; the first counts.
         bias: the best place is that of its largest weight.
         place: the place itself, from 0, in place of a bias.
 
     Raises:
         InputError: no passage is known to be right, both or neither of bias and place, a place out of range, or a
-            bias of undetermined sign.
+            bias of undetermined sign or of another reader.
     """
     count = check_passages(passages)
     gold = gold_of(passages)
@@ -82,6 +83,7 @@ def oracle(
         raise InputError("oracle: expected a bias or a place, one of the two")
     if bias is not None:
         place = int(outside_bias(bias, count).argmax())
+        check_own(bias, reader)
     assert place is not None
     if not 0 <= place < count:
         raise InputError(f"oracle: place must be in [0, {count}), got {place}")

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 from fastreader.moi.baselines.ordering import FloatArray, Ordering, by_score, check_passages
+from fastreader.moi.identity import differing
 from fastreader.moi.order import matched
-from fastreader.moi.types import PositionBias
+from fastreader.moi.types import PositionBias, check_position_bias
 
 
 def score_matched(scores: npt.ArrayLike, bias: PositionBias) -> list[int]:
@@ -36,8 +37,9 @@ def outside_bias(bias: PositionBias, passages: int) -> FloatArray:
     """The weights [L] of a bias that may place scores which were not measured with it.
 
     Raises:
-        InputError: it is of another number of passages, or its sign is undetermined.
+        InputError: it is none, of another number of passages, or its sign is undetermined.
     """
+    check_position_bias(bias)
     if bias.passages != passages:
         raise InputError(f"bias: measured with N = {bias.passages} passages, got {passages}")
     if bias.sign == "undetermined":
@@ -45,13 +47,28 @@ def outside_bias(bias: PositionBias, passages: int) -> FloatArray:
     return bias.bias
 
 
+def check_own(bias: PositionBias, reader: Any) -> None:
+    """Refuse a bias of another reader than the one that is given; None is no reader.
+
+    Raises:
+        InputError: naming both.
+    """
+    about = {} if reader is None else reader.describe()
+    if wrong := differing("bias", bias.reader, "", "reader", about, ""):
+        raise InputError(f"bias: measured on another reader: {'; '.join(wrong)}")
+
+
 def placed(ranker: Callable[..., Ordering]) -> Callable[..., Ordering]:
-    """The same ranker, its scores placed by a bias: adds the keyword `bias` and "-matched" to the name."""
+    """The same ranker, its scores placed by a bias: adds the keyword `bias` and "-matched" to the name.
+
+    The bias is the reader's own, which will read the order; `score_matched` places scores for another one.
+    """
 
     def ranked(
         reader: Any, question: str, passages: Sequence[Passage], *, bias: PositionBias, **settings: Any
     ) -> Ordering:
         outside_bias(bias, check_passages(passages))  # before the work
+        check_own(bias, reader)
         found = ranker(reader, question, passages, **settings)
         if found.scores is None:
             raise InputError(f"{found.name}: gives an order and no scores to place")

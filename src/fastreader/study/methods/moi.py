@@ -77,8 +77,8 @@ def _trace(ranked: Ranked) -> dict[str, Any]:
     if (u := ranked.utilities) is not None:
         trace["utilities"] = {
             "utility": u.utility.tolist(),
-            "intervals": u.intervals.tolist(),
-            "p_best": u.p_best.tolist(),
+            "intervals": None if u.intervals is None else u.intervals.tolist(),
+            "p_best": None if u.p_best is None else u.p_best.tolist(),
             "bias": u.bias.tolist(),
             "method": u.method,
             "identified": u.identified,
