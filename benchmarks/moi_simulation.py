@@ -5,9 +5,10 @@
 Calibration: for each N, shape of the bias, design and noise a calibration on QUESTIONS questions, then utilities of
 fresh questions under it: error of the bias, of the utilities in the directions that the orderings see, coverage of the
 intervals, how often the best passage is found and claimed (P(best) recalibrated on the learnt questions' best
-passages), flags. Joint: the paper's solve of single questions without noise, and on cyclic orderings with it. Singular:
-a U-shaped bias on an even cycle. Sign: runs with weak evidence of query likelihoods or of a gold contrast; how often it
-was decided, and how often wrongly. Results are appended as they come; run again to go on.
+passages), flags. Joint: the paper's solve of single questions without noise, and on cyclic orderings and prefixes with
+it. Singular: a U-shaped bias on an even cycle. Cyclic: calibrations on cyclic orderings alone. Sign: runs with weak
+evidence of query likelihoods or of a gold contrast; how often it was decided, and how often wrongly. Results are
+appended as they come; run again to go on.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from moi_simulation_tables import plot, tables
 
 from fastreader.jsonl import ResultLog, iter_results
 from fastreader.moi import Observations, PositionBias, calibrate, debias
-from fastreader.moi.designs import uncovered
 from fastreader.moi.likelihood import places_of
 from fastreader.moi.order import matched
 from fastreader.moi.ridge import solve
@@ -65,7 +65,7 @@ def main() -> None:
         options.sizes, options.sign_runs = [3, 5], 20
     cells = [cell for part in options.parts for cell in PARTS[part](options)]
     with (
-        ResultLog(options.output, settings={"version": 3}, resume=True) as log,
+        ResultLog(options.output, settings={"version": 4}, resume=True) as log,
         track("simulating", len(cells), "cells", None) as advance,
         ProcessPoolExecutor(options.jobs) as workers,
     ):
@@ -126,6 +126,7 @@ def calibration(n: int, shape: str, noise: float, repeats: int, what: str) -> di
         "bias_error": max(bias_errors),
         "designs": {
             design: {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+            | {name: sum(row[name] for row in rows) for name in ("misses", "misses_flagged", "covers_flagged")}
             | {
                 "seen_error": float(max(row["seen_error"] for row in rows)),
                 "sound_coverage": mean_or_none([row["coverage"] for row in rows if not row["flagged"]]),
@@ -147,7 +148,8 @@ def of_question(o: Observations, v: FloatArray, truth: FloatArray, bias: Positio
     """What one question's utilities are worth against the truth."""
     u = debias(o, bias)
     place = places_of(o.permutations, o.passages)
-    lacks = uncovered(place, o.length) is not None
+    met = {(passage, at) for row in o.permutations.tolist() for at, passage in enumerate(row)}
+    misses = len(met) < o.passages * o.length
     known = solve(o.permutations, place, replace(bias, bias=truth), "dense")  # what these orderings could ever tell
     raw = debias(o, replace(bias, temperature=1.0)).p_best
     gained, most = (float(v[order] @ truth) for order in (u.order("matched"), matched(v, truth)))
@@ -160,7 +162,9 @@ def of_question(o: Observations, v: FloatArray, truth: FloatArray, bias: Positio
         "best_claimed_raw": float(raw[u.utility.argmax()]),
         "gained": gained / most if most > 0 else 0.0,
         "flagged": float(bool(set(u.flags) - {"uncovered"})),
-        "uncovered_wrong": float(lacks != ("uncovered" in u.flags)),
+        "misses": float(misses),
+        "misses_flagged": float(misses and "uncovered" in u.flags),
+        "covers_flagged": float(not misses and "uncovered" in u.flags),
     }
 
 
@@ -170,13 +174,14 @@ def joints(options: argparse.Namespace) -> Iterator[Cell]:
         for design in (*DESIGNS, "prefixes"):
             what = {"what": "joint", "n": n, "design": design, "runs": runs if n < 20 else max(3, runs // 4)}
             yield f"joint {n} {design} {what['runs']}", what, partial(joint, **what)
-        what = {**what, "design": "cyclic", "noise": 0.5}
-        yield f"joint {n} cyclic {what['runs']} noise {what['noise']}", what, partial(joint, **what)
+        for design, noise in (("cyclic", 0.5), *(("prefixes", noise) for noise in NOISES[1:])):
+            what = {**what, "design": design, "noise": noise}
+            yield f"joint {n} {design} {what['runs']} noise {noise}", what, partial(joint, **what)
 
 
 def joint(n: int, design: str, runs: int, what: str, noise: float = 0.0) -> dict[str, Any]:
     """The paper's solve: does it fit, is it right, is it flagged."""
-    flagged, reversed_, right, products, fits = 0, 0, 0, [], []
+    flagged, reversed_, right, best, products, fits = 0, 0, 0, 0, [], []
     rng = np.random.default_rng(seed_of(what, n, design))
     for run in range(runs):
         length = n if design != "prefixes" else max(2, n // 2)
@@ -187,6 +192,7 @@ def joint(n: int, design: str, runs: int, what: str, noise: float = 0.0) -> dict
         flagged += not u.identified
         found = np.argsort(-u.utility)
         right += bool((found == np.argsort(-v)).all())
+        best += bool(found[0] == v.argmax())
         reversed_ += bool((found == np.argsort(v)).all())
         fits.append(u.residual)
         products.append(float(np.abs(np.outer(u.bias - u.bias.mean(), u.utility) - np.outer(a - a.mean(), v)).max()))
@@ -194,6 +200,7 @@ def joint(n: int, design: str, runs: int, what: str, noise: float = 0.0) -> dict
         "flagged": flagged / runs,
         "right": right / runs,
         "reversed": reversed_ / runs,
+        "best": best / runs,
         "residual": max(fits),
         "product_error": max(products),
     }
@@ -201,33 +208,57 @@ def joint(n: int, design: str, runs: int, what: str, noise: float = 0.0) -> dict
 
 def singulars(options: argparse.Namespace) -> Iterator[Cell]:
     for n in [n for n in options.sizes if n % 2 == 0] or [4]:
-        what = {"what": "singular", "n": n, "runs": 10 if options.quick else 200}
-        yield f"singular {n} {what['runs']}", what, partial(singular, **what)
+        for noise in (0.0, 0.5):
+            what = {"what": "singular", "n": n, "noise": noise, "runs": 2 if options.quick else 50}
+            yield f"singular {n} {noise} {what['runs']}", what, partial(singular, **what)
 
 
-def singular(n: int, runs: int, what: str) -> dict[str, Any]:
-    """A symmetric bias, measured with noise, on an even cycle: every question must be flagged."""
-    truth = bias_shape("u-shaped", n)
-    caught = total = 0
-    for noise in (0.0, 0.5):
-        learnt = simulate(truth, QUESTIONS, lambda s: DESIGNS["latin"](n, s), sigma=noise * np.sqrt(2), seed=n)
-        bias = calibrate(learnt.observations, resamples=100)
-        data = simulate(truth, runs, lambda s: cyclic(n), sigma=noise * np.sqrt(2), seed=n + 1)
-        caught += sum("singular" in debias(o, bias).flags for o in data.observations)
-        total += runs
-    return {"caught": caught, "total": total}
+def singular(n: int, noise: float, runs: int, what: str) -> dict[str, Any]:
+    """A symmetric bias, measured anew in each run, on an even cycle: every question must be flagged."""
+    truth, sigma = bias_shape("u-shaped", n), noise * np.sqrt(2.0)
+    caught = 0
+    for run in range(runs):
+        seed = seed_of(what, n, noise, run)
+        learnt = simulate(truth, QUESTIONS, partial(DESIGNS["latin"], n), sigma=sigma, seed=seed)
+        bias = calibrate(learnt.observations, resamples=100, seed=run)
+        data = simulate(truth, 10, lambda s: cyclic(n), sigma=sigma, seed=seed + 1)
+        caught += all("singular" in debias(o, bias).flags for o in data.observations)
+    return {"caught": caught}
+
+
+def cyclics(options: argparse.Namespace) -> Iterator[Cell]:
+    for n, shape in itertools.product(options.sizes, SHAPES):
+        for beta in (0.0, 1.0):
+            what = {"what": "cyclic", "n": n, "shape": shape, "beta": beta, "runs": 2 if options.quick else 10}
+            yield f"cyclic {n} {shape} {beta} {what['runs']}", what, partial(cyclic_calibration, **what)
+
+
+def cyclic_calibration(n: int, shape: str, beta: float, runs: int, what: str) -> dict[str, Any]:
+    """Calibrated on cyclic orderings alone, noise half the signal's: flagged, or near the bias that was there."""
+    truth = bias_shape(shape, n)
+    flagged, errors = 0, []
+    for run in range(runs):
+        seed = seed_of(what, n, shape, beta, run)
+        learnt = simulate(truth, QUESTIONS, lambda s: cyclic(n), beta=beta, sigma=0.5 * np.sqrt(2.0), seed=seed)
+        bias = calibrate(learnt.observations, resamples=100, seed=run)
+        if bias.flat or not bias.identified or bias.sign == "undetermined":
+            flagged += 1
+        else:
+            errors.append(float(np.abs(bias.bias - truth).max()))
+    return {"flagged": flagged, "error": max(errors, default=None)}
 
 
 def signs(options: argparse.Namespace) -> Iterator[Cell]:
     runs = options.sign_runs
-    for n in (3, 5):
+    for n in options.sizes:
         for beta in (0.0, 0.1, 0.3, 1.0):
-            what = {"what": "sign", "n": n, "beta": beta, "runs": runs}
-            yield f"sign {n} {beta} {runs}", what, partial(sign, **what)
+            what = {"what": "sign", "n": n, "beta": beta, "runs": runs if beta else 10 * runs}
+            yield f"sign {n} {beta} {what['runs']}", what, partial(sign, **what)
     for n in options.sizes:
         for strength, probed in itertools.product((0.0, 0.3, 1.0), (3, 8, 30)):
-            what = {"what": "contrast", "n": n, "strength": strength, "probed": probed, "runs": runs}
-            yield f"contrast {n} {strength} {probed} {runs}", what, partial(contrast, **what)
+            count = runs if strength else 10 * runs  # wrong signs where there is none are rare
+            what = {"what": "contrast", "n": n, "strength": strength, "probed": probed, "runs": count}
+            yield f"contrast {n} {strength} {probed} {count}", what, partial(contrast, **what)
 
 
 def sign(n: int, beta: float, runs: int, what: str) -> dict[str, Any]:
@@ -259,7 +290,7 @@ def contrast(n: int, strength: float, probed: int, runs: int, what: str) -> dict
     return {"decided": decided, "wrong": wrong, "beyond_three": beyond_three}
 
 
-PARTS = {"calibrated": calibrations, "joint": joints, "singular": singulars, "sign": signs}
+PARTS = {"calibrated": calibrations, "joint": joints, "singular": singulars, "cyclic": cyclics, "sign": signs}
 
 
 if __name__ == "__main__":

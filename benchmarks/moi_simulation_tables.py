@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+_MISSES = ("misses", "misses_flagged", "covers_flagged")
+
 
 def tables(rows: list[dict[str, Any]], about: str, level: float) -> str:
     """All of it as Markdown; `about` says how many questions."""
@@ -47,7 +49,7 @@ def tables(rows: list[dict[str, Any]], about: str, level: float) -> str:
         if d["flagged"] == 0
     ]
     flats = [r for r in calibrated if r["shape"] == "flat" and "refused" not in r]
-    wrong = sum(d["uncovered_wrong"] for r in told for d in r["designs"].values())
+    missing = [sum(d[name] for r in told for d in r["designs"].values()) for name in _MISSES]
     out += [
         "",
         f"- Without noise: largest error of the bias {_most([e for e, _ in exact])}, of a utility in the "
@@ -56,20 +58,29 @@ def tables(rows: list[dict[str, Any]], about: str, level: float) -> str:
         f"- P(best) claimed less best found, of cells with noise and without flags: at most {_most(claims, '.3f')}.",
         f"- Flat biases flagged: {sum(r['flat'] for r in flats)} of {sum(r['calibrations'] for r in flats)}; "
         "without noise their scores are constant, and refused.",
-        f"- Orderings that miss a place for some passage: {'NOT all flagged' if wrong else 'all flagged'}.",
+        "- Questions whose orderings miss a place for some passage, flagged: {1:,.0f} of {0:,.0f}; others flagged so: "
+        "{2:,.0f}.".format(*missing),
         "",
         "## Joint solve",
         "",
-        "| N | design | noise, nats | flagged | right order | reversed | residual | product |",
-        "|" + " ---: |" * 8,
+        "| N | design | noise, nats | flagged | right order | reversed | best found | residual | product |",
+        "|" + " ---: |" * 9,
     ]
     out += [
         f"| {r['n']} | {r['design']} | {r.get('noise', 0.0)} | {r['flagged']:.0%} | {r['right']:.0%} "
-        f"| {r['reversed']:.0%} | {r['residual']:.0e} | {r['product_error']:.0e} |"
+        f"| {r['reversed']:.0%} | {r['best']:.0%} | {r['residual']:.0e} | {r['product_error']:.0e} |"
         for r in of(rows, "joint")
     ]
     out += ["", "## U-shaped bias on an even cycle", ""]
-    out += [f"- N = {r['n']}: {r['caught']} of {r['total']} flagged" for r in of(rows, "singular")]
+    out += ["Calibrations under which ten fresh questions are all flagged:", ""]
+    out += [f"- N = {r['n']}, noise {r['noise']}: {r['caught']} of {r['runs']}" for r in of(rows, "singular")]
+    out += ["", "## Calibrated on cyclic orderings alone", "", "Noise half the signal's.", ""]
+    out += ["| N | bias | beta | calibrations | flagged | bias off, of the others |", "|" + " ---: |" * 6]
+    out += [
+        f"| {r['n']} | {r['shape']} | {r['beta']} | {r['runs']} | {r['flagged']} "
+        f"| {'' if r['error'] is None else format(r['error'], '.2f')} |"
+        for r in of(rows, "cyclic")
+    ]
     out += ["", "## Sign", "", "| N | beta | runs | decided | wrong |", "|" + " ---: |" * 5]
     out += [f"| {r['n']} | {r['beta']} | {r['runs']} | {r['decided']} | {r['wrong']} |" for r in of(rows, "sign")]
     out += ["", "By a gold contrast, `strength` times the bias with noise of 1 at each place:", ""]
