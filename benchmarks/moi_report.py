@@ -181,7 +181,7 @@ def claims(rows: list[Row], method: str) -> list[Row]:
     found = [
         (np.array(m["details"]["p_best"]), r["gold"])
         for r in rows
-        if _is_gold(r) and "order" in (m := r["methods"].get(method, {}))
+        if _is_gold(r) and "p_best" in (m := r["methods"].get(method, {})).get("details", {})
     ]
     claimed = np.array([p.max() for p, _ in found])
     right = np.array([p.argmax() == gold for p, gold in found])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import hashlib
 import os
+import shutil
 import zipfile
 from dataclasses import replace
 
@@ -65,12 +66,17 @@ def test_unit_rows_equal_the_mean_of_hidden_states(tiny_folder):
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
 
 
-def test_encoders_are_told_apart_by_their_name(tiny_folder):
+def test_encoders_are_told_apart_by_their_name(tiny_folder, tmp_path):
     folder, _ = tiny_folder
-    name = f"{folder}@{model_digest(folder)}"
+    name = f"{folder}@{model_digest(folder, below=True)}"
     assert load_encoder(folder, device="cpu").__qualname__ == f"load_encoder({name!r})"
     assert Settings(encoder=str(folder)).to_dict()["encoder"] == encoder_name(folder) == name
     assert Settings().to_dict()["encoder"] == encoder_name("all-minilm-l6-v2") == "all-minilm-l6-v2"
+    other = shutil.copytree(folder, tmp_path / "other")
+    pooling = other / "1_Pooling" / "config.json"
+    before = encoder_name(other)
+    pooling.write_text(pooling.read_text() + " ")
+    assert encoder_name(other) != before
 
 
 def test_no_texts_give_no_rows_of_the_right_width(tiny_folder):

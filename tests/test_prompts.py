@@ -188,6 +188,9 @@ def test_a_file_that_is_no_object_is_refused(tmp_path, content):
 def test_chat_options_that_no_result_could_name_are_refused():
     with pytest.raises(InputError, match=r"Template\.chat_options: expected values that JSON can hold, got day="):
         Template(chat_options={"enable_thinking": False, "day": date.today()})
+    for odd in (float("nan"), {1: 1, "a": 2}):  # neither could be in a digest
+        with pytest.raises(InputError, match=r"values that JSON can hold, got x="):
+            Template(chat_options={"x": odd})
 
 
 def test_an_absent_template_is_named(tmp_path):

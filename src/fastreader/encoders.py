@@ -122,7 +122,7 @@ def load_encoder(name: str | os.PathLike[str], *, device: str | None = None, bat
 def encoder_name(name: str | os.PathLike[str]) -> str:
     """What results call an encoder: its name, and behind a folder's a digest of what lies there now."""
     folder = Path(name).expanduser()
-    return f"{os.fspath(name)}@{model_digest(folder)}" if folder.is_dir() else os.fspath(name)
+    return f"{os.fspath(name)}@{model_digest(folder, below=True)}" if folder.is_dir() else os.fspath(name)
 
 
 def as_encoder(encoder: str | os.PathLike[str] | Encoder) -> Encoder:

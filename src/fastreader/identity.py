@@ -48,7 +48,7 @@ def reader_name(model: str | os.PathLike[str]) -> str:
     return str(whole.relative_to(Path.cwd())) if whole.is_relative_to(Path.cwd()) else str(whole)
 
 
-def model_digest(path: str | os.PathLike[str]) -> str:
+def model_digest(path: str | os.PathLike[str], *, below: bool = False) -> str:
     """A digest of a local model, before it is loaded: what a run may not change in one that it names by its path.
 
     Of weights the length and samples count, of every tensor in safetensors and of the whole file otherwise: training
@@ -56,16 +56,18 @@ def model_digest(path: str | os.PathLike[str]) -> str:
 
     Args:
         path: a model's folder, of which the files directly in it count, or one file.
+        below: files in folders below it count too, as sentence-transformers keeps the modules of an encoder.
 
     Returns:
         12 hexadecimal digits.
     """
     found = Path(path).expanduser()
-    files = sorted(file for file in found.iterdir() if _counts(file)) if found.is_dir() else [found]
+    among = found.rglob("*") if below else found.iterdir() if found.is_dir() else []
+    files = sorted(file for file in among if _counts(file)) if found.is_dir() else [found]
     digest = hashlib.sha256()
     for file in files:
         size = file.stat().st_size
-        digest.update(f"{file.name if found.is_dir() else ''} {size}\n".encode())
+        digest.update(f"{file.relative_to(found).as_posix() if found.is_dir() else ''} {size}\n".encode())
         with file.open("rb") as bytes_of:
             for start, length in _samples(bytes_of, size) if file.suffix in _WEIGHTS else [(0, size)]:
                 bytes_of.seek(start)

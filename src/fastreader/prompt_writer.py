@@ -124,6 +124,9 @@ class PromptWriter:
             InputError: neither.
         """
         if isinstance(prompt, str):
-            return self.encoder.start(prompt, trusted=True) or [self.encoder.prefix_token()]
+            try:
+                return self.encoder.start(prompt, trusted=True) or [self.encoder.prefix_token()]
+            except InputError as error:
+                raise InputError(f"{name}: {error}") from error
         check_tokens(name, prompt)
         return prompt if len(prompt) else [self.encoder.prefix_token()]

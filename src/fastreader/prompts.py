@@ -103,7 +103,7 @@ class Template:
             raise InputError(f"Template.chat_options: expected names as keys, got {odd[0]!r}")
         for key, value in self.chat_options.items():
             try:
-                json.dumps(value)
+                json.dumps(value, sort_keys=True, allow_nan=False)  # sorted as in `digest`
             except (TypeError, ValueError) as error:
                 raise InputError(
                     f"Template.chat_options: expected values that JSON can hold, got {key}={value!r} ({error})"

@@ -1,15 +1,19 @@
 """Files of results: what is written, resumed and refused."""
 
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
 
+import pytest
 from commands import COMMAND, ONE, ids, run
 from support import byte_tokenizer, tiny_llama
 
+from fastreader.cli.inputs import check_output, check_writable
+from fastreader.errors import InputError
 from fastreader.jsonl import iter_results
 
 
@@ -178,3 +182,18 @@ def test_a_full_disk_loses_nothing_computed_before(model, questions, tmp_path):
     assert done.returncode == 1
     assert "2 before it are intact" in done.stderr
     assert out.read_bytes() == two
+
+
+def test_a_file_that_is_gone_on_with_needs_no_folder_to_write_to(tmp_path, monkeypatch):
+    there = tmp_path / "scores.jsonl"
+    there.touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: path == there)
+    check_output(there, None, True, None)
+    with pytest.raises(InputError, match="cannot be written to"):
+        check_output(tmp_path / "new.jsonl", None, True, None)
+    with pytest.raises(InputError, match="cannot be written to"):
+        check_writable("--plot", there)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(InputError, match=r"scores.jsonl cannot be written to"):
+        check_output(there, None, True, None)
+    check_output(there, None, True, None, cost=True)

@@ -320,6 +320,7 @@ def test_bad_arguments_are_refused(tiny_reader, arguments, message):
         ([[1.5]], r"prompts\[0\]: expected text or token ids, got \[1.5\]"),
         ([["a", "b"]], r"prompts\[0\]: expected text or token ids, got \['a', 'b'\]"),
         ([[2**63]], r"prompts\[0\]: expected text or token ids"),
+        (["ok", "cut \ud83d"], r"prompts\[1\]: expected text that UTF-8 can hold"),
     ],
 )
 def test_bad_prompts_are_refused(tiny_reader, prompts, message):

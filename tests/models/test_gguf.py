@@ -117,6 +117,11 @@ def test_a_file_is_hashed_once_and_converted_anew_when_it_changes(tmp_path, cach
     with monkeypatch.context() as within:
         within.setattr(gguf.hashlib, "file_digest", None)  # hashing anew would raise
         assert gguf.converted(file) == first
+    with monkeypatch.context() as within:  # a cache of others that has the model
+        within.setattr(gguf.tempfile, "mkstemp", lambda **_: (_ for _ in ()).throw(PermissionError("read-only")))
+        copy = tmp_path / "copy.gguf"
+        copy.write_bytes(b"GGUF one")
+        assert gguf.converted(copy) == first
     file.write_bytes(b"GGUF two")
     assert gguf.converted(file) != first
     file.write_bytes(b"GGUF one")

@@ -198,6 +198,15 @@ def test_calibrate_looks_at_its_outputs_first(questions, tmp_path):
     assert "--output: no folder" in run(*common, "-o", tmp_path / "none" / "bias.json", expect=2).stderr
     assert "--plot: no folder" in run(*common, "--plot", tmp_path / "none" / "bias.png", expect=2).stderr
     assert f"--output: {tmp_path} is a folder" in run(*common, "-o", tmp_path, expect=2).stderr
+    assert "--plot: expected a file ending in one of" in run(*common, "--plot", tmp_path / "b.foo", expect=2).stderr
+    before = questions.read_text()
+    for wrong, named in (
+        (("-o", questions), "that of FILE too"),
+        (("-o", tmp_path / "scores.jsonl"), "that of --scores too"),
+        (("-o", tmp_path / "a.svg", "--plot", tmp_path / "a.svg"), "that of --output too"),
+    ):
+        assert named in run(*common, *wrong, expect=2).stderr
+    assert questions.read_text() == before
 
 
 def test_ask(calibrated, model, questions, tmp_path):
@@ -223,6 +232,12 @@ def test_ask_writes_also_where_the_file_has_candidates(calibrated, model, questi
     common = ("ask", file, "-m", model, "--method", "moi@3", "-f", "json", "--cache-dir", calibrated)
     (answered,) = json.loads(run(*common).stdout)
     assert not answered["reading"]["candidates"]
+    out = tmp_path / "answers.jsonl"
+    run(*common[:-4], "--cache-dir", calibrated, "-o", out)
+    before = out.read_text()
+    file.write_text(json.dumps(row | {"candidates": ["red"]}) + "\n")
+    run(*common[:-4], "--cache-dir", calibrated, "-o", out, "--resume")
+    assert out.read_text() == before
     assert answered["answer"] not in row["candidates"]
 
 

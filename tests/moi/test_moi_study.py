@@ -313,7 +313,12 @@ def test_contrasts_by_hand():
 def test_the_report_says_how_often_what_is_claimed_best_is_gold():
     def row(p_best, gold, rank=1):
         method = {"order": [0, 1], "details": {"p_best": p_best}}
-        return {"methods": {"moi": method}, "gold": gold, "gold_rank": rank, "settings": {"passages": 2}}
+        return {
+            "methods": {"moi": method, "retriever": {"order": [0, 1]}},
+            "gold": gold,
+            "gold_rank": rank,
+            "settings": {"passages": 2},
+        }
 
     rows = [row([0.95, 0.05], 0), row([0.97, 0.03], 0), row([0.2, 0.8], 0), row([0.99, 0.01], 0, None)]
     rows.append({**rows[0], "methods": {"moi": {"error": "too long"}}})

@@ -65,6 +65,9 @@ def test_a_calibration_is_of_the_weights_it_was_measured_on(tmp_path, monkeypatc
     assert find(elsewhere, "t", 4)[0].reader == one
     assert at_hand(elsewhere, "t") == at_hand(one, "t")
     assert find(elsewhere, "t", 5) is None
+    stray = of_two.rename(of_two.with_name(f"old-{of_two.name}"))
+    assert find(two, "t", 4) is None  # a copy somebody put there
+    stray.rename(of_two)
     shipped_to = fr.Template().digest()
     assert find(packaged, shipped_to, 5)[1] == "shipped"
     assert find(packaged | {"revision": "0a1b"}, shipped_to, 5) is None  # a folder of that name

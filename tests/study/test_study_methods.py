@@ -1,6 +1,7 @@
 """What studies make of their methods: what fails, MoI and calibrations, ensembles."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from scripted import ScriptedReader
@@ -69,6 +70,7 @@ def test_moi_on_a_tree_reader(tmp_path, tiny_reader, monkeypatch):
     assert moi["tokens"]["given"] > moi["tokens"]["computed"] > rows["q0", "base"]["tokens"]["given"]
     assert "needs a calibration" in rows["q0", "order:oracle"]["error"]
     bias = next(PositionBias.load(str(path)) for path in shipped() if path.name.endswith("-n3.json"))
+    bias = replace(bias, reader=tiny_reader.describe())
     monkeypatch.setattr("fastreader.study.methods.moi.find", lambda *_: (bias, "cached"))
     mended = run(study, tmp_path / "run", tiny_reader, resume=True)
     assert (mended.fresh, mended.failed) == (2, 0)

@@ -183,6 +183,9 @@ def test_a_reader_that_is_another_by_its_name_is_refused(tmp_path):
         assert {name: before[name] for name in rows} == {n: folder_of(tmp_path / "run")[n] for n in rows}
     with pytest.raises(InputError, match="the reader scripted was"):  # the method that it did not begin may go again
         run(study_of(tmp_path, METHODS[:2], limit=4), tmp_path / "run", reader, resume=True)
+    other = study_of(tmp_path, [METHODS[0], {"method": METHODS[1], "k": 3}], limit=4)
+    with pytest.raises(InputError, match="the reader scripted was"):  # and be another, as it has no row
+        run(other, tmp_path / "run", reader, resume=True)
     reader.describe = lambda: about | {"device": "another machine"}
     assert run(more, tmp_path / "run", reader, resume=True).fresh == 2
 

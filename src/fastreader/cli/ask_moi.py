@@ -66,6 +66,7 @@ def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking
         if asking.output is not None:
             facts = {
                 "method": "moi",
+                "answers": "written",
                 **options,
                 "reader": guarding(reader.describe()),
                 "template": Template().to_dict(),
@@ -77,7 +78,7 @@ def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking
         advance = stack.enter_context(track("answering", None, "questions", asking.progress))
         digests: dict[str, str] = {}
         told = False
-        for index, example in enumerate(remaining(questions, None, False, log, digests)):
+        for index, example in enumerate(remaining(questions, [], False, log, digests)):
             try:
                 # Written as by the other methods, also where the example brings candidates to choose from.
                 found = answer(reader, example, bias=bias, candidates=[], **options)

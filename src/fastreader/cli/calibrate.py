@@ -86,8 +86,11 @@ def calibrate(
     for option, path in (("--output", output), ("--plot", plot), ("--scores", scores)):
         if path is not None:
             check_writable(option, path)
-    if plot is not None:
-        new_figure(1, 1)  # a missing extra is said now, and not after the scoring
+    _check_apart(file, scores, output, plot)
+    if plot is not None:  # what is missing or cannot be drawn is said now, and not after the scoring
+        formats = new_figure(1, 1).canvas.get_supported_filetypes()
+        if plot.suffix.removeprefix(".") not in formats:
+            raise InputError(f"--plot: expected a file ending in one of {', '.join(sorted(formats))}, got {plot}")
     prompts = Template.load(template) if template else Template()
     wanted = "latin:2" if permutations == "latin:3" and passages == 3 else permutations  # N = 3 has two squares
     resolve(wanted, passages, seed)
@@ -157,6 +160,20 @@ def calibrate(
     if plot is not None:
         bias.plot(plot)
     Console().print(bias_table(bias))
+
+
+def _check_apart(file: Path, scores: Path, output: Path | None, plot: Path | None) -> None:
+    """Refuse to write over the questions or the scores, or two results into one file."""
+    named = {"FILE": file, "--scores": scores, "the probe's scores": scores.with_suffix(".probe.jsonl")}
+    for option, path in (("--output", output), ("--plot", plot)):
+        if path is None:
+            continue
+        for other, taken in named.items():
+            if path.resolve() == taken.resolve():
+                raise InputError(f"{option}: {path} is that of {other} too; name another file")
+        named[option] = path
+    if scores.resolve() == file.resolve():
+        raise InputError(f"--scores: {scores} is the file of the questions")
 
 
 def _key(example: Example) -> str:

@@ -19,13 +19,16 @@ from fastreader.jsonl import ResultLog
 from fastreader.models.packaged import PACKAGED
 
 
-def check_output(output: Path | None, file: Path | None, resume: bool, format: StrEnum | None) -> None:
-    """Refuse an output that cannot be resumed, or that is the file of the questions."""
+def check_output(
+    output: Path | None, file: Path | None, resume: bool, format: StrEnum | None, *, cost: bool = False
+) -> None:
+    """Refuse an output that cannot be resumed, or that is the file of the questions; for its `cost` it is only read."""
     if output is None:
         if resume:
             raise InputError("--resume: needs --output, the file to continue")
         return
-    check_writable("--output", output)
+    if not cost:
+        check_writable("--output", output, appended=True)
     if output.suffix == ".gz":
         raise InputError(
             f"--output: {output} would be gzipped; results are plain JSON lines, so that a killed run can be resumed"
@@ -36,14 +39,21 @@ def check_output(output: Path | None, file: Path | None, resume: bool, format: S
         raise InputError(f"--output: {output} is the file of the questions")
 
 
-def check_writable(option: str, path: Path) -> None:
-    """Refuse a path that nothing could be written to, before the work whose results go there."""
+def check_writable(option: str, path: Path, *, appended: bool = False) -> None:
+    """Refuse a path that nothing could be written to, before the work whose results go there.
+
+    Args:
+        option: names it.
+        path: a file.
+        appended: what is there is gone on with; otherwise the file is replaced by a new one.
+    """
     if path.is_dir():
         raise InputError(f"{option}: {path} is a folder")
     if not path.parent.is_dir():
         raise InputError(f"{option}: no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{option}: {path.parent} cannot be written to")
+    written = path if appended and path.exists() else path.parent
+    if not os.access(written, os.W_OK):
+        raise InputError(f"{option}: {written} cannot be written to")
 
 
 def examples(

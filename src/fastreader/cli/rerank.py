@@ -121,7 +121,7 @@ def rerank(
         typer.echo(f"skipped: {message}", err=True)
 
     file = Path("/dev/stdin") if file == Path("-") else file
-    check_output(output, file, resume, format)
+    check_output(output, file, resume, format, cost=cost)
     questions = examples(file, question, passage, None, limit, skip if skip_errors else None)
     prompts = Template.load(template) if template else Template()
     calibration = PositionBias.load(bias) if bias else None

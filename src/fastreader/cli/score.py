@@ -117,7 +117,7 @@ def score(
         typer.echo(f"skipped: {message}", err=True)
 
     file = Path("/dev/stdin") if file == Path("-") else file
-    check_output(output, file, resume, format)
+    check_output(output, file, resume, format, cost=cost)
     questions = examples(file, question, passage, candidate, limit, skip if skip_errors else None)
     prompts = Template.load(template) if template else Template()
     what: dict[str, Any] = {

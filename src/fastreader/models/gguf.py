@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -163,12 +164,13 @@ def _digest(path: Path) -> str:
         return digest
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    note.parent.mkdir(parents=True, exist_ok=True)
-    handle, scratch = tempfile.mkstemp(dir=note.parent)
-    with os.fdopen(handle, "w", encoding="ascii") as stream_out:
-        stream_out.write(digest)
-    Path(scratch).chmod(0o644)
-    Path(scratch).replace(note)
+    with contextlib.suppress(OSError):  # a cache of others: the note only saves hashing the file again
+        note.parent.mkdir(parents=True, exist_ok=True)
+        handle, scratch = tempfile.mkstemp(dir=note.parent)
+        with os.fdopen(handle, "w", encoding="ascii") as stream_out:
+            stream_out.write(digest)
+        Path(scratch).chmod(0o644)
+        Path(scratch).replace(note)
     return digest
 
 

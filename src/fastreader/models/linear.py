@@ -9,7 +9,7 @@ from fastreader.ops.linear import PackedWeight, linear, linear_add, prepare
 
 
 class WideLinear(nn.Module):
-    """A linear layer on float32 activations; the weight stays as stored, or as the products want it."""
+    """A linear layer on float32 activations; the weight stays as stored, or as the kernels want it laid out."""
 
     def __init__(self, layer: nn.Linear, precision: str) -> None:
         super().__init__()

@@ -155,5 +155,5 @@ def as_example(question: str | Example, passages: Sequence[PassageLike] | None) 
     from fastreader import scoring_jobs
 
     example = scoring_jobs.as_example(question, passages, None)
-    scoring_jobs.check_example(example, question_only=True, where="the question")
+    scoring_jobs.check_example(replace(example, candidates=[]), question_only=True, where="the question")
     return example

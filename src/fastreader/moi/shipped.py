@@ -40,7 +40,7 @@ def find(
     cached = _cache() / name
     if not cached.is_file() and _of(reader)[1]:  # its weights may have been called otherwise
         others = sorted(_cache().glob(f"*{escape(name.removeprefix(_slug(_of(reader)[0])))}"))
-        cached = others[0] if others else cached
+        cached = next((path for path in others if file_name_of(PositionBias.load(path)) == path.name), cached)
     if cached.is_file():
         return _loaded(cached, reader), "cached"
     for entry in shipped():

@@ -130,9 +130,9 @@ class RunFolder:
         mine = {method.label: method for method in study.methods}
         answered = {row["method"] for row in self.rows()}
         for method in theirs.methods:
+            if method.label not in answered:
+                continue  # added to a run that was refused before it began
             if method.label not in mine:
-                if method.label not in answered:
-                    continue  # added to a run that was refused before it began
                 raise InputError(
                     f"{self.path}: holds a run of another study: it has results of the method {method.label!r}, which "
                     "this one does not name"

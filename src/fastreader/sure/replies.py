@@ -18,6 +18,7 @@ _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _EDGE = rf"[^\W{_UNSPACED}]"  # what may not stand beside a word
+_STANDS = re.compile(r"(?:^|[,;:\n]|\band|\bor)\s*$")  # before a marker in a list, and not before a letter in a name
 _LETTER = re.compile(rf"(?<!{_EDGE})\(([a-zA-Z])\)")
 _LISTED = re.compile(r"^[ \t]*(?:[a-z][.):]|\(?\d{1,2}[.):]+|[-*•])[ \t]+(\S.*)$", re.MULTILINE)
 _START = r"(?:^|(?<=[,;:\n])|(?<=\band)|(?<=\bor))\s*"
@@ -177,7 +178,7 @@ def _lettered(text: str) -> list[str]:
 
     A text may begin after its "(a)". A letter is passed over where the one that is due comes after it, in the case of
     the first, so that "Vitamin (c), (b) iron" holds no third candidate; one of the other case also where it is not
-    the one that is due.
+    the one that is due, or does not stand where a marker does.
     """
     found = list(_LETTER.finditer(text))
     indices = [ord(mark.group(1).lower()) - ord("a") for mark in found]
@@ -201,7 +202,8 @@ def _lettered(text: str) -> list[str]:
             break
         elif index > last + 1 or not like_first:
             later = [indices[j] for j in range(i + 1, len(found)) if lower[j] == case]
-            if _awaited(last + 1, later) or not (like_first or index == last + 1):
+            stands = index == last + 1 and _STANDS.search(text[: mark.start()])
+            if _awaited(last + 1, later) or not (like_first or stands):
                 continue
         markers.append(mark.span())
         last = index

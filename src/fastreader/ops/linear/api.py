@@ -26,11 +26,10 @@ def prepare(weight: Tensor, precision: str) -> Tensor | PackedWeight:
         precision: one of `PRECISIONS`; the result serves that one alone.
 
     Returns:
-        What `linear` takes in place of `weight`: a packed copy, one in the product's type, or the weight itself.
+        What `linear` takes in place of `weight`: a packed copy, or the weight itself. On a device there is no copy in
+        the product's type, since the model would take twice its memory.
     """
-    if not cpu.why_not(weight, precision):
-        return cpu.pack(weight, precision)
-    return weight.bfloat16() if precision == "fast" else weight
+    return weight if cpu.why_not(weight, precision) else cpu.pack(weight, precision)
 
 
 def linear(
