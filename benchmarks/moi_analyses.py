@@ -172,10 +172,10 @@ def markdown(report: Row) -> str:
     lines = [f"# MoI's analyses on {report['questions']} questions, N = {settings['passages']}", ""]
     lines += [f"Reader {settings['reader']['name']}. 95% intervals, bootstrap over gold passages.", ""]
     lines += ["## The gold passage at each place", ""]
-    lines += ["| place | answer, nats | EM | contained | F1 | n |", "|-|-|-|-|-|-|"]
+    lines += ["| place | gold MRR | answer, nats | EM | contained | F1 | n |", "|-|-|-|-|-|-|-|"]
     for place, row in enumerate(report["places"], 1):
         cells = [cell(row[measure], 2 if measure == "nats" else 3) for measure in MEASURES]
-        lines.append(f"| {place} | " + " | ".join([*cells, str(row["n"])]) + " |")
+        lines.append(f"| {place} | {1 / place:.3f} | " + " | ".join([*cells, str(row["n"])]) + " |")
     lines += ["", "## L1 distance of the answer's first token, two orders with", ""]
     lines += [f"- {name}: {cell(value, 3) or 'none'}" for name, value in report["distances"].items()]
     lines += ["", "## Bias by place", ""]

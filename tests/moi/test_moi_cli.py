@@ -53,6 +53,21 @@ def test_calibrate(calibrated, model):
     assert (calibrated / "bias.png").stat().st_size > 1000
 
 
+def test_a_calibration_of_few_places_serves_rerank_that_reads_as_few(model, questions, tmp_path):
+    common = ("-m", model, "--prune", 2, "--cache-dir", tmp_path)
+    scores = ("-n", 4, "-s", tmp_path / "scores.jsonl")
+    done = run("calibrate", questions, *common, *scores, "--keep", "-o", tmp_path / "bias.json")
+    assert "8 questions" in done.stdout
+    bias = PositionBias.load(tmp_path / "bias.json")
+    assert (bias.passages, bias.length) == (4, 2)
+    (row,) = json.loads(run("rerank", questions, *common, "--limit", 1, "--max-passages", 4, "-f", "json").stdout)
+    assert row["bias"] == "cached"
+    whole = ("calibrate", questions, "-m", model, "--cache-dir", tmp_path, *scores)
+    assert "other settings: prune" in run(*whole, expect=2).stderr
+    assert "fewer places than the 4" in run(*whole, "--prune", 4, expect=2).stderr
+    assert "leave out --prune" in run(*whole, "--prune", 2, "--probe", expect=2).stderr
+
+
 def test_calibrate_uses_the_gold_passages(calibrated):
     bias = PositionBias.load(calibrated / "bias.json")
     assert bias.measured_on["gold"] == 8

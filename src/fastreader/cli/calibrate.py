@@ -27,6 +27,12 @@ def calibrate(
     permutations: Annotated[
         str, typer.Option(help="Orderings of each question; 3N in balance by default.", show_default=False)
     ] = "latin:3",
+    prune: Annotated[
+        int | None,
+        typer.Option(
+            help="L: read only so many places of each ordering; for rerank --prune L.", min=2, show_default=False
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of designs and bootstrap.")] = 0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the calibration here.", show_default=False)
@@ -91,6 +97,10 @@ def calibrate(
         formats = new_figure(1, 1).canvas.get_supported_filetypes()
         if plot.suffix.removeprefix(".") not in formats:
             raise InputError(f"--plot: expected a file ending in one of {', '.join(sorted(formats))}, got {plot}")
+    if prune is not None and prune >= passages:
+        raise InputError(f"--prune: expected fewer places than the {passages} passages, got {prune}")
+    if prune is not None and probe:
+        raise InputError("--probe: moves gold passages through all places of whole orderings; leave out --prune")
     prompts = Template.load(template) if template else Template()
     wanted = "latin:2" if permutations == "latin:3" and passages == 3 else permutations  # N = 3 has two squares
     resolve(wanted, passages, seed)
@@ -101,7 +111,7 @@ def calibrate(
     chosen = list(remaining(iter(chosen), None, True, None, {}))  # each with an id of its own
     gold = {_key(e): gold_of(e.passages) for e in chosen}
     settings = {"permutations": wanted, "seed": seed, "passages": passages, "template": prompts.to_dict()}
-    settings |= model_settings(model, dtype, precision)
+    settings |= model_settings(model, dtype, precision) | ({} if prune is None else {"prune": prune})
     load = cache(lambda: Reader.load(model, device=device, dtype=dtype, precision=precision))
 
     def score(todo: list[Example]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -109,6 +119,7 @@ def calibrate(
             load(),
             todo,
             permutations=wanted,
+            prune=prune,
             seed=seed,
             template=prompts,
             question_only=True,
