@@ -209,7 +209,7 @@ def joint(n: int, design: str, runs: int, what: str, noise: float = 0.0) -> dict
 def singulars(options: argparse.Namespace) -> Iterator[Cell]:
     for n in [n for n in options.sizes if n % 2 == 0] or [4]:
         for noise in (0.0, 0.5):
-            what = {"what": "singular", "n": n, "noise": noise, "runs": 2 if options.quick else 50}
+            what = {"what": "singular", "n": n, "noise": noise, "runs": 2 if options.quick else 20}
             yield f"singular {n} {noise} {what['runs']}", what, partial(singular, **what)
 
 
@@ -252,13 +252,18 @@ def signs(options: argparse.Namespace) -> Iterator[Cell]:
     runs = options.sign_runs
     for n in options.sizes:
         for beta in (0.0, 0.1, 0.3, 1.0):
-            what = {"what": "sign", "n": n, "beta": beta, "runs": runs if beta else 10 * runs}
+            what = {"what": "sign", "n": n, "beta": beta, "runs": _many(runs, n, beta)}
             yield f"sign {n} {beta} {what['runs']}", what, partial(sign, **what)
     for n in options.sizes:
         for strength, probed in itertools.product((0.0, 0.3, 1.0), (3, 8, 30)):
-            count = runs if strength else 10 * runs  # wrong signs where there is none are rare
+            count = _many(runs, n, strength)
             what = {"what": "contrast", "n": n, "strength": strength, "probed": probed, "runs": count}
             yield f"contrast {n} {strength} {probed} {count}", what, partial(contrast, **what)
+
+
+def _many(runs: int, n: int, real: float) -> int:
+    """Ten times as many where there is no sign to tell, to see what is rare, at the N where a run takes a tenth."""
+    return runs if real or n > 5 else 10 * runs
 
 
 def sign(n: int, beta: float, runs: int, what: str) -> dict[str, Any]:

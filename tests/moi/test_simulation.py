@@ -1,6 +1,7 @@
 """A small part of benchmarks/moi_simulation.py: what holds on scores drawn from the model."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -66,8 +67,28 @@ def test_the_benchmark_measures_singular_designs_on_what_they_see(monkeypatch):
     text = tables([{"what": "calibration", "n": 4, "shape": "u-shaped", "noise": 0.0, **row}], "", 0.95)
     assert "in the directions seen " in text
     assert "of questions that are not flagged: none." in text
+    assert re.search(r"miss a place for some passage, flagged: (\d+) of \1; others flagged so: 0\.", text)
     noisy = moi_simulation.calibration(4, "decreasing", 1.0, 1, "calibration")["designs"]["latin"]
     assert noisy["best_claimed"] != noisy["best_claimed_raw"]  # recalibrated
+
+
+def test_the_benchmark_measures_noisy_prefixes_cyclic_calibrations_and_cycles(monkeypatch):
+    monkeypatch.setattr(moi_simulation, "QUESTIONS", 20)
+    rows = [
+        {
+            "what": "joint",
+            "n": 5,
+            "design": "prefixes",
+            "noise": 1.0,
+            **moi_simulation.joint(5, "prefixes", 10, "j", 1.0),
+        },
+        {"what": "cyclic", "n": 4, "shape": "flat", "beta": 0.0, "runs": 1}
+        | moi_simulation.cyclic_calibration(4, "flat", 0.0, 1, "cyclic"),
+        {"what": "singular", "n": 4, "noise": 0.5, "runs": 2, **moi_simulation.singular(4, 0.5, 2, "singular")},
+    ]
+    assert rows[0]["right"] <= rows[0]["best"] < 1  # scores are not exact
+    assert (rows[1]["flagged"], rows[1]["error"]) == (1, None)
+    assert "- N = 4, noise 0.5: 2 of 2" in tables(rows, "", 0.95)
 
 
 def test_the_benchmark_counts_signs_decided_by_a_contrast():
