@@ -73,6 +73,13 @@ def test_cyclic_orderings_alone_do_not_identify_the_bias():
     assert not debias(data.observations[0], found).identified
 
 
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_cyclic_orderings_need_query_likelihoods_that_say_something(beta):
+    data = simulate(bias_shape("decreasing", 5), 40, lambda seed: cyclic(5), beta=beta, sigma=0.7, seed=0)
+    found = calibrate(data.observations, resamples=20, starts=1, folds=2)
+    assert found.identified == (beta > 0)  # a likeness to query likelihoods that chance gives tells no bias
+
+
 def test_the_sign_is_undetermined_without_evidence():
     data = simulate(bias_shape("decreasing", 5), 15, lambda s: random(5, 15, s), query=False)
     found = calibrate(data.observations, **QUICK)

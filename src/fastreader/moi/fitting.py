@@ -9,6 +9,7 @@ from fastreader.moi.types import FloatArray
 
 _AS_LIKELY = 2.0  # nats: fits within this of the best count as its equals
 _FLOORS = (1e-4, 1e-7, 1e-10)  # of the scores' variance: how low sigma^2 is sought, in turn
+_CHANCE = 1e-3  # that query likelihoods of no worth pass for evidence of a bias
 _LARGEST = 30.0  # tau, and beta over tau, in units of the scores' and query likelihoods' spread
 
 
@@ -44,8 +45,45 @@ def maximise(
         if exact_value < value:
             best, value = exact, exact_value
     bias = unit(best, basis)[0]
-    equals = [unit(p, basis)[0] for p, value in tried if value <= lowest + _AS_LIKELY]
-    return best, any(abs(float(bias @ other)) < 0.95 for other in equals)
+    told = _are_one(bias, tried, basis)
+    if told and with_qg:
+        told = _told_beyond_chance(min(tried, key=lambda found: found[1]), data, basis, starts, rng.spawn(1)[0])
+    return best, not told
+
+
+def _are_one(bias: FloatArray, tried: list[tuple[FloatArray, float]], basis: FloatArray) -> bool:
+    """Whether the likeliest fits, and those as likely, have this bias, whatever its sign."""
+    lowest = min(value for _, value in tried)
+    equals = [unit(parameters, basis)[0] for parameters, value in tried if value <= lowest + _AS_LIKELY]
+    return all(abs(float(bias @ other)) >= 0.95 for other in equals)
+
+
+def _told_beyond_chance(
+    best: tuple[FloatArray, float], data: Pooled, basis: FloatArray, starts: int, rng: np.random.Generator
+) -> bool:
+    """Whether the bias is told by more than a chance agreement of query likelihoods and scores.
+
+    Query likelihoods shift the scores' means by ``X z b``, linear in the k weights ``b theta``: where they are worth
+    nothing, twice the log-likelihood that they bring is at most chi^2 of k degrees of freedom (a bias of their own,
+    which they do not have, would bring that much). Where they bring no more, the scores' covariance must tell the
+    bias without them; that of cyclic orderings alone does not, being the same for any phases of its spectrum.
+    """
+    from scipy.special import chdtri
+
+    k = basis.shape[1]
+    y, weights = data.centred, np.ones(len(data.rows))
+
+    def without(theta: FloatArray, s: float) -> tuple[FloatArray, float]:
+        return fit(np.concatenate([theta, [0.0, s]]), data, y, basis, weights, bounds(k, False))
+
+    alone = without(best[0][:k], best[0][k + 1])
+    if 2 * (alone[1] - best[1]) > chdtri(k, _CHANCE):
+        return True
+    tried = [alone]
+    for _ in range(starts):
+        theta = rng.standard_normal(k)
+        tried.append(without(0.8 * theta / np.linalg.norm(theta), np.log(0.4)))
+    return _are_one(unit(best[0], basis)[0], tried, basis)
 
 
 def _polished(theta: FloatArray, data: Pooled, y: FloatArray, basis: FloatArray) -> FloatArray:
