@@ -219,6 +219,14 @@ def test_a_calibration_survives_its_file(tmp_path):
     assert "N = 4" in figure.axes[0].get_title()
 
 
+@pytest.mark.parametrize("seed", [4, 11, 127])
+def test_few_orderings_fit_no_utilities_beyond_the_scores(seed):
+    # Fewer orderings than passages fit exactly, whatever the bias: rounding alone must not look like a likelihood.
+    data = simulate(bias_shape("decreasing", 7), 8, lambda s: random(7, 4, s), beta=0.1, sigma=0.5, seed=seed)
+    found = calibrate(data.observations, resamples=20, starts=1, folds=2, seed=seed)
+    assert found.tau < 5 * max(float(o.values.std()) for o in data.observations)
+
+
 def test_the_same_input_gives_the_same_calibration():
     data = simulate(bias_shape("decreasing", 4), 6, lambda s: random(4, 8, s))
     assert calibrate(data.observations, **QUICK).to_dict() == calibrate(data.observations, **QUICK).to_dict()

@@ -76,14 +76,15 @@ def _told_beyond_chance(
     def without(theta: FloatArray, s: float) -> tuple[FloatArray, float]:
         return fit(np.concatenate([theta, [0.0, s]]), data, y, basis, weights, bounds(k, False))
 
-    alone = without(best[0][:k], best[0][k + 1])
-    if 2 * (alone[1] - best[1]) > chdtri(k, _CHANCE):
+    likeliest, least = best
+    alone = without(likeliest[:k], float(likeliest[k + 1]))
+    if 2 * (alone[1] - least) > chdtri(k, _CHANCE):
         return True
     tried = [alone]
     for _ in range(starts):
-        theta = rng.standard_normal(k)
-        tried.append(without(0.8 * theta / np.linalg.norm(theta), np.log(0.4)))
-    return _are_one(unit(best[0], basis)[0], tried, basis)
+        theta: FloatArray = rng.standard_normal(size=(k,))
+        tried.append(without(0.8 * theta / np.linalg.norm(theta), float(np.log(0.4))))
+    return _are_one(unit(likeliest, basis)[0], tried, basis)
 
 
 def _polished(theta: FloatArray, data: Pooled, y: FloatArray, basis: FloatArray) -> FloatArray:

@@ -136,7 +136,7 @@ def negative_log_likelihood(
 
     With K = X^T X + s I, w = K^-1 X^T (y - b X z) (the posterior mean of v - b z) and alpha = (y - b X z - X w) / s:
 
-        log det S on the contrasts = (M - N) log s + log det K;  the quadratic form is alpha . (y - b X z);
+        log det S on the contrasts = (M - N) log s + log det K;  the quadratic form is s alpha . alpha + w . w;
         d/dX = X K^-1 - alpha (w + b z)^T,  d/db = -z . w,  d/ds = ((M - N) / s + tr K^-1 - alpha . alpha) / 2.
 
     Args:
@@ -152,7 +152,10 @@ def negative_log_likelihood(
     post = posterior(x, y, data.z, b, s)
     spare = data.counts - data.passages
     _, logdet = np.linalg.slogdet(post.precision)
-    each = 0.5 * (spare * np.log(s) + logdet + (post.alpha * post.error).sum(axis=1))
+    # alpha . (y - b X z) is the same but for rounding, which can make it negative and so the likelihood boundless; this
+    # is the ridge objective, which no error in w can make smaller.
+    form = s * (post.alpha**2).sum(axis=1) + (post.deviation**2).sum(axis=1)
+    each = 0.5 * (spare * np.log(s) + logdet + form)
     value = float(weights @ each)
 
     slope = x @ post.inverse - post.alpha[:, :, None] * (post.mean)[:, None, :]  # [Q, M, N-1]
