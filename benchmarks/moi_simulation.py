@@ -65,16 +65,22 @@ def main() -> None:
         options.sizes, options.sign_runs = [3, 5], 20
     cells = [cell for part in options.parts for cell in PARTS[part](options)]
     with (
-        ResultLog(options.output, settings={"version": 4}, resume=True) as log,
+        ResultLog(options.output, settings={"version": 5}, resume=True) as log,
         track("simulating", len(cells), "cells", None) as advance,
         ProcessPoolExecutor(options.jobs) as workers,
     ):
         todo = {workers.submit(run): (key, what) for key, what, run in cells if key not in log}
         advance(len(cells) - len(todo))
+        failed: dict[str, Exception] = {}
         for done in as_completed(todo):
             key, what = todo[done]
-            log.append(key, {**what, **done.result()})
+            if (error := done.exception()) is not None:
+                failed[key] = error
+            else:
+                log.append(key, {**what, **done.result()})
             advance(1)
+    if failed:  # told last, so that the other cells are kept
+        raise ExceptionGroup(f"cells that failed: {', '.join(failed)}", list(failed.values()))
     found = {row["id"]: row for row in iter_results(options.output)}
     rows = [found[key] for key, _, _ in cells]
     about = f"{QUESTIONS} questions to calibrate, {FRESH} fresh ones to debias for each design, repeated."
@@ -252,18 +258,14 @@ def signs(options: argparse.Namespace) -> Iterator[Cell]:
     runs = options.sign_runs
     for n in options.sizes:
         for beta in (0.0, 0.1, 0.3, 1.0):
-            what = {"what": "sign", "n": n, "beta": beta, "runs": _many(runs, n, beta)}
+            # Where there is no sign to tell, wrong ones are rare: more runs at the N where one takes a tenth.
+            many = 5 * runs if beta == 0 and n <= 5 else runs
+            what = {"what": "sign", "n": n, "beta": beta, "runs": many}
             yield f"sign {n} {beta} {what['runs']}", what, partial(sign, **what)
     for n in options.sizes:
-        for strength, probed in itertools.product((0.0, 0.3, 1.0), (3, 8, 30)):
-            count = _many(runs, n, strength)
-            what = {"what": "contrast", "n": n, "strength": strength, "probed": probed, "runs": count}
-            yield f"contrast {n} {strength} {probed} {count}", what, partial(contrast, **what)
-
-
-def _many(runs: int, n: int, real: float) -> int:
-    """Ten times as many where there is no sign to tell, to see what is rare, at the N where a run takes a tenth."""
-    return runs if real or n > 5 else 10 * runs
+        for strength, probed in itertools.product((0.0, 0.3, 1.0), (8, 30)):
+            what = {"what": "contrast", "n": n, "strength": strength, "probed": probed, "runs": runs}
+            yield f"contrast {n} {strength} {probed} {runs}", what, partial(contrast, **what)
 
 
 def sign(n: int, beta: float, runs: int, what: str) -> dict[str, Any]:

@@ -80,6 +80,22 @@ def test_cyclic_orderings_need_query_likelihoods_that_say_something(beta):
     assert found.identified == (beta > 0)  # a likeness to query likelihoods that chance gives tells no bias
 
 
+def test_query_likelihoods_of_no_worth_decide_no_sign_by_a_small_standard_error():
+    """Scores drawn with beta = 0: of 6,000 such runs beta passed Student's t in 9, most reversed; this is one."""
+    data = simulate(bias_shape("decreasing", 3), 12, lambda s: random(3, 6, s), beta=0.0, seed=82378757)
+    found = calibrate(data.observations, resamples=50, starts=2, folds=2, seed=1886)
+    assert found.sign_z > decisive(12)
+    assert off(found, -data.bias) < off(found, data.bias)
+    assert found.sign == "undetermined"
+
+
+def test_a_fit_drawn_to_utilities_that_query_likelihoods_fix_is_left_for_a_likelier_one():
+    data = simulate(bias_shape("decreasing", 5), 12, lambda s: random(5, 6, s), beta=0.0, seed=2112420632)
+    found = calibrate(data.observations, resamples=50, starts=2, folds=2, seed=3181)
+    assert min(off(found, data.bias), off(found, -data.bias)) < 0.15
+    assert found.tau > 0.5
+
+
 def test_the_sign_is_undetermined_without_evidence():
     data = simulate(bias_shape("decreasing", 5), 15, lambda s: random(5, 15, s), query=False)
     found = calibrate(data.observations, **QUICK)

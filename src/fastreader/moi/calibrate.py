@@ -49,7 +49,8 @@ def calibrate(
         kind, per_token, candidate: what to explain, as in `observe`.
         contrast: decides the sign, or confirms it: a `Probe`, or float [Q', L], nats by the place of a passage known
             to be right. Like the query likelihoods it counts where a wrong sign has a chance below 1 in 2,000 by
-            Student's t over its questions, of which it needs 8.
+            Student's t over its questions, of which it needs 8. The query likelihoods must also make the scores
+            likelier than chance would, by a likelihood ratio test against beta = 0.
         gold: for each question the index of the passage known to be right, or None; makes P(best) fit how often it
             is (`temperature`).
         level: of the intervals.
@@ -83,14 +84,15 @@ def calibrate(
     data = replace(raw, scores=raw.scores / size, z=raw.z / z_size)
     basis = bias_basis(data.length, data.passages)
     rng = seeded(seed)
-    best, rivals = maximise(data, basis, with_qg, starts, rng)
+    best, rivals, beyond_chance = maximise(data, basis, with_qg, starts, rng)
     best = towards_convention(best, basis, with_qg)
     held = held_out(best, data, basis, with_qg, folds, rng)
     samples = bootstrap(best, data, basis, with_qg, resamples, rng)
     bias, tau = unit(best, basis)
     biases = np.stack([unit(sample, basis)[0] for sample in samples])
     k = basis.shape[1]
-    sign, sign_z, contrast_z, flipped, why = decide(best, samples, bias, biases, with_qg, effects, len(observed))
+    query = beyond_chance if with_qg else None
+    sign, sign_z, contrast_z, flipped, why = decide(best, samples, bias, biases, query, effects, len(observed))
     turn = -1.0 if flipped else 1.0
     tail = 100 * (1 - level) / 2
     reasons = []

@@ -50,16 +50,24 @@ def decide(
     samples: list[FloatArray],
     bias: FloatArray,
     biases: FloatArray,
-    with_qg: bool,
+    query: bool | None,
     effects: FloatArray | None,
     questions: int,
 ) -> tuple[str, float | None, float | None, bool, str]:
-    """(sign, beta's z, the contrast's z in the direction returned, whether to turn the bias round, why undecided)."""
+    """(sign, beta's z, the contrast's z in the direction returned, whether to turn the bias round, why undecided).
+
+    Args:
+        best, samples: parameters, and those of the bootstrap.
+        bias, biases: their biases, of unit norm.
+        query: whether query likelihoods tell the bias beyond chance; None where there are none.
+        effects: nats by place of a known passage, [Q', L], or None.
+        questions: behind the parameters.
+    """
     k = len(best) - 2
     sign_z: float | None = None
-    if with_qg:
+    if query is not None:
         sign_z = _over_error(_beta(best, k), np.array([_beta(sample, k) for sample in samples]))
-        decided = sign_z >= decisive(questions)
+        decided = query and sign_z >= decisive(questions)
     else:
         total = biases.sum(axis=1)
         decided = bool(np.abs(bias.sum()) > 1e-9 and _over_error(float(bias.sum()), total) >= decisive(questions))
