@@ -3,11 +3,14 @@
 import json
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fastreader.jsonl import iter_results
 from fastreader.moi import calibrate, debias
 from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.permutations import cyclic, latin, random
@@ -98,3 +101,20 @@ def test_the_benchmark_counts_signs_decided_by_a_contrast():
     assert json.loads(json.dumps(few)) == few
     strong = moi_simulation.contrast(5, 2.0, 20, 2, "contrast")
     assert (strong["decided"], strong["wrong"]) == (2, 0)
+
+
+def fails(number):
+    if number != 1:
+        raise ZeroDivisionError(f"cell {number}")
+    return {"number": number}
+
+
+def test_a_cell_of_the_benchmark_that_fails_loses_no_other(monkeypatch, tmp_path):
+    cells = [(f"cell {number}", {}, partial(fails, number)) for number in range(3)]
+    monkeypatch.setattr(moi_simulation, "PARTS", {"some": lambda options: cells})
+    monkeypatch.setattr(moi_simulation, "ProcessPoolExecutor", ThreadPoolExecutor)
+    monkeypatch.setattr(sys, "argv", ["moi_simulation.py", "--output", str(tmp_path / "rows.jsonl")])
+    with pytest.raises(ExceptionGroup, match="cell 0") as raised:
+        moi_simulation.main()
+    assert len(raised.value.exceptions) == 2
+    assert [row["number"] for row in iter_results(tmp_path / "rows.jsonl")] == [1]
