@@ -264,8 +264,9 @@ def signs(options: argparse.Namespace) -> Iterator[Cell]:
             yield f"sign {n} {beta} {what['runs']}", what, partial(sign, **what)
     for n in options.sizes:
         for strength, probed in itertools.product((0.0, 0.3, 1.0), (8, 30)):
-            what = {"what": "contrast", "n": n, "strength": strength, "probed": probed, "runs": runs}
-            yield f"contrast {n} {strength} {probed} {runs}", what, partial(contrast, **what)
+            many = 5 * runs if strength == 0 else runs
+            what = {"what": "contrast", "n": n, "strength": strength, "probed": probed, "runs": many}
+            yield f"contrast {n} {strength} {probed} {many}", what, partial(contrast, **what)
 
 
 def sign(n: int, beta: float, runs: int, what: str) -> dict[str, Any]:
