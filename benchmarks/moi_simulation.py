@@ -45,6 +45,7 @@ QUESTIONS = 40
 FRESH = 200
 REPEATS = 5  # calibrations of a cell
 REPEATS_AT_3 = 20  # three places: one calibration's error moves the coverage of its questions by points
+RARE = 5  # times the runs where there is no sign to tell: wrong ones are rare
 LEVEL = 0.95
 
 Cell = tuple[str, dict[str, Any], partial[dict[str, Any]]]
@@ -258,13 +259,12 @@ def signs(options: argparse.Namespace) -> Iterator[Cell]:
     runs = options.sign_runs
     for n in options.sizes:
         for beta in (0.0, 0.1, 0.3, 1.0):
-            # Where there is no sign to tell, wrong ones are rare: more runs at the N where one takes a tenth.
-            many = 5 * runs if beta == 0 and n <= 5 else runs
+            many = RARE * runs if beta == 0 and n <= 5 else runs  # beyond, one takes ten times as long
             what = {"what": "sign", "n": n, "beta": beta, "runs": many}
-            yield f"sign {n} {beta} {what['runs']}", what, partial(sign, **what)
+            yield f"sign {n} {beta} {many}", what, partial(sign, **what)
     for n in options.sizes:
         for strength, probed in itertools.product((0.0, 0.3, 1.0), (8, 30)):
-            many = 5 * runs if strength == 0 else runs
+            many = RARE * runs if strength == 0 else runs
             what = {"what": "contrast", "n": n, "strength": strength, "probed": probed, "runs": many}
             yield f"contrast {n} {strength} {probed} {many}", what, partial(contrast, **what)
 
