@@ -28,11 +28,11 @@ from scipy.stats import kendalltau
 from workloads import Workload
 
 from fastreader import Example, Reader, Template, load_examples
-from fastreader.bench.groups import Group
-from fastreader.jsonl import ResultLog, iter_results
+from fastreader.cli.packing_gain.groups import Group
+from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.models.packaged import PACKAGED, folder_of
 from fastreader.permutations import cyclic
-from fastreader.prompts import encode
+from fastreader.reader.prompts.template import encode
 
 PRECISIONS = ("fast", "high", "exact")
 

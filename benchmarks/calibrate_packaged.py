@@ -19,14 +19,14 @@ from pathlib import Path
 import numpy as np
 
 import fastreader as fr
-from fastreader.identity import guarding
-from fastreader.jsonl import ResultLog, iter_results
+from fastreader.core.progress import track
+from fastreader.data.fingerprints import guarding
+from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.moi import Observations, calibrate
 from fastreader.moi.gold import gold_of
 from fastreader.moi.probe import Probe, moved
 from fastreader.moi.shipped import file_name_of
 from fastreader.permutations import latin
-from fastreader.progress import track
 
 FOLDER = Path(__file__).parent.parent / "src" / "fastreader" / "moi" / "calibrations"
 SQUARES = {3: 2, 5: 3, 10: 3}  # N orderings each

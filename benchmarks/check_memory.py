@@ -21,7 +21,7 @@ import numpy as np
 from peak import Peak
 
 from fastreader import Reader
-from fastreader.tree import PrefixTree
+from fastreader.core.tree import PrefixTree
 
 RESULTS = Path(__file__).parent / "results" / "memory.jsonl"
 ALLOWED = 0.2

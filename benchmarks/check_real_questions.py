@@ -16,9 +16,9 @@ import torch
 import transformers
 
 from fastreader import Example, Reader, Template, load_examples, score_permutations
-from fastreader.jsonl import ResultLog, iter_results
+from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.models.packaged import PACKAGED, folder_of
-from fastreader.prompts import PromptPieces, encode
+from fastreader.reader.prompts.template import PromptPieces, encode
 
 
 def main() -> None:

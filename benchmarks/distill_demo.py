@@ -22,7 +22,7 @@ import transformers
 from machine import describe
 
 from fastreader import Example, Passage, Reader, Template, load_examples, score_permutations
-from fastreader.jsonl import ResultLog
+from fastreader.data.result_log import ResultLog
 from fastreader.models.packaged import PACKAGED, pull
 from fastreader.moi.distill import (
     DistillSettings,

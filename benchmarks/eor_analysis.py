@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from fastreader import Reader
+from fastreader.data.result_log import iter_results
 from fastreader.eor import Answers, Voter, correctness, measures
 from fastreader.eor.similarity import resolve
 from fastreader.errors import InputError
-from fastreader.jsonl import iter_results
 from fastreader.statistics import Interval, bootstrap, mcnemar, paired_bootstrap
 
 REFERENCE = "best single, chosen on the other half"

@@ -29,10 +29,10 @@ from eor_report import markdown
 
 from fastreader import Reader, load_examples
 from fastreader.data import Passage, load_passages
+from fastreader.data.fingerprints import guarding
+from fastreader.data.result_log import ResultLog
 from fastreader.eor import BM25, Answers, Dense, Document, Retrieval, Retrievers, answer, load_texts
 from fastreader.eor.answer import write_lines
-from fastreader.identity import guarding
-from fastreader.jsonl import ResultLog
 
 RETRIEVERS = ["BM25@5", "Dense@5", "BM25-80@5", "Dense-80@5", "BM25@3&Dense@3", "ReFree"]
 MEASURES = ("em", "contained")

@@ -107,7 +107,7 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
 
     from fastreader import Reader
     from fastreader.models.packaged import PACKAGED, folder_of
-    from fastreader.models.text import TextEncoder
+    from fastreader.reader.prompts.encoder import TextEncoder
 
     folder = str(folder_of(arguments.model)) if arguments.model in PACKAGED else arguments.model
     stored = DTYPES.get(precision, torch.bfloat16)

@@ -24,14 +24,14 @@ from moi_folds import cluster_of
 from moi_markdown import cell
 
 from fastreader import Example, PermutationScores, Reader, Template, load_examples, score_permutations
-from fastreader.identity import guarding
-from fastreader.jsonl import ResultLog, iter_results
+from fastreader.core.progress import track
+from fastreader.data.fingerprints import guarding
+from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.moi import calibrate
 from fastreader.moi.analyses import first_token_distances, gold_places, mean_bias, partition_means
 from fastreader.moi.gold import gold_of
 from fastreader.moi.outcomes import MEASURES
 from fastreader.permutations import random
-from fastreader.progress import track
 from fastreader.statistics import bootstrap
 
 Row = dict[str, Any]

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from fastreader import Example, PermutationScores, Template, permutation_cost, score_permutations
+from fastreader.core.tree import TreeStats
 from fastreader.errors import InputError
 from fastreader.moi import PositionBias, Utilities, debias, observe, rerank
 from fastreader.moi.baselines import METHODS, Ordering, score_matched
 from fastreader.moi.baselines.ordering import by_score
 from fastreader.moi.baselines.placed import outside_bias
 from fastreader.moi.designs import prefixes
-from fastreader.session import Session
-from fastreader.tree import TreeStats
+from fastreader.reader.session import Session
 
 Row = dict[str, Any]
 

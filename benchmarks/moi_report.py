@@ -14,7 +14,7 @@ from moi_orders import REVERSED
 from moi_rows import RATES, outcome_of
 from moi_signflip import sign_flip
 
-from fastreader.jsonl import iter_results
+from fastreader.data.result_log import iter_results
 from fastreader.moi import PositionBias
 from fastreader.moi.analyses import gold_ranks
 from fastreader.moi.outcomes import MEASURES

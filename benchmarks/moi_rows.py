@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fastreader import PermutationScores
-from fastreader.answers import contained, exact_match, f1
 from fastreader.moi.outcomes import MEASURES, Outcome
+from fastreader.statistics.answers import contained, exact_match, f1
 
 Row = dict[str, Any]
 RATES = {"em": exact_match, "contained": contained, "f1": f1}

@@ -25,15 +25,15 @@ from typing import Any
 import numpy as np
 from moi_simulation_tables import plot, tables
 
-from fastreader.jsonl import ResultLog, iter_results
+from fastreader.core.progress import track
+from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.moi import Observations, PositionBias, calibrate, debias
-from fastreader.moi.likelihood import places_of
 from fastreader.moi.order import matched
-from fastreader.moi.ridge import solve
 from fastreader.moi.simulate import SHAPES, Simulated, bias_shape, simulate
+from fastreader.moi.solve.likelihood import places_of
+from fastreader.moi.solve.ridge import solve
 from fastreader.moi.types import FloatArray
 from fastreader.permutations import Design, cyclic, latin, pruned, random
-from fastreader.progress import track
 
 NOISES = (0.0, 0.25, 0.5, 1.0)  # standard deviation of a score against that of the signal
 DESIGNS: dict[str, Callable[[int, int], Design]] = {

@@ -34,18 +34,18 @@ from moi_report import write_report
 from moi_rows import mean_rates, method_row, observation, read_once, rounded, scores_of
 
 from fastreader import Example, Reader, Template, load_examples, score_permutations
+from fastreader.core.progress import track
+from fastreader.data.fingerprints import guarding
+from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import InputError, OutOfBudgetError
-from fastreader.identity import guarding
-from fastreader.jsonl import ResultLog, iter_results
 from fastreader.moi import PositionBias, calibrate, probe
 from fastreader.moi.baselines import gold_of, self_consistency
 from fastreader.moi.cost import full_orderings
 from fastreader.moi.gold import right_answers
 from fastreader.moi.outcomes import outcomes
 from fastreader.moi.reading import reading_prompts
-from fastreader.progress import track
-from fastreader.prompts import encode
-from fastreader.session import Scorer, Session
+from fastreader.reader.prompts.template import encode
+from fastreader.reader.session import Scorer, Session
 
 PRIMARY = ("moi-calibrated", "qg-matched", "nats")
 ANSWERS = "self-consistency"

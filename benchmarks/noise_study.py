@@ -24,7 +24,7 @@ from noise_paper import agreement, entropy_ratios
 
 from fastreader import load_examples, noise
 from fastreader.errors import InputError
-from fastreader.retrieval_measures import retrieval_measures
+from fastreader.statistics.retrieval import retrieval_measures
 from fastreader.study import RunFolder, Study, run_study
 from fastreader.study.folder import COSTS
 from fastreader.study.noise_rows import noise_answers

@@ -1,4 +1,4 @@
-"""The usual ways (fastreader.bench.peers), and lm-eval's."""
+"""The usual ways (fastreader.cli.packing_gain.peers), and lm-eval's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from fastreader.bench.groups import Group
-from fastreader.bench.peers import PADDED_ROWS, one_at_a_time, padded, prefix_cached
+from fastreader.cli.packing_gain.groups import Group
+from fastreader.cli.packing_gain.peers import PADDED_ROWS, one_at_a_time, padded, prefix_cached
 
 __all__ = ["harness", "one_at_a_time", "padded", "prefix_cached"]
 

@@ -23,9 +23,9 @@ import torch
 import work
 import workloads
 
+from fastreader.core.tree import PrefixTree
 from fastreader.models.packaged import folder_of
-from fastreader.models.text import TextEncoder
-from fastreader.tree import PrefixTree
+from fastreader.reader.prompts.encoder import TextEncoder
 
 LLAMA_3_8B = SimpleNamespace(
     hidden_size=4096,

@@ -145,7 +145,7 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
     else:
         import transformers
 
-        from fastreader.models.text import TextEncoder
+        from fastreader.reader.prompts.encoder import TextEncoder
 
         encoder = TextEncoder(transformers.AutoTokenizer.from_pretrained(folder))
         workload = workloads.make(name, encoder, arguments.tokens, arguments.share)

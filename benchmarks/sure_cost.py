@@ -119,7 +119,7 @@ def prepare(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
     The candidates are the question's own, or else its answer and other questions', so that every question has K.
     """
-    from fastreader.sure.lockstep import run
+    from fastreader.reader.programs.scheduler import run
     from fastreader.sure.program import judge
     from fastreader.sure.replies import CandidateReply
     from fastreader.sure.summaries import summarise

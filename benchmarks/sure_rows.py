@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastreader import Example, sure
+from fastreader.core.protocol import ReaderProtocol
 from fastreader.errors import InputError
-from fastreader.protocol import ReaderProtocol
 from fastreader.sure.pipeline import Job
 from fastreader.sure.task import Readers
 from fastreader.sure.variants import find_method

@@ -22,10 +22,10 @@ from typing import Any
 from sure_rows import ROWS, Row, parse_row
 
 from fastreader import Example, Reader, load_examples, sure
-from fastreader.answers import contained, exact_match, f1
+from fastreader.data.result_log import iter_results
 from fastreader.errors import InputError
-from fastreader.jsonl import iter_results
 from fastreader.statistics import bootstrap, paired_bootstrap
+from fastreader.statistics.answers import contained, exact_match, f1
 from fastreader.sure.pipeline import Job, run_group
 from fastreader.sure.store import Store
 from fastreader.sure.task import Readers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fastreader.tree import PrefixTree
+from fastreader.core.tree import PrefixTree
 
 
 def linear_parameters(config: Any) -> int:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastreader import Example, Passage, Template, load_examples
-from fastreader.bench.groups import Group
-from fastreader.models.text import TextEncoder
+from fastreader.cli.packing_gain.groups import Group
 from fastreader.permutations import cyclic
-from fastreader.prompts import encode
+from fastreader.reader.prompts.encoder import TextEncoder
+from fastreader.reader.prompts.template import encode
 
 BUNDLED = Path(__file__).parent.parent / "examples" / "questions.jsonl"
 NAMES = ("w1", "w1p", "w2", "w3", "w4")

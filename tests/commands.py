@@ -10,8 +10,8 @@ from unittest import mock
 import numpy as np
 
 from fastreader import PermutationScores, cli
-from fastreader.jsonl import iter_results
-from fastreader.tree import TreeStats
+from fastreader.core.tree import TreeStats
+from fastreader.data.result_log import iter_results
 
 STATS = TreeStats(sequences=4, given=100, computed=50, scored=20)
 COMMAND = [sys.executable, "-m", "fastreader.cli"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fastreader.protocol import Generation, Loglikelihood, Results
-from fastreader.tree import TreeStats
+from fastreader.core.protocol import Generation, Loglikelihood, Results
+from fastreader.core.tree import TreeStats
 
 
 class ScriptedReader:

@@ -13,10 +13,17 @@ import numpy as np
 import pytest
 import torch
 
-from fastreader import encoders
-from fastreader.encoders import PackagedEncoder, as_encoder, encoder_folder, encoder_name, load_encoder, pull_encoder
+from fastreader.data.fingerprints import model_digest
 from fastreader.errors import InputError, MissingExtraError, ModelFileError
-from fastreader.identity import model_digest
+from fastreader.models import encoders
+from fastreader.models.encoders import (
+    PackagedEncoder,
+    as_encoder,
+    encoder_folder,
+    encoder_name,
+    load_encoder,
+    pull_encoder,
+)
 from fastreader.sure.settings import Settings
 
 TEXTS = ["The Nile is in Cairo.", "a", "Which river runs through Cairo, and where does it end?" * 3]

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import InputError
-from fastreader.jsonl import ResultLog, iter_results
 
 
 def rows(path):
@@ -205,7 +205,7 @@ def test_full_disk(tmp_path):
     path = tmp_path / "log.jsonl"
     code = """
         import resource, sys
-        from fastreader.jsonl import ResultLog
+        from fastreader.data.result_log import ResultLog
         with ResultLog(sys.argv[1]) as log:
             try:
                 for i in range(100):
@@ -252,7 +252,7 @@ def test_killed_at_any_moment_and_resumed(tmp_path):
     count = 400
     code = """
         import sys, time
-        from fastreader.jsonl import ResultLog
+        from fastreader.data.result_log import ResultLog
         with ResultLog(sys.argv[1], settings={"seed": 0}, resume=True) as log:
             print("open", flush=True)
             for i in range(int(sys.argv[2])):

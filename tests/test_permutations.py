@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastreader import permutations as pm
+from fastreader.core.tree import PrefixTree
 from fastreader.errors import InputError
-from fastreader.tree import PrefixTree
 
 EVERY_NAME = ["identity", "cyclic", "cyclic_reversed", "random", "latin", "prefix_sharing"]
 

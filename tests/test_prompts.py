@@ -7,8 +7,8 @@ from support import byte_tokenizer
 
 from fastreader import Passage, Template
 from fastreader.errors import InputError, UnsupportedModelError
-from fastreader.models.text import TextEncoder
-from fastreader.prompts import encode
+from fastreader.reader.prompts.encoder import TextEncoder
+from fastreader.reader.prompts.template import encode
 
 PASSAGES = [Passage("It is blue.", title="Sky"), Passage("It is green.")]
 CHAT, PLAIN = TextEncoder(byte_tokenizer(chat=True)), TextEncoder(byte_tokenizer(bos=True))

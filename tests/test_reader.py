@@ -17,7 +17,7 @@ from fastreader.errors import (
 )
 from fastreader.models import memory
 from fastreader.models.fused import Joined
-from fastreader.models.wide import WideLinear
+from fastreader.models.upcast import WideLinear
 
 RNG = np.random.default_rng(0)
 SEQUENCES = random_sequences(RNG, 261, count=30)

@@ -13,10 +13,10 @@ from fastreader import (
     score_permutations,
 )
 from fastreader import permutations as designs
-from fastreader.answers import contained, exact_match, f1
 from fastreader.errors import ContextOverflowError, InputError, NumericsError, OutOfBudgetError
 from fastreader.models import memory
-from fastreader.prompts import encode
+from fastreader.reader.prompts.template import encode
+from fastreader.statistics.answers import contained, exact_match, f1
 
 QUESTION = "Which colour is the sky?"
 PASSAGES = [

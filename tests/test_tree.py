@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastreader.core.tree import PrefixTree, split
 from fastreader.errors import InputError
-from fastreader.tree import PrefixTree, split
 
 tokens = st.lists(st.integers(0, 2), max_size=6)
 sequence_lists = st.lists(st.tuples(tokens.filter(len), tokens), min_size=1, max_size=12)

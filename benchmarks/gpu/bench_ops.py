@@ -25,13 +25,13 @@ import triton
 from gpu_workloads import SHAPES, WORKLOADS, Shape
 from torch import Tensor
 
+from fastreader.core.tree import PrefixTree
 from fastreader.ops import linear_logprob, tree_attention
-from fastreader.ops.tokens import gate, rms_norm, rotary
+from fastreader.ops.pointwise import gate, rms_norm, rotary
 from fastreader.ops.tree_attention.plan import AttentionPlan
 from fastreader.ops.tree_attention.triton import tree_attention_triton
 from fastreader.ops.tree_attention.triton_config import Config, default_config
 from fastreader.ops.triton_support import target_of
-from fastreader.tree import PrefixTree
 
 DTYPE = torch.bfloat16
 SEED = 0

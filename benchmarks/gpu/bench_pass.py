@@ -22,7 +22,7 @@ import transformers
 from torch.profiler import ProfilerActivity, profile
 
 from fastreader import Reader
-from fastreader.bench import peers
+from fastreader.cli.packing_gain import peers
 from fastreader.models.packaged import PACKAGED, pull
 from fastreader.models.precision import PRECISIONS
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastreader.tree import PrefixTree
+from fastreader.core.tree import PrefixTree
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from gpu_workloads import WORKLOADS
 
+from fastreader.core.tree import PrefixTree
 from fastreader.ops.tree_attention.plan import AttentionPlan
-from fastreader.tree import PrefixTree
 
 BLOCKS = ((128, 64), (128, 32), (64, 32))
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastreader.core.tree import PrefixTree
 from fastreader.ops.tree_attention import AttentionPlan
-from fastreader.tree import PrefixTree
 
 SEED = 0
 HEADS, KEY_HEADS, SIZE = 9, 3, 64  # SmolLM2-135M's attention

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastreader import sure
+    from fastreader.core.protocol import Generation, Loglikelihood, ReaderProtocol, Results
+    from fastreader.core.tree import PrefixTree, TreeStats
     from fastreader.data import Example, Passage, load_examples, save_examples
     from fastreader.errors import FastreaderError, InputError
-    from fastreader.prompts import Template
-    from fastreader.protocol import Generation, Loglikelihood, ReaderProtocol, Results
-    from fastreader.reader import Reader
-    from fastreader.scores import PermutationScores
-    from fastreader.scoring import permutation_cost, score_permutations
-    from fastreader.tree import PrefixTree, TreeStats
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.reader import Reader
+    from fastreader.scoring.api import permutation_cost, score_permutations
+    from fastreader.scoring.results import PermutationScores
 
 __version__ = "0.1.0"
 
@@ -25,20 +25,20 @@ _HOME = {
     "Example": "data",
     "FastreaderError": "errors",
     "InputError": "errors",
-    "Generation": "protocol",
-    "Loglikelihood": "protocol",
+    "Generation": "core.protocol",
+    "Loglikelihood": "core.protocol",
     "Passage": "data",
-    "PermutationScores": "scores",
-    "PrefixTree": "tree",
-    "Reader": "reader",
-    "ReaderProtocol": "protocol",
-    "Results": "protocol",
-    "Template": "prompts",
-    "TreeStats": "tree",
+    "PermutationScores": "scoring.results",
+    "PrefixTree": "core.tree",
+    "Reader": "reader.reader",
+    "ReaderProtocol": "core.protocol",
+    "Results": "core.protocol",
+    "Template": "reader.prompts.template",
+    "TreeStats": "core.tree",
     "load_examples": "data",
-    "permutation_cost": "scoring",
+    "permutation_cost": "scoring.api",
     "save_examples": "data",
-    "score_permutations": "scoring",
+    "score_permutations": "scoring.api",
 }
 _MODULES = ("eor", "errors", "moi", "noise", "permutations", "statistics", "sure")
 

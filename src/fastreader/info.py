@@ -12,11 +12,11 @@ from fastreader import __version__
 from fastreader.models.cache import cache_dir
 from fastreader.models.packaged import PACKAGED, is_cached
 from fastreader.models.precision import cpu_flags, resolve
-from fastreader.ops.layer import status as layer_status
+from fastreader.ops.decode_attention import status as row_attention_status
+from fastreader.ops.decoder_layer import status as layer_status
 from fastreader.ops.linear import status as linear_status
 from fastreader.ops.linear_logprob import status as linear_logprob_status
-from fastreader.ops.row_attention import status as row_attention_status
-from fastreader.ops.tokens import status as tokens_status
+from fastreader.ops.pointwise import status as tokens_status
 from fastreader.ops.tree_attention import status as tree_attention_status
 
 _PACKAGES = ("torch", "transformers", "triton", "numpy", "scipy", "flash-attn", "gguf", "lm-eval")

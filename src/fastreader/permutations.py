@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.checks import check_seed
-from fastreader.design import Design, IntArray, check_count, check_n
+from fastreader.core.checks import check_seed
+from fastreader.core.design import Design, IntArray, check_count, check_n
 from fastreader.errors import InputError
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastreader.protocol import ReaderProtocol, TextOrTokens
+from fastreader.core.protocol import ReaderProtocol, TextOrTokens
 
 
 class WrappedReader:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fastreader.protocol import Generation
-from fastreader.sampling import Sampling
-from fastreader.stopping import Decode, StopWatch, cut
+from fastreader.core.protocol import Generation
+from fastreader.reader.decoding import Decode, StopWatch, cut
+from fastreader.reader.sampling import Sampling
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ import torch
 from support import byte_tokenizer, tiny_llama
 from typer.testing import CliRunner
 
-from fastreader.bench import Group, compare, peers
-from fastreader.bench.groups import cyclic_groups
 from fastreader.cli import app
+from fastreader.cli.packing_gain import Group, compare, peers
+from fastreader.cli.packing_gain.groups import cyclic_groups
 from fastreader.errors import InputError
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from commands import COMMAND, ONE, ids, made_up, piped, run
 
-from fastreader import PermutationScores, Reader, __version__, cli, scoring
+from fastreader import PermutationScores, Reader, __version__, cli
+from fastreader.scoring import api as scoring
 
 
 def test_one_question_as_a_table_in_a_process_of_its_own(model):
@@ -145,7 +146,7 @@ def test_help_teaches():
 
 def test_reading_and_ordering_import_no_torch():
     code = (
-        "import sys, fastreader, fastreader.data, fastreader.permutations, fastreader.tree, fastreader.cli\n"
+        "import sys, fastreader, fastreader.data, fastreader.permutations, fastreader.core.tree, fastreader.cli\n"
         "fastreader.load_examples, fastreader.Passage\n"
         "assert not {'torch', 'transformers', 'triton'} & set(sys.modules), 'heavy import'"
     )

@@ -13,8 +13,8 @@ from commands import COMMAND, ONE, ids, run
 from support import byte_tokenizer, tiny_llama
 
 from fastreader.cli.inputs import check_output, check_writable
+from fastreader.data.result_log import iter_results
 from fastreader.errors import InputError
-from fastreader.jsonl import iter_results
 
 
 def test_output_and_resume_with_other_settings(model, questions, tmp_path, monkeypatch):

@@ -3,8 +3,9 @@ import io
 from commands import ONE, made_up, run
 from rich.console import Console
 
-from fastreader import Reader, scoring
-from fastreader.report.tables import UNLIMITED, scores_table
+from fastreader import Reader
+from fastreader.cli.tables.scores import UNLIMITED, scores_table
+from fastreader.scoring import api as scoring
 
 
 def shown(scores, width):

@@ -6,7 +6,7 @@ from fastreader.data import Passage
 from fastreader.eor import SHORT, Answers, Document, Retrieval, Texts, answer, is_answer, is_refusal, load_texts
 from fastreader.eor.answer import first_line, write_lines
 from fastreader.errors import InputError
-from fastreader.reader import Reader
+from fastreader.reader.reader import Reader
 
 
 def retrieval(*documents):

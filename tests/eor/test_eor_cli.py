@@ -13,8 +13,8 @@ from commands import run
 from eor_cases import WEB, WIKI, passage_file, simulate
 from support import byte_tokenizer, tiny_llama
 
+from fastreader.data.result_log import iter_results
 from fastreader.eor import Answers, Voter, correctness
-from fastreader.jsonl import iter_results
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def test_eor_says_what_cannot_be_before_it_loads_the_model(world, tmp_path, monk
     (tmp_path / "empty").mkdir()
     Voter().fit([["x", "y"]] * 2, [[1, 0]] * 2).save(tmp_path / "unnamed.json")
     questions = arguments.pop(0) if arguments[0].endswith(".jsonl") else world.questions
-    monkeypatch.setattr("fastreader.reader.Reader.load", mock.Mock(side_effect=Loaded))
+    monkeypatch.setattr("fastreader.reader.reader.Reader.load", mock.Mock(side_effect=Loaded))
     assert expected in run("eor", questions, *world.options, *arguments, expect=2).stderr
 
 

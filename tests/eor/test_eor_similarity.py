@@ -9,13 +9,13 @@ from eor_cases import CountingReader
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastreader.answers import f1 as token_f1
-from fastreader.encoders import encoder_folder
 from fastreader.eor import F1, BertScore, CrossEncoderNli, Exact, Function, Idf, NliTexts, ReaderNli, Voter
 from fastreader.eor.similarity import Pair, resolve, tensor
 from fastreader.eor.similarity.bertscore import TokenVectors, bertscore
 from fastreader.eor.similarity.names import check_names
 from fastreader.errors import InputError
+from fastreader.models.encoders import encoder_folder
+from fastreader.statistics.answers import f1 as token_f1
 
 
 def score(similarity, first, second, question=""):

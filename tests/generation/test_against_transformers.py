@@ -7,7 +7,7 @@ from families import FAMILIES, tiny
 from support import byte_tokenizer
 
 from fastreader import Reader
-from fastreader.models import rows
+from fastreader.models import decode_cache as rows
 from fastreader.ops import extension
 
 NEW = 12

@@ -7,9 +7,10 @@ from families import LONGROPE, tiny
 from support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader
+from fastreader.core.protocol import Generation, Results
 from fastreader.errors import ContextOverflowError, InputError, NumericsError, OutOfBudgetError
-from fastreader.models import memory, rows
-from fastreader.protocol import Generation, Results
+from fastreader.models import decode_cache as rows
+from fastreader.models import memory
 
 RNG = np.random.default_rng(3)
 SHARED = RNG.integers(5, 261, 20).tolist()
@@ -267,7 +268,7 @@ def test_keys_take_the_memory_that_was_estimated(tiny_reader, monkeypatch):
 
 
 def test_logits_in_parts(tiny_reader, monkeypatch):
-    from fastreader import generation
+    from fastreader.reader import generate as generation
 
     settings = {**DRAWN, "n": 3, "token_logprobs": True}
     want = tiny_reader.generate(PROMPTS, **settings)
@@ -345,7 +346,7 @@ def test_a_bar_only_on_a_terminal(tiny_reader, capsys):
 def test_progress_counts_every_text(tiny_reader, monkeypatch):
     from contextlib import contextmanager
 
-    from fastreader import generation
+    from fastreader.reader import generate as generation
 
     shown = []
 
@@ -361,7 +362,7 @@ def test_progress_counts_every_text(tiny_reader, monkeypatch):
 
 
 def test_results_and_generations():
-    from fastreader.tree import TreeStats
+    from fastreader.core.tree import TreeStats
 
     text = Generation("a b", [5, 6], "end", 3, token_logprobs=[-1.0, -0.5])
     assert text.logprob == -1.5

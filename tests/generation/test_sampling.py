@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastreader.errors import InputError
-from fastreader.sampling import Sampling, choose, invert, row_generator
+from fastreader.reader.sampling import Sampling, choose, invert, row_generator
 
 
 def logits_of(rows: int, vocabulary: int, seed: int = 0, spread: float = 3.0) -> torch.Tensor:

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from support import byte_tokenizer
 
 from fastreader.errors import InputError
-from fastreader.models.text import TextEncoder
-from fastreader.stopping import StopWatch, check_stop, check_stop_tokens, cut
+from fastreader.reader.decoding import StopWatch, check_stop, check_stop_tokens, cut
+from fastreader.reader.prompts.encoder import TextEncoder
 
 ENCODER = TextEncoder(byte_tokenizer())
 

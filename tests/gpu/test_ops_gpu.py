@@ -15,7 +15,7 @@ from tolerance import assert_as_exact_as_eager
 from fastreader.ops import linear_logprob, linear_logprob_stats, merge_state, tree_attention
 from fastreader.ops.linear import linear_add
 from fastreader.ops.linear_logprob.reference import linear_logprob_reference
-from fastreader.ops.tokens import gate, rms_norm, rotary
+from fastreader.ops.pointwise import gate, rms_norm, rotary
 from fastreader.ops.tree_attention.plan import AttentionPlan
 
 pytestmark = pytest.mark.gpu

@@ -7,9 +7,9 @@ from support import byte_tokenizer
 from test_architectures import tiny
 
 from fastreader import Reader
-from fastreader.models import keys
-from fastreader.models.kv import KeyValues, Part, Reuse
-from fastreader.tree import PrefixTree
+from fastreader.core.tree import PrefixTree
+from fastreader.models import attention_keys as keys
+from fastreader.models.key_values import KeyValues, Part, Reuse
 
 SEQUENCES = [
     ([7 + i % 90 for i in range(40)] + [100 + j, 101 + j], [120 + j + k for k in range(1 + j)]) for j in range(6)

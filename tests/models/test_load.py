@@ -13,7 +13,7 @@ from fastreader.cli.inputs import model_settings
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from fastreader.models import load as loading
 from fastreader.models import precision
-from fastreader.models.quiet import no_bars
+from fastreader.models.silence import no_bars
 
 
 def hub_cache(home, name="someone/tiny"):

@@ -3,7 +3,7 @@ import torch
 from support import tiny_llama
 
 from fastreader.models import memory
-from fastreader.models.blocks import blocks_of, rows_of_block
+from fastreader.models.chunking import blocks_of, rows_of_block
 
 CPU = torch.device("cpu")
 

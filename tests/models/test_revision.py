@@ -9,7 +9,7 @@ from support import CHAT_TEMPLATE, byte_tokenizer, tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fastreader import Reader
-from fastreader.identity import model_digest, reader_name
+from fastreader.data.fingerprints import model_digest, reader_name
 
 
 @pytest.fixture

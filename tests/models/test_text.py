@@ -5,7 +5,7 @@ import pytest
 from support import byte_tokenizer
 
 from fastreader.errors import InputError, UnsupportedModelError
-from fastreader.models.text import TextEncoder
+from fastreader.reader.prompts.encoder import TextEncoder
 
 
 def spaced_tokenizer(scheme: str):

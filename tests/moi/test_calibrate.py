@@ -7,8 +7,8 @@ import fastreader as fr
 from fastreader.errors import InputError
 from fastreader.moi import Observations, PositionBias, Probe, calibrate, debias
 from fastreader.moi.analyses import mean_bias
-from fastreader.moi.sign import decisive
 from fastreader.moi.simulate import bias_shape, simulate
+from fastreader.moi.solve.sign import decisive
 from fastreader.permutations import cyclic, latin, pruned, random
 
 QUICK = {"resamples": 40, "starts": 4}

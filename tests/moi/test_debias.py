@@ -7,8 +7,8 @@ from scipy.stats import norm
 from fastreader.errors import InputError
 from fastreader.moi import Observations, PositionBias, debias
 from fastreader.moi.order import matched
-from fastreader.moi.p_best import best, tempered
 from fastreader.moi.simulate import bias_shape, simulate
+from fastreader.moi.solve.p_best import best, tempered
 from fastreader.permutations import cyclic, latin, pruned, random
 
 

@@ -7,9 +7,9 @@ from scipy.optimize import approx_fprime
 
 from fastreader.errors import InputError
 from fastreader.moi import Observations, debias
-from fastreader.moi.joint import jacobian, objective, predicted, solve
-from fastreader.moi.likelihood import places_of
 from fastreader.moi.simulate import bias_shape, simulate
+from fastreader.moi.solve.joint import jacobian, objective, predicted, solve
+from fastreader.moi.solve.likelihood import places_of
 from fastreader.permutations import cyclic, pruned, random
 
 

@@ -3,8 +3,8 @@ import pytest
 from scipy.optimize import approx_fprime
 from scipy.stats import multivariate_normal
 
-from fastreader.moi.likelihood import bias_basis, contrasts, negative_log_likelihood, pool
 from fastreader.moi.simulate import bias_shape, simulate
+from fastreader.moi.solve.likelihood import bias_basis, contrasts, negative_log_likelihood, pool
 from fastreader.permutations import pruned, random
 
 

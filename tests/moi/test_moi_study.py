@@ -26,7 +26,7 @@ import fastreader as fr  # noqa: E402
 from fastreader.errors import OutOfBudgetError  # noqa: E402
 from fastreader.moi import PositionBias, calibrate, probe, rerank  # noqa: E402
 from fastreader.moi.baselines import METHODS, self_consistency  # noqa: E402
-from fastreader.session import Session  # noqa: E402
+from fastreader.reader.session import Session  # noqa: E402
 from fastreader.statistics import holm, paired_bootstrap  # noqa: E402
 
 
@@ -190,7 +190,7 @@ def test_a_question_that_memory_does_not_hold_is_read_all_the_same(study, tmp_pa
     def refuse(self, trees):
         raise OutOfBudgetError("session: too much")
 
-    monkeypatch.setattr("fastreader.session.Session._check_room", refuse)
+    monkeypatch.setattr("fastreader.reader.session.Session._check_room", refuse)
     run(
         *study[1][: study[1].index("--output")],
         "--output",

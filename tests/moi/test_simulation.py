@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastreader.jsonl import iter_results
+from fastreader.data.result_log import iter_results
 from fastreader.moi import calibrate, debias
 from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.permutations import cyclic, latin, random

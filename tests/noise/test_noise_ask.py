@@ -9,10 +9,10 @@ from noise_cases import FIRST, example, pool
 from scripted import ScriptedReader
 
 from fastreader import noise
+from fastreader.core.tree import PrefixTree
 from fastreader.data import Example, Passage
 from fastreader.errors import InputError
 from fastreader.noise import NoiseAnswers, NoiseTemplate
-from fastreader.tree import PrefixTree
 
 
 def materials(**changes) -> noise.Materials:

@@ -12,7 +12,7 @@ from support import byte_tokenizer, tiny_llama
 
 from fastreader import Reader, noise
 from fastreader.errors import InputError
-from fastreader.models.watch import attention_rows
+from fastreader.models.attention_capture import attention_rows
 from fastreader.noise import AnswerAttention, NoiseTemplate
 
 ANSWERS = {

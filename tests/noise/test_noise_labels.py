@@ -8,11 +8,11 @@ import pytest
 from noise_cases import FIRST, GOLD, OTHER, SECOND, example, pool
 
 from fastreader import noise
-from fastreader.answers import contained
 from fastreader.data import Example, Passage
 from fastreader.errors import InputError
 from fastreader.noise import Kind
 from fastreader.noise.hard import question_word, shape
+from fastreader.statistics.answers import contained
 
 
 def test_kinds():

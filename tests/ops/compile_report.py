@@ -25,7 +25,7 @@ from triton.knobs import nvidia
 
 from fastreader.ops.linear_logprob import triton as logprob
 from fastreader.ops.merge_state import triton as merge
-from fastreader.ops.tokens import triton as tokens
+from fastreader.ops.pointwise import triton as tokens
 from fastreader.ops.tree_attention import triton_config as attention
 from fastreader.ops.tree_attention.triton_kernel import tree_attention_kernel
 from fastreader.ops.triton_support import TARGETS

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastreader.core.tree import PrefixTree
 from fastreader.ops import extension, tree_attention
 from fastreader.ops.tree_attention.reference import visible
-from fastreader.tree import PrefixTree
 
 MODES = ("float32", "bfloat16", "split")
 INSTRUCTION_SETS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")

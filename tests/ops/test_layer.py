@@ -11,9 +11,9 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from fastreader.errors import InputError
 from fastreader.ops import extension
-from fastreader.ops.layer import HeadNorms, Weight, layer_in, layer_out, why_not
+from fastreader.ops.decoder_layer import HeadNorms, Weight, layer_in, layer_out, why_not
 from fastreader.ops.linear import linear, linear_add, linear_gated, prepare
-from fastreader.ops.tokens import rms_norm, rotary
+from fastreader.ops.pointwise import rms_norm, rotary
 
 pytestmark = pytest.mark.skipif(not available(), reason=f"no C++ extension: {extension.why_missing()}")
 

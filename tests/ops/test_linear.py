@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
 from fastreader.ops.linear import PackedWeight, linear, linear_add, linear_gated, prepare
-from fastreader.ops.tokens import gate
+from fastreader.ops.pointwise import gate
 
 ISAS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 ORDER = list(ISAS)

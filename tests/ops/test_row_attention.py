@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
-from fastreader.ops.row_attention import Ranges, row_attention, status
+from fastreader.ops.decode_attention import Ranges, row_attention, status
 from fastreader.ops.tree_attention.reference import tree_attention_reference
 
 needs_extension = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))

@@ -8,7 +8,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
-from fastreader.ops.tokens import gate, rms_norm, rotary
+from fastreader.ops.pointwise import gate, rms_norm, rotary
 
 ORDER = ["portable", "avx2", "avx512", "avx512_bf16", "amx"]
 no_extension = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))

@@ -7,7 +7,7 @@ import torch
 from token_cases import GATES, NORMS, ROTARIES, gated, halves_of, heads_of, normed, random, turned
 
 from fastreader.errors import InputError, UnsupportedImplementationError
-from fastreader.ops.tokens import gate, rms_norm, rotary
+from fastreader.ops.pointwise import gate, rms_norm, rotary
 
 pytestmark = pytest.mark.interpreter
 # The interpreter rounds to bfloat16 by cutting off, a device to nearest: one unit here, half a unit there.

@@ -9,10 +9,10 @@ from cpu_cases import MODES, available, forest, inputs, measure, quantised, rand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastreader.core.tree import PrefixTree
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
 from fastreader.ops.tree_attention import AttentionPlan, status, tree_attention
-from fastreader.tree import PrefixTree
 
 pytestmark = pytest.mark.skipif(not available(), reason=f"no C++ extension: {extension.why_missing()}")
 

@@ -13,11 +13,11 @@ from cpu_cases import forest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastreader.core.tree import PrefixTree
 from fastreader.errors import InputError
 from fastreader.ops import extension
 from fastreader.ops.tree_attention import AttentionPlan, Schedule, make_schedule
 from fastreader.ops.tree_attention.cpu import query_block
-from fastreader.tree import PrefixTree
 
 W1 = Path(os.environ.get("FASTREADER_W1_TOKENS", "w1-tokens.json"))  # real token ids, not shipped
 

@@ -127,7 +127,7 @@ def test_the_report_compiles_what_the_launcher_does(asked: dict[str, Any]) -> No
 
 
 def launch_tokens(tokens: int) -> None:
-    from fastreader.ops.tokens.triton import gate_triton, rms_norm_triton, rotary_triton
+    from fastreader.ops.pointwise.triton import gate_triton, rms_norm_triton, rotary_triton
 
     rms_norm_triton(torch.zeros(tokens, 576), torch.zeros(576), 1e-5, True)
     rotary_triton(torch.zeros(tokens, 8, 64), torch.zeros(tokens, 64), torch.zeros(tokens, 64), True)

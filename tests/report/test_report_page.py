@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from made_up_run import GRID, METHODS, make_run
 
-from fastreader.drawing import COLOURS
+from fastreader.core.drawing import COLOURS
 from fastreader.errors import InputError
 from fastreader.report import Report
 from fastreader.report.browse import BUDGET, browser_data
 from fastreader.report.study_data import StudyRun
-from fastreader.retrieval_measures import retrieval_measures
 from fastreader.statistics import mcnemar, paired_bootstrap
+from fastreader.statistics.retrieval import retrieval_measures
 from fastreader.study import RunFolder
 
 

@@ -1,8 +1,8 @@
 import pytest
 from scripted import ScriptedReader
 
+from fastreader.data.cache import Cache
 from fastreader.errors import InputError
-from fastreader.study.cache import Cache
 from fastreader.study.cached_reader import CachedReader
 
 

@@ -9,7 +9,7 @@ from scripted import ScriptedReader
 from typer.testing import CliRunner
 
 from fastreader import cli
-from fastreader.reader import Reader
+from fastreader.reader.reader import Reader
 from fastreader.study import RunFolder
 
 

@@ -10,7 +10,7 @@ from studies import data, rows_of, run, study_of, without_seconds, write
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.moi import PositionBias
 from fastreader.moi.shipped import shipped
-from fastreader.prompts import Template
+from fastreader.reader.prompts.template import Template
 from fastreader.study import RunFolder, Study, run_study
 
 

@@ -11,14 +11,14 @@ from studies import rows_of, run, study_of, write
 from test_study_run import Killed
 
 from fastreader import Example, Passage, noise
-from fastreader.protocol import Generation, Results
-from fastreader.reader import Reader
+from fastreader.core.protocol import Generation, Results
+from fastreader.core.tree import TreeStats
+from fastreader.reader.reader import Reader
 from fastreader.study import RunFolder, Study, run_study
 from fastreader.study.config import MethodConfig
 from fastreader.study.method import Asked, NotApplicable
 from fastreader.study.registry import make
 from fastreader.study.run import questions_of
-from fastreader.tree import TreeStats
 
 
 class Limited(ScriptedReader):

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from scripted import ScriptedReader
 
+from fastreader.core.protocol import Generation, Loglikelihood, Results
+from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.errors import ContextOverflowError
-from fastreader.protocol import Generation, Loglikelihood, Results
-from fastreader.tree import PrefixTree, TreeStats
 
 REPLY = "(a) the Nile, (b) the Seine"
 

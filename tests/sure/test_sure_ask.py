@@ -13,8 +13,8 @@ from scripted import ScriptedReader
 from sure_readers import script
 
 from fastreader import sure
+from fastreader.cli.tables.sure import answer_line, explain
 from fastreader.errors import ContextOverflowError
-from fastreader.report.explain import answer_line, explain
 
 ONE = ("-q", "Which river is in Cairo?", "-p", "The Nile is in Cairo.", "-p", "The Seine is in Paris.")
 
@@ -88,7 +88,7 @@ def run(monkeypatch):
     reader = ScriptedReader(**script(other=lambda stage, prompt, i: "an answer"))
 
     def run(*arguments, expect=0):
-        with mock.patch("fastreader.reader.Reader.load", lambda *a, **o: reader):
+        with mock.patch("fastreader.reader.reader.Reader.load", lambda *a, **o: reader):
             done = commands.run("ask", *arguments, expect=expect, COLUMNS="120")
         done.reader = reader
         return done

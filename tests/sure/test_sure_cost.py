@@ -11,8 +11,8 @@ from support import QUESTIONS
 from sure_readers import predicted, script, stage_of
 
 from fastreader import Example, Passage, load_examples, sure
-from fastreader.protocol import Generation, Loglikelihood, Results
-from fastreader.tree import TreeStats
+from fastreader.core.protocol import Generation, Loglikelihood, Results
+from fastreader.core.tree import TreeStats
 
 SUMMARY = (
     "The passages say that {} is the answer to the question, for it is named there more than once, together with the "

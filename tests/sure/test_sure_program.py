@@ -8,8 +8,8 @@ from scripted import ScriptedReader
 from sure_readers import TokenReader, compared, predicted, script, stage_of
 
 from fastreader import Passage, sure
+from fastreader.core.protocol import Generation, Results
 from fastreader.errors import ContextOverflowError, InputError
-from fastreader.protocol import Generation, Results
 from fastreader.sure import SureResult
 
 QUESTION = "Which river is in Cairo?"

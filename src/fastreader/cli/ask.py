@@ -102,7 +102,7 @@ def ask(
 
       fastreader ask -q "Which river is in Cairo?" -p "The Nile is in Cairo." --method sure
     """
-    from fastreader.reader import Reader
+    from fastreader.reader.reader import Reader
 
     use_cache(cache_dir)
     skipped: list[str] = []

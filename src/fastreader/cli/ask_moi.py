@@ -14,14 +14,14 @@ from rich.text import Text
 from fastreader.cli.asking import Result
 from fastreader.cli.calibrations import UNCALIBRATED
 from fastreader.cli.inputs import remaining
+from fastreader.core.progress import track
 from fastreader.data import Example
+from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import FastreaderError, InputError
-from fastreader.jsonl import ResultLog, iter_results
-from fastreader.progress import track
 
 if TYPE_CHECKING:
     from fastreader.cli.asking import Asking
-    from fastreader.protocol import ReaderProtocol
+    from fastreader.core.protocol import ReaderProtocol
 
 _MOST = 10  # passages read, where no @N says
 
@@ -50,11 +50,11 @@ def names() -> Mapping[str, object]:
 
 def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking) -> Iterator[Result]:
     """One after another: those that the file of results has, then the others."""
-    from fastreader.identity import guarding
+    from fastreader.data.fingerprints import guarding
     from fastreader.moi import PositionBias, answer
     from fastreader.moi.shipped import at_hand
-    from fastreader.prompts import Template
-    from fastreader.reader import Reader
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.reader import Reader
 
     assert isinstance(reader, Reader)
     bias = None if asking.bias is None else PositionBias.load(asking.bias)
@@ -108,7 +108,7 @@ def line(result: Any) -> RenderableType:
 
 def explain(result: Any) -> RenderableType:
     """The passages in the order they were read, and the answer."""
-    from fastreader.report.moi_tables import ranked_table
+    from fastreader.cli.tables.moi import ranked_table
 
     return line(result) if isinstance(result, Kept) else Group(ranked_table(result.ranked), line(result))
 

@@ -14,7 +14,7 @@ from fastreader.data import Example
 from fastreader.errors import FastreaderError, InputError
 
 if TYPE_CHECKING:
-    from fastreader.protocol import ReaderProtocol
+    from fastreader.core.protocol import ReaderProtocol
 
 OPTIONS = {
     "k": "--candidates",
@@ -143,13 +143,13 @@ def _shots(file: Path) -> list[tuple[str, str]]:
 
 
 def _sure_line(result: Any) -> RenderableType:
-    from fastreader.report.explain import answer_line
+    from fastreader.cli.tables.sure import answer_line
 
     return answer_line(result)
 
 
 def _sure_explain(result: Any) -> RenderableType:
-    from fastreader.report.explain import explain
+    from fastreader.cli.tables.sure import explain
 
     return explain(result)
 

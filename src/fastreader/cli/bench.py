@@ -35,7 +35,7 @@ def bench(
 
       fastreader bench --model HuggingFaceTB/SmolLM2-360M-Instruct --passages 10
     """
-    from fastreader.bench import compare
+    from fastreader.cli.packing_gain import compare
 
     use_cache(cache_dir)
     screen = Console(stderr=True)
@@ -54,8 +54,8 @@ def bench(
     if format is not Format.table:
         typer.echo(json.dumps({**dataclasses.asdict(result), "gains": result.gains}, allow_nan=False))
         return
-    from fastreader.report.bench import bench_table
-    from fastreader.report.tables import UNLIMITED
+    from fastreader.cli.tables.bench import bench_table
+    from fastreader.cli.tables.scores import UNLIMITED
 
     console = Console()
     (console if console.is_terminal else Console(width=UNLIMITED)).print(bench_table(result))

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from fastreader.cli.inputs import check_writable, examples, model_settings, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
+from fastreader.core.progress import track
 from fastreader.data import Example
+from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import InputError
-from fastreader.jsonl import ResultLog, iter_results
-from fastreader.progress import track
 
 
 def calibrate(
@@ -78,15 +78,15 @@ def calibrate(
     import numpy as np
 
     from fastreader import moi
-    from fastreader.drawing import new_figure
+    from fastreader.cli.tables.moi import bias_table
+    from fastreader.core.drawing import new_figure
     from fastreader.moi.gold import gold_of, right_answers
     from fastreader.moi.shipped import keep as keep_in_cache
     from fastreader.permutations import resolve
-    from fastreader.prompts import Template
-    from fastreader.reader import Reader
-    from fastreader.report.moi_tables import bias_table
-    from fastreader.scores import PermutationScores
-    from fastreader.scoring import score_permutations
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.reader import Reader
+    from fastreader.scoring.api import score_permutations
+    from fastreader.scoring.results import PermutationScores
 
     use_cache(cache_dir)
     for option, path in (("--output", output), ("--plot", plot), ("--scores", scores)):

@@ -24,10 +24,10 @@ from fastreader.cli.voting import (
     check_voting,
     fit_voter,
 )
+from fastreader.core.progress import track
+from fastreader.data.fingerprints import content
+from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import InputError
-from fastreader.identity import content
-from fastreader.jsonl import ResultLog, iter_results
-from fastreader.progress import track
 
 if TYPE_CHECKING:
     from fastreader.eor import Answers
@@ -101,7 +101,7 @@ def eor(
     from fastreader.data import load_questions
     from fastreader.eor import Answers, Retrievers, answer, load_texts
     from fastreader.eor.plan import Plan
-    from fastreader.reader import Reader
+    from fastreader.reader.reader import Reader
 
     use_cache(cache_dir)
     check_output(output, file, resume, format)

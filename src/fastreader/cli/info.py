@@ -23,7 +23,7 @@ def info(
         return
     from rich.table import Table
 
-    from fastreader.report.tables import UNLIMITED
+    from fastreader.cli.tables.scores import UNLIMITED
 
     table = Table(show_header=False)
     for section, values in facts.items():

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from fastreader.data import Example, Passage, iter_examples
+from fastreader.data.fingerprints import model_digest
 from fastreader.data.keyed import keyed
+from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError
-from fastreader.identity import model_digest
-from fastreader.jsonl import ResultLog
 from fastreader.models.packaged import PACKAGED
 
 

@@ -17,7 +17,7 @@ app = typer.Typer(help="Readers that come inside a Python package: list, pull, p
 @app.command("list")
 def models_list(cache_dir: CacheOption = None) -> None:
     """The packaged readers and encoders, and where those that were pulled lie."""
-    from fastreader.encoders import PACKAGED_ENCODERS, encoder_folder
+    from fastreader.models.encoders import PACKAGED_ENCODERS, encoder_folder
     from fastreader.models.packaged import PACKAGED, folder_of, is_cached
 
     use_cache(cache_dir)
@@ -39,7 +39,7 @@ def models_pull(
     cache_dir: CacheOption = None,
 ) -> None:
     """Fetch, check and convert a packaged reader or encoder once, and print its folder."""
-    from fastreader.encoders import PACKAGED_ENCODERS, pull_encoder
+    from fastreader.models.encoders import PACKAGED_ENCODERS, pull_encoder
     from fastreader.models.packaged import pull
 
     use_cache(cache_dir)
@@ -49,7 +49,7 @@ def models_pull(
 @app.command("path")
 def models_path(name: Annotated[str, typer.Argument()], cache_dir: CacheOption = None) -> None:
     """Print the folder of a reader or encoder that was pulled."""
-    from fastreader.encoders import PACKAGED_ENCODERS, encoder_folder
+    from fastreader.models.encoders import PACKAGED_ENCODERS, encoder_folder
     from fastreader.models.packaged import folder_of
 
     use_cache(cache_dir)

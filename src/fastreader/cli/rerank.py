@@ -14,9 +14,9 @@ from fastreader.cli.calibrations import UNCALIBRATED
 from fastreader.cli.inputs import check_output, examples, model_settings, places, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
 from fastreader.cli.output import Writer
+from fastreader.core.progress import track
+from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError, NumericsError, OutOfBudgetError
-from fastreader.jsonl import ResultLog
-from fastreader.progress import track
 
 if TYPE_CHECKING:
     from fastreader.moi import Ranked
@@ -106,12 +106,12 @@ def rerank(
 
       fastreader rerank questions.jsonl.gz --order descending --format trec > run.trec
     """
+    from fastreader.cli.tables.moi import ranked_table
     from fastreader.moi import PositionBias, Stop, plan
     from fastreader.moi import rerank as run
     from fastreader.moi.shipped import at_hand
-    from fastreader.prompts import Template
-    from fastreader.reader import Reader
-    from fastreader.report.moi_tables import ranked_table
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.reader import Reader
 
     use_cache(cache_dir)
     skipped: list[str] = []

@@ -14,12 +14,12 @@ from fastreader.cli.inputs import check_output, examples, model_settings, places
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
 from fastreader.cli.output import Writer
 from fastreader.data import Example
+from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError, OutOfBudgetError
-from fastreader.jsonl import ResultLog
 
 if TYPE_CHECKING:
-    from fastreader.scores import PermutationScores
-    from fastreader.tree import TreeStats
+    from fastreader.core.tree import TreeStats
+    from fastreader.scoring.results import PermutationScores
 
 
 def score(
@@ -103,11 +103,11 @@ def score(
 
       fastreader score -q "Which river is in Cairo?" -p "The Nile is in Egypt." -p "The Seine is in Paris." -c Nile
     """
-    from fastreader.prompts import Template
-    from fastreader.reader import Reader
-    from fastreader.report.tables import UNLIMITED
-    from fastreader.scores import PermutationScores
-    from fastreader.scoring import permutation_cost, score_permutations
+    from fastreader.cli.tables.scores import UNLIMITED
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.reader import Reader
+    from fastreader.scoring.api import permutation_cost, score_permutations
+    from fastreader.scoring.results import PermutationScores
 
     use_cache(cache_dir)
     skipped: list[str] = []
@@ -183,7 +183,7 @@ def score(
 
 
 def _table(result: PermutationScores) -> RenderableType:
-    from fastreader.report.tables import scores_table
+    from fastreader.cli.tables.scores import scores_table
 
     screen = Console()
     return scores_table(result, screen.width if screen.is_terminal else None)

@@ -25,8 +25,8 @@ from fastreader.data.read import lines, parse_json
 from fastreader.errors import InputError
 
 if TYPE_CHECKING:
+    from fastreader.core.protocol import ReaderProtocol
     from fastreader.eor import Answers
-    from fastreader.protocol import ReaderProtocol
 
 
 def vote(
@@ -77,7 +77,7 @@ def vote(
 def _reader(model: str | None) -> ReaderProtocol | None:
     if model is None:
         return None
-    from fastreader.reader import Reader
+    from fastreader.reader.reader import Reader
 
     return Reader.load(model)
 

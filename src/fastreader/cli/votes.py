@@ -35,7 +35,7 @@ def _table(rows: Sequence[tuple[Answers, Vote]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from fastreader.report.tables import UNLIMITED
+    from fastreader.cli.tables.scores import UNLIMITED
 
     table = Table("id", "question", "answer", "retriever", "support")
     for answers, vote in rows:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastreader.checks import check_seed
 from fastreader.cli.inputs import check_writable
+from fastreader.core.checks import check_seed
 from fastreader.data.types import Example
 from fastreader.errors import InputError
 
 if TYPE_CHECKING:
+    from fastreader.core.protocol import ReaderProtocol
     from fastreader.eor import Answers, Voter
-    from fastreader.protocol import ReaderProtocol
 
 READER = "nli:reader"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import AliasChoices, Field
 
-from fastreader.checks import check_whole
+from fastreader.core.checks import check_whole
 from fastreader.data.read import PathLike, lines, parse_json
 from fastreader.data.rows import Id, Row, Text, Texts, check
 from fastreader.data.types import Example

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fastreader.checks import check_whole
+from fastreader.core.checks import check_whole
 from fastreader.data.rows import describe, parse_row
 from fastreader.data.types import Example
 from fastreader.errors import InputError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastreader.checks import check_no_text
+from fastreader.core.checks import check_no_text
 
 
 @dataclass(frozen=True)

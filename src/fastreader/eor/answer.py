@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from fastreader.core.protocol import ReaderProtocol, TextOrTokens
 from fastreader.eor.normal import cached_normalise
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import Answers, Retrieval
 from fastreader.errors import InputError
-from fastreader.protocol import ReaderProtocol, TextOrTokens
 
 _REFUSALS = re.compile(
     r"""

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader import answers as answer_measures
 from fastreader.eor.ratios import BoolArray, FloatArray, indicators, ratio, share
 from fastreader.eor.types import Answers, aligned
 from fastreader.errors import InputError
+from fastreader.statistics import answers as answer_measures
 
 
 @dataclass(frozen=True, eq=False)

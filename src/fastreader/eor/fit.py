@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.checks import seeded
+from fastreader.core.checks import seeded
 from fastreader.eor.objective import Objective
 
 FloatArray = npt.NDArray[np.float64]

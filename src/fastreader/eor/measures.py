@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fastreader import answers as answer_measures
 from fastreader.eor.error_analysis import Decomposition, Errors, decomposition, error_rwr, errors
 from fastreader.eor.ratios import FloatArray, indicators, mean_beside, ratio
 from fastreader.eor.types import Answers, aligned
 from fastreader.errors import InputError
+from fastreader.statistics import answers as answer_measures
 
 __all__ = [
     "MEASURES", "Decomposition", "Errors", "correctness", "decomposition", "error_rwr", "errors", "mrlr", "mrwr", "rwr",
@@ -37,7 +37,7 @@ def correctness(answers: Sequence[Answers], measure: str | Measure = "em") -> Fl
 
     Args:
         answers: Q of them, of the same M retrievers, with right answers; columns are in the order of the first.
-        measure: "em", "f1" or "contained" (`fastreader.answers`); or a function of (question, answer, right
+        measure: "em", "f1" or "contained" (`fastreader.statistics.answers`); or a function of (question, answer, right
             answers), such as a BEM model or a judge, thresholded where a yes or no is wanted.
 
     Returns:

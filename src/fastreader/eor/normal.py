@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from fastreader.answers import normalise
+from fastreader.statistics.answers import normalise
 
 cached_normalise = lru_cache(maxsize=1 << 16)(normalise)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.types import Passage
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import whole_text
 from fastreader.errors import InputError
-from fastreader.protocol import ReaderProtocol
 
 if TYPE_CHECKING:
-    from fastreader.encoders import Encoder
+    from fastreader.models.encoders import Encoder
 
 Scorer = Callable[[str, Sequence[Passage]], Any]
 
@@ -59,7 +59,7 @@ class Cosine:
     """Cosine of the sentence vectors of question and passage."""
 
     def __init__(self, encoder: str | os.PathLike[str] | Encoder) -> None:
-        from fastreader.encoders import as_encoder
+        from fastreader.models.encoders import as_encoder
 
         self._encode = as_encoder(encoder)
 

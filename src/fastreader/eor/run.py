@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.types import Example, Passage
 from fastreader.eor import spec
 from fastreader.eor.chunks import Limits, cut, cut_all
@@ -17,7 +18,6 @@ from fastreader.eor.stages import Failure, Found, Stages, Values, stage_of
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import Document, Retrieval
 from fastreader.errors import InputError
-from fastreader.protocol import ReaderProtocol
 
 logger = logging.getLogger(__name__)
 

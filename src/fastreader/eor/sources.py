@@ -20,7 +20,7 @@ from fastreader.eor.types import whole_text
 from fastreader.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
-    from fastreader.encoders import Encoder
+    from fastreader.models.encoders import Encoder
 
 SourceFunction = Callable[[str], Iterable[Any]]
 
@@ -97,7 +97,7 @@ class Dense:
         """Encode passages, or a file of them (`load_passages`), by title and text.
 
         Args:
-            encoder: of sentences, as `fastreader.encoders.load_encoder` gives, or its name.
+            encoder: of sentences, as `fastreader.models.encoders.load_encoder` gives, or its name.
             passages: what to search.
             depth: passages returned at most.
             vectors: of the passages, where they are known already.
@@ -106,7 +106,7 @@ class Dense:
             InputError: no passages, `depth` below 1, or vectors that are not one a passage.
             MissingExtraError: as `load_encoder`.
         """
-        from fastreader.encoders import as_encoder
+        from fastreader.models.encoders import as_encoder
 
         self.passages = _passages(passages)
         self.depth = _depth("Dense", depth)

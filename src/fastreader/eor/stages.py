@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.types import Passage
 from fastreader.eor import spec
 from fastreader.eor.chunks import Limits, chunks, cut_all, first_words
@@ -13,7 +14,6 @@ from fastreader.eor.rerank import Scorer, rerank
 from fastreader.eor.spec import Node, Rerank, Source
 from fastreader.eor.texts import Texts
 from fastreader.errors import FastreaderError
-from fastreader.protocol import ReaderProtocol
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.checks import check_whole
+from fastreader.core.checks import check_whole
 from fastreader.eor import counting, saving, scoring
 from fastreader.eor import fit as fitting
 from fastreader.eor.ballots import Ballots, ballots, is_single

@@ -11,17 +11,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.models import fused, memory
 from fastreader.models.architecture import context_length, lm_head, logit_scale_of, refuse_unsupported
 from fastreader.models.attention import ATTENTION_NAME, KEYWORD, Asked, TreePass, attention_forward, layer_windows
+from fastreader.models.attention_keys import Keys, TreeKeys
 from fastreader.models.head import LogitHead
-from fastreader.models.keys import Keys, TreeKeys
-from fastreader.models.kv import KeyValues, Reuse
+from fastreader.models.key_values import KeyValues, Reuse
 from fastreader.models.precision import Precision
 from fastreader.models.rotary import rotary_regimes
-from fastreader.models.wide import why_not_wide, widen
+from fastreader.models.upcast import why_not_wide, widen
 from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
-from fastreader.tree import IntArray, PrefixTree
 
 
 class TreeModel:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fastreader.errors import UnsupportedModelError
-from fastreader.models.keys import Keys, Scores
+from fastreader.models.attention_keys import Keys, Scores
 
 ATTENTION_NAME = "fastreader_tree"
 KEYWORD = "fastreader_pass"

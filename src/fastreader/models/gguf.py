@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastreader.errors import MissingExtraError, ModelFileError, UnsupportedModelError
 from fastreader.models.cache import building, cache_dir
-from fastreader.models.quiet import no_bars
+from fastreader.models.silence import no_bars
 
 if TYPE_CHECKING:
     import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fastreader.ops.layer import Weight
+from fastreader.ops.decoder_layer import Weight
 from fastreader.ops.linear import PackedWeight, linear, linear_add, prepare
 
 

@@ -15,7 +15,7 @@ import torch
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from fastreader.models import gguf, packaged
 from fastreader.models.precision import Arithmetic, resolve
-from fastreader.models.quiet import no_bars
+from fastreader.models.silence import no_bars
 
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tekken.json", "*.model", "*.model.v*", "*.tiktoken")

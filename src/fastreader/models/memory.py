@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from fastreader.models.blocks import WIDEST, rows_of_block
+from fastreader.models.chunking import WIDEST, rows_of_block
 
 _MOST = 65_536  # beyond this a larger pass multiplies no faster
 _SHARE = 0.6  # of the free memory, for the default budget

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fastreader.core.tree import PrefixTree
 from fastreader.errors import UnsupportedModelError
 from fastreader.models.adapter import TreeModel
-from fastreader.tree import PrefixTree
 
 _SHARED, _BRANCH = 16, 12
 # Mean and maximum difference a token, nats. Wrong attention is off by whole nats on trained models; half

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastreader.checks import check_whole, seeded
+from fastreader.core.checks import check_whole, seeded
 from fastreader.errors import InputError
 from fastreader.moi.cost import Cost
 from fastreader.moi.debias import debias
@@ -19,8 +19,8 @@ from fastreader.permutations import Design, pruned, random
 
 if TYPE_CHECKING:
     from fastreader.moi.planning import Plan
-    from fastreader.prompts import Template
-    from fastreader.session import Scorer
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.session import Scorer
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def run(
     max_tokens: int | None,
 ) -> tuple[Observations, Utilities, Cost]:
     """Score a plan, in rounds when `stop` says; utilities of all orderings scored, and what they cost."""
-    from fastreader.scoring import score_permutations
+    from fastreader.scoring.api import score_permutations
 
     bias, n = planned.bias, len(planned.example.passages)
     assert planned.design is not None

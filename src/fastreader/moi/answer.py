@@ -19,8 +19,8 @@ from fastreader.moi.types import PositionBias
 from fastreader.permutations import Spec
 
 if TYPE_CHECKING:
-    from fastreader.prompts import Template
-    from fastreader.reader import Reader
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.reader import Reader
 
 
 @dataclass(frozen=True, eq=False)

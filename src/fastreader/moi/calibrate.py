@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.checks import seeded
+from fastreader.core.checks import seeded
 from fastreader.errors import InputError
 from fastreader.moi.debias import debias
-from fastreader.moi.fitting import bootstrap, maximise, towards_convention, unit
-from fastreader.moi.held_out import held_out
-from fastreader.moi.likelihood import bias_basis, pool
 from fastreader.moi.observe import Scored, observe
-from fastreader.moi.p_best import tempered
 from fastreader.moi.probe import Probe
-from fastreader.moi.sign import decide, effects_of
+from fastreader.moi.solve.fitting import bootstrap, maximise, towards_convention, unit
+from fastreader.moi.solve.held_out import held_out
+from fastreader.moi.solve.likelihood import bias_basis, pool
+from fastreader.moi.solve.p_best import tempered
+from fastreader.moi.solve.sign import decide, effects_of
 from fastreader.moi.types import Observations, PositionBias
 
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fastreader.prompts import PromptPieces
-from fastreader.tree import TreeStats
+from fastreader.core.tree import TreeStats
+from fastreader.reader.prompts.template import PromptPieces
 
 
 @dataclass(frozen=True)

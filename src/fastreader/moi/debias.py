@@ -9,14 +9,14 @@ import numpy as np
 from fastreader.errors import InputError
 from fastreader.moi.designs import uncovered
 from fastreader.moi.identity import differing
-from fastreader.moi.likelihood import places_of
 from fastreader.moi.observations import ROUNDING, largest
 from fastreader.moi.observe import Scored, observe, passages_of
 from fastreader.moi.order import tied
-from fastreader.moi.p_best import best
-from fastreader.moi.ridge import SOLVERS, Ridge, solve
+from fastreader.moi.solve.likelihood import places_of
+from fastreader.moi.solve.p_best import best
+from fastreader.moi.solve.ridge import SOLVERS, Ridge, solve
 from fastreader.moi.types import FloatArray, IntArray, Observations, PositionBias, Utilities, check_position_bias
-from fastreader.scores import PermutationScores
+from fastreader.scoring.results import PermutationScores
 
 METHODS = ("calibrated", "joint")
 _CLEAR = 16.0  # a direction's gain over what an error in the bias alone would give it: 4 standard errors, squared
@@ -61,7 +61,7 @@ def debias(
     if solver not in SOLVERS:
         raise InputError(f"solver: expected one of {', '.join(SOLVERS)}, got {solver!r}")
     if method == "joint":
-        from fastreader.moi.joint import solve as solve_jointly
+        from fastreader.moi.solve.joint import solve as solve_jointly
 
         if bias is not None:
             raise InputError("bias: method 'joint' finds its own bias, expected None")

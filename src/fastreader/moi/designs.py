@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from fastreader.checks import seeded
+from fastreader.core.checks import seeded
 from fastreader.errors import InputError
 from fastreader.moi.types import FloatArray, IntArray, PositionBias
 from fastreader.permutations import Design, pruned, random

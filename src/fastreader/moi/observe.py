@@ -6,7 +6,7 @@ import numpy as np
 
 from fastreader.errors import InputError
 from fastreader.moi.types import KINDS, FloatArray, Observations
-from fastreader.scores import PermutationScores
+from fastreader.scoring.results import PermutationScores
 
 Scored = PermutationScores | Observations
 

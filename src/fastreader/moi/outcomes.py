@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader import answers
+from fastreader.core.tree import TreeStats
 from fastreader.data.types import Example
 from fastreader.errors import InputError
 from fastreader.moi.gold import right_answers
 from fastreader.moi.reading import reading_prompts
-from fastreader.tree import TreeStats
+from fastreader.statistics import answers
 
 if TYPE_CHECKING:
-    from fastreader.prompts import Template
-    from fastreader.session import Scorer
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.session import Scorer
 
 MEASURES = ("nats", "em", "contained", "f1")
 
@@ -75,7 +75,7 @@ def outcomes(
     Raises:
         InputError: no right answers, or no orders.
     """
-    from fastreader.scoring import score_permutations
+    from fastreader.scoring.api import score_permutations
 
     right = right_answers(example)
     if not right:

@@ -9,8 +9,8 @@ from fastreader.errors import ContextOverflowError, InputError
 from fastreader.permutations import Design, explicit
 
 if TYPE_CHECKING:
-    from fastreader.fit import Fitted
-    from fastreader.prompts import PromptPieces
+    from fastreader.reader.prompts.template import PromptPieces
+    from fastreader.scoring.overflow import Fitted
 
 POLICIES = ("error", "truncate")  # passages are never dropped: a bias is of one N
 
@@ -27,7 +27,7 @@ def fitted(pieces: PromptPieces, design: Design, limit: int | None, on_overflow:
     Raises:
         ContextOverflowError: it does not and `on_overflow` is "error", or not even with passages of one token.
     """
-    from fastreader.fit import fit
+    from fastreader.scoring.overflow import fit
 
     check_policy(on_overflow)
     found = fit(pieces, design, 0, limit, "truncate", what)
@@ -49,7 +49,7 @@ def check_rounds(pieces: PromptPieces, length: int, limit: int | None) -> None:
     Raises:
         ContextOverflowError: the `length` longest passages do not fit the context of `limit` tokens.
     """
-    from fastreader.fit import fit
+    from fastreader.scoring.overflow import fit
 
     size = [len(pieces.body([p])) for p in range(len(pieces.passages))]
     longest = sorted(range(len(size)), key=lambda p: -size[p])[:length]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from fastreader.checks import check_whole
+from fastreader.core.checks import check_whole
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 from fastreader.moi.cost import NOTHING, Cost, full_orderings
@@ -18,8 +18,8 @@ from fastreader.moi.types import PositionBias, check_position_bias
 from fastreader.permutations import Design, Spec, pruned, resolve
 
 if TYPE_CHECKING:
-    from fastreader.prompts import PromptPieces, Template
-    from fastreader.session import Scorer
+    from fastreader.reader.prompts.template import PromptPieces, Template
+    from fastreader.reader.session import Scorer
 
 PassageLike = Passage | str
 
@@ -47,7 +47,7 @@ class Plan:
 
     def pieces(self, reader: Scorer, template: Template | None) -> PromptPieces:
         """The tokens of its question and passages."""
-        from fastreader.prompts import as_template, encode
+        from fastreader.reader.prompts.template import as_template, encode
 
         return encode(reader.encoder, as_template(template), self.example.question, self.example.passages, [])
 
@@ -70,9 +70,9 @@ def plan(
 
     Args and errors as `rerank`; what a session keeps is counted as if it had to be read.
     """
-    from fastreader.prompts import as_template, encode
-    from fastreader.scoring import permutation_cost
-    from fastreader.scoring_jobs import places_to_read
+    from fastreader.reader.prompts.template import as_template, encode
+    from fastreader.scoring.api import permutation_cost
+    from fastreader.scoring.prepare import places_to_read
 
     prompts = as_template(template)
     check_policy(on_overflow)
@@ -152,7 +152,7 @@ def as_example(question: str | Example, passages: Sequence[PassageLike] | None) 
     Raises:
         InputError: passages of both, of neither, or none; a question or passages that cannot be scored.
     """
-    from fastreader import scoring_jobs
+    from fastreader.scoring import prepare as scoring_jobs
 
     example = scoring_jobs.as_example(question, passages, None)
     scoring_jobs.check_example(replace(example, candidates=[]), question_only=True, where="the question")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastreader.drawing import COLOURS, new_figure
+from fastreader.core.drawing import COLOURS, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,8 +14,8 @@ from fastreader.moi.gold import gold_of, right_answers
 from fastreader.moi.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from fastreader.prompts import Template
-    from fastreader.reader import Reader
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.reader import Reader
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +108,8 @@ def probe(
     Raises:
         InputError: no example; an example without answers, without a gold passage, or of another N.
     """
-    from fastreader.prompts import as_template
-    from fastreader.scoring import score_permutations
+    from fastreader.reader.prompts.template import as_template
+    from fastreader.scoring.api import score_permutations
 
     prompts = as_template(template)
     chosen = list(examples)
@@ -122,7 +122,7 @@ def probe(
             raise InputError(f"examples[{q}]: expected {n} passages as in the first, got {len(example.passages)}")
         if not right_answers(example):
             raise InputError(f"examples[{q}]: expected right answers to score, got none")
-    from fastreader.progress import track
+    from fastreader.core.progress import track
 
     effects = []
     with track("probing", len(chosen), "questions", progress) as advance:

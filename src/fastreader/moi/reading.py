@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from fastreader.checks import check_whole
+from fastreader.core.checks import check_whole
+from fastreader.core.tree import TreeStats
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 from fastreader.moi.overflow import fitted
 from fastreader.permutations import explicit
-from fastreader.tree import TreeStats
 
 if TYPE_CHECKING:
-    from fastreader.prompts import PromptPieces, Template
-    from fastreader.reader import Reader
-    from fastreader.session import Scorer
+    from fastreader.reader.prompts.template import PromptPieces, Template
+    from fastreader.reader.reader import Reader
+    from fastreader.reader.session import Scorer
 
 
 def reading_prompts(
@@ -27,7 +27,7 @@ def reading_prompts(
     template: Template | None = None,
 ) -> list[list[int]]:
     """Token ids for each order, up to where the answer starts: the contexts that `score_permutations` scores after."""
-    from fastreader.prompts import as_template, encode
+    from fastreader.reader.prompts.template import as_template, encode
 
     pieces = encode(reader.encoder, as_template(template), question, passages, [])
     tail = pieces.tail()
@@ -133,7 +133,7 @@ def _fitted(
     on_overflow: str,
 ) -> tuple[PromptPieces, Mapping[int, int]]:
     """The pieces of a prompt that fits the context with its answer, and what was cut off each passage."""
-    from fastreader.prompts import as_template, encode
+    from fastreader.reader.prompts.template import as_template, encode
 
     check_whole("max_new_tokens", max_new_tokens)
     pieces = encode(reader.encoder, as_template(template), example.question, example.passages, candidates)

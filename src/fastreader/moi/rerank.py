@@ -16,8 +16,8 @@ from fastreader.moi.types import ORDERS, IntArray, PositionBias, Utilities
 from fastreader.permutations import Spec
 
 if TYPE_CHECKING:
-    from fastreader.prompts import Template
-    from fastreader.session import Scorer
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.session import Scorer
 
 
 def rerank(

@@ -10,8 +10,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from fastreader.data.fingerprints import content
 from fastreader.errors import InputError
-from fastreader.identity import content
 from fastreader.models.cache import cache_dir
 from fastreader.moi.types import PositionBias
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastreader.checks import seeded
+from fastreader.core.checks import seeded
 from fastreader.errors import InputError
 from fastreader.moi.types import FloatArray, Observations
 from fastreader.permutations import Design

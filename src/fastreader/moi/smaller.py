@@ -12,8 +12,8 @@ from fastreader.moi.shipped import find
 from fastreader.moi.types import PositionBias
 
 if TYPE_CHECKING:
-    from fastreader.prompts import Template
-    from fastreader.reader import Reader
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.reader import Reader
 
 Calibration: TypeAlias = tuple[PositionBias, str]  # and where it is from
 
@@ -24,7 +24,7 @@ def own_calibration(reader: Reader, template: Template | None, passages: int) ->
     Raises:
         InputError: its file is damaged.
     """
-    from fastreader.prompts import as_template
+    from fastreader.reader.prompts.template import as_template
 
     return find(reader.describe(), as_template(template).digest(), passages)
 

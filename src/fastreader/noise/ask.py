@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fastreader.answers import contained
+from fastreader.core.protocol import ReaderProtocol, Results, TextOrTokens
+from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.errors import InputError
 from fastreader.noise.layouts import Layout, LayoutSpec, MissingPassages, layout
 from fastreader.noise.materials import Materials
 from fastreader.noise.prompt import NoiseTemplate
 from fastreader.noise.room import Room
-from fastreader.protocol import ReaderProtocol, Results, TextOrTokens
-from fastreader.tree import PrefixTree, TreeStats
+from fastreader.statistics.answers import contained
 
 MAX_NEW_TOKENS = 15  # as in the paper
 

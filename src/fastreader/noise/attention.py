@@ -29,7 +29,7 @@ from fastreader.noise.materials import Materials
 from fastreader.noise.prompt import NoiseTemplate
 
 if TYPE_CHECKING:
-    from fastreader.reader import Reader
+    from fastreader.reader.reader import Reader
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -143,7 +143,7 @@ def layout_attention(
         InputError: a layout without passages, or an answer without a token.
         ContextOverflowError: a prompt is longer than the model's context.
     """
-    from fastreader.models.watch import Reading, Watched, watch
+    from fastreader.models.attention_capture import Reading, Watched, watch
 
     template = template or NoiseTemplate()
     readings: list[Reading] = []

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fastreader.answers import contained, normalise
 from fastreader.data.types import Example, Passage
 from fastreader.noise.labels import has_answer, same_text
+from fastreader.statistics.answers import contained, normalise
 
 _GAP = rf"[\s{re.escape(string.punctuation)}]"
 _MONTH = re.compile(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from fastreader.answers import contained
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
+from fastreader.statistics.answers import contained
 
 
 class Kind(StrEnum):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader.drawing import COLOURS, INK, MAP, MARKERS, new_figure
+from fastreader.core.drawing import COLOURS, INK, MAP, MARKERS, new_figure
 from fastreader.errors import InputError
 from fastreader.noise.attention import AnswerAttention, FloatArray
 from fastreader.noise.layouts import POSITIONS, LayoutSpec

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fastreader.core.protocol import ReaderProtocol, TextOrTokens
 from fastreader.data.types import Passage
 from fastreader.noise.layouts import Fits
 from fastreader.noise.prompt import NoiseTemplate
-from fastreader.protocol import ReaderProtocol, TextOrTokens
 
 
 @dataclass(frozen=True)

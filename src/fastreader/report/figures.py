@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastreader.drawing import COLOURS, INK
+from fastreader.core.drawing import COLOURS, INK
 from fastreader.errors import MissingExtraError
 
 if TYPE_CHECKING:

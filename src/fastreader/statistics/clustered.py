@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.checks import seeded
+from fastreader.core.checks import seeded
 from fastreader.errors import InputError
 from fastreader.statistics.checks import FloatArray, cluster_index, pair
 from fastreader.statistics.intervals import Labels, Values

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from fastreader.checks import seeded
+from fastreader.core.checks import seeded
 from fastreader.errors import InputError
 from fastreader.statistics.checks import check_level, cluster_index, numbers, pair
 

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fastreader.likelihood import SequenceScores
-from fastreader.protocol import Loglikelihood
+from fastreader.core.protocol import Loglikelihood
+from fastreader.core.tree import TreeStats
+from fastreader.reader.loglikelihood import SequenceScores
+from fastreader.reader.programs.requests import Program, score
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.cached_tree import CachedTreeReader
-from fastreader.sure.requests import Program, score
-from fastreader.tree import TreeStats
 
 T = TypeVar("T")
 Pair = tuple[tuple[int, ...], tuple[int, ...]]

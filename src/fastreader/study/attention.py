@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastreader.data import Example
+from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import ContextOverflowError
-from fastreader.jsonl import ResultLog, iter_results
 from fastreader.noise.attention import AnswerAttention, layout_attention
 from fastreader.noise.layouts import Layout
 from fastreader.noise.prompt import NoiseTemplate
@@ -19,7 +19,7 @@ from fastreader.study.methods.noise import Noise, layout_of
 from fastreader.study.registry import make
 
 if TYPE_CHECKING:
-    from fastreader.reader import Reader
+    from fastreader.reader.reader import Reader
 
 
 def lacks_attention(study: Study, run: RunFolder, examples: Sequence[Example], name: str) -> bool:

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader.checks import check_no_text
-from fastreader.protocol import Generation, Loglikelihood, ReaderProtocol, Results, TextOrTokens
-from fastreader.stopping import check_stop, check_stop_tokens
-from fastreader.study.cache import Cache
+from fastreader.core.checks import check_no_text
+from fastreader.core.protocol import Generation, Loglikelihood, ReaderProtocol, Results, TextOrTokens
+from fastreader.core.tree import PrefixTree, TreeStats
+from fastreader.data.cache import Cache
+from fastreader.reader.decoding import check_stop, check_stop_tokens
 from fastreader.study.digest import digest
 from fastreader.study.meter import Meter
-from fastreader.tree import PrefixTree, TreeStats
 from fastreader.wrapped import WrappedReader
 
 if TYPE_CHECKING:
-    from fastreader.likelihood import SequenceScores
-    from fastreader.reader import Reader
+    from fastreader.reader.loglikelihood import SequenceScores
+    from fastreader.reader.reader import Reader
 
 NOTHING = TreeStats(0, 0, 0, 0)
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fastreader.errors import InputError
-from fastreader.likelihood import SequenceScores
-from fastreader.reader import Reader
+from fastreader.reader.loglikelihood import SequenceScores
+from fastreader.reader.reader import Reader
 from fastreader.study.cached_reader import CachedReader
 
 

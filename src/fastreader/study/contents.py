@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fastreader.data.fingerprints import content, model_digest
 from fastreader.errors import InputError
-from fastreader.identity import content, model_digest
 from fastreader.study.config import Study
 
 FILES = "files.json"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fastreader.data import Example, Passage
+from fastreader.data.fingerprints import guarding
+from fastreader.data.result_log import iter_results
 from fastreader.errors import InputError
-from fastreader.identity import guarding
-from fastreader.jsonl import iter_results
 from fastreader.study.calibrations import CALIBRATIONS, calibrations, check_calibrations
 from fastreader.study.config import Study
 from fastreader.study.contents import FILES, check_contents, contents

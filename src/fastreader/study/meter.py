@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastreader.tree import TreeStats
+from fastreader.core.tree import TreeStats
 
 
 class Meter:

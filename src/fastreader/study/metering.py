@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fastreader.core.tree import TreeStats
 from fastreader.errors import FastreaderError
+from fastreader.reader.programs.costs import packed_cost
+from fastreader.reader.programs.requests import Program
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.method import Answered
-from fastreader.sure.costs import packed_cost
-from fastreader.sure.requests import Program
 from fastreader.sure.types import StageCost
-from fastreader.tree import TreeStats
 
 
 @dataclass

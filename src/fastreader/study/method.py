@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastreader.checks import check_whole
+from fastreader.core.checks import check_whole
+from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.errors import InputError
-from fastreader.sure.requests import Program
-from fastreader.tree import TreeStats
+from fastreader.reader.programs.requests import Program
 
 if TYPE_CHECKING:
     from fastreader.study.cached_reader import CachedReader

@@ -10,15 +10,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fastreader.answers import contained, exact_match, f1
+from fastreader.core.progress import track
+from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, load_examples
+from fastreader.data.cache import Cache
 from fastreader.data.keyed import keyed
+from fastreader.data.result_log import ResultLog
 from fastreader.errors import FastreaderError, InputError
-from fastreader.jsonl import ResultLog
-from fastreader.progress import track
-from fastreader.protocol import ReaderProtocol
+from fastreader.reader.programs.requests import Program
+from fastreader.reader.programs.scheduler import run as run_together
+from fastreader.statistics.answers import contained, exact_match, f1
 from fastreader.study.attention import keep_attention, lacks_attention
-from fastreader.study.cache import Cache
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.config import MethodConfig, Study
 from fastreader.study.digest import digest
@@ -26,8 +28,6 @@ from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
 from fastreader.study.metering import Spent, metered
 from fastreader.study.method import Answered, Asked, NotApplicable, OverLong, StudyMethod
 from fastreader.study.registry import make
-from fastreader.sure.lockstep import run as run_together
-from fastreader.sure.requests import Program
 from fastreader.sure.task import Readers
 
 Load = Callable[[str], ReaderProtocol]
@@ -252,7 +252,7 @@ def _groups(examples: Sequence[Example], size: int) -> Iterator[list[Example]]:
 
 def _loader(study: Study) -> Load:
     def load(name: str) -> ReaderProtocol:
-        from fastreader.reader import Reader
+        from fastreader.reader.reader import Reader
 
         return Reader.load(name, device=study.device, dtype=study.dtype, precision=study.precision)
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from fastreader.data import Example, Passage, load_passages
-from fastreader.identity import stamp
+from fastreader.data.fingerprints import stamp
 from fastreader.noise.layouts import FILL, Layout, LayoutSpec, StillFits, layout
 from fastreader.noise.materials import Materials, by_title, gather
 from fastreader.noise.room import Room

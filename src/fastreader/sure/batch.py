@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fastreader.checks import check_whole
+from fastreader.core.checks import check_whole
+from fastreader.core.progress import track
+from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example
 from fastreader.data.keyed import keyed
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NumericsError, OutOfBudgetError
-from fastreader.progress import track
-from fastreader.protocol import ReaderProtocol
 from fastreader.sure.pipeline import Job, run_group
 from fastreader.sure.settings import Settings, make_settings
 from fastreader.sure.store import Store

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from fastreader.core.protocol import TextOrTokens
 from fastreader.data import Passage
-from fastreader.protocol import TextOrTokens
+from fastreader.reader.programs.requests import Program, write_one
 from fastreader.sure.cuts import note_cut
 from fastreader.sure.replies import CandidateReply, parse_candidates
-from fastreader.sure.requests import Program, write_one
 from fastreader.sure.task import Task
 from fastreader.sure.texts import answer_form, number_word
 

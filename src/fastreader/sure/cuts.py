@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fastreader.protocol import Generation
+from fastreader.core.protocol import Generation
 from fastreader.sure.task import Task
 
 

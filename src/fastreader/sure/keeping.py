@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fastreader.core.protocol import Generation, Loglikelihood, ReaderProtocol, Results, TextOrTokens
+from fastreader.core.tree import PrefixTree
 from fastreader.errors import FastreaderError, OutOfBudgetError
-from fastreader.protocol import Generation, Loglikelihood, ReaderProtocol, Results, TextOrTokens
-from fastreader.sure.journal import Journal
-from fastreader.sure.requests import Keep
+from fastreader.reader.programs.journal import Journal
+from fastreader.reader.programs.requests import Keep
 from fastreader.sure.task import Readers, Task
 from fastreader.sure.types import StageCost
-from fastreader.tree import PrefixTree
 from fastreader.wrapped import WrappedReader
 
 if TYPE_CHECKING:

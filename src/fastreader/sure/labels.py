@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fastreader.protocol import TextOrTokens
+from fastreader.core.protocol import TextOrTokens
+from fastreader.reader.programs.requests import Program, score, write
 from fastreader.sure.cuts import note_cut
 from fastreader.sure.replies import parse_label
-from fastreader.sure.requests import Program, score, write
 from fastreader.sure.task import Task
 
 

@@ -8,13 +8,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, Passage
 from fastreader.errors import InputError
-from fastreader.protocol import ReaderProtocol
-from fastreader.sure.journal import Journal
+from fastreader.reader.programs.journal import Journal
+from fastreader.reader.programs.requests import Program
+from fastreader.reader.programs.scheduler import Outcome, run
 from fastreader.sure.keeping import STAGE, keep
-from fastreader.sure.lockstep import Outcome, run
-from fastreader.sure.requests import Program
 from fastreader.sure.settings import Settings, make_settings
 from fastreader.sure.task import Readers, Task, make_passages, make_question
 from fastreader.sure.types import Result, SureResult

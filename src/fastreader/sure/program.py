@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from fastreader.reader.programs.requests import Program
 from fastreader.sure.candidates import propose
 from fastreader.sure.labels import Choice
 from fastreader.sure.ranking import Ordered, compare, pairwise_matrix, preferences, ranking_scores, replies
 from fastreader.sure.replies import CandidateReply
-from fastreader.sure.requests import Program
 from fastreader.sure.summaries import Summaries, summarise
 from fastreader.sure.task import Task
 from fastreader.sure.types import SureResult

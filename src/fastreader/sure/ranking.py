@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import permutations
 
-from fastreader.protocol import TextOrTokens
+from fastreader.core.protocol import TextOrTokens
+from fastreader.reader.programs.requests import Program
 from fastreader.sure.labels import Choice, choose
-from fastreader.sure.requests import Program
 from fastreader.sure.task import Task
 from fastreader.sure.types import Matrix
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fastreader.answers import normalise
+from fastreader.statistics.answers import normalise
 from fastreader.sure.texts import placeholders
 
 DONE = "[DONE]"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any
 
-from fastreader.checks import check_one_of, check_whole
-from fastreader.encoders import encoder_name
+from fastreader.core.checks import check_one_of, check_whole
 from fastreader.errors import InputError
+from fastreader.models.encoders import encoder_name
 from fastreader.sure.templates import SureTemplate
 from fastreader.sure.texts import MOST_CANDIDATES
 from fastreader.sure.variant_templates import VariantTemplate
@@ -49,7 +49,7 @@ class Settings:
         weights: of passages, in the variants that answer from each passage: "tfidf" (cosine with the question; needs
             scikit-learn), "encoder", "retriever" (softmax of the passages' scores) or "equal"; None: the variant's.
         weight_temperature: the weights are a softmax of the similarities divided by this.
-        encoder: sentence encoder, as `fastreader.encoders.load_encoder` takes its name, or a function.
+        encoder: sentence encoder, as `fastreader.models.encoders.load_encoder` takes its name, or a function.
     """
 
     k: int = 2

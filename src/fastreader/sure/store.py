@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fastreader.core.protocol import Generation, Loglikelihood
 from fastreader.data import Example
-from fastreader.jsonl import ResultLog, iter_results
-from fastreader.protocol import Generation, Loglikelihood
-from fastreader.sure.journal import Replies
-from fastreader.sure.requests import Keep, Request, Score
+from fastreader.data.result_log import ResultLog, iter_results
+from fastreader.reader.programs.journal import Replies
+from fastreader.reader.programs.requests import Keep, Request, Score
 from fastreader.sure.types import Result, StageCost, result_from_dict
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fastreader.core.protocol import ReaderProtocol, TextOrTokens
 from fastreader.data import Passage
+from fastreader.data.fingerprints import guarding
 from fastreader.errors import InputError
-from fastreader.identity import guarding
-from fastreader.protocol import ReaderProtocol, TextOrTokens
 from fastreader.sure.settings import Settings
 
 STAGES = ("candidates", "summaries", "validity", "ranking", "answers", "reasoning", "selection", "verification")

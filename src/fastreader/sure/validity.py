@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastreader.protocol import TextOrTokens
+from fastreader.core.protocol import TextOrTokens
+from fastreader.reader.programs.requests import Program
 from fastreader.sure.labels import Choice, choose
-from fastreader.sure.requests import Program
 from fastreader.sure.task import Task
 
 STAGE = "validity"

@@ -11,12 +11,12 @@ import torch
 from support import byte_tokenizer, one_by_one, tiny_llama
 
 from fastreader import Example, Passage, Reader, Template
-from fastreader.answers import contained, exact_match, f1
 from fastreader.errors import InputError
 from fastreader.moi import Observations, analyses
 from fastreader.moi.analyses import first_token_distances, gold_places, gold_ranks, mean_bias, partition_means, polarity
 from fastreader.moi.outcomes import outcomes
 from fastreader.moi.reading import reading_prompts
+from fastreader.statistics.answers import contained, exact_match, f1
 
 TEMPLATE = Template(header="Read:\n")
 PASSAGES = [Passage("The Seine."), Passage("The Nile.", is_gold=True), Passage("The Po.")]
@@ -68,8 +68,8 @@ def test_outcomes(both):
 
 
 def test_outcomes_of_a_right_answer(both, monkeypatch):
-    from fastreader.protocol import Generation, Results
-    from fastreader.tree import TreeStats
+    from fastreader.core.protocol import Generation, Results
+    from fastreader.core.tree import TreeStats
 
     answer = Results([[Generation(" The Nile.", [], "stop", 9)]], TreeStats(1, 9, 9, 0))
     monkeypatch.setattr(both[0], "generate", lambda prompts, **settings: answer)

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from support import byte_tokenizer, one_by_one, tiny_llama
 
-from fastreader import Passage, Reader, Template, likelihood
+from fastreader import Passage, Reader, Template
+from fastreader.core.tree import PrefixTree
 from fastreader.errors import InputError
 from fastreader.moi.baselines import METHODS
 from fastreader.moi.baselines.alone import printed_score
-from fastreader.prompts import encode
-from fastreader.tree import PrefixTree
+from fastreader.reader import loglikelihood as likelihood
+from fastreader.reader.prompts.template import encode
 
 QUESTION = "Which river is in Cairo?"
 PASSAGES = [Passage("The Seine is in Paris."), Passage("It is the Nile.", title="Cairo"), Passage("Po, Turin.")]

@@ -205,8 +205,8 @@ def test_majority():
 
 def test_self_consistency(tiny_reader, monkeypatch):
     """Every order is read once in one call; the answer most of them give wins."""
-    from fastreader.protocol import Generation, Results
-    from fastreader.tree import TreeStats
+    from fastreader.core.protocol import Generation, Results
+    from fastreader.core.tree import TreeStats
 
     asked = []
 

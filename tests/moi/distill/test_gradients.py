@@ -8,12 +8,12 @@ import torch
 import transformers
 from support import byte_tokenizer, tiny_llama
 
-from fastreader.models.keys import Scores
+from fastreader.core.tree import PrefixTree
+from fastreader.models.attention_keys import Scores
 from fastreader.moi.distill.attention import GradientKeys
 from fastreader.moi.distill.head import logprobs
 from fastreader.moi.distill.loss import kl_loss
 from fastreader.ops.tree_attention.reference import tree_attention_reference
-from fastreader.tree import PrefixTree
 
 peft = pytest.importorskip("peft", reason="the student's adapters come from PEFT: pip install 'fastreader[distill]'")
 

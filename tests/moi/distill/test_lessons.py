@@ -10,8 +10,8 @@ import torch
 from scipy.stats import entropy, spearmanr
 
 from fastreader import Example, Passage, PermutationScores, Template, TreeStats
+from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError
-from fastreader.jsonl import ResultLog
 from fastreader.moi.distill import DistillSettings, LoraSettings, compare, make_lessons, read_teacher
 from fastreader.moi.distill.lessons import draw
 from fastreader.moi.distill.loss import kl_divergence, kl_loss

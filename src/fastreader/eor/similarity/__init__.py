@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fastreader.core.protocol import ReaderProtocol
 from fastreader.eor.similarity.base import Function, Pair, Similarity, tensor
 from fastreader.eor.similarity.bertscore import BertScore, Idf
 from fastreader.eor.similarity.exact import Exact
 from fastreader.eor.similarity.f1 import F1
 from fastreader.eor.similarity.nli import CrossEncoderNli, NliTexts, ReaderNli
 from fastreader.errors import InputError
-from fastreader.protocol import ReaderProtocol
 
 __all__ = [
     "F1",

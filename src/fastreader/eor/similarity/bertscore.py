@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.encoders import local_encoder
 from fastreader.eor.similarity.base import FloatArray, Pair, Similarity
 from fastreader.eor.similarity.loading import load, longest
 from fastreader.errors import InputError
+from fastreader.models.encoders import local_encoder
 
 Vectors = npt.NDArray[np.float32]
 
@@ -97,7 +97,7 @@ class BertScore(Similarity):
         """Say which encoder; it is loaded when the first score is asked for.
 
         Args:
-            encoder: a packaged encoder (`fastreader.encoders`), a folder, or a hub id of any encoder that
+            encoder: a packaged encoder (`fastreader.models.encoders`), a folder, or a hub id of any encoder that
                 transformers' AutoModel loads.
             layer: whose states are compared, counted from 1; None: the last.
             idf: weights of the tokens; None: all equal.

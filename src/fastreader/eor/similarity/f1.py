@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fastreader.answers import f1
 from fastreader.eor.normal import cached_normalise
 from fastreader.eor.similarity.base import FloatArray, Pair, Similarity
+from fastreader.statistics.answers import f1
 
 
 class F1(Similarity):

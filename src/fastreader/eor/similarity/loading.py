@@ -19,7 +19,7 @@ def load(kind: str, source: str, device: str | None) -> tuple[Any, Any]:
     import torch
     import transformers
 
-    from fastreader.models.quiet import no_bars
+    from fastreader.models.silence import no_bars
 
     with no_bars():
         model = getattr(transformers, kind).from_pretrained(source, dtype=torch.float32).eval()

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fastreader.encoders import PACKAGED_ENCODERS, packaged_encoder
 from fastreader.errors import InputError
+from fastreader.models.encoders import PACKAGED_ENCODERS, packaged_encoder
 
 _PART = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"(?:{_PART}/)?{_PART}", re.ASCII)

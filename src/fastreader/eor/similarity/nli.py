@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fastreader.core.protocol import ReaderProtocol
 from fastreader.eor.similarity.base import FloatArray, Pair, Similarity
 from fastreader.eor.similarity.loading import load, longest
 from fastreader.errors import InputError
-from fastreader.protocol import ReaderProtocol
 
 
 def _check_fields(name: str, text: str, needed: str, *allowed: str) -> None:

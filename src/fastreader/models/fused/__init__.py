@@ -1,8 +1,8 @@
 """Our own forward for what most decoder families share, adopted only where it gives transformers' numbers."""
 
-from fastreader.models.fused.adopt import covers, describe, fuse
 from fastreader.models.fused.attention import FusedAttention
 from fastreader.models.fused.layer import FusedLayer
+from fastreader.models.fused.match import covers, describe, fuse
 from fastreader.models.fused.parts import FusedFeedForward, FusedNorm, Joined
 
 __all__ = ["FusedAttention", "FusedFeedForward", "FusedLayer", "FusedNorm", "Joined", "covers", "describe", "fuse"]

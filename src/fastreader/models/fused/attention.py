@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fastreader.models.attention import attention_forward
 from fastreader.models.fused.parts import Joined
 from fastreader.models.linear import WideLinear
-from fastreader.ops.tokens import rotary
+from fastreader.ops.pointwise import rotary
 
 Angles = tuple[Tensor, Tensor]
 

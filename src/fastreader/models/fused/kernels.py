@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fastreader.models.fused.attention import Angles, FusedAttention
 from fastreader.models.fused.parts import FusedFeedForward, FusedNorm
-from fastreader.ops.layer import HeadNorms, Weight, layer_in, layer_out, why_not
+from fastreader.ops.decoder_layer import HeadNorms, Weight, layer_in, layer_out, why_not
 from fastreader.ops.linear.cpu import GATE_MULTIPLE
 
 

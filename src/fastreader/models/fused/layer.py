@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.models.attention import KEYWORD, TreePass
-from fastreader.models.blocks import blocks_of
+from fastreader.models.chunking import blocks_of
 from fastreader.models.fused.attention import Angles, FusedAttention
 from fastreader.models.fused.kernels import LayerKernels
 from fastreader.models.fused.parts import FusedFeedForward, FusedNorm

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fastreader.models.blocks import blocks_of
+from fastreader.models.chunking import blocks_of
 from fastreader.models.linear import WideLinear
-from fastreader.ops.layer import Weight
+from fastreader.ops.decoder_layer import Weight
 from fastreader.ops.linear import PackedWeight, linear, linear_gated, prepare
-from fastreader.ops.tokens import gate, rms_norm
+from fastreader.ops.pointwise import gate, rms_norm
 
 
 class Joined(nn.Module):

@@ -13,8 +13,8 @@ from fastreader.errors import InputError, NumericsError
 from fastreader.moi.reading import reading_prompts
 
 if TYPE_CHECKING:
-    from fastreader.prompts import Template
-    from fastreader.reader import Reader
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.reader import Reader
 
 FloatArray = npt.NDArray[np.float64]
 _VOCABULARY = 8192  # columns of the distributions compared at a time

@@ -16,8 +16,8 @@ from fastreader.moi.probe import moved
 from fastreader.moi.types import FloatArray
 
 if TYPE_CHECKING:
-    from fastreader.prompts import Template
-    from fastreader.reader import Reader
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.reader import Reader
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,8 @@ from fastreader.errors import InputError
 from fastreader.moi.outcomes import MEASURES, Outcome, outcomes
 
 if TYPE_CHECKING:
-    from fastreader.prompts import Template
-    from fastreader.reader import Reader
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.reader import Reader
 
 
 @dataclass(frozen=True)

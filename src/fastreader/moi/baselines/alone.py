@@ -11,9 +11,9 @@ from fastreader.data.types import Passage
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages
 
 if TYPE_CHECKING:
-    from fastreader.prompts import Template
-    from fastreader.scores import PermutationScores
-    from fastreader.session import Scorer
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.session import Scorer
+    from fastreader.scoring.results import PermutationScores
 
 
 def qg(
@@ -84,7 +84,7 @@ def _alone(
     token_logliks: bool = False,
 ) -> PermutationScores:
     """The question after each passage alone, all in one pass."""
-    from fastreader.scoring import score_permutations
+    from fastreader.scoring.api import score_permutations
 
     return score_permutations(
         reader,

@@ -9,18 +9,18 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastreader import permutations
-from fastreader.answers import normalise
+from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 from fastreader.moi.baselines.aggregate import borda, kemeny
 from fastreader.moi.baselines.listwise import ListwisePrompt, rank_lists, rank_scores
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages
-from fastreader.tree import TreeStats
+from fastreader.statistics.answers import normalise
 
 if TYPE_CHECKING:
-    from fastreader.prompts import Template
-    from fastreader.protocol import ReaderProtocol
-    from fastreader.session import Scorer
+    from fastreader.core.protocol import ReaderProtocol
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.session import Scorer
 
 AGGREGATES = ("kemeny", "borda")
 

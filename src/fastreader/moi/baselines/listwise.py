@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering, check_passages, show
-from fastreader.tree import TreeStats
 
 if TYPE_CHECKING:
-    from fastreader.protocol import ReaderProtocol
+    from fastreader.core.protocol import ReaderProtocol
 
 
 @dataclass(frozen=True)

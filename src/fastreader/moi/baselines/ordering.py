@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 from fastreader.moi.order import descending
-from fastreader.tree import TreeStats
 
 FloatArray = npt.NDArray[np.float64]
 NOTHING_READ = TreeStats(0, 0, 0, 0)

@@ -13,7 +13,7 @@ from fastreader.errors import InputError
 from fastreader.moi.baselines.ordering import FloatArray, Ordering, by_score, check_passages, show
 
 if TYPE_CHECKING:
-    from fastreader.protocol import ReaderProtocol
+    from fastreader.core.protocol import ReaderProtocol
 
 AGGREGATES = ("wins", "margin")
 

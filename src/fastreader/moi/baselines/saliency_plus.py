@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering, check_passages
-from fastreader.tree import TreeStats
 
 if TYPE_CHECKING:
-    from fastreader.likelihood import SequenceScores
-    from fastreader.prompts import PromptPieces, Template
-    from fastreader.session import Scorer, Session
+    from fastreader.reader.loglikelihood import SequenceScores
+    from fastreader.reader.prompts.template import PromptPieces, Template
+    from fastreader.reader.session import Scorer, Session
 
 
 def bayes_saliency_plus(
@@ -39,7 +39,7 @@ def bayes_saliency_plus(
     Raises:
         InputError: the template puts the question first, where passages do not condition it.
     """
-    from fastreader.prompts import as_template, encode
+    from fastreader.reader.prompts.template import as_template, encode
 
     count = check_passages(passages)
     pieces = encode(reader.encoder, as_template(template), question, passages, [])
@@ -80,7 +80,7 @@ class _Beginning:
     """
 
     def __init__(self, reader: Scorer) -> None:
-        from fastreader.session import Session
+        from fastreader.reader.session import Session
 
         self.notes: list[str] = []
         self._reader = reader

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fastreader.models.keys import Scores
+from fastreader.core.tree import PrefixTree
+from fastreader.models.attention_keys import Scores
 from fastreader.ops.tree_attention.tiled import visible_among
 from fastreader.ops.tree_attention.tiles import cut_tiles
-from fastreader.tree import PrefixTree
 
 
 class GradientKeys:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fastreader.errors import InputError
 from fastreader.moi.distill.lessons import Lesson
 from fastreader.moi.distill.loss import kl_divergence
-from fastreader.prompts import Template, as_template
+from fastreader.reader.prompts.template import Template, as_template
 
 if TYPE_CHECKING:
     from fastreader.moi.distill.settings import DistillSettings

@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from fastreader.data import Example
 from fastreader.data.keyed import keyed
+from fastreader.data.result_log import iter_results
 from fastreader.errors import InputError
-from fastreader.jsonl import iter_results
 from fastreader.moi.observe import joint_loglik
-from fastreader.prompts import Template
-from fastreader.scores import PermutationScores
+from fastreader.reader.prompts.template import Template
+from fastreader.scoring.results import PermutationScores
 
 FloatArray = npt.NDArray[np.float64]
 

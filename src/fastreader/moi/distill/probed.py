@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fastreader.core.tree import PrefixTree
 from fastreader.ops.linear_logprob import LogprobStats
-from fastreader.tree import PrefixTree
 
 if TYPE_CHECKING:
     from fastreader.moi.distill.student import Student

@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from fastreader.core.tree import TreeStats
 from fastreader.errors import InputError
 from fastreader.moi.distill.lessons import Lesson
 from fastreader.moi.distill.student import Student
-from fastreader.prompts import Template, encode
-from fastreader.tree import TreeStats
+from fastreader.reader.prompts.template import Template, encode
 
 Pairs = list[tuple[list[int], list[int]]]
 

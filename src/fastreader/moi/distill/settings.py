@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fastreader.checks import check_number, check_one_of, check_whole
+from fastreader.core.checks import check_number, check_one_of, check_whole
 from fastreader.errors import InputError
 
 DIRECTIONS = ("forward", "reverse")

@@ -11,8 +11,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from fastreader.core.tree import PrefixTree, Tokens, TreeStats
+from fastreader.data.fingerprints import reader_name
 from fastreader.errors import ContextOverflowError, InputError, MissingExtraError
-from fastreader.identity import reader_name
 from fastreader.models import load as loading
 from fastreader.models.adapter import register
 from fastreader.models.architecture import context_length, lm_head, logit_scale_of, refuse_unsupported
@@ -20,12 +21,11 @@ from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, layer
 from fastreader.models.probe import probe
 from fastreader.models.revision import revision
 from fastreader.models.rotary import rotary_regimes
-from fastreader.models.text import TextEncoder
 from fastreader.moi.distill.attention import GradientKeys
 from fastreader.moi.distill.head import logprobs
 from fastreader.moi.distill.probed import Probed
 from fastreader.moi.distill.settings import LoraSettings
-from fastreader.tree import PrefixTree, Tokens, TreeStats
+from fastreader.reader.prompts.encoder import TextEncoder
 
 
 class Student:

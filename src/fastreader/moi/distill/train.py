@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastreader.core.progress import track
 from fastreader.errors import InputError, NumericsError
 from fastreader.moi.distill import checkpoint as checkpoints
 from fastreader.moi.distill.evaluation import Evaluation, evaluate
@@ -22,8 +23,7 @@ from fastreader.moi.distill.loss import kl_loss
 from fastreader.moi.distill.scoring import score_rows
 from fastreader.moi.distill.settings import DistillSettings
 from fastreader.moi.distill.student import Student
-from fastreader.progress import track
-from fastreader.prompts import Template, as_template
+from fastreader.reader.prompts.template import Template, as_template
 
 LOSSES = "losses.jsonl"
 

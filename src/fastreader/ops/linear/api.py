@@ -12,7 +12,7 @@ from fastreader.ops.linear import cpu
 from fastreader.ops.linear.cpu import PackedWeight
 from fastreader.ops.linear.reference import linear_reference
 from fastreader.ops.linear.torch_impl import linear_add_cuda, linear_torch
-from fastreader.ops.tokens import ACTIVATIONS, gate
+from fastreader.ops.pointwise import ACTIVATIONS, gate
 
 IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu")
 PRECISIONS = ("fast", "high", "exact")
@@ -118,7 +118,7 @@ def linear_gated(
 
     Args:
         input, weight, bias, precision: as `linear`, F even; the gate's rows of the weight come first.
-        activation: one of `fastreader.ops.tokens.ACTIVATIONS`.
+        activation: one of `fastreader.ops.pointwise.ACTIVATIONS`.
         bf16: round the result to bfloat16.
 
     Returns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastreader.drawing import COLOURS, INK, new_figure
+from fastreader.core.drawing import COLOURS, INK, new_figure
 from fastreader.report.plots import Chart, Table
 from fastreader.report.study_data import Missing, StudyRun
 

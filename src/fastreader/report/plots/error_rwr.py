@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastreader.drawing import new_figure
+from fastreader.core.drawing import new_figure
 from fastreader.eor.measures import error_rwr, errors
 from fastreader.report.plots import Chart, Table
 from fastreader.report.plots.heat import square

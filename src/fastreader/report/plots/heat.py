@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fastreader.drawing import INK, MAP
+from fastreader.core.drawing import INK, MAP
 
 
 def square(axis: Any, rows: list[dict[str, Any]], value: str, title: str = "") -> Any:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastreader.drawing import COLOURS, INK, new_figure
+from fastreader.core.drawing import COLOURS, INK, new_figure
 from fastreader.eor.measures import rwr
 from fastreader.report.plots import Chart, Table
 from fastreader.report.plots.matrices import retrievers_or_methods

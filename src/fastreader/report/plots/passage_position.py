@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastreader.drawing import MAP, new_figure
+from fastreader.core.drawing import MAP, new_figure
 from fastreader.report.plots import Chart, Table
 from fastreader.report.study_data import Missing, StudyRun
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader.drawing import COLOURS, INK, MARKERS, new_figure
+from fastreader.core.drawing import COLOURS, INK, MARKERS, new_figure
 from fastreader.report.plots import Chart, Table
 from fastreader.report.study_data import Missing, StudyRun
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastreader.drawing import COLOURS, new_figure
+from fastreader.core.drawing import COLOURS, new_figure
 from fastreader.eor.measures import upper_bound
 from fastreader.report.plots import Chart, Table
 from fastreader.report.plots.matrices import retrievers_or_methods

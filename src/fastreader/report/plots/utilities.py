@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from fastreader.drawing import COLOURS, INK, MARKERS, new_figure
+from fastreader.core.drawing import COLOURS, INK, MARKERS, new_figure
 from fastreader.report.plots import Chart, Table
 from fastreader.report.study_data import Missing, StudyRun
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from fastreader.core.tree import TreeStats
 from fastreader.data import Example, Passage
+from fastreader.data.fingerprints import stamp
 from fastreader.eor.answer import answer
 from fastreader.eor.run import Retrievers
 from fastreader.eor.similarity.names import check_names
@@ -16,10 +18,8 @@ from fastreader.eor.texts import Texts, load_texts
 from fastreader.eor.types import Answers
 from fastreader.eor.voter import Voter
 from fastreader.errors import FastreaderError, InputError
-from fastreader.identity import stamp
+from fastreader.reader.programs.requests import Program
 from fastreader.study.method import Answered, Asked, Family, NotApplicable, no_options
-from fastreader.sure.requests import Program
-from fastreader.tree import TreeStats
 
 OWN = "R"
 """The source that returns the question's own passages."""

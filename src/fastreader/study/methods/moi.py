@@ -16,13 +16,13 @@ from fastreader.moi.ranked import Ranked
 from fastreader.moi.rerank import rerank
 from fastreader.moi.shipped import find
 from fastreader.moi.types import ORDERS, PositionBias
-from fastreader.prompts import Template
+from fastreader.reader.programs.requests import Program
+from fastreader.reader.prompts.template import Template
 from fastreader.study.method import Answered, Asked, Family, NotApplicable, no_options
 from fastreader.study.methods.reading import read, template_of
-from fastreader.sure.requests import Program
 
 if TYPE_CHECKING:
-    from fastreader.reader import Reader
+    from fastreader.reader.reader import Reader
 
 _MOI_OPTIONS = ("bias", "order", "prune", "stop", "permutations", "max_new_tokens", "max_passages")
 _ORDER_OPTIONS = ("bias", "model", "max_new_tokens")

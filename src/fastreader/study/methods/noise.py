@@ -13,9 +13,9 @@ from fastreader.noise.layouts import FILL, Layout, LayoutSpec, MissingPassages
 from fastreader.noise.prompt import NoiseTemplate
 from fastreader.noise.room import Room
 from fastreader.noise.sources import Exhausted
+from fastreader.reader.programs.requests import Program, write_one
 from fastreader.study.method import Answered, Asked, Family, NotApplicable, OverLong, no_options
 from fastreader.study.shelf import shelf_of
-from fastreader.sure.requests import Program, write_one
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fastreader.core.protocol import TextOrTokens
 from fastreader.data import Example
-from fastreader.prompts import Template
-from fastreader.protocol import TextOrTokens
+from fastreader.reader.programs.requests import Program, write_one
+from fastreader.reader.prompts.template import Template
 from fastreader.study.method import Answered, Asked, Family, no_options
-from fastreader.sure.requests import Program, write_one
 
 STOP = ("\n",)
 CLOSED_BOOK_HEADER = "Answer the question from memory. Give the answer alone, in a few words.\n"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fastreader.answers import exact_match, f1
+from fastreader.core.protocol import TextOrTokens
 from fastreader.data import Passage
-from fastreader.protocol import TextOrTokens
+from fastreader.reader.programs.requests import Program, score, write
+from fastreader.statistics.answers import exact_match, f1
 from fastreader.sure.candidates import propose
 from fastreader.sure.cuts import note_cut
 from fastreader.sure.program import sure
 from fastreader.sure.replies import DONE, parse_candidates, short_answer, whole_words, without_done
-from fastreader.sure.requests import Program, score, write
 from fastreader.sure.summaries import STAGE as SUMMARIES
 from fastreader.sure.summaries import summarise
 from fastreader.sure.task import Task

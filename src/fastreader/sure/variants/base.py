@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fastreader.core.protocol import TextOrTokens
 from fastreader.data import Passage
-from fastreader.protocol import TextOrTokens
+from fastreader.reader.programs.requests import Program, write
 from fastreader.sure.cuts import note_cut
 from fastreader.sure.replies import short_answer
-from fastreader.sure.requests import Program, write
 from fastreader.sure.task import Task
 from fastreader.sure.texts import number_word
 from fastreader.sure.types import Result

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastreader.data import Example
 from fastreader.errors import InputError
-from fastreader.sure.requests import Program
+from fastreader.reader.programs.requests import Program
 from fastreader.sure.settings import Settings
 from fastreader.sure.task import Task
 from fastreader.sure.types import MethodResult, Result

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.answers import normalise
+from fastreader.reader.programs.requests import Program, score, write
+from fastreader.statistics.answers import normalise
 from fastreader.sure.cuts import note_cut
 from fastreader.sure.replies import short_answer
-from fastreader.sure.requests import Program, score, write
 from fastreader.sure.task import Task
 from fastreader.sure.types import Result
 from fastreader.sure.variants.base import STAGE, base_prompt

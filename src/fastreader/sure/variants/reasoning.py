@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from fastreader.answers import normalise
+from fastreader.core.protocol import TextOrTokens
 from fastreader.data import Passage
-from fastreader.protocol import TextOrTokens
+from fastreader.reader.programs.requests import Program, score, write, write_one
+from fastreader.statistics.answers import normalise
 from fastreader.sure.cuts import note_cut
 from fastreader.sure.labels import choose
 from fastreader.sure.replies import short_answer
-from fastreader.sure.requests import Program, score, write, write_one
 from fastreader.sure.task import Task
 from fastreader.sure.texts import number_word
 from fastreader.sure.types import Result

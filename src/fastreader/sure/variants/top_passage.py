@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from fastreader.data import Passage
+from fastreader.reader.programs.requests import Program
 from fastreader.sure.program import sure
 from fastreader.sure.replies import short_answer
-from fastreader.sure.requests import Program
 from fastreader.sure.settings import Settings
 from fastreader.sure.task import Task, make_passages
 from fastreader.sure.types import Result

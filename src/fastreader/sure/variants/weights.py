@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.data import Passage
-from fastreader.encoders import Encoder, load_encoder
 from fastreader.errors import InputError, MissingExtraError
+from fastreader.models.encoders import Encoder, load_encoder
 from fastreader.sure.settings import Settings
 from fastreader.sure.task import Task
 

@@ -1,0 +1,1 @@
+"""Nouns that need NumPy only: the prefix tree, designs, protocols, checks and progress."""

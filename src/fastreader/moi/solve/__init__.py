@@ -1,0 +1,1 @@
+"""The mathematics of MoI without a reader."""

@@ -1,0 +1,80 @@
+"""Whether orderings that were left out of the fit show the bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fastreader.moi.solve.fitting import bounds
+from fastreader.moi.solve.likelihood import Pooled, contrasts, design, fit, posterior
+from fastreader.moi.types import FloatArray
+
+_CHANCE = 1e-3  # held-out orderings must beat no bias at this one-sided level
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What orderings left out of the fit show.
+
+    Attributes:
+        r2: share of their variance explained against no bias.
+        beyond_chance: whether that is above 0 beyond chance, questions being the unit.
+        inflation: mean squared error over the variance the model expects.
+    """
+
+    r2: float
+    beyond_chance: bool
+    inflation: float
+
+
+def held_out(
+    best: FloatArray, data: Pooled, basis: FloatArray, with_qg: bool, folds: int, rng: np.random.Generator
+) -> HeldOut:
+    """Fit without a fold of every question's orderings, predict it, and so on in turn."""
+    k = basis.shape[1]
+    fold = np.full(data.rows.shape, -1)
+    for q, count in enumerate(data.counts.tolist()):
+        fold[q, :count] = rng.permutation(count) % min(folds, count)
+    gained, spread = np.zeros(len(data.rows)), np.zeros(len(data.rows))
+    surprise = rows = 0.0
+    for number in range(int(fold.max()) + 1):
+        out = fold == number
+        kept = data.keep(~out)
+        y = kept.centred
+        parameters, _value = fit(best, kept, y, basis, np.ones(len(y)), bounds(k, with_qg), 1e-8)
+        theta, b, s = basis @ parameters[:k], float(parameters[k]), float(np.exp(parameters[k + 1]))
+        found = posterior(design(theta, kept), y, kept.z, b, s)
+        x = _against(theta, data.keep(out), kept)  # held-out rows, less the mean row that was fitted
+        error = (data.scores - kept.means[:, None]) * out
+        left = (error - (x @ found.mean[:, :, None])[:, :, 0]) * out
+        expected = s * (1 + 1 / kept.counts[:, None] + ((x @ found.inverse) * x).sum(axis=-1))
+        gained += (error**2).sum(axis=1) - (left**2).sum(axis=1)
+        spread += (error**2).sum(axis=1)
+        surprise += float((left**2 / expected)[out].sum())
+        rows += float(out.sum())
+    r2 = float(gained.sum() / spread.sum())
+    return HeldOut(r2, r2 > 0 and _beyond_chance(gained), max(1.0, surprise / rows))
+
+
+def _beyond_chance(gained: FloatArray) -> bool:
+    """Whether the questions gain: their mean by Student's t, or, robust to a few wild ones, their ranks by Wilcoxon's.
+
+    Args:
+        gained: float64 [Q], squared error that the bias takes away from each question's held-out scores.
+    """
+    from scipy.special import stdtrit
+    from scipy.stats import wilcoxon
+
+    deviation = float(gained.std(ddof=1)) / np.sqrt(len(gained))
+    if float(gained.mean()) > float(stdtrit(len(gained) - 1, 1 - _CHANCE)) * deviation:
+        return True
+    return bool(np.any(gained != 0) and wilcoxon(gained, alternative="greater").pvalue < _CHANCE)
+
+
+def _against(theta: FloatArray, held: Pooled, kept: Pooled) -> FloatArray:
+    """Rows of X of the held-out orderings, less the mean row of those kept: float64 [Q, M, N - 1]."""
+    padded = np.append(theta, 0.0)
+    mean = (padded[kept.place] * kept.rows[:, :, None]).sum(axis=1) / kept.counts[:, None]
+    rows: FloatArray = ((padded[held.place] - mean[:, None]) * held.rows[:, :, None]) @ contrasts(held.passages)
+    return rows

@@ -1,0 +1,37 @@
+"""row_attention as its definition reads: a row at a time, on any device, in any floating type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fastreader.ops.decode_attention.ranges import Ranges
+
+
+def row_attention_reference(
+    query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], ranges: Ranges, scale: float, softcap: float | None
+) -> tuple[Tensor, Tensor]:
+    """Arguments as `row_attention`; products and sums in float32 (float64 for float64 inputs)."""
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    rows, heads, _ = query.shape
+    groups = heads // keys[0].shape[1]
+    out = query.new_zeros(rows, heads, values[0].shape[2], dtype=dtype)
+    lse = query.new_full((rows, heads), float("-inf"), dtype=dtype)
+    for b in range(rows):
+        seen = [
+            (int(ranges.part[r]), slice(int(ranges.start[r]), int(ranges.stop[r])))
+            for r in range(ranges.row_ptr[b], ranges.row_ptr[b + 1])
+            if ranges.start[r] < ranges.stop[r]
+        ]
+        if not seen:
+            continue
+        key = torch.cat([keys[part][where] for part, where in seen]).to(dtype).repeat_interleave(groups, 1)
+        value = torch.cat([values[part][where] for part, where in seen]).to(dtype).repeat_interleave(groups, 1)
+        score = torch.einsum("hd,khd->hk", query[b].to(dtype), key) * scale  # [Hq, keys]
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        lse[b] = score.logsumexp(-1)
+        out[b] = torch.einsum("hk,khd->hd", torch.exp(score - lse[b][:, None]), value)
+    return out, lse

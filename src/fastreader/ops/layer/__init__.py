@@ -1,5 +1,0 @@
-"""A decoder layer before and after attention, a block of rows at a time in one thread."""
-
-from fastreader.ops.layer.api import HeadNorms, Weight, layer_in, layer_out, status, why_not
-
-__all__ = ["HeadNorms", "Weight", "layer_in", "layer_out", "status", "why_not"]

@@ -1,6 +1,0 @@
-"""row_attention: attention of rows that each see keys of their own, read where they lie."""
-
-from fastreader.ops.row_attention.api import IMPLEMENTATIONS, row_attention, status
-from fastreader.ops.row_attention.ranges import Ranges
-
-__all__ = ["IMPLEMENTATIONS", "Ranges", "row_attention", "status"]

@@ -1,0 +1,1 @@
+"""One reading: the reader, planning, log-likelihoods, generation and sessions."""

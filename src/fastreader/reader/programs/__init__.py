@@ -1,0 +1,1 @@
+"""Many prompts of many questions in lockstep: requests, scheduler, costs and journal."""

@@ -1,0 +1,54 @@
+"""What a request cost: from the reader's own count, or counted from its tokens where it was packed with others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastreader.core.protocol import TextOrTokens
+from fastreader.core.tree import PrefixTree, TreeStats
+from fastreader.reader.programs.requests import Request, Score
+from fastreader.sure.types import StageCost
+
+
+def stage_cost(request: Request, replies: Sequence[Any], stats: TreeStats, seconds: float) -> StageCost:
+    """The cost of a request that had a call of its own: what the reader counted."""
+    return StageCost(_calls(request), stats.given, stats.computed, _new(request, replies), seconds)
+
+
+def packed_cost(
+    request: Request,
+    replies: Sequence[Any],
+    stats: TreeStats,
+    seconds: float,
+    known: Callable[[Sequence[Sequence[int]]], int] | None = None,
+) -> StageCost:
+    """The cost of a request that shared a call, as if it had been alone in it; unknown where prompts are texts.
+
+    Args:
+        request, replies: the request, with what came back.
+        stats, seconds: of the call.
+        known: tells how many tokens of prompts the reader had kept; None where it keeps none.
+    """
+    calls, new = _calls(request), _new(request, replies)
+    texts: list[TextOrTokens] = (
+        list(request.prompts) if not isinstance(request, Score) else [p for p, _ in request.pairs]
+    )
+    if any(isinstance(text, str) for text in texts):
+        return StageCost(calls, None, None, new, seconds)
+    if isinstance(request, Score):
+        alone = PrefixTree.build(request.pairs).stats  # type: ignore[arg-type]
+        return StageCost(calls, alone.given, alone.computed, new, seconds)
+    alone = PrefixTree.build([(prompt, ()) for prompt in texts]).stats  # type: ignore[misc]
+    read = alone.computed - (0 if known is None else known(texts))  # type: ignore[arg-type]
+    return StageCost(calls, request.n * alone.given + new, read + new, new, seconds)
+
+
+def _calls(request: Request) -> int:
+    return len(request.pairs) if isinstance(request, Score) else request.n * len(request.prompts)
+
+
+def _new(request: Request, replies: Sequence[Any]) -> int:
+    if isinstance(request, Score):
+        return 0
+    return sum(len(generation.token_ids) for generations in replies for generation in generations)

@@ -1,0 +1,1 @@
+"""Texts to tokens: templates, pieces and the encoder."""

@@ -1,0 +1,132 @@
+"""PromptWriter: from texts to the token ids a model is asked with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastreader.core.checks import check_tokens
+from fastreader.core.protocol import TextOrTokens
+from fastreader.errors import InputError
+from fastreader.reader.prompts.encoder import ChatFrame, TextEncoder
+
+
+class PromptWriter:
+    """The part of a `Reader` that writes prompts and answers, piece by piece.
+
+    Attributes:
+        encoder: the tokenizer, by pieces.
+    """
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        self.encoder = encoder
+
+    def prompt(
+        self,
+        pieces: Sequence[str],
+        *,
+        lead: str = "",
+        system: str | None = None,
+        chat: bool | None = None,
+        chat_options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of the prompt that asks the model `pieces`, up to where its answer starts.
+
+        Each piece is tokenised alone, so prompts that begin with equal pieces share those tokens. Special tokens
+        written out in a piece stay plain text. Where the model has a chat template the pieces are one user message.
+
+        Args:
+            pieces: the message's parts in order; a piece owns the white space at its edges.
+            lead: what the model's answer is made to start with.
+            system: system message of the chat; None: what the chat template does without one.
+            chat: whether to use the chat template; None: where the model has one.
+            chat_options: further variables for the chat template.
+
+        Raises:
+            InputError: nothing to read, or chat=True and the model has no chat template.
+            UnsupportedModelError: the chat template cannot be used, see `TextEncoder.chat_frame`.
+        """
+        frame = self._frame(system, chat, chat_options, own_lead=bool(lead))
+        tokens = self.prefix(pieces, system=system, chat=chat, chat_options=chat_options)
+        between = [] if frame is None else self.encoder.piece(frame.between, trusted=True)
+        return tokens + between + self.encoder.piece(lead)
+
+    def prefix(
+        self,
+        pieces: Sequence[str],
+        *,
+        system: str | None = None,
+        chat: bool | None = None,
+        chat_options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids that every `prompt` starts with whose pieces start with `pieces`, for `session`.
+
+        Args:
+            pieces, system, chat, chat_options: as for `prompt`.
+
+        Raises:
+            InputError: as `prompt`.
+            UnsupportedModelError: as `prompt`.
+        """
+        encoder = self.encoder
+        if isinstance(pieces, str) or not any(pieces):
+            raise InputError(f"pieces: expected a list of texts, got {pieces!r}")
+        frame = self._frame(system, chat, chat_options, own_lead=True)
+        if frame is None:
+            tokens = encoder.start(pieces[0])
+            tokens += [t for piece in pieces[1:] for t in encoder.piece(piece)]
+            return tokens or [encoder.prefix_token()]
+        tokens = encoder.start(frame.before, trusted=True) if frame.before else encoder.start("")
+        return tokens + [t for piece in pieces for t in encoder.piece(piece)]
+
+    def continuation(
+        self,
+        text: str,
+        *,
+        end: bool = False,
+        system: str | None = None,
+        chat: bool | None = None,
+        chat_options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of `text` as the model's answer, to be scored after a `prompt` of the same arguments.
+
+        Args:
+            text: the answer; white space at its edges is taken off, and a space put before it where the model
+                writes one (always without a chat template).
+            end: add the chat template's end of turn, or a line break without a chat.
+            system, chat, chat_options: as for `prompt`.
+
+        Raises:
+            InputError: as `prompt`; or `text` has no token.
+            UnsupportedModelError: as `prompt`.
+        """
+        frame = self._frame(system, chat, chat_options, own_lead=True)
+        space, after = (" ", "\n") if frame is None else (frame.space, frame.after)
+        tokens = self.encoder.piece(space + text.strip()) if text.strip() else []
+        if not tokens:
+            raise InputError(f"text: {text!r} has no token")
+        return tokens + (self.encoder.piece(after, trusted=True) if end else [])
+
+    def _frame(
+        self, system: str | None, chat: bool | None, options: Mapping[str, Any] | None, *, own_lead: bool
+    ) -> ChatFrame | None:
+        if chat is False:
+            return None
+        frame = self.encoder.chat_frame(system, dict(options or {}), own_lead=own_lead)
+        if chat and frame is None:
+            raise InputError("chat: True, but the model's tokenizer has no chat template")
+        return frame
+
+    def encode_prompt(self, prompt: TextOrTokens, name: str = "prompt") -> Sequence[int]:
+        """Token ids of a prompt given as text or as token ids.
+
+        Raises:
+            InputError: neither.
+        """
+        if isinstance(prompt, str):
+            try:
+                return self.encoder.start(prompt, trusted=True) or [self.encoder.prefix_token()]
+            except InputError as error:
+                raise InputError(f"{name}: {error}") from error
+        check_tokens(name, prompt)
+        return prompt if len(prompt) else [self.encoder.prefix_token()]

@@ -1,0 +1,138 @@
+"""Choosing the next token from logits: greedy, temperature, top-k, top-p; one uniform number decides a token.
+
+A row's numbers come from a generator of its own, keyed by the seed, its prompt's tokens and its sample number, so
+that what a row draws depends on no other row, nor on how rows were packed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastreader.core.checks import check_whole
+from fastreader.errors import InputError
+
+_BLOCK = 256  # weights added up at once, and candidates of a nucleus looked at first
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn; applied in the order of the attributes, as transformers does.
+
+    Attributes:
+        temperature: divides the logits; 0 takes the most likely token and the rest has no effect.
+        top_k: keep this many most likely tokens; None for all.
+        top_p: of those, keep the fewest most likely whose probabilities reach this sum (nucleus sampling,
+            Holtzman et al. 2020, arXiv:1904.09751); None for all.
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (_is_number(self.temperature) and math.isfinite(self.temperature) and self.temperature >= 0):
+            raise InputError(f"temperature: expected a finite number of at least 0, got {self.temperature!r}")
+        check_whole("top_k", self.top_k, none=True)
+        if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
+            raise InputError(f"top_p: expected a number in (0, 1] or None, got {self.top_p!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def row_generator(seed: int, prompt: Sequence[int], sample: int) -> np.random.Generator:
+    """The generator of sample number `sample` of a prompt."""
+    text = np.asarray([seed, sample, *prompt], dtype="<i8").tobytes()
+    key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
+    return np.random.Generator(np.random.Philox(key=key))
+
+
+def choose(logits: Tensor, sampling: Sampling, uniforms: Sequence[float]) -> Tensor:
+    """One token a row.
+
+    Args:
+        logits: [R, V], float32 or float64, finite.
+        sampling: how.
+        uniforms: R numbers in [0, 1); row r takes the token in whose share of the distribution the r-th falls.
+
+    Returns:
+        int64 [R]
+    """
+    if sampling.temperature == 0:
+        return logits.argmax(dim=-1)
+    # From the highest down, and by a number the type can hold, so that a tiny temperature leaves 0 and -inf.
+    lowered = logits - logits.amax(dim=-1, keepdim=True)
+    scaled = lowered.div_(max(sampling.temperature, torch.finfo(logits.dtype).tiny))
+    tokens, weights = _kept(scaled, sampling)
+    chosen = invert(weights, torch.tensor(uniforms, dtype=torch.float64, device=logits.device))
+    return chosen if tokens is None else tokens.gather(1, chosen[:, None])[:, 0]
+
+
+def invert(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """Invert the distribution function: the first index whose running sum exceeds the uniform's share of the total.
+
+    Args:
+        weights: [R, N], not negative, not all 0; need not sum to 1.
+        uniforms: float64 [R] in [0, 1).
+
+    Returns:
+        int64 [R]; never an index of weight 0.
+    """
+    rows, count = weights.shape
+    blocks = -(-count // _BLOCK)
+    padded = torch.nn.functional.pad(weights, (0, blocks * _BLOCK - count)).view(rows, blocks, _BLOCK)
+    running = padded.sum(-1, dtype=torch.float64).cumsum(-1)  # [R, blocks]
+    share = uniforms * running[:, -1]
+    block = (running <= share[:, None]).sum(-1).clamp_(max=blocks - 1)
+    row = torch.arange(rows, device=weights.device)
+    inside = padded[row, block].double()  # [R, _BLOCK]
+    before = running[row, block] - inside.sum(-1)
+    place = ((before[:, None] + inside.cumsum(-1)) <= share[:, None]).sum(-1)
+    # Where rounding carries the share past the block's own sum, its last token of any weight is the one.
+    last = _BLOCK - 1 - (inside.flip(-1) > 0).int().argmax(-1)
+    return block * _BLOCK + torch.minimum(place, last)
+
+
+def _kept(scaled: Tensor, sampling: Sampling) -> tuple[Tensor | None, Tensor]:
+    """(token of each weight [R, N], or None for the whole vocabulary in order; weights [R, N])."""
+    vocabulary = scaled.shape[-1]
+    everything = sampling.top_k is None or sampling.top_k >= vocabulary
+    top_p = 1.0 if sampling.top_p is None else sampling.top_p
+    if everything and top_p == 1:
+        return None, torch.exp(scaled - scaled.amax(dim=-1, keepdim=True))
+    if not everything:
+        assert sampling.top_k is not None
+        values, tokens = scaled.topk(sampling.top_k, dim=-1)
+        total = values.double().logsumexp(dim=-1)
+    else:
+        values, tokens, total = _most_likely(scaled, top_p)
+    weights = torch.exp(values.double() - total[:, None])
+    if top_p < 1:
+        before = weights.cumsum(-1) - weights
+        weights = weights.masked_fill(before >= top_p, 0.0)
+    tokens, order = tokens.sort(dim=-1)  # so that the place of a token does not hang on the order of near ties
+    return tokens, weights.gather(-1, order)
+
+
+def _most_likely(scaled: Tensor, top_p: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The most likely tokens of each row, enough to reach `top_p`: their logits, their ids, log-sum-exp of all."""
+    vocabulary = scaled.shape[-1]
+    total = scaled.double().logsumexp(dim=-1)
+    count = min(_BLOCK, vocabulary)
+    while True:
+        values, tokens = scaled.topk(count, dim=-1)
+        reached = torch.exp(values.double() - total[:, None]).sum(-1)
+        if count == vocabulary or bool((reached >= top_p).all()):
+            return values, tokens, total
+        count = min(8 * count, vocabulary)

@@ -1,0 +1,1 @@
+"""Score every ordering of the passages: arguments, passes, results and overflow."""

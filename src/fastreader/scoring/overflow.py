@@ -1,0 +1,141 @@
+"""Making a prompt fit the model's context, in a way the caller named and the result reports."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from fastreader.errors import ContextOverflowError, InputError
+from fastreader.permutations import Design, Spec, explicit, pruned, resolve
+from fastreader.reader.prompts.template import PromptPieces
+
+POLICIES = ("error", "drop_passages", "truncate")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Pieces and orderings that fit the context.
+
+    Attributes:
+        pieces: the prompt's pieces.
+        design: the orderings.
+        dropped: indices of passages left out.
+        truncated: tokens cut off each passage.
+    """
+
+    pieces: PromptPieces
+    design: Design
+    dropped: list[int] = field(default_factory=list)
+    truncated: dict[int, int] = field(default_factory=dict)
+
+
+def fit(
+    pieces: PromptPieces,
+    permutations: Spec,
+    seed: int,
+    limit: int | None,
+    policy: str,
+    where: str,
+    length: int | None = None,
+    alone: bool = False,
+) -> Fitted:
+    """Choose the orderings and, where a prompt over them is too long, shorten by `policy`.
+
+    "drop_passages" leaves out passages from the end of the given order, the retriever's least likely, until
+    every ordering fits; a design by name or function is made for the passages that are left (with no more
+    rows than they allow), explicit orderings lose the entries of those dropped. "truncate" cuts all passages
+    to the largest common length at which every ordering fits.
+
+    Args:
+        pieces: the prompt's pieces.
+        permutations: a design's name, a Design, a function of n, or an array.
+        seed: for designs that draw.
+        limit: the model's context in tokens; None for no limit.
+        policy: one of `POLICIES`.
+        where: the example, for messages.
+        length: read only the first so many places of each ordering; all when None.
+        alone: the question is asked after each passage alone, too.
+
+    Raises:
+        ContextOverflowError: too long with policy "error", or even at its shortest.
+        InputError: an unknown policy, or orderings that are not orderings.
+    """
+    if policy not in POLICIES:
+        raise InputError(f"on_overflow: expected one of {', '.join(POLICIES)}, got {policy!r}")
+    count = len(pieces.passages)
+    whole = resolve(permutations, count, seed=seed)
+    design = _pruned(whole, length)
+    longest = _longest(pieces, design, count if alone else 0)
+    if limit is None or longest <= limit:
+        return Fitted(pieces, design)
+    if policy == "error":
+        raise ContextOverflowError(
+            f"{where}: its longest prompt has {longest} tokens, the model's context {limit}; give fewer or shorter "
+            "passages, or on_overflow='drop_passages' or 'truncate'"
+        )
+    if policy == "drop_passages":
+        for kept in range(count - 1, 0, -1):
+            shorter = _pruned(_design_for(permutations, whole, kept, count, seed, where), length)
+            if _longest(pieces, shorter, kept if alone else 0) <= limit:
+                return Fitted(pieces, shorter, dropped=list(range(kept, count)))
+        raise ContextOverflowError(f"{where}: even one passage is too long for the model's context of {limit} tokens")
+    return _truncated(pieces, design, count if alone else 0, limit, where)
+
+
+def _pruned(design: Design, length: int | None) -> Design:
+    return design if length is None or length >= design.length else pruned(design, length)
+
+
+def _longest(pieces: PromptPieces, design: Design, alone: int) -> int:
+    """Inputs of the longest sequence: up to the last candidate's last token but one, or the question's.
+
+    The first `alone` passages are each read alone as well, with the question.
+    """
+    body = max(len(pieces.body(order)) for order in design.permutations.tolist())
+    asked = len(pieces.question_lead) + max(len(pieces.question) - 1, 0)
+    after = len(pieces.tail()) + max(map(len, pieces.candidates)) - 1 if pieces.candidates else asked
+    single = max((len(pieces.body([p])) + asked for p in range(alone)), default=0)
+    return len(pieces.head) + max(body + after, single)
+
+
+def _design_for(permutations: Spec, design: Design, kept: int, count: int, seed: int, where: str) -> Design:
+    if isinstance(permutations, str):
+        name, colon, number = permutations.partition(":")
+        most = {
+            "random": math.factorial(kept),
+            "latin": math.factorial(kept - 1),
+            "prefix_sharing": kept * (1 + (kept - 1) * (kept - 2) // 2),
+        }.get(name.strip().replace("-", "_"))
+        if colon and most is not None:
+            wanted = int(number) // count * kept if "prefix" in name else int(number)
+            permutations = f"{name}:{min(wanted, most)}"
+        return resolve(permutations, kept, seed=seed)
+    if callable(permutations):
+        return resolve(permutations, kept, seed=seed)
+    left = ([p for p in order if p < kept] for order in design.permutations.tolist())
+    rows = [list(row) for row in dict.fromkeys(map(tuple, left))]  # orders that only differed in what was dropped
+    if len({len(row) for row in rows}) != 1:
+        raise InputError(
+            f"{where}: on_overflow='drop_passages': orderings of part of the passages are left with different lengths "
+            f"when passages {kept} and up are dropped; name a design, or give orderings of all passages"
+        )
+    return replace(explicit(rows, kept), name=design.name)
+
+
+def _truncated(pieces: PromptPieces, design: Design, alone: int, limit: int, where: str) -> Fitted:
+    low, high = 0, max(len(tokens) for passage in pieces.passages for tokens in passage)
+    while low < high:  # the largest cap that fits
+        cap = (low + high + 1) // 2
+        if _longest(_capped(pieces, cap), design, alone) <= limit:
+            low = cap
+        else:
+            high = cap - 1
+    if low == 0:
+        raise ContextOverflowError(f"{where}: no room for any passage in the model's context of {limit} tokens")
+    used = sorted({*design.permutations.ravel().tolist(), *range(alone)})
+    cut = {p: max(len(tokens) for tokens in pieces.passages[p]) - low for p in used}
+    return Fitted(_capped(pieces, low), design, truncated={p: n for p, n in cut.items() if n > 0})
+
+
+def _capped(pieces: PromptPieces, cap: int) -> PromptPieces:
+    return replace(pieces, passages=[[tokens[:cap] for tokens in passage] for passage in pieces.passages])

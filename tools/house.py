@@ -1,0 +1,201 @@
+"""Print the figures that the layout of the package is held to.
+
+    python tools/house.py                   structure, lines and functions entered by warm calls
+    python tools/house.py --static          structure and lines only; no model is loaded
+    python tools/house.py --source DIR      another checkout, to compare with
+
+Structure counts every import, those under TYPE_CHECKING and inside functions included. "Functions entered" are the
+distinct functions of the package that one call runs after an equal call has warmed it up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PACKAGE = "fastreader"
+MODEL = "smollm2-135m"
+BARS = {
+    "entries at the root": 18,
+    "layers": 11,
+    "import circles": 0,
+    "lines of src": 31_000,
+    "lines of argument checks outside ops": 900,
+    "score_permutations": 110,
+    "generate": 110,
+    "moi.rerank": 150,
+    "sure.answer": 200,
+}
+
+Graph = dict[str, set[str]]
+
+
+def import_graph(source: Path) -> Graph:
+    """Return the modules of the package and what each imports of it."""
+    modules = {}
+    for file in (source / PACKAGE).rglob("*.py"):
+        parts = file.relative_to(source).with_suffix("").parts
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    graph: Graph = {}
+    for name, file in modules.items():
+        found = set()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                full = (f"{node.module}.{alias.name}" for alias in node.names)
+                found.update(path if path in modules else node.module for path in full)
+        graph[name] = (found & modules.keys()) - {name}
+    return graph
+
+
+def root_entries(graph: Graph) -> Graph:
+    """Return the graph of the package's folders and files; the package's own lazy names are left out."""
+    entries: Graph = {}
+    for module, imported in graph.items():
+        if module == PACKAGE:
+            continue
+        here = entries.setdefault(module.split(".")[1], set())
+        here.update(other.split(".")[1] for other in imported if other != PACKAGE)
+    return {name: others - {name} for name, others in entries.items()}
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Return the strongly connected components of more than one module (Tarjan 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(graph[node]):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            component = stack[stack.index(node) :]
+            del stack[-len(component) :]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def longest_path(graph: Graph) -> list[str]:
+    """Return the longest chain of imports in a graph without circles."""
+    best: dict[str, list[str]] = {}
+
+    def walk(node: str) -> list[str]:
+        if node not in best:
+            best[node] = [node, *max((walk(other) for other in sorted(graph[node])), key=len, default=[])]
+        return best[node]
+
+    return max((walk(node) for node in sorted(graph)), key=len)
+
+
+def check_lines(source: Path) -> int:
+    """Count the lines outside ops/ that check arguments by hand.
+
+    They are the functions named check..., `__post_init__` methods that raise, and every ``if`` or ``except`` whose body
+    raises InputError.
+    """
+    total = 0
+    for file in (source / PACKAGE).rglob("*.py"):
+        if "ops" in file.relative_to(source).parts:
+            continue
+        lines: set[int] = set()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            checks = False
+            if isinstance(node, ast.FunctionDef):
+                checks = bool(re.match("_?check", node.name))
+                checks |= node.name == "__post_init__" and any(map(_raises_input_error, ast.walk(node)))
+            elif isinstance(node, ast.If | ast.ExceptHandler):
+                checks = any(map(_raises_input_error, node.body))
+            if checks:
+                end = node.body[-1].end_lineno if isinstance(node, ast.If) else node.end_lineno
+                lines.update(range(node.lineno, (end or node.lineno) + 1))
+        total += len(lines)
+    return total
+
+
+def _raises_input_error(node: ast.AST) -> bool:
+    return isinstance(node, ast.Raise) and node.exc is not None and ast.unparse(node.exc).startswith("InputError")
+
+
+def functions_entered(call: Callable[[], Any], source: Path) -> int:
+    """Count the distinct functions of the package that a warm `call` enters, on any thread of this one."""
+    call()
+    inside = str(source / PACKAGE)
+    entered = set()
+
+    def watch(frame: Any, event: str, _argument: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(inside):
+            entered.add((code.co_filename, code.co_qualname))
+
+    sys.setprofile(watch)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return len(entered)
+
+
+def warm_calls() -> dict[str, Callable[[], Any]]:
+    """Return the calls that are counted, on the packaged reader."""
+    import fastreader as fr
+    from fastreader import moi, sure
+
+    reader = fr.Reader.load(MODEL)
+    question = "Which river is in Cairo?"
+    passages = ["The Nile is in Cairo.", "The Seine is in Paris.", "Cats sleep a lot.", "Oslo is cold.", "Tea is hot."]
+    return {
+        "score_permutations": lambda: fr.score_permutations(reader, question, passages, ["the Nile", "the Seine"]),
+        "generate": lambda: reader.generate([question], max_new_tokens=4, temperature=0.7, stop=["\n"]),
+        "moi.rerank": lambda: moi.rerank(reader, question, passages),
+        "sure.answer": lambda: sure.answer(reader, question, passages, max_summary_tokens=8),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--static", action="store_true", help="Load no model.")
+    parser.add_argument("--source", type=Path, default=Path(__file__).parents[1] / "src", help="Folder of the package.")
+    arguments = parser.parse_args()
+    source = arguments.source.resolve()
+    graph = import_graph(source)
+    entries = root_entries(graph)
+    open_circles = circles(graph) + circles(entries)
+    path = [] if circles(entries) else longest_path(entries)
+    figures: dict[str, int] = {
+        "entries at the root": len(entries),
+        "layers": len(path) or sys.maxsize,
+        "import circles": len(open_circles),
+        "lines of src": sum(len(f.read_text(encoding="utf-8").splitlines()) for f in source.rglob("*.py")),
+        "lines of argument checks outside ops": check_lines(source),
+    }
+    if not arguments.static:
+        sys.path.insert(0, str(source))
+        figures |= {name: functions_entered(call, source) for name, call in warm_calls().items()}
+    for name, value in figures.items():
+        shown = "-" if value == sys.maxsize else f"{value:,}"
+        print(f"{name:40} {shown:>8}   bar {BARS[name]:>7,}   {'ok' if value <= BARS[name] else 'over'}")
+    print(f"longest path: {' -> '.join(path)}")
+    for circle in open_circles:
+        print(f"circle: {', '.join(circle)}")
+
+
+if __name__ == "__main__":
+    main()
