@@ -32,7 +32,7 @@ from fastreader.cli.packing_gain.groups import Group
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.models.packaged import PACKAGED, folder_of
 from fastreader.permutations import cyclic
-from fastreader.reader.prompts.template import encode
+from fastreader.reader.prompts.pieces import encode
 
 PRECISIONS = ("fast", "high", "exact")
 

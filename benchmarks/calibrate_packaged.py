@@ -69,15 +69,21 @@ def measured(reader: fr.Reader, example: fr.Example, n: int, seed: int, template
     rows = [list(row) for row in dict.fromkeys(map(tuple, balanced + places))]
     answers = list(dict.fromkeys(a for a in example.answers if a.strip()))[:ALIASES]
     scores = fr.score_permutations(
-        reader, example.question, example.passages[:n], answers, permutations=rows, template=template, alone=True
+        reader,
+        example.question,
+        example.passages[:n],
+        answers,
+        permutations=rows,
+        template=template,
+        query_likelihood=True,
     )
-    nats = np.logaddexp.reduce(scores.loglik, axis=1)
-    assert scores.alone_loglik is not None
+    nats = np.logaddexp.reduce(scores.logprobs, axis=1)
+    assert scores.query_logprobs is not None
     return {
         "gold": gold,
         "permutations": balanced,
-        "question": scores.question_loglik[: len(balanced)].tolist(),
-        "alone": scores.alone_loglik.tolist(),
+        "question": scores.question_logprobs[: len(balanced)].tolist(),
+        "alone": scores.query_logprobs.tolist(),
         "answer_by_place": [float(nats[rows.index(row)]) for row in places],
         "tokens": scores.stats.computed,
         "seconds": scores.seconds,

@@ -18,7 +18,7 @@ import transformers
 from fastreader import Example, Reader, Template, load_examples, score_permutations
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.models.packaged import PACKAGED, folder_of
-from fastreader.reader.prompts.template import PromptPieces, encode
+from fastreader.reader.prompts.pieces import PromptPieces, encode
 
 
 def main() -> None:
@@ -70,10 +70,10 @@ def check(reader: Reader, model: object, example: Example, generator: random.Ran
         body = pieces.body(scores.permutations[m].tolist())
         k = generator.randrange(len(example.candidates))
         own = alone(model, pieces, body, pieces.candidates[k])
-        worst["candidates"] = max(worst["candidates"], abs(own["candidate"] - scores.loglik[m, k]))
-        worst["question"] = max(worst["question"], abs(own["question"] - scores.question_loglik[m]))
-        assert scores.passages_loglik is not None
-        worst["passages"] = max(worst["passages"], abs(own["passages"] - scores.passages_loglik[m]))
+        worst["candidates"] = max(worst["candidates"], abs(own["candidate"] - scores.logprobs[m, k]))
+        worst["question"] = max(worst["question"], abs(own["question"] - scores.question_logprobs[m]))
+        assert scores.passages_logprobs is not None
+        worst["passages"] = max(worst["passages"], abs(own["passages"] - scores.passages_logprobs[m]))
     return {
         **{name: float(value) for name, value in worst.items()},
         "sequences": len(rows),

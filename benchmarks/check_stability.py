@@ -74,7 +74,7 @@ def ways(reader: Reader, pairs: list[Pair]) -> dict[str, Callable[[], Scores]]:
             torch.set_num_threads(threads)
 
     return {
-        "passes of 3,000 tokens": lambda: scores(reader, pairs, max_tokens=3_000),
+        "passes of 3,000 tokens": lambda: scores(reader, pairs, max_batch_tokens=3_000),
         "one ordering at a time": one_by_one,
         "one sequence at a time": lambda: np.concatenate([scores(reader, [pair]) for pair in pairs]),
         "in reverse order": lambda: scores(reader, pairs[::-1])[::-1],

@@ -55,7 +55,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--precision", default="fast")
     parser.add_argument("--max-new-tokens", type=int, default=24)
-    parser.add_argument("--max-tokens", type=int, help="tokens a pass computes at most")
+    parser.add_argument("--max-batch-tokens", type=int, help="tokens a pass computes at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--report", action="store_true", help="only write the report of the rows there are")
     return parser.parse_args()
@@ -90,7 +90,7 @@ def analysed(reader: Reader, template: Template, example: Example, a: argparse.N
         len(example.passages), min(a.orders, math.factorial(len(example.passages))), a.seed + i
     ).permutations.tolist()
     distances = first_token_distances(
-        reader, example.question, example.passages, orders, template=template, max_tokens=a.max_tokens
+        reader, example.question, example.passages, orders, template=template, max_batch_tokens=a.max_batch_tokens
     )
     within, between = partition_means(distances, orders)
     scores = score_permutations(
@@ -100,8 +100,8 @@ def analysed(reader: Reader, template: Template, example: Example, a: argparse.N
         seed=a.seed + i,
         template=template,
         question_only=True,
-        alone=True,
-        max_tokens=a.max_tokens,
+        query_likelihood=True,
+        max_batch_tokens=a.max_batch_tokens,
     )
     row: Row = {
         "reader": reader.describe(),
@@ -113,7 +113,7 @@ def analysed(reader: Reader, template: Template, example: Example, a: argparse.N
     }
     if gold_of(example.passages) is not None:
         found = gold_places(
-            reader, [example], template=template, max_new_tokens=a.max_new_tokens, max_tokens=a.max_tokens
+            reader, [example], template=template, max_new_tokens=a.max_new_tokens, max_batch_tokens=a.max_batch_tokens
         )
         row["places"] = [outcome.to_dict() for outcome in found.outcomes[0]]
     return row

@@ -64,7 +64,7 @@ def all_orders(
         bias: measured on other questions.
         methods: names out of BASELINES and MOI.
         seed: of this question.
-        options: further settings of baselines, by name of the argument (`model`, `count`, `max_tokens`, ...).
+        options: further settings of baselines, by name of the argument (`model`, `count`, `max_batch_tokens`, ...).
     """
     question = _Question(session, template, example, scores, bias, seed, options)
     rows: dict[str, Row] = {}
@@ -96,7 +96,7 @@ class _Question:
         self.example = replace(example, candidates=[])
         self.scores = scores
         self.options = options
-        self.max_tokens: int | None = options.get("max_tokens")
+        self.max_batch_tokens: int | None = options.get("max_batch_tokens")
         self.cyclic: Any = None
         self.found: dict[str, Ordering] = {}
 
@@ -128,10 +128,10 @@ class _Question:
 
     def query_likelihood(self) -> Ordering:
         """As `baselines.qg`, out of the scores at hand, at the tokens that it takes by itself."""
-        if self.scores.alone_loglik is None:
+        if self.scores.query_logprobs is None:
             raise InputError("qg: the scores at hand lack each passage alone")
         alone = np.arange(len(self.example.passages))[:, None]
-        return by_score("qg", self.scores.alone_loglik, self.cost(alone))
+        return by_score("qg", self.scores.query_logprobs, self.cost(alone))
 
     def cost(self, permutations: Any, **more: Any) -> TreeStats:
         return permutation_cost(
@@ -140,7 +140,7 @@ class _Question:
             permutations=permutations,
             template=self.template,
             question_only=True,
-            max_tokens=self.max_tokens,
+            max_batch_tokens=self.max_batch_tokens,
             **more,
         )
 
@@ -148,7 +148,7 @@ class _Question:
         make: dict[str, Callable[[], Row]] = {
             "moi-calibrated": lambda: self.calibrated("matched"),
             "moi-calibrated-descending": lambda: self.calibrated("descending"),
-            "moi-calibrated-3n": lambda: self.random(debias(self.scores, self.bias), "matched", alone=True),
+            "moi-calibrated-3n": lambda: self.random(debias(self.scores, self.bias), "matched", query_likelihood=True),
             "moi-joint": lambda: self.joint("joint", "descending"),
             "moi-joint-matched": lambda: self.joint("joint", "matched"),
             "moi-joint-question": lambda: self.joint("question", "descending"),
@@ -167,7 +167,7 @@ class _Question:
                 template=self.template,
                 seed=self.seed,
                 max_passages=10**6,
-                max_tokens=self.max_tokens,
+                max_batch_tokens=self.max_batch_tokens,
             )
         assert self.cyclic.utilities is not None
         cost = self.cyclic.cost
@@ -176,12 +176,12 @@ class _Question:
 
     def joint(self, kind: str, order: str) -> Row:
         """The paper's solve on the 3N random orderings."""
-        observed = observe(replace(self.scores, alone_loglik=None), kind, passages=len(self.example.passages))
+        observed = observe(replace(self.scores, query_logprobs=None), kind, passages=len(self.example.passages))
         return self.random(debias(observed, method="joint", seed=self.seed), order, passages=kind == "joint")
 
     def random(self, utilities: Utilities, order: str, *, alone: bool = False, passages: bool = False) -> Row:
         """An order of the utilities, at the cost of the 3N orderings with what was scored of them."""
-        cost = self.cost(self.scores.permutations, alone=alone, score_passages=passages)
+        cost = self.cost(self.scores.permutations, query_likelihood=alone, score_passages=passages)
         return {**_row(utilities, order), "computed": cost.computed, "given": cost.given}
 
     def prefixes(self) -> Row:
@@ -193,7 +193,7 @@ class _Question:
             permutations=prefixes(n, seed=self.seed),
             template=self.template,
             question_only=True,
-            max_tokens=self.max_tokens,
+            max_batch_tokens=self.max_batch_tokens,
         )
         row = _row(debias(observe(scored, passages=n), method="joint", seed=self.seed), "descending")
         return {**row, "computed": by_itself(scored.stats).computed, "given": scored.stats.given}

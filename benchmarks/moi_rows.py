@@ -15,7 +15,7 @@ from fastreader.statistics.answers import contained, exact_match, f1
 Row = dict[str, Any]
 RATES = {"em": exact_match, "contained": contained, "f1": f1}
 _NEEDED = ("permutations", "question_tokens", "passages_tokens", "design", "template", "reader", "seconds")
-_NATS = ("question_loglik", "passages_loglik", "alone_loglik")
+_NATS = ("question_logprobs", "passages_logprobs", "query_logprobs")
 _DIGITS = 4  # of nats; bfloat16 products are off by more
 
 
@@ -31,7 +31,7 @@ def scores_of(row: Row) -> PermutationScores:
     count = len(row["permutations"])
     empty: list[list[float]] = [[]] * count
     return PermutationScores.from_dict(
-        {**row, "question": "", "candidates": [], "candidate_tokens": [], "loglik": empty, "greedy": empty}
+        {**row, "question": "", "candidates": [], "candidate_tokens": [], "logprobs": empty, "greedy": empty}
     )
 
 

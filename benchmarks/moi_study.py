@@ -35,6 +35,7 @@ from moi_rows import mean_rates, method_row, observation, read_once, rounded, sc
 
 from fastreader import Example, Reader, Template, load_examples, score_permutations
 from fastreader.core.progress import track
+from fastreader.core.protocol import Scorer
 from fastreader.data.fingerprints import guarding
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import InputError, OutOfBudgetError
@@ -44,8 +45,8 @@ from fastreader.moi.cost import full_orderings
 from fastreader.moi.gold import right_answers
 from fastreader.moi.outcomes import outcomes
 from fastreader.moi.reading import reading_prompts
-from fastreader.reader.prompts.template import encode
-from fastreader.reader.session import Scorer, Session
+from fastreader.reader.prompts.pieces import encode
+from fastreader.reader.session import Session
 
 PRIMARY = ("moi-calibrated", "qg-matched", "nats")
 ANSWERS = "self-consistency"
@@ -75,7 +76,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cross-encoder", help="name or folder of one: adds cross-encoder and cross-encoder-matched")
     parser.add_argument("--shuffles", type=int, default=10, help="of permutation self-consistency")
     parser.add_argument("--max-new-tokens", type=int, default=24)
-    parser.add_argument("--max-tokens", type=int, help="tokens a pass computes at most")
+    parser.add_argument("--max-batch-tokens", type=int, help="tokens a pass computes at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes, each with a reader of its own")
     parser.add_argument("--report", action="store_true", help="only write the report of the rows there are")
@@ -180,7 +181,7 @@ class Study:
     def observe(self, i: int) -> dict[str, Any]:
         """3N random orderings of a question: scored, and answered where self-consistency is asked for."""
         try:
-            with self.reader.session(keep_scored=True) as session:
+            with self.reader.session(cache_scored=True) as session:
                 return self.observed(session, i, [])
         except OutOfBudgetError as error:
             return self.observed(self.reader, i, [str(error)])
@@ -196,10 +197,10 @@ class Study:
             seed=a.seed + i,
             template=self.template,
             score_passages=True,
-            alone=True,
-            max_tokens=a.max_tokens,
+            query_likelihood=True,
+            max_batch_tokens=a.max_batch_tokens,
         )
-        mean = {"nats": rounded(np.logaddexp.reduce(scores.loglik, axis=1).mean())}
+        mean = {"nats": rounded(np.logaddexp.reduce(scores.logprobs, axis=1).mean())}
         row = {**observation(scores), "random_mean": mean, "notes": notes}
         if ANSWERS not in a.methods:
             return row
@@ -211,7 +212,7 @@ class Study:
             seed=a.seed + i,
             template=self.template,
             max_new_tokens=a.max_new_tokens,
-            max_tokens=a.max_tokens,
+            max_batch_tokens=a.max_batch_tokens,
         )
         mean |= mean_rates(vote.answers, right)
         own = mean_rates([vote.answer], right)
@@ -227,7 +228,7 @@ class Study:
             [example],
             [gold],
             template=self.template,
-            max_tokens=self.arguments.max_tokens,
+            max_batch_tokens=self.arguments.max_batch_tokens,
             progress=False,
         )
         return {"effects": found.effects[0].tolist(), "reader": found.reader}
@@ -261,7 +262,7 @@ class Study:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Rows of a question's observations (made here where there are none) and of its readings."""
         try:
-            with self.reader.session(keep_scored=True) as session:
+            with self.reader.session(cache_scored=True) as session:
                 observed = observed or self.observed(session, i, [])
                 return observed, self.readings(session, i, observed, measured, [])
         except OutOfBudgetError as error:
@@ -276,7 +277,7 @@ class Study:
         """The row, from a question's observations and its fold's calibration."""
         started, a, example = time.perf_counter(), self.arguments, self.examples[i]
         notes = notes + self.keep(session, example, [range(len(example.passages))])
-        options = {"count": a.shuffles, "model": a.cross_encoder, "max_tokens": a.max_tokens}
+        options = {"count": a.shuffles, "model": a.cross_encoder, "max_batch_tokens": a.max_batch_tokens}
         names = [m for m in a.methods if m != ANSWERS]
         scores, bias = scores_of(observed), PositionBias.from_dict(measured)
         methods = all_orders(session, self.template, example, scores, bias, names, a.seed + i, options)
@@ -289,7 +290,7 @@ class Study:
             orders,
             template=self.template,
             max_new_tokens=a.max_new_tokens,
-            max_tokens=a.max_tokens,
+            max_batch_tokens=a.max_batch_tokens,
         )
         ended = time.perf_counter()
         kept = {"computed": session.stats.computed, "reused": session.stats.reused, "notes": notes}
@@ -314,7 +315,7 @@ class Study:
         """Read the prompts of these orders for all that follows; why not, where memory does not hold them."""
         prompts = reading_prompts(self.reader, example.question, example.passages, orders, self.template)
         try:
-            session.extend(*prompts, max_tokens=self.arguments.max_tokens)
+            session.prefill(*prompts, max_batch_tokens=self.arguments.max_batch_tokens)
         except OutOfBudgetError as error:
             return [str(error)]
         return []

@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--layouts", nargs="*", help="these layouts only")
     parser.add_argument("--primary", default=noise.PRIMARY, help="layout whose contrast is stated beforehand")
     parser.add_argument("--attention", type=int, default=0, help="questions whose answers' attention is taken")
-    parser.add_argument("--max-tokens", type=int, help="tokens a pass computes at most")
+    parser.add_argument("--max-batch-tokens", type=int, help="tokens a pass computes at most")
     parser.add_argument("--report", action="store_true", help="only write the report of the rows there are")
     arguments = parser.parse_args()
     if not arguments.report:
@@ -77,7 +77,7 @@ def study_of(arguments: argparse.Namespace) -> Study:
             "passages": 100,  # all that were retrieved
             "seeds": [arguments.seed],
             "group": 1,
-            "max_tokens": arguments.max_tokens,
+            "max_batch_tokens": arguments.max_batch_tokens,
             "methods": [f"noise:{layout}" for layout in layouts],
             "baseline": "noise:gold" if "gold" in layouts else None,
             "primary": f"noise:{arguments.primary}",

@@ -27,7 +27,7 @@ def main() -> None:
         enable_prefix_caching=True,
         gpu_memory_utilization=0.4,
     )
-    parameters = SamplingParams(max_tokens=1, prompt_logprobs=0, temperature=0.0)
+    parameters = SamplingParams(max_batch_tokens=1, prompt_logprobs=0, temperature=0.0)
     prompts = [{"prompt_token_ids": context + continuation} for context, continuation in sequences]
     started = time.perf_counter()
     outputs = engine.generate(prompts, parameters, use_tqdm=False)

@@ -136,8 +136,9 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
         longest = max(map(len, trees))
         facts = {
             "computed": sum(map(len, trees)),
-            "flops": sum(work.flops(trees, reader._model.config).values()),
-            "estimated_bytes": reader._model.bytes_per_token * longest + reader._model.beside_tokens.bytes(longest),
+            "flops": sum(work.flops(trees, reader.engine.model.config).values()),
+            "estimated_bytes": reader.engine.model.bytes_per_token * longest
+            + reader.engine.model.beside_tokens.bytes(longest),
         }
 
         def score() -> list[float]:

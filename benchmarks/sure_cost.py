@@ -119,11 +119,12 @@ def prepare(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
     The candidates are the question's own, or else its answer and other questions', so that every question has K.
     """
+    from fastreader.reader.programs.readers import Readers
     from fastreader.reader.programs.scheduler import run
     from fastreader.sure.program import judge
     from fastreader.sure.replies import CandidateReply
     from fastreader.sure.summaries import summarise
-    from fastreader.sure.task import Readers, Task
+    from fastreader.sure.task import Task
 
     examples = load_examples(arguments.data or workloads.BUNDLED)
     pool: list[Passage] = [] if arguments.data else [p for e in examples for p in e.passages]

@@ -14,8 +14,8 @@ from typing import Any
 from fastreader import Example, sure
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.errors import InputError
+from fastreader.reader.programs.readers import Readers
 from fastreader.sure.pipeline import Job
-from fastreader.sure.task import Readers
 from fastreader.sure.variants import find_method
 
 ROWS = [
@@ -66,7 +66,7 @@ class Row:
         own = dataclasses.replace(settings, **self.options, shots=shots)
         if self.judge is not None:
             judge = load(self.judge)
-            readers = Readers(readers.default, {**readers.stages, "validity": judge, "ranking": judge})
+            readers = readers.with_stages(judge, ("validity", "ranking"))
         return Job(example, self.method, own, readers)
 
     def count(self, passages: int) -> int:

@@ -24,11 +24,11 @@ from sure_rows import ROWS, Row, parse_row
 from fastreader import Example, Reader, load_examples, sure
 from fastreader.data.result_log import iter_results
 from fastreader.errors import InputError
+from fastreader.reader.programs.readers import Readers
 from fastreader.statistics import bootstrap, paired_bootstrap
 from fastreader.statistics.answers import contained, exact_match, f1
 from fastreader.sure.pipeline import Job, run_group
 from fastreader.sure.store import Store
-from fastreader.sure.task import Readers
 
 MEASURES = {"EM": exact_match, "F1": f1, "contained": contained}
 POOL = 8  # questions at the end of the data that are shown with their answers, at most

@@ -18,7 +18,7 @@ from fastreader import Example, Passage, Template, load_examples
 from fastreader.cli.packing_gain.groups import Group
 from fastreader.permutations import cyclic
 from fastreader.reader.prompts.encoder import TextEncoder
-from fastreader.reader.prompts.template import encode
+from fastreader.reader.prompts.pieces import encode
 
 BUNDLED = Path(__file__).parent.parent / "examples" / "questions.jsonl"
 NAMES = ("w1", "w1p", "w2", "w3", "w4")

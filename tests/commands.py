@@ -58,17 +58,17 @@ def ids(path):
 
 def made_up(texts, orders=((0, 1), (1, 0)), worst=-100.0):
     """Scores without a model."""
-    loglik = np.linspace(worst, -1.0, len(orders) * len(texts)).reshape(len(orders), len(texts))
+    logprobs = np.linspace(worst, -1.0, len(orders) * len(texts)).reshape(len(orders), len(texts))
     return PermutationScores(
         question="What?",
         candidates=list(texts),
         permutations=np.array(orders),
-        loglik=loglik,
-        question_loglik=np.full(len(orders), -12.5),
+        logprobs=logprobs,
+        question_logprobs=np.full(len(orders), -12.5),
         candidate_tokens=np.ones(len(texts), dtype=np.int64),
         question_tokens=3,
         passages_tokens=np.full(len(orders), 9),
-        greedy=np.zeros(loglik.shape, dtype=bool),
+        greedy=np.zeros(logprobs.shape, dtype=bool),
         stats=STATS,
         seconds=0.5,
         reader={},

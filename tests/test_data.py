@@ -243,7 +243,7 @@ def test_files_that_are_none(tmp_path):
             load_examples(write(tmp_path / "a.json", text))
     with pytest.raises(InputError, match="expected a list of examples, got the number 3"):
         load_examples(write(tmp_path / "a.json", "3"))
-    with pytest.raises(InputError, match="limit: expected a whole number from 0 or None, got -1"):
+    with pytest.raises(InputError, match="limit: expected an integer of at least 0 or None, got -1"):
         load_examples(tmp_path / "a.json", limit=-1)
 
 

@@ -23,11 +23,11 @@ def rows(path):
 def test_every_line_is_whole_in_itself(tmp_path):
     path = tmp_path / "log.jsonl"
     with ResultLog(path, settings={"model": "m", "seed": 0}, fsync=True) as log:
-        log.append("a", {"loglik": [[-1.5, -2.25]], "name": "naïve"})
+        log.append("a", {"logprobs": [[-1.5, -2.25]], "name": "naïve"})
         log.append("b", {})
         assert rows(path)[0] == {
             "id": "a",
-            "loglik": [[-1.5, -2.25]],
+            "logprobs": [[-1.5, -2.25]],
             "name": "naïve",
             "settings": {"model": "m", "seed": 0},
         }

@@ -272,7 +272,7 @@ def test_counts_and_seeds_are_whole_numbers(make):
         with pytest.raises(InputError, match=f"{make.__name__}: .* must be in .*, got {value!r}"):
             make(5, value)
     for seed in (-1, 1.5, None):
-        with pytest.raises(InputError, match=f"{make.__name__}: seed: expected a whole number from 0, got {seed!r}"):
+        with pytest.raises(InputError, match=f"{make.__name__}: seed: expected an integer of at least 0, got {seed!r}"):
             make(5, seed=seed)
 
 

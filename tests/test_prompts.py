@@ -8,7 +8,7 @@ from support import byte_tokenizer
 from fastreader import Passage, Template
 from fastreader.errors import InputError, UnsupportedModelError
 from fastreader.reader.prompts.encoder import TextEncoder
-from fastreader.reader.prompts.template import encode
+from fastreader.reader.prompts.pieces import encode
 
 PASSAGES = [Passage("It is blue.", title="Sky"), Passage("It is green.")]
 CHAT, PLAIN = TextEncoder(byte_tokenizer(chat=True)), TextEncoder(byte_tokenizer(bos=True))

@@ -43,16 +43,16 @@ def test_weights_of_a_borrowed_model_are_not_copied():
     """In "exact", where no kernel wants another layout, the matrices in use are the caller's own memory."""
     model = tiny_llama()
     reader = Reader.load((model, byte_tokenizer()), precision="exact")
-    single = [m._weight for m in reader._model.model.modules() if isinstance(m, WideLinear)]
-    joined = [w for m in reader._model.model.modules() if isinstance(m, Joined) for w in m._weights]
+    single = [m._weight for m in reader.engine.model.model.modules() if isinstance(m, WideLinear)]
+    joined = [w for m in reader.engine.model.model.modules() if isinstance(m, Joined) for w in m._weights]
     assert len(single) + len(joined) == 14
     theirs = {p.data_ptr() for p in model.parameters()}
     assert {weight.data_ptr() for weight in single + joined} <= theirs
 
 
-@pytest.mark.parametrize("max_tokens", [1, 20, 60, 200])
-def test_the_split_changes_only_rounding(tiny_reader, max_tokens):
-    whole, parts = tiny_reader.score(SEQUENCES), tiny_reader.score(SEQUENCES, max_tokens=max_tokens)
+@pytest.mark.parametrize("max_batch_tokens", [1, 20, 60, 200])
+def test_the_split_changes_only_rounding(tiny_reader, max_batch_tokens):
+    whole, parts = tiny_reader.score(SEQUENCES), tiny_reader.score(SEQUENCES, max_batch_tokens=max_batch_tokens)
     assert parts.passes > whole.passes == 1
     np.testing.assert_allclose(parts.logprob, whole.logprob, atol=1e-4)
     assert parts.greedy.tolist() == whole.greedy.tolist()
@@ -121,8 +121,8 @@ def test_too_long_is_an_error_or_truncated_by_name(tiny_reader):
     same = tiny_reader.loglikelihood([([5] * 2047, [6, 7])])[0]
     assert cut.logprob == same.logprob
     assert (cut.truncated, same.truncated) == (53, 0)
-    with pytest.raises(InputError, match="max_tokens"):
-        tiny_reader.loglikelihood([([5], [6])], max_tokens=0)
+    with pytest.raises(InputError, match="max_batch_tokens"):
+        tiny_reader.loglikelihood([([5], [6])], max_batch_tokens=0)
     with pytest.raises(ContextOverflowError, match="by itself"):
         tiny_reader.loglikelihood([([5], [6] * 2100)], on_overflow="truncate")
     with pytest.raises(InputError, match="on_overflow"):
@@ -135,9 +135,9 @@ def test_exactly_the_context_length_fits(tiny_reader):
 
 def test_a_path_that_does_not_fit_in_memory_is_refused_with_its_length(tiny_reader, monkeypatch):
     monkeypatch.setattr(memory, "beside_tokens", lambda *_: memory.NOTHING)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 100 * tiny_reader._model.bytes_per_token)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 100 * tiny_reader.engine.model.bytes_per_token)
     assert tiny_reader.score([([5] * 60, [6]), ([7] * 60, [6])]).passes == 2
-    assert tiny_reader.score([([5] * 60, [6]), ([7] * 60, [6])], max_tokens=10**6).passes == 2
+    assert tiny_reader.score([([5] * 60, [6]), ([7] * 60, [6])], max_batch_tokens=10**6).passes == 2
     with pytest.raises(OutOfBudgetError, match="one sequence of 300 tokens does not fit"):
         tiny_reader.score([([5] * 300, [6])])
 
@@ -162,7 +162,7 @@ def test_numbers_that_are_none_are_an_error():
         ("ab", "expected a pair"),
         (([1], [2], [3]), "expected a pair"),
         (5, "expected a pair"),
-        ((None, [1]), r"requests\[0\]: context: expected text or token ids, got NoneType"),
+        ((None, [1]), r"requests\[0\]: context: expected text or token ids, got None"),
         (([[1], [2, 3]], [1]), r"requests\[0\]: context: expected text or token ids, got \[\[1\], \[2, 3\]\]"),
         (([1], ["a"]), r"requests\[0\]: continuation: expected text or token ids, got \['a'\]"),
     ],

@@ -15,7 +15,7 @@ from fastreader import (
 from fastreader import permutations as designs
 from fastreader.errors import ContextOverflowError, InputError, NumericsError, OutOfBudgetError
 from fastreader.models import memory
-from fastreader.reader.prompts.template import encode
+from fastreader.reader.prompts.pieces import encode
 from fastreader.statistics.answers import contained, exact_match, f1
 
 QUESTION = "Which colour is the sky?"
@@ -39,21 +39,21 @@ def sequences_by_hand(reader, template, order, passages=PASSAGES, candidates=CAN
 @pytest.mark.parametrize("design", ["cyclic", "random:5", "latin", "identity", np.array([[2, 0], [1, 2]])])
 def test_against_the_model_one_sequence_at_a_time(tiny_reader, design):
     scores = score_permutations(
-        tiny_reader, QUESTION, PASSAGES, CANDIDATES, design, score_passages=True, prior=True, token_logliks=True
+        tiny_reader, QUESTION, PASSAGES, CANDIDATES, design, score_passages=True, closed_book=True, token_logprobs=True
     )
     own = lambda sequences: [w.sum() for w in one_by_own(tiny_reader, sequences)]  # noqa: E731
     for m, order in enumerate(scores.permutations.tolist()):
         question, candidates, passages = sequences_by_hand(tiny_reader, Template(), order)
-        assert own([question])[0] == pytest.approx(scores.question_loglik[m], abs=1e-4)
-        assert own(candidates) == pytest.approx(scores.loglik[m], abs=1e-4)
-        assert own([passages])[0] == pytest.approx(scores.passages_loglik[m], abs=1e-3)
+        assert own([question])[0] == pytest.approx(scores.question_logprobs[m], abs=1e-4)
+        assert own(candidates) == pytest.approx(scores.logprobs[m], abs=1e-4)
+        assert own([passages])[0] == pytest.approx(scores.passages_logprobs[m], abs=1e-3)
         assert len(passages[1]) == scores.passages_tokens[m]
-        assert sum(scores.token_logliks.question[m]) == pytest.approx(scores.question_loglik[m])
-        assert [sum(c) for c in scores.token_logliks.candidates[m]] == pytest.approx(scores.loglik[m])
-        assert sum(scores.token_logliks.passages[m]) == pytest.approx(scores.passages_loglik[m])
+        assert sum(scores.token_logprobs.question[m]) == pytest.approx(scores.question_logprobs[m])
+        assert [sum(c) for c in scores.token_logprobs.candidates[m]] == pytest.approx(scores.logprobs[m])
+        assert sum(scores.token_logprobs.passages[m]) == pytest.approx(scores.passages_logprobs[m])
     pieces = encode(tiny_reader.encoder, Template(), QUESTION, PASSAGES, CANDIDATES)
     priors = [(pieces.head + pieces.tail(), c) for c in pieces.candidates]
-    assert own(priors) == pytest.approx(scores.prior_loglik, abs=1e-4)
+    assert own(priors) == pytest.approx(scores.closed_book_logprobs, abs=1e-4)
     assert scores.candidate_tokens.tolist() == [len(c) for c in pieces.candidates]
     assert scores.question_tokens == len(pieces.question)
 
@@ -61,20 +61,20 @@ def test_against_the_model_one_sequence_at_a_time(tiny_reader, design):
 def one_by_own(reader, sequences):
     """`one_by_one` with the reader's own copy, which answers through its original attention."""
     return [
-        reader._model.own_logprobs(list(context) + list(continuation)).double().numpy()[len(context) - 1 :]
+        reader.engine.model.own_logprobs(list(context) + list(continuation)).double().numpy()[len(context) - 1 :]
         for context, continuation in sequences
     ]
 
 
 def test_question_first_scores_the_question_without_passages(tiny_reader):
     scores = score_permutations(tiny_reader, QUESTION, PASSAGES, CANDIDATES, template=Template(question_first=True))
-    assert np.ptp(scores.question_loglik) == 0
-    assert np.ptp(scores.loglik[:, 0]) > 0
+    assert np.ptp(scores.question_logprobs) == 0
+    assert np.ptp(scores.logprobs[:, 0]) > 0
 
 
 def test_texts_do_for_passages_and_question_only_needs_no_candidates(tiny_reader):
     scores = score_permutations(tiny_reader, QUESTION, ["The sky is blue.", "Grass is green."], question_only=True)
-    assert scores.loglik.shape == (2, 0)
+    assert scores.logprobs.shape == (2, 0)
     assert scores.best is None
     assert "question: mean" in repr(scores)
 
@@ -82,11 +82,11 @@ def test_texts_do_for_passages_and_question_only_needs_no_candidates(tiny_reader
 def test_many_examples_equal_one_at_a_time(tiny_reader):
     examples = [Example(f"{QUESTION} {i}", PASSAGES[: 1 + i % 3], candidates=CANDIDATES[: 1 + i % 2]) for i in range(7)]
     alone = [score_permutations(tiny_reader, e) for e in examples]
-    for max_tokens in (None, 300, 2000):
-        together = list(score_permutations(tiny_reader, examples, max_tokens=max_tokens, progress=False))
+    for max_batch_tokens in (None, 300, 2000):
+        together = list(score_permutations(tiny_reader, examples, max_batch_tokens=max_batch_tokens, progress=False))
         assert [t.question for t in together] == [a.question for a in alone]
         for one, other in zip(alone, together, strict=True):
-            np.testing.assert_allclose(one.loglik, other.loglik, atol=1e-4)
+            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
             assert one.stats.given == other.stats.given
 
 
@@ -98,7 +98,7 @@ def test_many_examples_are_read_as_they_are_needed(tiny_reader):
             read.append(i)
             yield Example(QUESTION, PASSAGES, candidates=CANDIDATES)
 
-    results = score_permutations(tiny_reader, stream(), max_tokens=1000)
+    results = score_permutations(tiny_reader, stream(), max_batch_tokens=1000)
     next(results)
     assert len(read) < 10
 
@@ -142,16 +142,16 @@ def test_a_template_is_no_text(tiny_reader, template):
 
 def test_one_text_is_no_list(tiny_reader):
     for name in ("passages", "answers", "candidates"):
-        with pytest.raises(InputError, match=f"Example: {name}: expected a list, got the text 'Paris'"):
+        with pytest.raises(InputError, match=f"Example: {name}: expected a list, got 'Paris'"):
             Example(**{"question": QUESTION, "passages": PASSAGES, name: "Paris"})
     for measure in (exact_match, contained, f1):
-        with pytest.raises(InputError, match="right: expected a list, got the text 'Nice'"):
+        with pytest.raises(InputError, match="right: expected a list, got 'Nice'"):
             measure("the capital is Lyon", "Nice")
 
 
 def test_an_example_that_does_not_fit_in_memory_is_skipped_like_any_other(tiny_reader, monkeypatch):
     monkeypatch.setattr(memory, "beside_tokens", lambda *_: memory.NOTHING)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 1300 * tiny_reader._model.bytes_per_token)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1300 * tiny_reader.engine.model.bytes_per_token)
     big = Example(QUESTION, [Passage("word " * 250)], candidates=["a"], id="big")
     small = Example(QUESTION, PASSAGES[:1], candidates=["a"], id="small")
     with pytest.raises(OutOfBudgetError, match=r"example 0 \(id big\): one sequence of"):
@@ -164,26 +164,26 @@ def test_an_example_that_does_not_fit_in_memory_is_skipped_like_any_other(tiny_r
 def test_texts_do_for_the_passages_of_an_example(tiny_reader):
     by_text = score_permutations(tiny_reader, Example(QUESTION, ["The sky is blue."], candidates=["a"]))
     by_passage = score_permutations(tiny_reader, Example(QUESTION, [Passage("The sky is blue.")], candidates=["a"]))
-    np.testing.assert_array_equal(by_text.loglik, by_passage.loglik)
+    np.testing.assert_array_equal(by_text.logprobs, by_passage.logprobs)
 
 
 def test_pruning_by_places_and_by_the_retrievers_scores(tiny_reader):
     scored = [Passage(p.text, p.title, score=s) for p, s in zip(PASSAGES, (5.0, 4.0, -9.0), strict=True)]
     two = score_permutations(tiny_reader, QUESTION, scored, ["a"], prune=2)
     assert two.permutations.tolist() == [[0, 1], [1, 2], [2, 0]]
-    share = score_permutations(tiny_reader, QUESTION, scored, ["a"], prune=0.9)
-    np.testing.assert_array_equal(share.loglik, two.loglik)
+    share = score_permutations(tiny_reader, QUESTION, scored, ["a"], prune_mass=0.9)
+    np.testing.assert_array_equal(share.logprobs, two.logprobs)
     assert score_permutations(tiny_reader, QUESTION, scored, ["a"], prune=9).permutations.shape == (3, 3)
     for bad in (0, 1.5, "two", True):
         with pytest.raises(InputError, match="prune"):
             score_permutations(tiny_reader, QUESTION, scored, ["a"], prune=bad)
     with pytest.raises(InputError, match="score of every passage"):
-        score_permutations(tiny_reader, QUESTION, PASSAGES, ["a"], prune=0.5)
+        score_permutations(tiny_reader, QUESTION, PASSAGES, ["a"], prune_mass=0.5)
 
 
 def test_cost_is_what_the_run_takes(tiny_reader):
-    cost = permutation_cost(tiny_reader, QUESTION, PASSAGES, CANDIDATES, prior=True)
-    assert cost == score_permutations(tiny_reader, QUESTION, PASSAGES, CANDIDATES, prior=True).stats
+    cost = permutation_cost(tiny_reader, QUESTION, PASSAGES, CANDIDATES, closed_book=True)
+    assert cost == score_permutations(tiny_reader, QUESTION, PASSAGES, CANDIDATES, closed_book=True).stats
 
 
 def test_the_question_is_scored_at_no_extra_token(tiny_reader):
@@ -204,8 +204,8 @@ def test_the_question_is_scored_at_no_extra_token(tiny_reader):
         ({"passages": [3]}, r"passages\[0\] must be"),
         ({"passages": [Passage(None)]}, r"text and title of passages\[0\]"),
         ({"passages": Passage("a")}, "got one Passage"),
-        ({"max_tokens": 0}, "max_tokens: expected a whole number from 1 or None, got 0"),
-        ({"max_tokens": "4000"}, "max_tokens: expected a whole number from 1 or None, got '4000'"),
+        ({"max_batch_tokens": 0}, "max_batch_tokens: expected an integer of at least 1 or None, got 0"),
+        ({"max_batch_tokens": "4000"}, "max_batch_tokens: expected an integer of at least 1 or None, got '4000'"),
         ({"candidates": []}, "at least one candidate"),
         ({"candidates": None}, "at least one candidate"),
         ({"candidates": "blue"}, "got one text"),
@@ -226,8 +226,8 @@ def test_bad_input_is_named(tiny_reader, arguments, message):
 
 
 def test_a_bad_budget_is_refused_before_the_first_of_many(tiny_reader):
-    with pytest.raises(InputError, match="max_tokens: expected a whole number from 1 or None, got 0"):
-        score_permutations(tiny_reader, iter([]), max_tokens=0)
+    with pytest.raises(InputError, match="max_batch_tokens: expected an integer of at least 1 or None, got 0"):
+        score_permutations(tiny_reader, iter([]), max_batch_tokens=0)
 
 
 LONG = [Passage("word " * n, title=f"t{n}") for n in (100, 20, 150, 200)]
@@ -243,11 +243,13 @@ def test_passages_read_alone_are_cut_and_dropped_with_the_others(tiny_reader):
     only_two = {"permutations": "identity", "prune": 2, "question_only": True}
     score_permutations(tiny_reader, QUESTION, passages, **only_two)
     with pytest.raises(ContextOverflowError, match="the question: its longest prompt has"):
-        score_permutations(tiny_reader, QUESTION, passages, alone=True, **only_two)
-    cut = score_permutations(tiny_reader, QUESTION, passages, alone=True, on_overflow="truncate", **only_two)
-    assert set(cut.truncated_tokens) == {2} and len(cut.alone_loglik) == 3
-    dropped = score_permutations(tiny_reader, QUESTION, passages, alone=True, on_overflow="drop_passages", **only_two)
-    assert dropped.dropped_passages == [2] and len(dropped.alone_loglik) == 2
+        score_permutations(tiny_reader, QUESTION, passages, query_likelihood=True, **only_two)
+    cut = score_permutations(tiny_reader, QUESTION, passages, query_likelihood=True, on_overflow="truncate", **only_two)
+    assert set(cut.truncated_tokens) == {2} and len(cut.query_logprobs) == 3
+    dropped = score_permutations(
+        tiny_reader, QUESTION, passages, query_likelihood=True, on_overflow="drop_passages", **only_two
+    )
+    assert dropped.dropped_passages == [2] and len(dropped.query_logprobs) == 2
 
 
 def test_half_a_surrogate_pair_is_an_error_of_its_example(tiny_reader):
@@ -270,7 +272,7 @@ def test_drop_passages_reports_what_it_dropped(tiny_reader):
     assert scores.dropped_passages == [3]
     same = score_permutations(tiny_reader, QUESTION, LONG[:3], ["blue"])
     np.testing.assert_array_equal(scores.permutations, same.permutations)
-    np.testing.assert_allclose(scores.loglik, same.loglik, atol=1e-4)
+    np.testing.assert_allclose(scores.logprobs, same.logprobs, atol=1e-4)
     explicit = score_permutations(
         tiny_reader, QUESTION, LONG, ["blue"], [[3, 0, 1, 2], [0, 1, 2, 3], [2, 1, 3, 0]], on_overflow="drop_passages"
     )
@@ -331,16 +333,16 @@ def test_even_one_passage_may_be_too_long(tiny_reader):
 
 def test_round_trip_through_a_file(tiny_reader, tmp_path):
     scores = score_permutations(
-        tiny_reader, QUESTION, PASSAGES, CANDIDATES, score_passages=True, prior=True, token_logliks=True
+        tiny_reader, QUESTION, PASSAGES, CANDIDATES, score_passages=True, closed_book=True, token_logprobs=True
     )
     scores.save(tmp_path / "scores.json")
     back = PermutationScores.load(tmp_path / "scores.json")
     assert back.to_dict() == scores.to_dict()
-    for name in ("loglik", "permutations", "greedy", "prior_loglik", "passages_loglik"):
+    for name in ("logprobs", "permutations", "greedy", "closed_book_logprobs", "passages_logprobs"):
         got, want = getattr(back, name), getattr(scores, name)
         np.testing.assert_array_equal(got, want)
         assert got.dtype == want.dtype
-    assert back.stats == scores.stats and back.token_logliks == scores.token_logliks
+    assert back.stats == scores.stats and back.token_logprobs == scores.token_logprobs
     assert repr(back) == repr(scores)
 
 
@@ -350,7 +352,12 @@ def test_files_that_are_no_scores(tmp_path):
         file.write_text(content)
         with pytest.raises(InputError, match=message):
             PermutationScores.load(file)
-    for wrong in ({"prior_loglik": [1.0]}, {"candidates": "xy"}, {"truncated_tokens": None}, {"loglik": [[1.0]]}):
+    for wrong in (
+        {"closed_book_logprobs": [1.0]},
+        {"candidates": "xy"},
+        {"truncated_tokens": None},
+        {"logprobs": [[1.0]]},
+    ):
         with pytest.raises(InputError):
             hand_scores(**wrong)
 
@@ -358,9 +365,9 @@ def test_files_that_are_no_scores(tmp_path):
 def hand_scores(**more):
     rows = {
         "permutations": [[0, 1], [1, 0]],
-        "loglik": [[-1.0, -2.0], [-4.0, -3.0]],
+        "logprobs": [[-1.0, -2.0], [-4.0, -3.0]],
         "greedy": [[False] * 2] * 2,
-        "question_loglik": [-5.0, -6.0],
+        "question_logprobs": [-5.0, -6.0],
         "candidate_tokens": [1, 4],
         "passages_tokens": [9, 9],
         "question_tokens": 3,
@@ -375,14 +382,14 @@ def hand_scores(**more):
 
 
 def test_normalisations_by_hand():
-    scores = hand_scores(prior_loglik=[-3.0, -1.0])
+    scores = hand_scores(closed_book_logprobs=[-3.0, -1.0])
     assert scores.normalised("token").tolist() == [[-1.0, -0.5], [-4.0, -0.75]]
     assert scores.normalised("pmi").tolist() == [[2.0, -1.0], [-1.0, -2.0]]
     share = 1 / (1 + np.exp(-1.0))
     assert scores.probabilities() == pytest.approx(np.array([[share, 1 - share], [1 - share, share]]))
     assert scores.consensus() == pytest.approx([0.5, 0.5])
-    assert hand_scores(loglik=[[-1.0, -2.0], [-3.0, -4.0]]).best == "x"
-    with pytest.raises(InputError, match="prior=True"):
+    assert hand_scores(logprobs=[[-1.0, -2.0], [-3.0, -4.0]]).best == "x"
+    with pytest.raises(InputError, match="closed_book=True"):
         hand_scores().normalised("pmi")
     with pytest.raises(InputError, match="must be one of"):
         scores.normalised("average")
@@ -397,7 +404,7 @@ def test_real_reader_on_a_bundled_question(packaged_reader, packaged_model):
     for m in (0, 3):
         context = pieces.head + pieces.body(scores.permutations[m].tolist()) + pieces.tail()
         own = [w.sum() for w in one_by_one(packaged_model, [(context, c) for c in pieces.candidates])]
-        assert own == pytest.approx(scores.loglik[m], abs=1e-4)
+        assert own == pytest.approx(scores.logprobs[m], abs=1e-4)
 
 
 @pytest.mark.parametrize(("precision", "mean", "most"), [("high", 0.001, 0.005), ("fast", 0.15, 0.5)])
@@ -408,7 +415,7 @@ def test_real_reader_in_lower_precision(packaged_reader, packaged_folder, precis
     lower = score_permutations(
         Reader.load("smollm2-135m", "cpu", precision=precision), example, permutations="identity"
     )
-    error = np.abs(lower.loglik - exact.loglik)
+    error = np.abs(lower.logprobs - exact.logprobs)
     assert error.mean() <= mean and error.max() <= most
 
 
@@ -420,8 +427,8 @@ def test_real_reader_learns_from_a_gold_passage(packaged_reader):
         )
         for e in load_examples(QUESTIONS)[:6]
     ]
-    results = list(score_permutations(packaged_reader, gold, permutations="identity", prior=True))
-    assert np.mean([s.loglik[0, 0] - s.prior_loglik[0] for s in results]) > 1.0
+    results = list(score_permutations(packaged_reader, gold, permutations="identity", closed_book=True))
+    assert np.mean([s.logprobs[0, 0] - s.closed_book_logprobs[0] for s in results]) > 1.0
 
 
 def test_designs_can_be_functions_and_objects(tiny_reader):
@@ -429,5 +436,5 @@ def test_designs_can_be_functions_and_objects(tiny_reader):
     by_function = score_permutations(
         tiny_reader, QUESTION, PASSAGES, ["blue"], lambda n: designs.pruned(designs.cyclic(n), 2)
     )
-    np.testing.assert_array_equal(by_object.loglik, by_function.loglik)
+    np.testing.assert_array_equal(by_object.logprobs, by_function.logprobs)
     assert by_object.permutations.tolist() == [[0, 1], [1, 2], [2, 0]]

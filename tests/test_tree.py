@@ -155,5 +155,5 @@ def test_bad_sequences_are_refused(sequences, message):
 
 
 def test_bad_budget_is_refused():
-    with pytest.raises(InputError, match="max_tokens"):
+    with pytest.raises(InputError, match="max_batch_tokens"):
         split([([1], [2])], 0)

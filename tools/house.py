@@ -170,6 +170,7 @@ def warm_calls() -> dict[str, Callable[[], Any]]:
 
 
 def main() -> None:
+    """Print the figures beside their bars."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--static", action="store_true", help="Load no model.")
     parser.add_argument("--source", type=Path, default=Path(__file__).parents[1] / "src", help="Folder of the package.")

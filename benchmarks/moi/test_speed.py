@@ -54,7 +54,7 @@ def test_share_of_the_readers_pass(benchmark):
     question = ("Which river flows through the town of c?", passages)
     for _ in range(2):  # the first is a warm-up
         scores = fr.score_permutations(
-            reader, *question, permutations=cyclic_for(bias, squares=1), question_only=True, alone=True
+            reader, *question, permutations=cyclic_for(bias, squares=1), question_only=True, query_likelihood=True
         )
     benchmark(debias, scores, bias)
     benchmark.extra_info |= {"pass_seconds": scores.seconds, "tokens": scores.stats.computed}

@@ -77,7 +77,7 @@ def test_cost_runs_nothing(model, questions):
 def test_a_score_that_is_no_number_is_not_written_as_json(monkeypatch):
     monkeypatch.setattr(Reader, "load", lambda *_, **__: None)
     good, bad = made_up(["one"]), made_up(["one"])
-    bad.loglik[0, 0] = -np.inf
+    bad.logprobs[0, 0] = -np.inf
     for format_ in ("json", "jsonl"):
         monkeypatch.setattr(scoring, "score_permutations", lambda *_, **__: iter([good, bad]))
         done = run("score", *ONE, "-f", format_, expect=2)
@@ -99,9 +99,15 @@ def test_interrupted(monkeypatch):
         (["--question", "x", "-p", "y"], "at least one candidate"),
         (["--question", "x", "-c", "y"], "at least one passage"),
         (["--question", "x", "-p", "y", "-c", "z", "--permutations", "sideways"], "sideways"),
-        (["--question", "x", "-p", "y", "-c", "z", "--prune", "0.5"], "score of every passage"),
-        (["--question", "x", "-p", "y", "-c", "z", "--prune", "nan"], "--prune: expected a number of places, or a"),
-        (["--question", "x", "-p", "y", "-c", "z", "--prune", "2.5"], "--prune: expected a number of places, or a"),
+        (["--question", "x", "-p", "y", "-c", "z", "--prune-mass", "0.5"], "score of every passage"),
+        (
+            ["--question", "x", "-p", "y", "-c", "z", "--prune-mass", "nan"],
+            "prune_mass: expected a finite number above 0",
+        ),
+        (
+            ["--question", "x", "-p", "y", "-c", "z", "--prune-mass", "2.5"],
+            "prune_mass: expected a finite number above 0",
+        ),
         (["--question", "x", "-p", "y", "-c", "z", "--permutations", "random", "--seed", "-1"], "random: seed: exp"),
         (["--question", "x", "-p", "y", "-c", "z", "--resume"], "--output"),
         (["absent.jsonl"], "absent.jsonl"),

@@ -72,7 +72,7 @@ def test_resume_sees_scores_that_tell_how_much_is_read(model, questions, tmp_pat
     before = json.dumps(rows[0])
     after = before.replace('"score": 5', '"score": 0.5')
     assert after != before
-    for arguments, refused in ((("--prune", 0.9), True), (("--prune", 1), False)):
+    for arguments, refused in ((("--prune-mass", 0.9), True), (("--prune", 1), False)):
         out = tmp_path / f"{refused}.jsonl"
         questions.write_text(before)
         run("score", questions, "-m", model, "-o", out, *arguments)
@@ -143,7 +143,7 @@ def test_nobody_reads_the_output_any_more(model, questions):
 def test_killed_at_any_moment_and_resumed(model, questions, tmp_path):
     """SIGKILL while writing, five times; in the end exactly one result for each example."""
     out = tmp_path / "scores.jsonl"
-    command = [*COMMAND, "score", str(questions), "-m", model, "-o", str(out), "--resume", "--max-tokens", "200"]
+    command = [*COMMAND, "score", str(questions), "-m", model, "-o", str(out), "--resume", "--max-batch-tokens", "200"]
     generator = random.Random(0)
     killed = 0
     for _ in range(5):

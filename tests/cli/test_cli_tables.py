@@ -16,7 +16,7 @@ def shown(scores, width):
 
 def test_tables_cut_no_number():
     scores = made_up([f"candidate number {k} of the list" for k in range(8)], worst=-12345.67)
-    numbers = [f"{value:.2f}" for value in scores.loglik.ravel()]
+    numbers = [f"{value:.2f}" for value in scores.logprobs.ravel()]
     piped = shown(scores, None)
     assert piped.startswith("What?\n")
     assert all(number in piped for number in numbers) and "not shown" not in piped

@@ -67,7 +67,7 @@ def test_brackets_in_texts_are_shown_as_they_are(tmp_path):
     [
         (["--save", "x.json"], "--fit"),
         (["--measure", "f1"], "--measure: needs --fit"),
-        (["--fit", "--seed", "-1"], "--seed: expected a whole number from 0, got -1"),
+        (["--fit", "--seed", "-1"], "--seed: expected an integer of at least 0, got -1"),
         (["--weights", "x.json", "--fit"], "--weights"),
         (["--weights", "x.json", "--pooling", "max"], "--weights"),
         (["--weights", "none.json"], "none.json"),
@@ -212,7 +212,7 @@ class Loaded(Exception):
     [
         (["--fit", "--measure", "exactly"], "--measure: expected one of em, f1, contained"),
         (["--fit", "--save", "none/voter.json"], "--save: no folder none"),
-        (["--fit", "--seed", "-1"], "--seed: expected a whole number from 0, got -1"),
+        (["--fit", "--seed", "-1"], "--seed: expected an integer of at least 0, got -1"),
         (["--source", "W=broken.jsonl"], "broken.jsonl, line 1"),
         (["-r", "HTTP@1", "-r", "PK"], "'HTTP'"),
         (["-r", "SE@1", "-r", "SE@1"], "each retriever once"),

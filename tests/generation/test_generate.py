@@ -40,7 +40,7 @@ def test_neither_neighbours_nor_order_nor_splits_matter(tiny_reader, settings):
     alone = [tiny_reader.generate([p], **settings)[0] for p in PROMPTS]
     assert tokens(alone) == tokens(whole)
     assert tokens(tiny_reader.generate(PROMPTS[::-1], **settings))[::-1] == tokens(whole)
-    parts = tiny_reader.generate(PROMPTS, max_tokens=60, **settings)
+    parts = tiny_reader.generate(PROMPTS, max_batch_tokens=60, **settings)
     assert parts.passes > 1
     assert tokens(parts) == tokens(whole)
     assert parts.stats.given == whole.stats.given
@@ -111,7 +111,7 @@ def test_stop_and_end_tokens(tiny_reader, model):
     (whole,) = tiny_reader.generate([SHARED], max_new_tokens=30)[0]
     last = whole.token_ids[7]
     place = whole.token_ids.index(last)
-    (stopped,) = tiny_reader.generate([SHARED], max_new_tokens=30, stop_tokens=[last])[0]
+    (stopped,) = tiny_reader.generate([SHARED], max_new_tokens=30, stop_token_ids=[last])[0]
     assert (stopped.finish, stopped.token_ids) == ("stop", whole.token_ids[:place])
 
     ending, other = tiny_llama(), next(t for t in range(5, 261) if t not in whole.token_ids)
@@ -131,14 +131,14 @@ def test_finished_rows_leave_the_batch(tiny_reader, monkeypatch):
     others = [tiny_reader.generate([p], max_new_tokens=40)[0][0].token_ids for p in (PROMPTS[0], PROMPTS[2])]
     stop = [next(t for t in tokens_ if t not in alone.token_ids) for tokens_ in others]
     widths = []
-    forward = tiny_reader._model.forward
+    forward = tiny_reader.engine.model.forward
 
     def counted(ids, positions, keys, *asked):
         widths.append(len(ids))
         return forward(ids, positions, keys, *asked)
 
-    monkeypatch.setattr(tiny_reader._model, "forward", counted)
-    results = tiny_reader.generate(PROMPTS[:3], max_new_tokens=40, stop_tokens=stop)
+    monkeypatch.setattr(tiny_reader.engine.model, "forward", counted)
+    results = tiny_reader.generate(PROMPTS[:3], max_new_tokens=40, stop_token_ids=stop)
     assert results[1][0].token_ids == alone.token_ids
     assert [g.finish for (g,) in results] == ["stop", "length", "stop"]
     steps = widths[1:]
@@ -211,26 +211,26 @@ def test_other_precisions_write_what_they_score_highest(family, precision):
 
 def test_memory_decides_the_split(tiny_reader, monkeypatch):
     """The keys of what is written count before anything runs."""
-    model = tiny_reader._model
+    model = tiny_reader.engine.model
     size = model.bytes_per_token + model.key_value_bytes
     monkeypatch.setattr(memory, "beside_tokens", lambda *_: memory.NOTHING)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 200 * size)
     assert len(tiny_reader.plan([(p, ()) for p in PROMPTS])) == 1
     assert len(tiny_reader.plan([(p, ()) for p in PROMPTS], new_tokens=500)) > 1
     want = tokens(tiny_reader.generate(PROMPTS, max_new_tokens=5))
-    many = tiny_reader.generate(PROMPTS, max_new_tokens=500, stop_tokens=range(261))
+    many = tiny_reader.generate(PROMPTS, max_new_tokens=500, stop_token_ids=range(261))
     assert many.passes > 1 and all(not g.token_ids for (g,) in many)
-    assert tokens(tiny_reader.generate(PROMPTS, max_new_tokens=5, max_tokens=30)) == want
+    assert tokens(tiny_reader.generate(PROMPTS, max_new_tokens=5, max_batch_tokens=30)) == want
     with pytest.raises(OutOfBudgetError, match="and 2000 to write does not fit"):
         tiny_reader.generate(PROMPTS, max_new_tokens=2000)
 
 
 def test_choosing_tokens_takes_memory_too(tiny_reader, monkeypatch):
     """The logits of all rows, in several copies, and an LM head that is laid out at the first token."""
-    head = tiny_reader._model.logits
+    head = tiny_reader.engine.model.logits
     assert head.bytes_to_choose(10) == 6 * 10 * 261 * 4
     assert head.bytes_to_choose(10**9) == 6 * (64 << 20)
-    size = tiny_reader._model.bytes_per_token + tiny_reader._model.key_value_bytes
+    size = tiny_reader.engine.model.bytes_per_token + tiny_reader.engine.model.key_value_bytes
     monkeypatch.setattr(memory, "beside_tokens", lambda *_: memory.NOTHING)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 400 * size)
     sequences = [(p, ()) for p in PROMPTS]
@@ -243,7 +243,7 @@ def test_choosing_tokens_takes_memory_too(tiny_reader, monkeypatch):
 @pytest.mark.parametrize("precision", ["fast", "high"])
 def test_a_head_laid_out_for_the_kernels_is_counted_until_it_is(precision):
     reader = Reader.load((tiny_llama().to(torch.bfloat16), byte_tokenizer()), precision=precision)
-    head = reader._model.logits
+    head = reader.engine.model.logits
     before = head.bytes_to_choose(1)
     reader.generate([SHARED], max_new_tokens=1)
     after = head.bytes_to_choose(1)
@@ -255,16 +255,16 @@ def test_a_head_laid_out_for_the_kernels_is_counted_until_it_is(precision):
 
 def test_keys_take_the_memory_that_was_estimated(tiny_reader, monkeypatch):
     recorded = []
-    whole = tiny_reader._model.hidden
+    whole = tiny_reader.engine.model.hidden
 
     def watched(tree, impl="auto", **others):
         recorded.append((len(tree), others["record"]))
         return whole(tree, impl, **others)
 
-    monkeypatch.setattr(tiny_reader._model, "hidden", watched)
+    monkeypatch.setattr(tiny_reader.engine.model, "hidden", watched)
     tiny_reader.generate(PROMPTS, max_new_tokens=2)
     ((count, record),) = recorded
-    assert record.nbytes == count * tiny_reader._model.key_value_bytes
+    assert record.nbytes == count * tiny_reader.engine.model.key_value_bytes
 
 
 def test_logits_in_parts(tiny_reader, monkeypatch):
@@ -288,22 +288,22 @@ def test_prompts_as_text_and_as_tokens(tiny_reader):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"max_new_tokens": 0}, "max_new_tokens: expected a whole number from 1, got 0"),
-        ({"max_new_tokens": "5"}, "max_new_tokens: expected a whole number from 1, got '5'"),
-        ({"n": 1.5}, "n: expected a whole number from 1, got 1.5"),
-        ({"n": 0}, "n: expected a whole number from 1, got 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected an integer of at least 1, got 0"),
+        ({"max_new_tokens": "5"}, "max_new_tokens: expected an integer of at least 1, got '5'"),
+        ({"n": 1.5}, "n: expected an integer of at least 1, got 1.5"),
+        ({"n": 0}, "n: expected an integer of at least 1, got 0"),
         ({"temperature": -1.0}, "temperature: .*got -1.0"),
         ({"temperature": float("nan")}, "temperature: .*got nan"),
-        ({"temperature": 1.0, "top_k": 0}, "top_k: expected a whole number from 1"),
-        ({"temperature": 1.0, "top_p": 0.0}, "top_p: expected a number in"),
-        ({"temperature": 1.0, "top_p": 1.5}, "top_p: expected a number in"),
+        ({"temperature": 1.0, "top_k": 0}, "top_k: expected an integer of at least 1"),
+        ({"temperature": 1.0, "top_p": 0.0}, "top_p: expected a finite number above 0 and at most 1"),
+        ({"temperature": 1.0, "top_p": 1.5}, "top_p: expected a finite number above 0 and at most 1"),
         ({"stop": "text"}, "stop: expected a list"),
         ({"stop": [""]}, "stop: expected a list"),
-        ({"stop_tokens": ["a"]}, "stop_tokens: expected a list of token ids"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids: expected a list of token ids"),
         ({"seed": "a"}, "seed: expected an integer"),
         ({"seed": True}, "seed: expected an integer of 64 bits, got True"),
         ({"on_overflow": "shorten"}, "on_overflow"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_batch_tokens": 0}, "max_batch_tokens"),
     ],
 )
 def test_bad_arguments_are_refused(tiny_reader, arguments, message):
@@ -315,8 +315,8 @@ def test_bad_arguments_are_refused(tiny_reader, arguments, message):
     ("prompts", "message"),
     [
         ("one text", "prompts: expected a list of prompts"),
-        (None, "prompts: expected a list of prompts, got NoneType"),
-        ([5], r"prompts\[0\]: expected text or token ids, got int"),
+        (None, "prompts: expected a list of prompts, got None"),
+        ([5], r"prompts\[0\]: expected text or token ids, got 5"),
         ([[261]], "below the vocabulary's 261, got 261"),
         ([[1.5]], r"prompts\[0\]: expected text or token ids, got \[1.5\]"),
         ([["a", "b"]], r"prompts\[0\]: expected text or token ids, got \['a', 'b'\]"),
@@ -356,7 +356,7 @@ def test_progress_counts_every_text(tiny_reader, monkeypatch):
         yield shown.append
 
     monkeypatch.setattr(generation, "track", track)
-    tiny_reader.generate(PROMPTS, n=2, max_tokens=60, progress=True, **{**DRAWN, "stop_tokens": range(100)})
+    tiny_reader.generate(PROMPTS, n=2, max_batch_tokens=60, progress=True, **{**DRAWN, "stop_token_ids": range(100)})
     assert shown[0] == ("generating", 10, "texts", True)
     assert sum(shown[1:]) == 10
 

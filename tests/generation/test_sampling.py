@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastreader.core.options import Sampling
 from fastreader.errors import InputError
-from fastreader.reader.sampling import Sampling, choose, invert, row_generator
+from fastreader.reader.sampling import choose, invert, row_generator
 
 
 def logits_of(rows: int, vocabulary: int, seed: int = 0, spread: float = 3.0) -> torch.Tensor:
@@ -27,15 +28,15 @@ def warped(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 CASES = [
-    Sampling(1.0),
-    Sampling(0.3),
-    Sampling(2.0, top_k=7),
-    Sampling(1.0, top_k=1),
-    Sampling(1.0, top_k=10_000),
-    Sampling(1.0, top_p=0.5),
-    Sampling(1.5, top_p=0.9),
-    Sampling(1.0, top_p=1.0),
-    Sampling(0.7, top_k=50, top_p=0.8),
+    Sampling(temperature=1.0),
+    Sampling(temperature=0.3),
+    Sampling(temperature=2.0, top_k=7),
+    Sampling(temperature=1.0, top_k=1),
+    Sampling(temperature=1.0, top_k=10_000),
+    Sampling(temperature=1.0, top_p=0.5),
+    Sampling(temperature=1.5, top_p=0.9),
+    Sampling(temperature=1.0, top_p=1.0),
+    Sampling(temperature=0.7, top_k=50, top_p=0.8),
 ]
 
 
@@ -56,32 +57,40 @@ def test_every_tokens_share_is_its_probability(sampling, vocabulary):
 def test_flat_distributions_need_the_whole_vocabulary():
     """The nucleus is looked for among the most likely first; here it is nearly everything."""
     logits = logits_of(3, 5000, spread=0.01)
-    drawn = choose(logits, Sampling(1.0, top_p=0.999), [0.0, 0.5, 1 - 2**-53])
-    assert (warped(logits, Sampling(1.0, top_p=0.999)).gather(1, drawn[:, None]) > 0).all()
+    drawn = choose(logits, Sampling(temperature=1.0, top_p=0.999), [0.0, 0.5, 1 - 2**-53])
+    assert (warped(logits, Sampling(temperature=1.0, top_p=0.999)).gather(1, drawn[:, None]) > 0).all()
 
 
 def test_temperature_0_takes_the_most_likely():
     logits = logits_of(4, 100)
-    assert choose(logits, Sampling(0.0, top_k=3, top_p=0.1), []).tolist() == logits.argmax(-1).tolist()
+    assert choose(logits, Sampling(temperature=0.0, top_k=3, top_p=0.1), []).tolist() == logits.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-30, 1e-40, 5e-324])
 @pytest.mark.parametrize("more", [{}, {"top_k": 3}, {"top_p": 0.5}])
 def test_tiny_temperatures_take_the_most_likely(temperature, more):
     logits = logits_of(4, 300)
-    assert choose(logits, Sampling(temperature, **more), [0.0, 0.3, 0.6, 0.99]).tolist() == logits.argmax(-1).tolist()
+    assert (
+        choose(logits, Sampling(temperature=temperature, **more), [0.0, 0.3, 0.6, 0.99]).tolist()
+        == logits.argmax(-1).tolist()
+    )
     tied = torch.tensor([[1.0, 2.0, 2.0]])
-    assert [choose(tied, Sampling(temperature), [u]).item() for u in (0.0, 0.49, 0.51, 0.99)] == [1, 1, 2, 2]
+    assert [choose(tied, Sampling(temperature=temperature), [u]).item() for u in (0.0, 0.49, 0.51, 0.99)] == [
+        1,
+        1,
+        2,
+        2,
+    ]
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"top_k": 2.5}, "top_k: expected a whole number from 1 or None, got 2.5"),
-        ({"top_k": True}, "top_k: expected a whole number from 1 or None, got True"),
+        ({"top_k": 2.5}, "top_k: expected an integer of at least 1 or None, got 2.5"),
+        ({"top_k": True}, "top_k: expected an integer of at least 1 or None, got True"),
         ({"temperature": "a"}, "temperature: expected a finite number of at least 0, got 'a'"),
         ({"temperature": None}, "temperature: .*got None"),
-        ({"top_p": "most"}, "top_p: expected a number in .*got 'most'"),
+        ({"top_p": "most"}, "top_p: expected a finite number above 0 .*got 'most'"),
     ],
 )
 def test_values_of_another_kind_are_refused(values, message):

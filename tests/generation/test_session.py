@@ -58,8 +58,8 @@ def test_several_prefixes_and_a_split_pass(tiny_reader):
     plain = tiny_reader.generate(contexts, max_new_tokens=4)
     with tiny_reader.session(*prefixes) as kept:
         assert kept.stats.computed == 25 + 3 + 3
-        for max_tokens in (None, 40):
-            got = kept.generate(contexts, max_new_tokens=4, max_tokens=max_tokens)
+        for max_batch_tokens in (None, 40):
+            got = kept.generate(contexts, max_new_tokens=4, max_batch_tokens=max_batch_tokens)
             assert [t.token_ids for (t,) in got] == [t.token_ids for (t,) in plain]
             assert got.stats.reused >= 24 + 3 + 3
         assert got.passes > 1
@@ -69,9 +69,9 @@ def test_prefixes_read_in_several_passes(tiny_reader, monkeypatch):
     """Where one pass cannot hold them all, a later pass goes on from what an earlier one read."""
     prefixes = [PREFIX, PREFIX[:20] + [7] * 10, [9] * 20]
     plain = [r.logprob for r in tiny_reader.loglikelihood(REQUESTS)]
-    whole = tiny_reader.plan
-    monkeypatch.setattr(tiny_reader, "plan", lambda s, m=None, new_tokens=0: whole(s, 30, new_tokens=new_tokens))
-    size = (25 + 10 + 20) * tiny_reader._model.key_value_bytes
+    whole = tiny_reader.engine.plan
+    monkeypatch.setattr(tiny_reader.engine, "plan", lambda s, m=None, new_tokens=0: whole(s, 30, new_tokens=new_tokens))
+    size = (25 + 10 + 20) * tiny_reader.engine.model.key_value_bytes
     kept = tiny_reader.session(*prefixes, max_bytes=size)
     monkeypatch.undo()
     assert kept.stats.computed == 25 + 10 + 20
@@ -85,20 +85,20 @@ def test_prefixes_read_in_several_passes(tiny_reader, monkeypatch):
 def test_a_session_that_grows_reads_only_what_is_new(family):
     reader = Reader.load((tiny(family), byte_tokenizer()), precision="exact")
     plain = reader.loglikelihood(REQUESTS)
-    with reader.session(PREFIX[:12], max_bytes=35 * reader._model.key_value_bytes) as kept:
+    with reader.session(PREFIX[:12], max_bytes=35 * reader.engine.model.key_value_bytes) as kept:
         of_a_token = kept.nbytes / 12
-        kept.extend(PREFIX[:18], [*PREFIX[:12], 7, 8])
-        kept.extend(PREFIX)
+        kept.prefill(PREFIX[:18], [*PREFIX[:12], 7, 8])
+        kept.prefill(PREFIX)
         assert (kept.stats.computed, kept.stats.reused) == (12 + 6 + 2 + 7, 12 + 18)
         assert kept.nbytes == (25 + 2) * of_a_token
         with pytest.raises(OutOfBudgetError, match="are allowed"):
-            kept.extend([9] * 9)
+            kept.prefill([9] * 9)
         got, again = kept.loglikelihood(REQUESTS), kept.score(REQUESTS)
     assert [r.logprob for r in got] == pytest.approx([r.logprob for r in plain], abs=1e-4)
     assert again.logprob.tolist() == [r.logprob for r in got]
     assert got.stats.reused == again.stats.reused == len(PREFIX) - 1
     with pytest.raises(FastreaderError, match="closed"):
-        kept.extend([9])
+        kept.prefill([9])
 
 
 def test_permutations_are_scored_after_what_is_kept(tiny_reader):
@@ -106,19 +106,19 @@ def test_permutations_are_scored_after_what_is_kept(tiny_reader):
     passages = ["The sky is blue.", "Grass is green.", "Roses are red."]
     example = Example("Which colour is the sky?", [Passage(p) for p in passages], candidates=["blue", "a deep red"])
     orders = [[0, 1, 2], [2, 0, 1]]
-    plain = score_permutations(tiny_reader, example, permutations=orders, alone=True)
+    plain = score_permutations(tiny_reader, example, permutations=orders, query_likelihood=True)
     prompts = reading_prompts(tiny_reader, example.question, example.passages, orders)
     with tiny_reader.session(*prompts) as kept:
-        assert permutation_cost(kept, example, permutations=orders, alone=True) == plain.stats
-        got = score_permutations(kept, example, permutations=orders, alone=True)
-        two = list(score_permutations(kept, [example, example], permutations=orders, alone=True))
+        assert permutation_cost(kept, example, permutations=orders, query_likelihood=True) == plain.stats
+        got = score_permutations(kept, example, permutations=orders, query_likelihood=True)
+        two = list(score_permutations(kept, [example, example], permutations=orders, query_likelihood=True))
         ranked = rerank(kept, example)
     for scores in two:
-        assert scores.loglik == pytest.approx(plain.loglik, abs=1e-4)
+        assert scores.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
         assert scores.stats == plain.stats  # as if alone, and without a session
-    assert got.loglik == pytest.approx(plain.loglik, abs=1e-4)
-    assert got.question_loglik == pytest.approx(plain.question_loglik, abs=1e-4)
-    assert got.alone_loglik == pytest.approx(plain.alone_loglik, abs=1e-4)
+    assert got.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
+    assert got.question_logprobs == pytest.approx(plain.question_logprobs, abs=1e-4)
+    assert got.query_logprobs == pytest.approx(plain.query_logprobs, abs=1e-4)
     assert got.stats.reused > sum(len(p) for p in passages)
     assert got.stats.computed == plain.stats.computed - got.stats.reused
     assert got.reader == plain.reader
@@ -130,10 +130,10 @@ def test_permutations_are_scored_after_what_is_kept(tiny_reader):
 
 def test_prefixes_are_read_in_passes_of_max_tokens(tiny_reader, monkeypatch):
     seen = []
-    whole = tiny_reader.plan
-    monkeypatch.setattr(tiny_reader, "plan", lambda s, m=None, new_tokens=0: seen.append(m) or whole(s, m))
-    with tiny_reader.session(PREFIX, [9] * 20, max_tokens=30) as kept:
-        kept.extend([8] * 4, max_tokens=7)
+    whole = tiny_reader.engine.plan
+    monkeypatch.setattr(tiny_reader.engine, "plan", lambda s, m=None, new_tokens=0: seen.append(m) or whole(s, m))
+    with tiny_reader.session(PREFIX, [9] * 20, max_batch_tokens=30) as kept:
+        kept.prefill([8] * 4, max_batch_tokens=7)
         assert kept.stats.computed == 25 + 20 + 4
     assert seen == [30, 7]
 
@@ -182,7 +182,7 @@ def test_longrope_keys_serve_their_own_regime_only():
 
 
 def test_memory_and_its_end(tiny_reader):
-    model = tiny_reader._model
+    model = tiny_reader.engine.model
     kept = tiny_reader.session(PREFIX, max_bytes=25 * model.key_value_bytes)
     assert kept.nbytes == 25 * model.key_value_bytes
     kept.close()
@@ -191,14 +191,14 @@ def test_memory_and_its_end(tiny_reader):
         kept.loglikelihood(REQUESTS)
     with pytest.raises(OutOfBudgetError, match=r"take 12,800 bytes, 12,799 are allowed"):
         tiny_reader.session(PREFIX, max_bytes=25 * model.key_value_bytes - 1)
-    with pytest.raises(InputError, match="max_bytes: expected a whole number from 1 or None, got '2 GB'"):
+    with pytest.raises(InputError, match="max_bytes: expected an integer of at least 1 or None, got '2 GB'"):
         tiny_reader.session(PREFIX, max_bytes="2 GB")
 
 
 def test_bad_prefixes_are_refused(tiny_reader):
     with pytest.raises(InputError, match="at least one"):
         tiny_reader.session()
-    with pytest.raises(InputError, match=r"prefixes\[1\]: expected text or token ids, got int"):
+    with pytest.raises(InputError, match=r"prefixes\[1\]: expected text or token ids, got 5"):
         tiny_reader.session(PREFIX, 5)
     with pytest.raises(ContextOverflowError, match=r"prefixes\[0\] is 3000 tokens long"):
         tiny_reader.session([5] * 3000)
@@ -223,7 +223,7 @@ def test_what_is_scored_can_be_kept(family):
     requests = [(prompts[0], [6, 7]), (prompts[1], [8])]
     scored = reader.loglikelihood(requests)
     written = reader.generate(prompts, max_new_tokens=4)
-    with reader.session(keep_scored=True) as kept:
+    with reader.session(cache_scored=True) as kept:
         first = kept.loglikelihood(requests)
         tokens = len(kept._kept)
         again, texts = kept.score(requests), kept.generate(prompts, max_new_tokens=4)
@@ -238,9 +238,9 @@ def test_what_is_scored_can_be_kept(family):
 
 
 def test_scores_that_may_not_be_kept_are_refused_beforehand(tiny_reader):
-    model = tiny_reader._model
+    model = tiny_reader.engine.model
     size = (len(PREFIX) + 1) * model.key_value_bytes
-    with tiny_reader.session(PREFIX, max_bytes=size, keep_scored=True) as kept:
+    with tiny_reader.session(PREFIX, max_bytes=size, cache_scored=True) as kept:
         passes = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(model, "score", lambda *a, **k: passes.append(a))
@@ -263,13 +263,13 @@ def test_prefixes_kept_in_several_parts_serve_as_one(family, monkeypatch):
         first = parts[0].keys[0].data_ptr()
         sizes = []
         for more in (PREFIX[:18], PREFIX[:21], PREFIX[:22], PREFIX[:23], PREFIX):
-            kept.extend(more)
+            kept.prefill(more)
             sizes.append([len(part) for part in parts])
             assert parts[0].keys[0].data_ptr() == first
             got = kept.loglikelihood(REQUESTS)
             assert [r.logprob for r in got] == pytest.approx(plain, abs=1e-4)
         assert sizes == [[8, 10], [8, 10, 3], [8, 10, 3, 1], [8, 10, 3, 2], [8, 10, 7]]
-        kept.extend([9] * 30)
+        kept.prefill([9] * 30)
         assert [len(part) for part in parts] == [8, 47]
         got = kept.loglikelihood(REQUESTS)
         assert kept.nbytes == 55 * of_a_token
@@ -289,7 +289,7 @@ def test_threads_share_a_session(tiny_reader, monkeypatch):
         return lambda context: reader.loglikelihood([(context, [6, 7])])[0].logprob
 
     plain = list(map(scored(tiny_reader), contexts))
-    with tiny_reader.session(keep_scored=True) as kept, ThreadPoolExecutor(4) as pool:
+    with tiny_reader.session(cache_scored=True) as kept, ThreadPoolExecutor(4) as pool:
         got = [list(pool.map(scored(kept), contexts)) for _ in range(2)]
     assert got[0] == pytest.approx(plain, abs=1e-4)
     assert got[1] == pytest.approx(plain, abs=1e-4)

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import byte_tokenizer
 
+from fastreader.core.options import GenerateOptions
 from fastreader.errors import InputError
-from fastreader.reader.decoding import StopWatch, check_stop, check_stop_tokens, cut
+from fastreader.reader.decoding import StopStrings, cut
 from fastreader.reader.prompts.encoder import TextEncoder
 
 ENCODER = TextEncoder(byte_tokenizer())
@@ -14,7 +15,7 @@ ENCODER = TextEncoder(byte_tokenizer())
 
 def first_found(decode, tokens, stop) -> int | None:
     """After how many tokens the watch speaks up."""
-    watch = StopWatch(decode, stop)
+    watch = StopStrings(decode, stop)
     return next((n for n in range(1, len(tokens) + 1) if watch.found(tokens[:n])), None)
 
 
@@ -65,20 +66,20 @@ def test_cut_takes_the_first_of_several():
     assert cut("one", []) is None
 
 
-def test_what_can_be_gone_through_once_is_read_once():
-    assert check_stop(s for s in ["a", "b"]) == ("a", "b")
-    assert check_stop_tokens(t for t in [5, 7]) == {5, 7}
+def test_an_iterator_is_read_once():
+    options = GenerateOptions(stop=(s for s in ["a", "b"]), stop_token_ids=(t for t in [5, 7]))
+    assert (options.stop, options.stop_token_ids) == (("a", "b"), (5, 7))
     with pytest.raises(InputError, match=r"got \('a', ''\)"):
-        check_stop(s for s in ["a", ""])
+        GenerateOptions(stop=(s for s in ["a", ""]))
 
 
 @pytest.mark.parametrize("tokens", [None, 5, "ab", [True], [1.5]])
-def test_bad_stop_tokens_are_refused(tokens):
-    with pytest.raises(InputError, match="stop_tokens: expected a list of token ids"):
-        check_stop_tokens(tokens)
+def test_bad_stop_tokens_are_rejected(tokens):
+    with pytest.raises(InputError, match="stop_token_ids: expected a list of token ids"):
+        GenerateOptions(stop_token_ids=tokens)
 
 
 @pytest.mark.parametrize("stop", ["text", [""], [5], ["a", None], None, 5])
-def test_bad_stop_strings_are_refused(stop):
+def test_bad_stop_strings_are_rejected(stop):
     with pytest.raises(InputError, match="stop: expected a list of texts"):
-        check_stop(stop)
+        GenerateOptions(stop=stop)

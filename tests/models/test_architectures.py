@@ -48,7 +48,7 @@ def test_precisions(family):
 
     def error(precision):
         reader = Reader.load((stored, byte_tokenizer()), precision=precision)
-        widened = reader._model.why_own is None
+        widened = reader.engine.model.why_own is None
         got = np.concatenate(reader.score(sequences).token_logprobs)
         return np.abs(got - truth), widened
 

@@ -34,7 +34,7 @@ ADOPTED = {
 
 
 def counts(reader):
-    found = Counter(type(m) for m in reader._model.model.modules())
+    found = Counter(type(m) for m in reader.engine.model.model.modules())
     return tuple(found[kind] for kind in (FusedLayer, FusedAttention, FusedFeedForward, FusedNorm))
 
 

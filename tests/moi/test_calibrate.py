@@ -261,7 +261,7 @@ def test_what_is_wrong_with_a_question_is_said_with_its_number(tiny_reader):
         fr.score_permutations(tiny_reader, f"Which {w}?", passages, question_only=True, permutations="random")
         for w in ("one", "two", "three")
     ]
-    scores[1] = replace(scores[1], question_loglik=np.full(6, np.nan))
+    scores[1] = replace(scores[1], question_logprobs=np.full(6, np.nan))
     with pytest.raises(InputError, match=r"scores: question 1: .* expected finite numbers, got nan"):
         calibrate(scores)
     with pytest.raises(InputError, match=r"scores: question 1: .* expected finite numbers, got nan"):

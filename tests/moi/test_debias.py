@@ -161,7 +161,7 @@ def test_scores_without_the_query_likelihoods_of_the_prior_are_flagged():
     o = replace(data.observations[0], qg=np.zeros(5))
     without = replace(o, qg=None)
     found = debias(without, known(data.bias, beta=0.5))
-    assert found.flags == ("prior",) and "alone=True" in found.reason
+    assert found.flags == ("prior",) and "query_likelihood=True" in found.reason
     assert found.identified
     assert debias(without, known(data.bias, beta=0.0)).flags == debias(o, known(data.bias, beta=0.5)).flags == ()
 

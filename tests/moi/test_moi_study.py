@@ -118,14 +118,16 @@ def test_what_methods_share_is_run_once(study, monkeypatch):
     bias = PositionBias.load(folder / "run" / "bias-fold0.json")
     expected = METHODS["qg-matched"](reader, example.question, example.passages, bias=bias)
     calls = []
-    session = Session(reader)
+    session = Session(reader.engine)
     for name in ("score", "loglikelihood", "generate"):
         real = getattr(session, name)
         monkeypatch.setattr(session, name, lambda *a, real=real, name=name, **k: calls.append(name) or real(*a, **k))
 
     def orders(*names):
         calls.clear()
-        return all_orders(session, fr.Template(), example, scores_of(scores), bias, list(names), 0, {"max_tokens": 500})
+        return all_orders(
+            session, fr.Template(), example, scores_of(scores), bias, list(names), 0, {"max_batch_tokens": 500}
+        )
 
     found = orders("qg", "qg-matched")
     assert not calls
@@ -168,15 +170,15 @@ def test_observations_are_those_of_the_reader_alone(study):
         i = int(row["id"])
         right, passages = examples[i].answers, examples[i].passages
         want = fr.score_permutations(
-            reader, examples[i].question, passages, right, "random", seed=i, score_passages=True, alone=True
+            reader, examples[i].question, passages, right, "random", seed=i, score_passages=True, query_likelihood=True
         )
         got = scores_of(row)
         assert got.permutations.tolist() == want.permutations.tolist()
-        for name in ("question_loglik", "passages_loglik", "alone_loglik"):
+        for name in ("question_logprobs", "passages_logprobs", "query_logprobs"):
             assert getattr(got, name) == pytest.approx(getattr(want, name), abs=1e-3)
         vote = self_consistency(reader, examples[i].question, passages, count=6, seed=i, max_new_tokens=4)
         assert vote.orders == got.permutations.tolist()
-        mean = {"nats": np.logaddexp.reduce(want.loglik, axis=1).mean(), **mean_rates(vote.answers, right)}
+        mean = {"nats": np.logaddexp.reduce(want.logprobs, axis=1).mean(), **mean_rates(vote.answers, right)}
         assert row["random_mean"] == pytest.approx(mean, abs=1e-3)
         own = mean_rates([vote.answer], right)
         assert row["vote"] == {**own, "share": vote.share, "computed": vote.stats.computed}

@@ -11,7 +11,13 @@ PASSAGES = ["Red is a colour.", "Two is a number, it is.", "Cats sleep."]
 @pytest.fixture(scope="module")
 def scores(tiny_reader):
     return fr.score_permutations(
-        tiny_reader, "Which colour?", PASSAGES, ["red", "blue green"], "random:5", score_passages=True, alone=True
+        tiny_reader,
+        "Which colour?",
+        PASSAGES,
+        ["red", "blue green"],
+        "random:5",
+        score_passages=True,
+        query_likelihood=True,
     )
 
 
@@ -19,37 +25,37 @@ def test_passages_alone_cost_the_question_only(tiny_reader):
     def score(**more):
         return fr.score_permutations(tiny_reader, "Which colour?", PASSAGES, question_only=True, **more)
 
-    plain, with_alone = score(), score(alone=True)
+    plain, with_alone = score(), score(query_likelihood=True)
     # A byte-level tokenizer: lead and question after each of three passages, whose last token predicts only.
     template = fr.Template()
     asked = len(template.question_lead) + with_alone.question_tokens - 1
     assert with_alone.stats.computed - plain.stats.computed == 3 * asked
     singly = score(permutations=[[0], [1], [2]])
-    assert with_alone.alone_loglik == pytest.approx(singly.question_loglik, abs=1e-4)
-    assert with_alone.question_loglik == pytest.approx(plain.question_loglik, abs=1e-4)
-    assert plain.alone_loglik is None
-    cost = fr.permutation_cost(tiny_reader, "Which colour?", PASSAGES, question_only=True, alone=True)
+    assert with_alone.query_logprobs == pytest.approx(singly.question_logprobs, abs=1e-4)
+    assert with_alone.question_logprobs == pytest.approx(plain.question_logprobs, abs=1e-4)
+    assert plain.query_logprobs is None
+    cost = fr.permutation_cost(tiny_reader, "Which colour?", PASSAGES, question_only=True, query_likelihood=True)
     assert cost == with_alone.stats
 
 
 def test_they_survive_the_file(scores):
     again = fr.PermutationScores.from_dict(scores.to_dict())
-    assert (again.alone_loglik == scores.alone_loglik).all()
+    assert (again.query_logprobs == scores.query_logprobs).all()
     assert again.template == scores.template == fr.Template().digest()
     assert fr.Template(header="Other.").digest() != fr.Template().digest()
 
 
 def test_kinds(scores):
     question = observe(scores)
-    assert (question.values == scores.question_loglik).all()
-    assert (question.qg == scores.alone_loglik).all()
+    assert (question.values == scores.question_logprobs).all()
+    assert (question.qg == scores.query_logprobs).all()
     assert (question.passages, question.length, question.template) == (3, 3, scores.template)
-    assert (observe(scores, "joint").values == scores.question_loglik + scores.passages_loglik).all()
-    assert (observe(scores, "candidate", candidate="red").values == scores.loglik[:, 0]).all()
-    assert (observe(scores, "candidate", candidate=1).values == scores.loglik[:, 1]).all()
+    assert (observe(scores, "joint").values == scores.question_logprobs + scores.passages_logprobs).all()
+    assert (observe(scores, "candidate", candidate="red").values == scores.logprobs[:, 0]).all()
+    assert (observe(scores, "candidate", candidate=1).values == scores.logprobs[:, 1]).all()
     each = observe(scores, "candidate", candidate=1, per_token=True)
-    assert each.values == pytest.approx(scores.loglik[:, 1] / scores.candidate_tokens[1])
-    assert observe(scores, per_token=True).qg == pytest.approx(scores.alone_loglik / scores.question_tokens)
+    assert each.values == pytest.approx(scores.logprobs[:, 1] / scores.candidate_tokens[1])
+    assert observe(scores, per_token=True).qg == pytest.approx(scores.query_logprobs / scores.question_tokens)
     assert observe(question) is question
 
 
@@ -90,6 +96,6 @@ def test_the_number_of_passages_is_not_guessed(tiny_reader):
     assert observe(whole, passages=4).passages == 4  # may be prefixes that never have the fourth
     with pytest.raises(InputError, match="expected at least 3, as in the scores, got 2"):
         observe(whole, passages=2)
-    alone = fr.score_permutations(tiny_reader, "Which colour?", PASSAGES, question_only=True, alone=True)
+    alone = fr.score_permutations(tiny_reader, "Which colour?", PASSAGES, question_only=True, query_likelihood=True)
     with pytest.raises(InputError, match="expected 3, as in the scores, got 4"):
         observe(alone, passages=4)

@@ -105,7 +105,7 @@ def test_the_packaged_reader_against_transformers(packaged_reader, packaged_mode
 def test_the_split_into_passes_changes_nothing(tiny_reader, materials):
     template = NoiseTemplate(instruction="Reply, or NO-RES.\n")
     whole = noise.answer_attention(tiny_reader, materials, ANSWERS, template=template)
-    parts = noise.answer_attention(tiny_reader, materials, ANSWERS, template=template, max_tokens=600)
+    parts = noise.answer_attention(tiny_reader, materials, ANSWERS, template=template, max_batch_tokens=600)
     for name in ANSWERS:
         np.testing.assert_allclose(whole[name].attention, parts[name].attention, rtol=1e-4)
         np.testing.assert_allclose(whole[name].entropy, parts[name].entropy, rtol=1e-5)

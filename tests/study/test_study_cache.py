@@ -37,7 +37,7 @@ def test_what_the_reader_would_refuse(cache):
     reader = CachedReader(ScriptedReader(), cache)
     with pytest.raises(InputError, match="stop: expected a list of texts that are not empty, got 'END'"):
         reader.generate(["x"], stop="END")
-    with pytest.raises(InputError, match="prompts: expected a list, got the text 'hello'"):
+    with pytest.raises(InputError, match="prompts: expected a list, got 'hello'"):
         reader.generate("hello")
 
 

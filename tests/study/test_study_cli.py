@@ -65,11 +65,24 @@ def test_every_setting_of_a_study_has_a_flag(questions, tmp_path):
     file = tmp_path / "s.toml"
     tables = "[noise]\nmax_new_tokens = 7\n[sure]\nmax_summary_tokens = 9\n"
     file.write_text('data = "q.jsonl"\nmethods = ["sure:base", "sure"]\n' + tables)
-    flags = ("--k", 3, "--primary", "sure", "--random", tmp_path / "pool.jsonl", "--attention", 2, "--max-tokens", 5000)
+    flags = (
+        "--k",
+        3,
+        "--primary",
+        "sure",
+        "--random",
+        tmp_path / "pool.jsonl",
+        "--attention",
+        2,
+        "--max-batch-tokens",
+        5000,
+    )
     done = run("study", file, "-o", tmp_path / "run", "--limit", 1, "--reader", "r", *flags)
     assert done.exit_code == 0, done.output
     study = RunFolder(tmp_path / "run").study()
-    assert study.sure == {"max_summary_tokens": 9, "k": 3} and study.primary == "sure" and study.max_tokens == 5000
+    assert (
+        study.sure == {"max_summary_tokens": 9, "k": 3} and study.primary == "sure" and study.max_batch_tokens == 5000
+    )
     noise = study.noise
     assert (noise.random, noise.attention, noise.max_new_tokens) == (str(tmp_path / "pool.jsonl"), 2, 7)
 
@@ -77,9 +90,21 @@ def test_every_setting_of_a_study_has_a_flag(questions, tmp_path):
 def test_the_token_budget_reaches_every_call(questions, tmp_path, reader):
     asked = []
     original = reader.generate
-    reader.generate = lambda prompts, **options: asked.append(options["max_tokens"]) or original(prompts, **options)
+    reader.generate = lambda prompts, **options: (
+        asked.append(options["max_batch_tokens"]) or original(prompts, **options)
+    )
     run(
-        "study", "--data", questions, "--method", "sure:base", "--reader", "r", "-o", tmp_path / "a", "--max-tokens", 70
+        "study",
+        "--data",
+        questions,
+        "--method",
+        "sure:base",
+        "--reader",
+        "r",
+        "-o",
+        tmp_path / "a",
+        "--max-batch-tokens",
+        70,
     )
     run("study", "--data", questions, "--method", "sure:base", "--reader", "r", "-o", tmp_path / "b")
     assert asked == [70, None]

@@ -4,7 +4,7 @@ import pytest
 
 from fastreader.errors import InputError
 from fastreader.study import Study
-from fastreader.study.registry import FAMILIES, names
+from fastreader.study.registry import FAMILIES, check, names
 
 
 def write(folder, text, name="study.toml", data=True):
@@ -44,14 +44,26 @@ def test_toml_and_yaml_say_the_same(tmp_path):
         ('methods = [{method = "base", name = "x"}, {method = "moi", name = "x"}]', "two methods are named 'x'"),
         ('methods = [{method = "base", temperature = 1}]', "unknown option 'temperature'; it takes max_new_tokens"),
         ('methods = ["zzzzz"]', r"unknown method 'zzzzz'\. There are: base,"),
-        ('methods = [{method = "base", passages = "all"}]', "method 'base': passages: expected a whole number from 1"),
-        ('methods = [{method = "noise:gold", max_new_tokens = 0}]', "'noise:gold': max_new_tokens: .* from 1, got 0"),
-        ('methods = [{method = "moi", max_passages = true}]', "'moi': max_passages: .* from 1, got True"),
+        (
+            'methods = [{method = "base", passages = "all"}]',
+            "method 'base': passages: expected an integer of at least 1",
+        ),
+        (
+            'methods = [{method = "noise:gold", max_new_tokens = 0}]',
+            "'noise:gold': max_new_tokens: .* of at least 1, got 0",
+        ),
+        ('methods = [{method = "moi", max_passages = true}]', "'moi': max_passages: .* of at least 1, got True"),
         ('methods = [{method = "eor", retrievers = "R@1"}]', "'eor': retrievers: expected a list of texts, got 'R@1'"),
         ('methods = ["moi"]\n[moi]\nbias = 5', "bias: expected a file of a calibration, got 5"),
-        ('methods = ["moi"]\n[moi.stop]\nbest = 1', "stop: unknown key 'best'; it takes p_best, same_order, most"),
-        ('methods = ["moi"]\n[moi.stop]\nmost = "9"', "Stop.most: expected a whole number from 1 or None, got '9'"),
-        ('methods = ["moi"]\n[moi.stop]\np_best = "9"', "stop: expected numbers"),
+        (
+            'methods = ["moi"]\n[moi.stopping]\nbest = 1',
+            "stopping: unknown key 'best'; it takes p_best, same_order, most",
+        ),
+        (
+            'methods = ["moi"]\n[moi.stopping]\nmost = "9"',
+            "Stopping.most: expected an integer of at least 1 or None, got '9'",
+        ),
+        ('methods = ["moi"]\n[moi.stopping]\np_best = "9"', "stopping: expected numbers"),
         ('methods = ["moi"]\nseeds = [0, -1]', "seeds"),
         ('methods = [{method = "sure", q = 1}]', "unknown settings q"),
         ("methods = []", "methods"),
@@ -77,7 +89,7 @@ def test_toml_and_yaml_say_the_same(tmp_path):
 )
 def test_what_cannot_be_is_told_with_its_place(tmp_path, line, message):
     with pytest.raises(InputError, match=message):
-        Study.load(write(tmp_path, f'data = "q.jsonl"\n{line}'))
+        check(Study.load(write(tmp_path, f'data = "q.jsonl"\n{line}')))
 
 
 def test_files_that_are_none(tmp_path):
@@ -120,9 +132,10 @@ def test_every_listed_name_is_made(tmp_path):
     needs_more = {"order:cross-encoder", "order:cross-encoder-matched"}  # the option model
     listed = [placeholders.get(name, name) for name in names() if name not in needs_more]
     study = Study.of({"data": "q.jsonl", "methods": listed, "sure": {"shots": [["q", "a"]]}})
+    check(study)
     assert len(study.methods) == len(listed) > 40
     assert {name.partition(":")[0] for name in listed} == set(FAMILIES)
     for name in needs_more:
         with pytest.raises(InputError, match="needs the option model"):
-            Study.of({"data": "q.jsonl", "methods": [name]})
-        assert Study.of({"data": "q.jsonl", "methods": [{"method": name, "model": "some/model"}]})
+            check(Study.of({"data": "q.jsonl", "methods": [name]}))
+        check(Study.of({"data": "q.jsonl", "methods": [{"method": name, "model": "some/model"}]}))

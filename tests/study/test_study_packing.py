@@ -7,7 +7,7 @@ from fastreader.moi.rerank import rerank
 from fastreader.study.run import questions_of
 
 
-@pytest.mark.parametrize("options", [{}, {"stop": {"most": 6}}])
+@pytest.mark.parametrize("options", [{}, {"stopping": {"most": 6}}])
 def test_moi_scores_a_group_in_one_call(tmp_path, tiny_reader, monkeypatch, options):
     calls = []
     original = type(tiny_reader).loglikelihood
@@ -25,11 +25,11 @@ def test_moi_scores_a_group_in_one_call(tmp_path, tiny_reader, monkeypatch, opti
     assert len(calls) == 1 or options
     monkeypatch.undo()
     rows = {row["question_id"]: row for row in rows_of(tmp_path / "run").values()}
-    from fastreader.moi.adaptive import Stop
+    from fastreader.moi.adaptive import Stopping
 
-    stop = Stop(**options["stop"]) if options else None
+    stopping = Stopping(**options["stopping"]) if options else None
     for example in questions_of(study):
-        wanted = rerank(tiny_reader, example, seed=0, stop=stop)
+        wanted = rerank(tiny_reader, example, seed=0, stopping=stopping)
         row = rows[example.id]
         assert row["trace"]["order"] == wanted.indices
         assert row["trace"]["utilities"]["utility"] == pytest.approx(wanted.utilities.utility.tolist(), abs=1e-4)

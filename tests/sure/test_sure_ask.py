@@ -211,7 +211,7 @@ def test_an_option_the_method_has_no_use_for_is_refused(run, method, option, val
     ("arguments", "message"),
     [
         (("--method", "magic"), "--method: expected one of sure, base"),
-        (("--method", "sure", "-k", "0"), "--candidates: expected a whole number from 1 to 26, got 0"),
+        (("--method", "sure", "-k", "0"), "--candidates: expected an integer from 1 to 26, got 0"),
         (("--explain", "-f", "json"), "--explain: is for reading"),
         (("--resume",), "--resume: needs --output"),
     ],

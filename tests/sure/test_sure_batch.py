@@ -248,13 +248,13 @@ def test_ids_are_made_unique():
 
 @pytest.mark.parametrize("group", [0, True, 1.5])
 def test_group_is_checked(group):
-    with pytest.raises(InputError, match="group: expected a whole number from 1"):
+    with pytest.raises(InputError, match="group: expected an integer of at least 1"):
         sure.answer_many(ScriptedReader(), [], group=group)
 
 
 def test_equal_greedy_prompts_of_several_methods_are_written_once():
+    from fastreader.reader.programs.readers import Readers
     from fastreader.sure.pipeline import Job, run_group
-    from fastreader.sure.task import Readers
 
     reader = TokenReader(**script())
     settings = sure.Settings(mode="generate")

@@ -220,8 +220,8 @@ def test_a_group_reads_its_passages_in_one_session(tiny_reader, monkeypatch):
 
 
 def test_what_is_kept_for_one_method_is_not_taken_from_the_cost_of_another(tiny_reader):
+    from fastreader.reader.programs.readers import Readers
     from fastreader.sure.pipeline import Job, run_group
-    from fastreader.sure.task import Readers
 
     example, readers = two_questions()[0], Readers(tiny_reader)
     first, usual = (
@@ -272,4 +272,4 @@ def test_a_kept_prefix_that_does_not_fit_is_noted(tiny_reader, monkeypatch):
     monkeypatch.setattr(memory, "default_budget", lambda *arguments: 10**6)
     options = {"max_candidate_tokens": 4, "max_summary_tokens": 4, "candidates_prompt": "passages_first"}
     result = sure.answer(tiny_reader, "Who was last?", ["Ada was."], **options)
-    assert any(note.startswith("the passages were read anew for each stage: session:") for note in result.notes)
+    assert any(note.startswith("the passages were read again for each stage: session:") for note in result.notes)

@@ -292,13 +292,13 @@ def test_no_room_even_without_passages_is_refused():
         ({"question": " "}, "question: expected text, got ' '"),
         ({"passages": "one text"}, "passages: expected a list, got str"),
         ({"passages": [3]}, r"passages\[0\]: expected a Passage or text, got int"),
-        ({"k": 0}, "k: expected a whole number from 1 to 26, got 0"),
-        ({"k": 27}, "k: expected a whole number from 1 to 26, got 27"),
-        ({"k": np.int64(2)}, "k: expected a whole number from 1 to 26, got"),  # JSON does not hold it
+        ({"k": 0}, "k: expected an integer from 1 to 26, got 0"),
+        ({"k": 27}, "k: expected an integer from 1 to 26, got 27"),
+        ({"k": np.int64(2)}, "k: expected an integer from 1 to 26, got"),  # JSON does not hold it
         ({"mode": "guess"}, "mode: expected one of loglikelihood, generate, got 'guess'"),
         ({"use": ()}, "use: expected some of validity, ranking, got none"),
         ({"use": ("luck",)}, "use: expected one of"),
-        ({"max_summary_tokens": 0}, "max_summary_tokens: expected a whole number from 1, got 0"),
+        ({"max_summary_tokens": 0}, "max_summary_tokens: expected an integer of at least 1, got 0"),
         ({"on_overflow": "truncate"}, "on_overflow: expected one of error, drop_passages"),
         ({"depth": 3}, "unknown settings depth; there are: k, mode"),
         ({"readers": {"vote": None}}, "readers: unknown stages vote"),

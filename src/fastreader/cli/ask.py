@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fastreader.cli.asking import Asking, Result, check_options, find_family, options_named
+from fastreader.cli.ask_options import Asking, Result
+from fastreader.cli.asking import check_options, find_family, options_named
 from fastreader.cli.inputs import check_output, examples, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
 from fastreader.cli.output import Writer

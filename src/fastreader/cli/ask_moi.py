@@ -11,7 +11,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fastreader.cli.asking import Result
+from fastreader.cli.ask_options import Result
 from fastreader.cli.calibrations import UNCALIBRATED
 from fastreader.cli.inputs import remaining
 from fastreader.core.progress import track
@@ -20,7 +20,7 @@ from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import FastreaderError, InputError
 
 if TYPE_CHECKING:
-    from fastreader.cli.asking import Asking
+    from fastreader.cli.ask_options import Asking
     from fastreader.core.protocol import ReaderProtocol
 
 _MOST = 10  # passages read, where no @N says

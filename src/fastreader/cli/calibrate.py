@@ -52,7 +52,7 @@ def calibrate(
     limit: Annotated[
         int | None, typer.Option(help="Only the first so many questions.", min=1, show_default=False)
     ] = None,
-    max_tokens: Annotated[
+    max_batch_tokens: Annotated[
         int | None, typer.Option(help="Tokens in one pass at most; from free memory by default.", show_default=False)
     ] = None,
     progress: Annotated[
@@ -123,8 +123,8 @@ def calibrate(
             seed=seed,
             template=prompts,
             question_only=True,
-            alone=True,
-            max_tokens=max_tokens,
+            query_likelihood=True,
+            max_batch_tokens=max_batch_tokens,
             progress=progress,
         ):
             yield str(result.id), result.to_dict()
@@ -134,7 +134,9 @@ def calibrate(
             for e in todo:
                 place = gold[_key(e)]
                 assert place is not None
-                found = moi.probe(load(), [e], [place], template=prompts, max_tokens=max_tokens, progress=False)
+                found = moi.probe(
+                    load(), [e], [place], template=prompts, max_batch_tokens=max_batch_tokens, progress=False
+                )
                 yield _key(e), found.to_dict()
                 advance(1)
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import platform
+import sys
+from importlib import metadata
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from fastreader import __version__
 from fastreader.cli.options import Format
 
 
@@ -15,7 +19,6 @@ def info(
     format: Annotated[Format, typer.Option("--format", "-f", help="table or json.")] = Format.table,
 ) -> None:
     """Versions, devices, and which implementation serves each operator and why."""
-    from fastreader.info import collect
 
     facts = collect()
     if format is not Format.table:
@@ -32,3 +35,69 @@ def info(
         table.add_section()
     console = Console()
     (console if console.is_terminal else Console(width=UNLIMITED)).print(table)
+
+
+_PACKAGES = ("torch", "transformers", "triton", "numpy", "scipy", "flash-attn", "gguf", "lm-eval")
+
+
+def collect() -> dict[str, dict[str, str]]:
+    """Return facts by section, all text."""
+    import torch
+
+    from fastreader.models.cache import cache_dir
+    from fastreader.models.packaged import PACKAGED, is_cached
+    from fastreader.models.precision import cpu_flags, resolve
+
+    arithmetic = resolve("auto", "auto", "fast", torch.bfloat16)
+    device = (
+        torch.cuda.get_device_name() if arithmetic.device.type == "cuda" else platform.processor() or platform.machine()
+    )
+    return {
+        "version": {"fastreader": __version__, "python": sys.version.split()[0], **_versions()},
+        "device": {
+            "default": f"{arithmetic.device} ({device})",
+            "threads": str(torch.get_num_threads()),
+            "instructions": ", ".join(
+                sorted(cpu_flags() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16"})
+            ),
+            "precision fast": f"{arithmetic.precision}: {arithmetic.reason}",
+        },
+        "operators": _operators(),
+        "models": {
+            "cache": str(cache_dir()),
+            **{name: "pulled" if is_cached(name) else "not pulled" for name in PACKAGED},
+        },
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _operators() -> dict[str, str]:
+    from fastreader.ops.decode_attention import status as row_attention_status
+    from fastreader.ops.decoder_layer import status as layer_status
+    from fastreader.ops.linear import status as linear_status
+    from fastreader.ops.linear_logprob import status as linear_logprob_status
+    from fastreader.ops.pointwise import status as tokens_status
+    from fastreader.ops.tree_attention import status as tree_attention_status
+
+    served = {
+        "tree_attention": tree_attention_status,
+        "linear": linear_status,
+        "layer_in, layer_out": layer_status,
+        "linear_logprob": linear_logprob_status,
+        "row_attention": row_attention_status,
+        "rms_norm, rotary, gate": tokens_status,
+    }
+    return {
+        f"{name}, {serving.device}": f"{serving.implementation}: {serving.why}"
+        for name, status in served.items()
+        for serving in status()
+    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterator
 from enum import StrEnum
@@ -123,19 +122,6 @@ def _digest(example: Example, candidates: list[str], more: list[Any]) -> str:
     """Of all that a result is made from; `more` beside the texts."""
     parts = [example.question, [[p.title, p.text] for p in example.passages], candidates, *more]
     return hashlib.sha256(json.dumps(parts, allow_nan=False).encode()).hexdigest()[:16]
-
-
-def places(prune: float | None) -> int | float | None:
-    """What --prune means: so many places where it is a whole number, else a share.
-
-    Raises:
-        InputError: neither.
-    """
-    if prune is None or 0 < prune < 1:
-        return prune
-    if not math.isfinite(prune) or prune != int(prune) or prune < 1:
-        raise InputError(f"--prune: expected a number of places, or a share in (0, 1), got {prune}")
-    return int(prune)
 
 
 def model_settings(model: str, dtype: str, precision: str) -> dict[str, str]:

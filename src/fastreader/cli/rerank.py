@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastreader.cli.calibrations import UNCALIBRATED
-from fastreader.cli.inputs import check_output, examples, model_settings, places, remaining, use_cache
+from fastreader.cli.inputs import check_output, examples, model_settings, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
 from fastreader.cli.output import Writer
 from fastreader.core.progress import track
@@ -50,9 +50,12 @@ def rerank(
     order: Annotated[str, typer.Option(help="matched (largest utility at the best place) or descending.")] = "matched",
     max_passages: Annotated[int, typer.Option(help="Passages scored; the others follow them.", min=1)] = 10,
     prune: Annotated[
+        int | None, typer.Option(help="Read only this many places of each ordering.", min=1, show_default=False)
+    ] = None,
+    prune_mass: Annotated[
         float | None,
         typer.Option(
-            help="Read so many places of each ordering; below 1: enough for this share of the retriever's scores.",
+            help="Read the shortest beginning that holds this share of the retriever's softmaxed scores.",
             show_default=False,
         ),
     ] = None,
@@ -64,7 +67,7 @@ def rerank(
     template: Annotated[
         Path | None, typer.Option(help="Prompt texts, a TOML or JSON file.", show_default=False)
     ] = None,
-    max_tokens: Annotated[
+    max_batch_tokens: Annotated[
         int | None, typer.Option(help="Tokens in one pass at most; from free memory by default.", show_default=False)
     ] = None,
     output: Annotated[
@@ -107,7 +110,7 @@ def rerank(
       fastreader rerank questions.jsonl.gz --order descending --format trec > run.trec
     """
     from fastreader.cli.tables.moi import ranked_table
-    from fastreader.moi import PositionBias, Stop, plan
+    from fastreader.moi import PositionBias, Stopping, plan
     from fastreader.moi import rerank as run
     from fastreader.moi.shipped import at_hand
     from fastreader.reader.prompts.template import Template
@@ -125,7 +128,7 @@ def rerank(
     questions = examples(file, question, passage, None, limit, skip if skip_errors else None)
     prompts = Template.load(template) if template else Template()
     calibration = PositionBias.load(bias) if bias else None
-    what: dict[str, Any] = {"max_passages": max_passages, "prune": places(prune), "seed": seed}
+    what: dict[str, Any] = {"max_passages": max_passages, "prune": prune, "prune_mass": prune_mass, "seed": seed}
     with ExitStack() as stack:
         log = None
         reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
@@ -142,11 +145,11 @@ def rerank(
         stack.enter_context(writer)
         given = computed = most = count = 0
         told = False
-        for example in remaining(questions, None, True, log, digests, scores=isinstance(what["prune"], float)):
+        for example in remaining(questions, None, True, log, digests, scores=prune_mass is not None):
             try:
                 if cost:
                     planned = plan(
-                        reader, example, bias=calibration, template=prompts, max_tokens=max_tokens, **what
+                        reader, example, bias=calibration, template=prompts, max_batch_tokens=max_batch_tokens, **what
                     ).cost
                     given, computed, count = given + planned.full, computed + planned.computed, count + 1
                     most += planned.computed + planned.full
@@ -157,8 +160,8 @@ def rerank(
                     bias=calibration,
                     order=order,
                     template=prompts,
-                    stop=None if settle is None else Stop(p_best=settle, same_order=None),
-                    max_tokens=max_tokens,
+                    stopping=None if settle is None else Stopping(p_best=settle, same_order=None),
+                    max_batch_tokens=max_batch_tokens,
                     **what,
                 )
                 lines = _trec(ranked) if log is None and shown is RankFormat.trec else []

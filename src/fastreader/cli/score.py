@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-from fastreader.cli.inputs import check_output, examples, model_settings, places, remaining, use_cache
+from fastreader.cli.inputs import check_output, examples, model_settings, remaining, use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
 from fastreader.cli.output import Writer
 from fastreader.data import Example
@@ -43,9 +43,12 @@ def score(
     ] = "cyclic",
     seed: Annotated[int, typer.Option(help="For designs that draw.")] = 0,
     prune: Annotated[
+        int | None, typer.Option(help="Read only this many places of each ordering.", min=1, show_default=False)
+    ] = None,
+    prune_mass: Annotated[
         float | None,
         typer.Option(
-            help="Read so many places of each ordering; below 1: enough for this share of the retriever's scores.",
+            help="Read the shortest beginning that holds this share of the retriever's softmaxed scores.",
             show_default=False,
         ),
     ] = None,
@@ -54,15 +57,15 @@ def score(
     ] = None,
     question_only: Annotated[bool, typer.Option(help="Score the question, no candidates.")] = False,
     score_passages: Annotated[bool, typer.Option(help="Also log P(passages); costs the LM head everywhere.")] = False,
-    prior: Annotated[bool, typer.Option(help="Also score the candidates without passages.")] = False,
-    alone: Annotated[
+    closed_book: Annotated[bool, typer.Option(help="Also score the candidates without passages.")] = False,
+    query_likelihood: Annotated[
         bool, typer.Option(help="Also score the question after each passage alone (query likelihood).")
     ] = False,
-    token_logliks: Annotated[bool, typer.Option(help="Keep every token's log-likelihood (json and jsonl).")] = False,
+    token_logprobs: Annotated[bool, typer.Option(help="Keep every token's log-likelihood (json and jsonl).")] = False,
     on_overflow: Annotated[
         str, typer.Option(help="When a prompt is too long: error, drop_passages or truncate.")
     ] = "error",
-    max_tokens: Annotated[
+    max_batch_tokens: Annotated[
         int | None, typer.Option(help="Tokens in one pass at most; from free memory by default.", show_default=False)
     ] = None,
     output: Annotated[
@@ -123,18 +126,19 @@ def score(
     what: dict[str, Any] = {
         "permutations": permutations,
         "seed": seed,
-        "prune": places(prune),
+        "prune": prune,
+        "prune_mass": prune_mass,
         "template": prompts,
         "question_only": question_only,
         "score_passages": score_passages,
-        "prior": prior,
-        "alone": alone,
+        "closed_book": closed_book,
+        "query_likelihood": query_likelihood,
         "on_overflow": on_overflow,
     }
     with ExitStack() as stack:
 
         def open_log(path: Path) -> ResultLog:
-            settings = {**what, "template": prompts.to_dict(), "token_logliks": token_logliks}
+            settings = {**what, "template": prompts.to_dict(), "token_logprobs": token_logprobs}
             settings |= model_settings(model, dtype, precision)
             return stack.enter_context(ResultLog(path, settings=settings, resume=resume, read_only=cost))
 
@@ -146,7 +150,7 @@ def score(
         if wanted is not None and log is None:
             log = open_log(wanted)
         digests: dict[str, str] = {}
-        todo = remaining(questions, candidate, question_only, log, digests, scores=isinstance(what["prune"], float))
+        todo = remaining(questions, candidate, question_only, log, digests, scores=prune_mass is not None)
         if cost:
             _print_costs(
                 todo,
@@ -158,8 +162,8 @@ def score(
                 reader,
                 todo,
                 candidates=candidate,
-                token_logliks=token_logliks,
-                max_tokens=max_tokens,
+                token_logprobs=token_logprobs,
+                max_batch_tokens=max_batch_tokens,
                 progress=progress,
                 on_error=(lambda i, example, error: skip(str(error))) if skip_errors else None,
                 **what,

@@ -57,8 +57,8 @@ def study(
         int | None,
         typer.Option(help="For so many questions, where noise layouts' answers look.", min=0, show_default=False),
     ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", help="Tokens of one pass at most.", min=1, show_default=False)
+    max_batch_tokens: Annotated[
+        int | None, typer.Option("--max-batch-tokens", help="Tokens of one pass at most.", min=1, show_default=False)
     ] = None,
     group: Annotated[int | None, typer.Option(help="Questions worked on together.", min=1, show_default=False)] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.", show_default=False)] = None,
@@ -81,10 +81,9 @@ def study(
       fastreader report runs/second -o report.html
     """
     from fastreader.study import Study, run_study
+    from fastreader.study.registry import FAMILIES, check, names
 
     if list_methods:
-        from fastreader.study.registry import FAMILIES, names
-
         for name in names():
             typer.echo(f"{name}\t{FAMILIES[name.partition(':')[0]].about}")
         return
@@ -103,18 +102,20 @@ def study(
         "primary": primary,
         "sure": _table(k=k),
         "noise": _table(random=random, attention=attention),
-        "max_tokens": max_tokens,
+        "max_batch_tokens": max_batch_tokens,
         "group": group,
         "device": device,
         "precision": precision,
     }
     if file is not None:
         chosen = Study.load(file, **flags)
+        check(chosen, str(file))
     else:
         if data is None or not method:
             raise InputError("expected a study file, or --data and at least one --method")
         given = {key: value for key, value in flags.items() if value is not None}
         chosen = Study.of(given, "the flags")  # paths in it from the working directory
+        check(chosen, "the flags")
     done = run_study(chosen, output, resume=resume, progress=progress)
     typer.echo(f"{done.rows} rows in {done.folder} ({done.fresh} new)", err=True)
     if lacking := done.left_out - done.over_long:

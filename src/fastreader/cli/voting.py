@@ -123,7 +123,8 @@ def check_voting(
         InputError: options that exclude each other, a name that is none, a similarity whose model cannot be there, a
             file of weights that is none, or a --save that cannot be written.
     """
-    from fastreader.eor import measures, saving
+    from fastreader.eor import measures
+    from fastreader.eor import voter as saving
     from fastreader.eor.pooling import pooling as pooling_of
     from fastreader.eor.similarity.names import check_names
 

@@ -1,70 +1,194 @@
-"""Checks of arguments that many functions take, with one wording."""
+"""Argument checks with one wording: ``NAME: expected WHAT, got VALUE``.
+
+`expect` is the general form. The others spell out what many functions take: integers, numbers, texts, choices, lists.
+Each raises InputError and returns nothing, so a function reads as its checks followed by its work::
+
+    check_int("k", k)
+    check_number("share", share, above=0, below=1)
+    expect(len(rows) == n, "rows", f"one for each of {n} questions", len(rows))
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from fastreader.errors import InputError
 
+_SHOWN = 80  # characters of a value in a message
 
-def check_whole(
-    name: str, value: object, least: int = 1, most: int | None = None, *, none: bool = False, saved: bool = False
+
+def expect(condition: bool, name: str, expected: str, value: object) -> None:
+    """Raise InputError "NAME: expected EXPECTED, got VALUE" unless `condition`."""
+    if not condition:
+        raise InputError(f"{name}: expected {expected}, got {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """Return `value` as error messages show it: its repr, cut to one short line."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def is_int(value: object) -> bool:
+    """Return whether `value` is an integer of Python or NumPy, and not a bool."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+
+
+def is_number(value: object) -> bool:
+    """Return whether `value` is a real number of Python or NumPy, and not a bool."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def check_int(
+    name: str,
+    value: object,
+    minimum: int = 1,
+    maximum: int | None = None,
+    *,
+    optional: bool = False,
+    json_value: bool = False,
 ) -> None:
-    """Raise InputError unless `value` is a whole number in [least, most], or None where `none`.
+    """Check an integer in [minimum, maximum].
 
-    Where it is `saved` as JSON, NumPy's whole numbers are refused too.
+    Args:
+        name: of the argument.
+        value: its value.
+        minimum, maximum: the bounds, both included; None for no upper bound.
+        optional: also accept None.
+        json_value: accept Python integers only, since the value will be saved as JSON.
+
+    Raises:
+        InputError: if `value` is anything else.
     """
-    if none and value is None:
+    if optional and value is None:
         return
-    whole = isinstance(value, int if saved else (int, np.integer)) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):  # type: ignore[operator]
-        upper = "" if most is None else f" to {most}"
-        raise InputError(f"{name}: expected a whole number from {least}{upper}{' or None' * none}, got {value!r}")
+    ok = isinstance(value, int) if json_value else is_int(value)
+    bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+    inside = ok and not isinstance(value, bool) and minimum <= value and (maximum is None or value <= maximum)  # type: ignore[operator]
+    expect(inside, name, f"an integer {bounds}{' or None' * optional}", value)
 
 
-def check_number(name: str, value: object) -> None:
-    """Raise InputError unless `value` is a finite number that JSON can hold, as what is saved must be."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
-        raise InputError(f"{name}: expected a finite number, got {value!r}")
+def check_number(
+    name: str,
+    value: object,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    optional: bool = False,
+    json_value: bool = False,
+) -> None:
+    """Check a finite number.
+
+    Args:
+        name: of the argument.
+        value: its value.
+        minimum, maximum: bounds that are included; None for none.
+        above, below: bounds that are not included; None for none.
+        optional: also accept None.
+        json_value: accept Python numbers only, since the value will be saved as JSON.
+
+    Raises:
+        InputError: if `value` is anything else.
+    """
+    if optional and value is None:
+        return
+    ok = is_number(value) and (isinstance(value, (int, float)) or not json_value) and math.isfinite(value)  # type: ignore[arg-type]
+    number: Any = value
+    ok = ok and (minimum is None or number >= minimum) and (above is None or number > above)
+    ok = ok and (maximum is None or number <= maximum) and (below is None or number < below)
+    bounds = [
+        f"{word} {bound:g}"
+        for word, bound in (("of at least", minimum), ("above", above), ("at most", maximum), ("below", below))
+        if bound is not None
+    ]
+    expect(ok, name, " ".join(["a finite number", " and ".join(bounds)]).strip() + " or None" * optional, value)
 
 
 def check_seed(name: str, value: object) -> None:
-    """Raise InputError unless `value` can seed a generator: a whole number from 0."""
-    check_whole(name, value, 0)
+    """Check that `value` can seed a generator: an integer of at least 0."""
+    check_int(name, value, 0)
 
 
-def seeded(seed: int) -> np.random.Generator:
-    """The generator of a seed.
+def random_generator(seed: int) -> np.random.Generator:
+    """Return NumPy's generator for a seed.
 
     Raises:
-        InputError: no whole number from 0.
+        InputError: if `seed` is not an integer of at least 0.
     """
     check_seed("seed", seed)
     return np.random.default_rng(seed)
 
 
+def check_bool(name: str, value: object) -> None:
+    """Check that `value` is True or False."""
+    expect(isinstance(value, (bool, np.bool_)), name, "True or False", value)
+
+
+def check_text(name: str, value: object, *, empty: bool = False, optional: bool = False) -> None:
+    """Check a text; unless `empty`, one with more than white space. `optional` also accepts None."""
+    if optional and value is None:
+        return
+    text = isinstance(value, str) and (empty or bool(value.strip()))
+    expect(text, name, ("text" if empty else "text that is not empty") + " or None" * optional, value)
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Check that `value` is one of `choices`."""
+    allowed = tuple(choices)
+    expect(isinstance(value, str) and value in allowed, name, f"one of {', '.join(allowed)}", value)
+
+
+def check_list(name: str, value: object, *, of: str = "") -> None:
+    """Check for a list or another iterable that is not one text, which would be taken letter by letter.
+
+    Args:
+        name: of the argument.
+        value: its value.
+        of: what the list holds, for the message.
+    """
+    listed = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    expect(listed, name, f"a list of {of}" if of else "a list", value)
+
+
+def check_texts(name: str, value: object, *, empty: bool = False) -> None:
+    """Check a list of texts; unless `empty`, none of them may be blank."""
+    expect(isinstance(value, Collection) and not isinstance(value, (str, bytes)), name, "a list of texts", value)
+    texts: Any = value
+    for index, text in enumerate(texts):
+        check_text(f"{name}[{index}]", text, empty=empty)
+
+
 def check_tokens(name: str, value: object) -> None:
-    """Raise InputError unless `value` is a list of token ids; whether a model has them is for the pass to say."""
-    if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
-        raise InputError(f"{name}: expected text or token ids, got {type(value).__name__}")
+    """Check a list of token ids; whether a model has them is checked when a pass is planned."""
+    expect(isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes)), name, _TOKENS, value)
     try:
         found = np.asarray(value)
     except ValueError as error:  # lists of several lengths
-        raise InputError(f"{name}: expected text or token ids, got {str(value)[:60]}") from error
-    if found.ndim != 1 or (found.size and (found.dtype.kind not in "iu" or found.max() >= 2**63)):
-        raise InputError(f"{name}: expected text or token ids, got {str(value)[:60]}")
+        raise InputError(f"{name}: expected {_TOKENS}, got {shown(value)}") from error
+    integers = found.dtype.kind in "iu" and (not found.size or found.max() < 2**63)
+    expect(found.ndim == 1 and (not found.size or integers), name, _TOKENS, value)
 
 
-def check_no_text(name: str, value: object) -> None:
-    """Raise InputError where one text was given for a list, which would be taken letter by letter."""
-    if isinstance(value, (str, bytes)):
-        raise InputError(f"{name}: expected a list, got the text {value[:60]!r}")
+def check_keys(name: str, values: Mapping[str, object], known: Iterable[str]) -> None:
+    """Check that a mapping has no key besides `known`."""
+    allowed = tuple(known)
+    unknown = sorted(str(key) for key in values if key not in allowed)
+    expect(not unknown, name, f"no keys besides {', '.join(allowed) or 'none'}", ", ".join(unknown))
 
 
-def check_one_of(name: str, value: object, allowed: Iterable[str]) -> None:
-    """Raise InputError unless `value` is one of `allowed`."""
-    if value not in tuple(allowed):
-        raise InputError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+def check_json(name: str, value: object) -> None:
+    """Check that JSON can hold `value`, so that a result can be saved with it."""
+    try:
+        json.dumps(value, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: expected JSON values, got {shown(value)} ({error})") from error
+
+
+_TOKENS = "text or token ids"

@@ -9,7 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from fastreader.core.tree import TreeStats
+import numpy as np
+import numpy.typing as npt
+
+from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 
 TextOrTokens = str | Sequence[int]
 Item = TypeVar("Item")
@@ -60,6 +63,29 @@ class Generation:
     def logprob(self) -> float | None:
         """Sum of `token_logprobs`, nats; None unless asked for."""
         return None if self.token_logprobs is None else float(sum(self.token_logprobs))
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceScores:
+    """What a pass gives for S sequences, in the order given.
+
+    Attributes:
+        logprob: float64 [S], sum over the continuation's tokens, nats.
+        tokens: int64 [S], tokens in each continuation.
+        greedy: bool [S], whether every token is the most likely one at its place.
+        token_logprobs: for each sequence float64 [tokens], nats.
+        stats: tokens given and computed, over all passes.
+        passes: how many passes it took.
+        seconds: wall clock.
+    """
+
+    logprob: npt.NDArray[np.float64]
+    tokens: npt.NDArray[np.int64]
+    greedy: npt.NDArray[np.bool_]
+    token_logprobs: list[npt.NDArray[np.float64]]
+    stats: TreeStats
+    passes: int
+    seconds: float
 
 
 class Results(list[Item], Generic[Item]):
@@ -118,7 +144,7 @@ class ReaderProtocol(Protocol):
         *,
         token_logprobs: bool = False,
         on_overflow: str = "error",
-        max_tokens: int | None = None,
+        max_batch_tokens: int | None = None,
     ) -> Results[Loglikelihood]:
         """Log-likelihood of each continuation after its context."""
         ...
@@ -134,11 +160,105 @@ class ReaderProtocol(Protocol):
         top_p: float | None = None,
         seed: int = 0,
         stop: Sequence[str] = (),
-        stop_tokens: Sequence[int] = (),
+        stop_token_ids: Sequence[int] = (),
         token_logprobs: bool = False,
         on_overflow: str = "error",
-        max_tokens: int | None = None,
+        max_batch_tokens: int | None = None,
         progress: bool | None = None,
     ) -> Results[list[Generation]]:
         """`n` texts for each prompt; greedy at temperature 0."""
         ...
+
+
+@runtime_checkable
+class Scorer(ReaderProtocol, Protocol):
+    """A reader that also scores token ids and plans its passes: `Reader`, `Session`, and a study's cached reader.
+
+    Attributes:
+        encoder: texts to token ids piece by piece, see `fastreader.reader.prompts.encoder.TextEncoder`.
+    """
+
+    encoder: Any
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest input in tokens; None without a limit."""
+        ...
+
+    def budget(self) -> int:
+        """Return the number of tokens that one pass computes at most by default."""
+        ...
+
+    def prefix(
+        self,
+        pieces: Sequence[str],
+        *,
+        system: str | None = None,
+        chat: bool | None = None,
+        chat_options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Return the token ids that every `prompt` starts with whose pieces start with `pieces`."""
+        ...
+
+    def plan(
+        self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
+    ) -> list[PrefixTree]:
+        """Return the trees that a call of `score` would run."""
+        ...
+
+    def score(
+        self,
+        sequences: Sequence[tuple[Tokens, Tokens]],
+        *,
+        max_batch_tokens: int | None = None,
+        trees: Sequence[PrefixTree] | None = None,
+    ) -> SequenceScores:
+        """Score (context, continuation) pairs of token ids."""
+        ...
+
+
+class ReaderWrapper:
+    """The parts of `ReaderProtocol` that only write prompts and tell of the reader.
+
+    Attributes:
+        reader: the reader behind.
+        name: the reader's name.
+    """
+
+    def __init__(self, reader: ReaderProtocol) -> None:
+        self.reader = reader
+        self.name = reader.name
+
+    @property
+    def max_length(self) -> int | None:
+        """The reader's longest input, in tokens; None where it says none."""
+        limit: int | None = getattr(self.reader, "max_length", None)
+        return limit
+
+    def describe(self) -> dict[str, str]:
+        """As the reader's."""
+        return self.reader.describe()
+
+    def prompt(
+        self,
+        pieces: Sequence[str],
+        *,
+        lead: str = "",
+        system: str | None = None,
+        chat: bool | None = None,
+        chat_options: Mapping[str, Any] | None = None,
+    ) -> TextOrTokens:
+        """As the reader's."""
+        return self.reader.prompt(pieces, lead=lead, system=system, chat=chat, chat_options=chat_options)
+
+    def continuation(
+        self,
+        text: str,
+        *,
+        end: bool = False,
+        system: str | None = None,
+        chat: bool | None = None,
+        chat_options: Mapping[str, Any] | None = None,
+    ) -> TextOrTokens:
+        """As the reader's."""
+        return self.reader.continuation(text, end=end, system=system, chat=chat, chat_options=chat_options)

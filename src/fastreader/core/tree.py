@@ -141,33 +141,35 @@ class _Sorted:
     shared: IntArray  # [S] longest common prefix with the sequence before
 
 
-def split(sequences: Iterable[tuple[Tokens, Tokens]], max_tokens: int | None, reserve: int = 0) -> list[PrefixTree]:
-    """Pack sequences into as few recomputed tokens as trees of at most `max_tokens` tokens allow.
+def split(
+    sequences: Iterable[tuple[Tokens, Tokens]], max_batch_tokens: int | None, reserve: int = 0
+) -> list[PrefixTree]:
+    """Pack sequences into as few recomputed tokens as trees of at most `max_batch_tokens` tokens allow.
 
     Cutting the sorted sequences before the i-th computes the prefix it shares with the one before a second
     time, so the cuts that cost least are found exactly by dynamic programming over the sorted sequences, in
-    linear time; among equals the fewest trees are taken. A sequence longer than `max_tokens` is a tree alone.
+    linear time; among equals the fewest trees are taken. A sequence longer than `max_batch_tokens` is a tree alone.
 
     Args:
         sequences: (context, continuation) pairs of token ids, as for `PrefixTree.build`.
-        max_tokens: tokens computed in one tree at most; None for one tree.
+        max_batch_tokens: tokens computed in one tree at most; None for one tree.
         reserve: tokens that every sequence takes besides its own, for what is written after it.
 
     Returns:
         Trees whose `sequence_ids` together are 0..S-1.
 
     Raises:
-        InputError: as `PrefixTree.build`, or `max_tokens` below 1.
+        InputError: as `PrefixTree.build`, or `max_batch_tokens` below 1.
     """
-    if max_tokens is not None and max_tokens < 1:
-        raise InputError(f"split: max_tokens must be at least 1, got {max_tokens}")
+    if max_batch_tokens is not None and max_batch_tokens < 1:
+        raise InputError(f"split: max_batch_tokens must be at least 1, got {max_batch_tokens}")
     pairs = list(sequences)
     if not pairs:
         raise InputError("PrefixTree: expected at least one sequence, got none")
     arrays = [_as_array(i, context, continuation) for i, (context, continuation) in enumerate(pairs)]
     contexts = np.array([len(context) for context, _ in pairs], dtype=np.int64)
     ordered = _sort(arrays, contexts)
-    bounds = _cuts(ordered, max_tokens, reserve)
+    bounds = _cuts(ordered, max_batch_tokens, reserve)
     return [_pack(ordered, arrays, contexts, first, last) for first, last in itertools.pairwise(bounds)]
 
 
@@ -215,7 +217,7 @@ def _common_prefixes(flat: IntArray, starts: IntArray, lengths: IntArray) -> Int
     return shared
 
 
-def _cuts(ordered: _Sorted, max_tokens: int | None, reserve: int) -> list[int]:
+def _cuts(ordered: _Sorted, max_batch_tokens: int | None, reserve: int) -> list[int]:
     """Bounds of the groups of sorted sequences: minimal recomputation, then fewest groups.
 
     ``best[b]`` is the least cost of grouping the first b sequences. A group a..b-1 computes
@@ -223,7 +225,7 @@ def _cuts(ordered: _Sorted, max_tokens: int | None, reserve: int) -> list[int]:
     b are a window that moves right and its minimum is kept in a deque.
     """
     count = len(ordered.order)
-    if max_tokens is None:
+    if max_batch_tokens is None:
         return [0, count]
     new = ordered.lengths - ordered.shared + reserve
     total = np.concatenate([[0], np.cumsum(new)]).tolist()
@@ -236,7 +238,7 @@ def _cuts(ordered: _Sorted, max_tokens: int | None, reserve: int) -> list[int]:
         while window and _start_cost(best, shared, window[-1]) >= start_cost:
             window.pop()
         window.append(last)
-        while window[0] < last and lengths[window[0]] + total[last + 1] - total[window[0] + 1] > max_tokens:
+        while window[0] < last and lengths[window[0]] + total[last + 1] - total[window[0] + 1] > max_batch_tokens:
             window.popleft()
         best.append(_start_cost(best, shared, window[0]))
         came_from.append(window[0])

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _BLOCK = 1024  # bytes
 _BLOCKS_OF_TENSOR, _BLOCKS_OF_FILE = 4, 1024
@@ -118,3 +118,12 @@ def stamp(path: str | os.PathLike[str]) -> tuple[int, int]:
     """Length and time of the last change: tells within a process whether a file that was read is still that one."""
     found = Path(path).stat()
     return found.st_size, found.st_mtime_ns
+
+
+def digest(value: Any, length: int = 16) -> str:
+    """Hexadecimal digits, 64 at most, that tell values apart; the order of keys does not matter.
+
+    What is no JSON value, such as a date, goes by its text.
+    """
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import AliasChoices, Field
 
-from fastreader.core.checks import check_whole
+from fastreader.core.checks import check_int
 from fastreader.data.read import PathLike, lines, parse_json
 from fastreader.data.rows import Id, Row, Text, Texts, check
 from fastreader.data.types import Example
@@ -30,7 +30,7 @@ def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]
     Raises:
         InputError: naming the file and the line; or a file without questions.
     """
-    check_whole("limit", limit, none=True)
+    check_int("limit", limit, optional=True)
     found: list[Example] = []
     for number, line in lines(path):
         if not line.strip():

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fastreader.core.checks import check_whole
+from fastreader.core.checks import check_int
 from fastreader.data.rows import describe, parse_row
 from fastreader.data.types import Example
 from fastreader.errors import InputError
@@ -81,7 +81,7 @@ def iter_examples(
             missing key, a wrong or empty value. Also for a file that cannot be opened, holds no rows, or whose
             gzip data is cut short, whatever `on_error` is.
     """
-    check_whole("limit", limit, 0, none=True)
+    check_int("limit", limit, 0, optional=True)
     if limit == 0:
         return
     found = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastreader.core.checks import check_no_text
+from fastreader.core.checks import check_list
 
 
 @dataclass(frozen=True)
@@ -56,4 +56,4 @@ class Example:
 
     def __post_init__(self) -> None:
         for name in ("passages", "answers", "candidates"):
-            check_no_text(f"Example: {name}", getattr(self, name))
+            check_list(f"Example: {name}", getattr(self, name))

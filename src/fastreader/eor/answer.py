@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 from fastreader.core.protocol import ReaderProtocol, TextOrTokens
-from fastreader.eor.normal import cached_normalise
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import Answers, Retrieval
 from fastreader.errors import InputError
+from fastreader.statistics.answers import cached_normalise
 
 _REFUSALS = re.compile(
     r"""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import seeded
+from fastreader.core.checks import random_generator
 from fastreader.eor.objective import Objective
 
 FloatArray = npt.NDArray[np.float64]
@@ -70,7 +70,7 @@ def search(
     """
     began = time.perf_counter()
     size = objective.retrievers + objective.similarities
-    generator = seeded(seed)
+    generator = random_generator(seed)
     even = np.full(size, upper)
     best, reached = even, objective(even)
     unweighted, values = reached, []

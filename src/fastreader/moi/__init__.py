@@ -5,12 +5,12 @@ them as attributes here: reach what else a module holds by ``from fastreader.moi
 """
 
 from fastreader.moi import analyses, baselines, distill
-from fastreader.moi.adaptive import Stop
 from fastreader.moi.answer import MoiAnswer, answer
 from fastreader.moi.calibrate import calibrate
 from fastreader.moi.cost import Cost
 from fastreader.moi.debias import debias
 from fastreader.moi.observe import observe
+from fastreader.moi.options import Stopping
 from fastreader.moi.planning import Plan, plan
 from fastreader.moi.probe import Probe, probe
 from fastreader.moi.ranked import Ranked, RankedPassage
@@ -26,7 +26,7 @@ __all__ = [
     "Probe",
     "Ranked",
     "RankedPassage",
-    "Stop",
+    "Stopping",
     "Utilities",
     "analyses",
     "answer",

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fastreader.data.arguments import PassageLike
 from fastreader.data.types import Example
-from fastreader.moi.adaptive import Stop
 from fastreader.moi.cost import Cost
+from fastreader.moi.options import RerankOptions, Stopping
 from fastreader.moi.overflow import told
-from fastreader.moi.planning import PassageLike, as_example
+from fastreader.moi.planning import checked_example, plan_example
 from fastreader.moi.ranked import Ranked
-from fastreader.moi.reading import Reading, check_fits, read
-from fastreader.moi.rerank import rerank
+from fastreader.moi.reading import Reading, chosen_candidates, fit_reading, read_pieces, reading_pieces
+from fastreader.moi.rerank import rerank_planned
 from fastreader.moi.smaller import own_calibration, placed_for
 from fastreader.moi.types import PositionBias
 from fastreader.permutations import Spec
@@ -72,12 +73,13 @@ def answer(
     candidates: Sequence[str] | None = None,
     max_new_tokens: int = 32,
     permutations: Spec | None = None,
-    prune: int | float | None = None,
+    prune: int | None = None,
+    prune_mass: float | None = None,
     template: Template | None = None,
-    stop: Stop | None = None,
+    stopping: Stopping | None = None,
     seed: int = 0,
     on_overflow: str = "error",
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> MoiAnswer:
     """Answer from the passages in MoI's order: scored by `scorer` (or the reader itself), read once by the reader.
 
@@ -91,48 +93,42 @@ def answer(
         candidates: answers to choose from, in place of the example's; none: the answer is written greedily.
         max_new_tokens: tokens written at most.
         question, passages, bias, order, max_passages: as for `rerank`.
-        permutations, prune, template, stop, seed, on_overflow, max_tokens: as for `rerank`.
+        permutations, prune, prune_mass, template, stopping, seed, on_overflow, max_batch_tokens: as for `rerank`.
 
     Raises:
         InputError, ContextOverflowError: as `rerank`.
     """
-    asked = as_example(question, passages)
-    reads = replace(asked, passages=asked.passages[: max(max_passages, 1)])
-    check_fits(
-        reader,
-        reads,
-        candidates=candidates,
-        template=template,
-        max_new_tokens=max_new_tokens,
-        on_overflow=on_overflow,
-    )
-    own = None if scorer is None else own_calibration(reader, template, len(reads.passages))
-    ranked = rerank(
-        scorer or reader,
-        asked,
-        None,
-        bias,
-        order,
-        max_passages,
+    options = RerankOptions(
+        order=order,
+        max_passages=max_passages,
         permutations=permutations,
         prune=prune,
+        prune_mass=prune_mass,
         template=template,
-        stop=stop,
+        stopping=stopping,
         seed=seed,
         on_overflow=on_overflow,
-        max_tokens=max_tokens,
+        max_batch_tokens=max_batch_tokens,
     )
+    asked = checked_example(question, passages)
+    reads = replace(asked, passages=asked.passages[:max_passages])
+    chosen = chosen_candidates(asked, candidates)
+    pieces = reading_pieces(reader, reads, chosen, template)
+    # Before anything runs: an answer that cannot fit would waste the scoring.
+    fit_reading(pieces, range(len(reads.passages)), reader.max_length, max_new_tokens, on_overflow)
+    own = None if scorer is None else own_calibration(reader, template, len(reads.passages))
+    known = replace(pieces, candidates=[]) if scorer is None else None
+    ranked = rerank_planned(scorer or reader, plan_example(scorer or reader, asked, bias, options, known))
     if scorer is not None and order == "matched":
         ranked = placed_for(reader, ranked, scorer, own)
-    kept = ranked.passages[: len(ranked) - ranked.tail]
-    reading = read(
+    reading = read_pieces(
         reader,
-        replace(asked, passages=[p.passage for p in kept]),
-        candidates=candidates,
-        template=template,
+        pieces,
+        ranked.indices[: len(ranked) - ranked.tail],
+        chosen,
         max_new_tokens=max_new_tokens,
         on_overflow=on_overflow,
-        max_tokens=max_tokens,
+        max_batch_tokens=max_batch_tokens,
     )
     note = "; ".join(filter(None, [ranked.note, told("answering", reading.truncated)]))
     return MoiAnswer(reading.text, ranked, reading, replace(ranked.cost, answer=reading.stats.computed), note)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import seeded
+from fastreader.core.checks import random_generator
 from fastreader.errors import InputError
 from fastreader.moi.debias import debias
 from fastreader.moi.observe import Scored, observe
@@ -45,7 +45,7 @@ def calibrate(
 
     Args:
         scores: of many questions with one N, L, reader and template; 30 questions with 20 orderings do at N = 5.
-            Scored with ``alone=True`` they bring the query likelihoods that decide the sign.
+            Scored with ``query_likelihood=True`` they bring the query likelihoods that decide the sign.
         kind, per_token, candidate: what to explain, as in `observe`.
         contrast: decides the sign, or confirms it: a `Probe`, or float [Q', L], nats by the place of a passage known
             to be right. Like the query likelihoods it counts where a wrong sign has a chance below 1 in 2,000 by
@@ -83,7 +83,7 @@ def calibrate(
     with_qg, z_size = (with_qg, z_size) if z_size > 0 else (False, 1.0)
     data = replace(raw, scores=raw.scores / size, z=raw.z / z_size)
     basis = bias_basis(data.length, data.passages)
-    rng = seeded(seed)
+    rng = random_generator(seed)
     best, rivals, beyond_chance = maximise(data, basis, with_qg, starts, rng)
     best = towards_convention(best, basis, with_qg)
     held = held_out(best, data, basis, with_qg, folds, rng)

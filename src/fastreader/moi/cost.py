@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fastreader.core.tree import TreeStats
-from fastreader.reader.prompts.template import PromptPieces
+from fastreader.reader.prompts.pieces import PromptPieces
 
 
 @dataclass(frozen=True)

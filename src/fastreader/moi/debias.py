@@ -192,7 +192,7 @@ def _cautions(observed: Observations, bias: PositionBias, place: IntArray, rank:
     if bias.beta and observed.qg is None:
         flags.append("prior")
         reasons.append(
-            "these scores lack the query likelihoods that the calibration's prior is by (alone=True gives them): "
+            "these scores lack the query likelihoods on which the calibration's prior rests (query_likelihood=True): "
             "utilities are shrunk too far and their intervals are too narrow"
         )
     if (missing := uncovered(place, observed.length)) is not None:

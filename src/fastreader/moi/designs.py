@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from fastreader.core.checks import seeded
+from fastreader.core.checks import random_generator
 from fastreader.errors import InputError
 from fastreader.moi.types import FloatArray, IntArray, PositionBias
 from fastreader.permutations import Design, pruned, random
@@ -39,7 +39,7 @@ def cyclic_for(bias: PositionBias, seed: int = 0, squares: int | None = None) ->
     most = math.factorial(n - 1)
     if squares is not None and not 1 <= squares <= most:
         raise InputError(f"squares: expected 1 to (N-1)! = {most}, got {squares}")
-    rng = seeded(seed)
+    rng = random_generator(seed)
     relabel = rng.permutation(n)
     arrangements = _arrangements(n, max(_TRIED, squares or 0), rng)
     powers = np.stack([_power(bias.bias, f, n) for f in arrangements])

@@ -48,7 +48,7 @@ def observe(
     if candidate is not None and kind != "candidate":
         raise InputError(f"candidate: goes with kind='candidate', got kind={kind!r}")
     values, tokens = _values(scores, kind, candidate)
-    qg = scores.alone_loglik
+    qg = scores.query_logprobs
     if per_token:
         values = values / tokens
         qg = None if qg is None else qg / scores.question_tokens
@@ -71,11 +71,11 @@ def _values(scores: PermutationScores, kind: str, candidate: int | str | None) -
     rows = len(scores.permutations)
     question = np.full(rows, float(scores.question_tokens))
     if kind == "question":
-        return scores.question_loglik, question
+        return scores.question_logprobs, question
     if kind == "joint":
         return joint_loglik(scores), question + scores.passages_tokens
     k = _candidate(scores, candidate)
-    return scores.loglik[:, k], np.full(rows, float(scores.candidate_tokens[k]))
+    return scores.logprobs[:, k], np.full(rows, float(scores.candidate_tokens[k]))
 
 
 def joint_loglik(scores: PermutationScores) -> FloatArray:
@@ -84,9 +84,9 @@ def joint_loglik(scores: PermutationScores) -> FloatArray:
     Raises:
         InputError: the passages were not scored.
     """
-    if scores.passages_loglik is None:
+    if scores.passages_logprobs is None:
         raise InputError("'joint' needs the passages' log-likelihood; score with score_passages=True")
-    return scores.question_loglik + scores.passages_loglik
+    return scores.question_logprobs + scores.passages_logprobs
 
 
 def _candidate(scores: PermutationScores, candidate: int | str | None) -> int:
@@ -106,8 +106,8 @@ def _candidate(scores: PermutationScores, candidate: int | str | None) -> int:
 
 def passages_of(scores: PermutationScores) -> int | None:
     """N, where the scores tell: of the passages alone where those were scored, else of whole orderings."""
-    if scores.alone_loglik is not None:
-        return len(scores.alone_loglik)
+    if scores.query_logprobs is not None:
+        return len(scores.query_logprobs)
     highest = int(scores.permutations.max()) + 1
     return highest if highest == scores.permutations.shape[1] else None
 
@@ -115,14 +115,14 @@ def passages_of(scores: PermutationScores) -> int | None:
 def _passages(scores: PermutationScores, given: int | None) -> int:
     known = passages_of(scores)
     least = int(scores.permutations.max()) + 1
-    if given is not None and scores.alone_loglik is None:  # orderings of 0..L-1 may be prefixes of more passages
+    if given is not None and scores.query_logprobs is None:  # orderings of 0..L-1 may be prefixes of more passages
         if given < least:
             raise InputError(f"passages: expected at least {least}, as in the scores, got {given}")
         return given
     if known is None:
         raise InputError(
             f"passages: orderings of {scores.permutations.shape[1]} places do not tell of how many passages they are; "
-            "give observe(passages=N), or score with alone=True"
+            "give observe(passages=N), or score with query_likelihood=True"
         )
     if given not in (None, known):
         raise InputError(f"passages: expected {known}, as in the scores, got {given}")

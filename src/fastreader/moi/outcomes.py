@@ -16,8 +16,8 @@ from fastreader.moi.reading import reading_prompts
 from fastreader.statistics import answers
 
 if TYPE_CHECKING:
+    from fastreader.core.protocol import Scorer
     from fastreader.reader.prompts.template import Template
-    from fastreader.reader.session import Scorer
 
 MEASURES = ("nats", "em", "contained", "f1")
 
@@ -52,7 +52,7 @@ def outcomes(
     write: bool = True,
     max_new_tokens: int = 32,
     stop: Sequence[str] = ("\n",),
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> tuple[list[Outcome], TreeStats]:
     """Read the passages in every order; orders that come twice are read once.
 
@@ -67,7 +67,7 @@ def outcomes(
         write: also write an answer.
         max_new_tokens: of an answer.
         stop: texts that end it.
-        max_tokens: tokens in one pass at most.
+        max_batch_tokens: tokens in one pass at most.
 
     Returns:
         (one outcome for each order; tokens given and computed)
@@ -89,13 +89,13 @@ def outcomes(
         candidates=right,
         permutations=[list(order) for order in distinct],
         template=template,
-        max_tokens=max_tokens,
+        max_batch_tokens=max_batch_tokens,
     )
-    nats = np.logaddexp.reduce(scores.loglik, axis=1)
+    nats = np.logaddexp.reduce(scores.logprobs, axis=1)
     stats, texts = scores.stats, [""] * len(distinct)
     if write:
         prompts = reading_prompts(reader, example.question, example.passages, distinct, template)
-        written = reader.generate(prompts, max_new_tokens=max_new_tokens, stop=stop, max_tokens=max_tokens)
+        written = reader.generate(prompts, max_new_tokens=max_new_tokens, stop=stop, max_batch_tokens=max_batch_tokens)
         texts = [generations[0].text.strip() for generations in written]
         stats = stats + written.stats
     found = {

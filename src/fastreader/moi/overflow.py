@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fastreader.errors import ContextOverflowError, InputError
+from fastreader.errors import ContextOverflowError
 from fastreader.permutations import Design, explicit
 
 if TYPE_CHECKING:
-    from fastreader.reader.prompts.template import PromptPieces
+    from fastreader.reader.prompts.pieces import PromptPieces
     from fastreader.scoring.overflow import Fitted
 
 POLICIES = ("error", "truncate")  # passages are never dropped: a bias is of one N
-
-
-def check_policy(on_overflow: str) -> None:
-    """Refuse another policy than those of `POLICIES`."""
-    if on_overflow not in POLICIES:
-        raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
 
 
 def fitted(pieces: PromptPieces, design: Design, limit: int | None, on_overflow: str, what: str) -> Fitted:
@@ -27,10 +21,7 @@ def fitted(pieces: PromptPieces, design: Design, limit: int | None, on_overflow:
     Raises:
         ContextOverflowError: it does not and `on_overflow` is "error", or not even with passages of one token.
     """
-    from fastreader.scoring.overflow import fit
-
-    check_policy(on_overflow)
-    found = fit(pieces, design, 0, limit, "truncate", what)
+    found = _truncated(pieces, design, limit, what)
     if found.truncated and on_overflow == "error":
         raise ContextOverflowError(
             f"{what} does not fit the model's context of {limit} tokens without cutting up to "
@@ -49,15 +40,20 @@ def check_rounds(pieces: PromptPieces, length: int, limit: int | None) -> None:
     Raises:
         ContextOverflowError: the `length` longest passages do not fit the context of `limit` tokens.
     """
-    from fastreader.scoring.overflow import fit
-
     size = [len(pieces.body([p])) for p in range(len(pieces.passages))]
     longest = sorted(range(len(size)), key=lambda p: -size[p])[:length]
-    if fit(pieces, explicit([longest], len(size)), 0, limit, "truncate", "stop: a later round").truncated:
+    if _truncated(pieces, explicit([longest], len(size)), limit, "stopping: a later round").truncated:
         raise ContextOverflowError(
-            f"stop: prefixes of the {length} longest passages do not fit the model's context of {limit} tokens, and "
-            "each round would cut its own to another length; give fewer or shorter passages, or leave stop out"
+            f"stopping: prefixes of the {length} longest passages do not fit the model's context of {limit} tokens, "
+            "and each round would cut its own to another length; give fewer or shorter passages, or leave stopping out"
         )
+
+
+def _truncated(pieces: PromptPieces, design: Design, limit: int | None, what: str) -> Fitted:
+    from fastreader.scoring.options import ScoreOptions
+    from fastreader.scoring.overflow import fit
+
+    return fit(pieces, ScoreOptions(permutations=design, on_overflow="truncate"), limit, what)
 
 
 def told(what: str, truncated: Mapping[int, int]) -> str:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fastreader.core.checks import check_whole
+from fastreader.data.arguments import PassageLike, as_example, check_example
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 from fastreader.moi.cost import NOTHING, Cost, full_orderings
 from fastreader.moi.designs import cyclic_for, prefixes
 from fastreader.moi.identity import differing
-from fastreader.moi.overflow import check_policy, fitted
+from fastreader.moi.options import RerankOptions
 from fastreader.moi.shipped import find
 from fastreader.moi.types import PositionBias, check_position_bias
 from fastreader.permutations import Design, Spec, pruned, resolve
 
 if TYPE_CHECKING:
-    from fastreader.reader.prompts.template import PromptPieces, Template
-    from fastreader.reader.session import Scorer
-
-PassageLike = Passage | str
+    from fastreader.core.protocol import Scorer
+    from fastreader.reader.prompts.pieces import PromptPieces
+    from fastreader.scoring.prepare import Job
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +34,9 @@ class Plan:
         bias, bias_from: as in `Ranked`.
         cost: of the first scoring pass.
         truncated: tokens to be cut off each passage so that the orderings fit the context.
+        options: how to re-rank.
+        pieces: tokens of the question and all its passages; None for a single passage.
+        job: the first scoring pass; None for a single passage.
     """
 
     example: Example
@@ -43,13 +45,10 @@ class Plan:
     bias: PositionBias | None
     bias_from: str
     cost: Cost
+    options: RerankOptions
     truncated: Mapping[int, int] = field(default_factory=dict)
-
-    def pieces(self, reader: Scorer, template: Template | None) -> PromptPieces:
-        """The tokens of its question and passages."""
-        from fastreader.reader.prompts.template import as_template, encode
-
-        return encode(reader.encoder, as_template(template), self.example.question, self.example.passages, [])
+    pieces: PromptPieces | None = None
+    job: Job | None = None
 
 
 def plan(
@@ -57,56 +56,68 @@ def plan(
     question: str | Example,
     passages: Sequence[PassageLike] | None = None,
     bias: PositionBias | None = None,
-    *,
-    max_passages: int = 10,
-    permutations: Spec | None = None,
-    prune: int | float | None = None,
-    template: Template | None = None,
-    seed: int = 0,
-    on_overflow: str = "error",
-    max_tokens: int | None = None,
+    **options: Any,
 ) -> Plan:
-    """What `rerank` with these arguments would score, and its cost in tokens, without running it.
+    """Return what `rerank` with these arguments would score, and its cost in tokens, without running it.
 
-    Args and errors as `rerank`; what a session keeps is counted as if it had to be read.
+    Args:
+        reader, question, passages, bias: as for `rerank`.
+        **options: its other arguments by keyword. Tokens that a session has cached are counted as computed.
+
+    Raises:
+        InputError, ContextOverflowError: as `rerank`.
     """
-    from fastreader.reader.prompts.template import as_template, encode
-    from fastreader.scoring.api import permutation_cost
-    from fastreader.scoring.prepare import places_to_read
+    return plan_example(reader, checked_example(question, passages), bias, RerankOptions(**options))
 
-    prompts = as_template(template)
-    check_policy(on_overflow)
-    example = as_example(question, passages)
-    check_whole("max_passages", max_passages)
-    tail = example.passages[max_passages:]
-    example = replace(example, passages=example.passages[:max_passages], candidates=[])
+
+def plan_example(
+    reader: Scorer,
+    example: Example,
+    bias: PositionBias | None,
+    options: RerankOptions,
+    pieces: PromptPieces | None = None,
+) -> Plan:
+    """Plan a re-ranking of a checked example.
+
+    Args:
+        reader, bias: as for `rerank`.
+        example: question and passages.
+        options: how to re-rank.
+        pieces: tokens of the question and its first `max_passages` passages, if they are known already.
+
+    Raises:
+        InputError, ContextOverflowError: as `rerank`.
+    """
+    from fastreader.scoring.prepare import encode_example, places_to_read, prepare
+
+    where = "the question"
+    scoring = options.scoring()
+    tail = example.passages[options.max_passages :]
+    example = replace(example, passages=example.passages[: options.max_passages], candidates=[])
     n = len(example.passages)
     if n == 1:
-        return Plan(example, tail, None, bias, "given", NOTHING)
-    length = places_to_read(example, prune, "the question")
-    origin = "given"
-    about = reader.describe()
+        return Plan(example, tail, None, bias, "given", NOTHING, options)
+    length = places_to_read(example, scoring, where)
+    origin, about, template = "given", reader.describe(), scoring.prompts.digest()
     if bias is None:
-        found = find(about, prompts.digest(), n, length)
+        found = find(about, template, n, length)
         bias, origin = found if found is not None else (None, "none: random prefixes")
     else:
-        _check(bias, n, length, about, prompts.digest())
-    design = _design(bias, n, length, permutations, seed)
-    pieces = encode(reader.encoder, prompts, example.question, example.passages, [])
-    fit = fitted(pieces, design, reader.max_length, on_overflow, "the longest ordering")
-    stats = permutation_cost(
-        reader,
-        example,
+        _check(bias, n, length, about, template)
+    design = _design(bias, n, length, options.permutations, options.seed)
+    if pieces is None:
+        pieces = encode_example(reader, example, scoring, where)
+    scoring = replace(
+        scoring,
         permutations=design,
-        template=prompts,
-        question_only=True,
+        prune=None,
+        prune_mass=None,
         score_passages=bias is not None and bias.kind == "joint",
-        alone=bias is not None,
-        on_overflow=on_overflow,
-        max_tokens=max_tokens,
+        query_likelihood=bias is not None,
     )
-    cost = Cost(stats.given, stats.computed, full_orderings(fit.pieces))
-    return Plan(example, tail, design, bias, origin, cost, fit.truncated)
+    job = prepare(reader, example, scoring, where, pieces)
+    cost = Cost(job.stats.given, job.stats.computed, full_orderings(job.fitted.pieces))
+    return Plan(example, tail, design, bias, origin, cost, options, job.fitted.truncated, pieces, job)
 
 
 def _check(bias: PositionBias, n: int, length: int, reader: Mapping[str, str], template: str) -> None:
@@ -146,14 +157,12 @@ def _design(bias: PositionBias | None, n: int, length: int, permutations: Spec |
     return prefixes(n, length if length < n else None, seed)
 
 
-def as_example(question: str | Example, passages: Sequence[PassageLike] | None) -> Example:
-    """The question with its passages, checked.
+def checked_example(question: str | Example, passages: Sequence[PassageLike] | None) -> Example:
+    """Return the question with its passages as an example.
 
     Raises:
-        InputError: passages of both, of neither, or none; a question or passages that cannot be scored.
+        InputError: if passages come twice or not at all, or the question or a passage cannot be scored.
     """
-    from fastreader.scoring import prepare as scoring_jobs
-
-    example = scoring_jobs.as_example(question, passages, None)
-    scoring_jobs.check_example(replace(example, candidates=[]), question_only=True, where="the question")
+    example = as_example(question, passages, None)
+    check_example(replace(example, candidates=[]), question_only=True, where="the question")
     return example

@@ -90,7 +90,7 @@ def probe(
     gold: Sequence[int] | None = None,
     *,
     template: Template | None = None,
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
     progress: bool | None = None,
 ) -> Probe:
     """Move the gold passage of each question through the places and score the right answers there.
@@ -103,7 +103,7 @@ def probe(
             `has_answer`.
         gold: its index for each example, in place of the marks.
         template: the prompt's texts.
-        max_tokens, progress: as for `score_permutations`.
+        max_batch_tokens, progress: as for `score_permutations`.
 
     Raises:
         InputError: no example; an example without answers, without a gold passage, or of another N.
@@ -133,9 +133,9 @@ def probe(
                 candidates=right_answers(example),
                 permutations=moved(index, n),
                 template=prompts,
-                max_tokens=max_tokens,
+                max_batch_tokens=max_batch_tokens,
             )
-            nats = np.logaddexp.reduce(scored.loglik, axis=1)
+            nats = np.logaddexp.reduce(scored.logprobs, axis=1)
             effects.append(nats - nats.mean())
             advance(1)
     return Probe(np.stack(effects), [e.id for e in chosen], reader.describe(), prompts.digest())

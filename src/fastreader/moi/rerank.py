@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fastreader.data.arguments import PassageLike
 from fastreader.data.types import Example
 from fastreader.errors import InputError
-from fastreader.moi.adaptive import Stop, run
+from fastreader.moi.adaptive import run
+from fastreader.moi.options import RerankOptions, Stopping
 from fastreader.moi.order import descending
 from fastreader.moi.overflow import told
-from fastreader.moi.planning import PassageLike, plan
+from fastreader.moi.planning import Plan, checked_example, plan_example
 from fastreader.moi.ranked import Ranked, RankedPassage
-from fastreader.moi.types import ORDERS, IntArray, PositionBias, Utilities
+from fastreader.moi.types import IntArray, PositionBias, Utilities
 from fastreader.permutations import Spec
 
 if TYPE_CHECKING:
+    from fastreader.core.protocol import Scorer
     from fastreader.reader.prompts.template import Template
-    from fastreader.reader.session import Scorer
 
 
 def rerank(
@@ -29,12 +31,13 @@ def rerank(
     max_passages: int = 10,
     *,
     permutations: Spec | None = None,
-    prune: int | float | None = None,
+    prune: int | None = None,
+    prune_mass: float | None = None,
     template: Template | None = None,
-    stop: Stop | None = None,
+    stopping: Stopping | None = None,
     seed: int = 0,
     on_overflow: str = "error",
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> Ranked:
     """Order the passages by what they are worth to this reader, wherever they are read.
 
@@ -50,36 +53,39 @@ def rerank(
         order: "matched" (largest utility at the place of the largest bias) or "descending".
         max_passages: only so many are scored; the others follow them in the retriever's order.
         permutations: orderings in place of the default design, as in `score_permutations`.
-        prune: read only so many places of each ordering; below 1: as many as hold that share of the retriever's
-            softmaxed scores (as they are: BM25's are far apart and leave one or two; divide them by a temperature
-            before). Needs a calibration of that L, or none.
+        prune: read only this many places of each ordering. Needs a calibration of that L, or none.
+        prune_mass: read as many places as hold this share of the retriever's softmaxed scores (as they are: BM25's are
+            far apart and leave one or two; divide them by a temperature before).
         template: the prompt's texts.
-        stop: score further orderings until the utilities are settled; None: one pass.
+        stopping: score further orderings until the utilities are settled; None scores one pass.
         seed: of designs that draw.
         on_overflow: where an ordering is longer than the model's context: "error", or "truncate", which cuts the
             passages to a common length and says so in `note`; passages are never dropped here.
-        max_tokens: as for `score_permutations`.
+        max_batch_tokens: as for `score_permutations`.
 
     Raises:
         InputError: no passages, a bias of another N, L, reader or template (both are named), an unknown order, or
             "descending" under a bias of undetermined sign.
         ContextOverflowError: a prompt is longer than the model's context.
     """
-    if order not in ORDERS:
-        raise InputError(f"order: expected one of {', '.join(ORDERS)}, got {order!r}")
-    planned = plan(
-        reader,
-        question,
-        passages,
-        bias,
+    options = RerankOptions(
+        order=order,
         max_passages=max_passages,
         permutations=permutations,
         prune=prune,
+        prune_mass=prune_mass,
         template=template,
+        stopping=stopping,
         seed=seed,
         on_overflow=on_overflow,
-        max_tokens=max_tokens,
+        max_batch_tokens=max_batch_tokens,
     )
+    return rerank_planned(reader, plan_example(reader, checked_example(question, passages), bias, options))
+
+
+def rerank_planned(reader: Scorer, planned: Plan) -> Ranked:
+    """Run a plan; see `rerank`."""
+    order = planned.options.order
     example, n = planned.example, len(planned.example.passages)
     ends = [RankedPassage(p, n + i) for i, p in enumerate(planned.tail)]
     if planned.design is None:
@@ -89,9 +95,7 @@ def rerank(
         )
     if planned.bias is not None and planned.bias.sign == "undetermined" and order == "descending":
         raise InputError("order: 'descending' needs the bias's sign, which this calibration left undetermined")
-    observed, utilities, cost = run(
-        reader, planned, template=template, stop=stop, seed=seed, on_overflow=on_overflow, max_tokens=max_tokens
-    )
+    observed, utilities, cost = run(reader, planned)
     notes = [utilities.reason, told("scoring", observed.truncated)]
     if planned.bias is None:
         order = "descending"

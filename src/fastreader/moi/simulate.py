@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastreader.core.checks import seeded
+from fastreader.core.checks import random_generator
 from fastreader.errors import InputError
 from fastreader.moi.types import FloatArray, Observations
 from fastreader.permutations import Design
@@ -70,7 +70,7 @@ def simulate(
         seed: of everything drawn.
     """
     n = len(bias) if passages is None else passages
-    rng = seeded(seed)
+    rng = random_generator(seed)
     observations, utilities = [], []
     for _ in range(questions):
         orders = design(int(rng.integers(2**31))).permutations

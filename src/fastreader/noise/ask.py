@@ -97,7 +97,7 @@ def ask(
     max_new_tokens: int = MAX_NEW_TOKENS,
     stop: Sequence[str] = (),
     context: int | None = None,
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
     progress: bool | None = None,
 ) -> Results[NoiseAnswers]:
     """Greedy answers of every question under every layout, in one generation.
@@ -111,7 +111,7 @@ def ask(
         stop: texts that end a reply; the paper uses none.
         context: tokens of prompt and reply together at most; None: the reader's `max_length`, where it says one.
             Prompts longer than that are reported, see `NoiseAnswers`.
-        max_tokens, progress: as for `generate`.
+        max_batch_tokens, progress: as for `generate`.
 
     Returns:
         One result for each of `materials`; with `.stats`, `.passes` and `.seconds`.
@@ -127,7 +127,7 @@ def ask(
         [request.prompt for request in requests],
         max_new_tokens=max_new_tokens,
         stop=stop,
-        max_tokens=max_tokens,
+        max_batch_tokens=max_batch_tokens,
         progress=progress,
     )
     for request, (generation,) in zip(requests, generated, strict=True):

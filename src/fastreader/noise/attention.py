@@ -103,7 +103,7 @@ def answer_attention(
     answers: Mapping[str, str],
     *,
     template: NoiseTemplate | None = None,
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> dict[str, AnswerAttention]:
     """Where the tokens of each layout's answer look; all layouts in one packed pass.
 
@@ -112,7 +112,7 @@ def answer_attention(
         materials: one question.
         answers: for each layout the answer as the reader wrote it, the white space before it included.
         template: of the prompts; the one they were asked with.
-        max_tokens: tokens computed in one pass at most.
+        max_batch_tokens: tokens computed in one pass at most.
 
     Raises:
         MissingPassages: the question lacks the passages of a layout.
@@ -120,7 +120,7 @@ def answer_attention(
         ContextOverflowError: a prompt is longer than the model's context.
     """
     laid = {name: (layout(materials, name), answer) for name, answer in answers.items()}
-    return layout_attention(reader, materials.question, laid, template=template, max_tokens=max_tokens)
+    return layout_attention(reader, materials.question, laid, template=template, max_batch_tokens=max_batch_tokens)
 
 
 def layout_attention(
@@ -129,7 +129,7 @@ def layout_attention(
     answers: Mapping[str, tuple[Layout, str]],
     *,
     template: NoiseTemplate | None = None,
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> dict[str, AnswerAttention]:
     """As `answer_attention`, for layouts that are laid out already, under any names.
 
@@ -137,7 +137,7 @@ def layout_attention(
         reader: who reads.
         question: the question.
         answers: by name, a layout and its answer as the reader wrote it.
-        template, max_tokens: as for `answer_attention`.
+        template, max_batch_tokens: as for `answer_attention`.
 
     Raises:
         InputError: a layout without passages, or an answer without a token.
@@ -160,10 +160,10 @@ def layout_attention(
         readings.append(Reading(prompt, tokens, spans))
         kinds.append(tuple(str(kind) for kind in laid.kinds))
     watched: dict[int, Watched] = {}
-    for tree in reader.plan([([*r.prompt, *r.answer], []) for r in readings], max_tokens) if readings else []:
+    for tree in reader.plan([([*r.prompt, *r.answer], []) for r in readings], max_batch_tokens) if readings else []:
         members = tree.sequence_ids.tolist()
-        with reader._lock:
-            watched |= zip(members, watch(reader._model, tree, [readings[i] for i in members]), strict=True)
+        with reader.engine.lock:
+            watched |= zip(members, watch(reader.engine.model, tree, [readings[i] for i in members]), strict=True)
     return {
         name: AnswerAttention(watched[i].attention, watched[i].entropy, len(r.prompt), len(r.answer), kinds[i])
         for i, (name, r) in enumerate(zip(answers, readings, strict=True))

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from fastreader.errors import InputError
+from fastreader.core.options import GenerateOptions
+from fastreader.core.protocol import Generation
 
 Decode = Callable[[Sequence[int]], str]
 
 _UNFINISHED = "\ufffd"  # what decoders give for the bytes of a character that is not whole yet
-
-
-def check_stop(stop: Iterable[str]) -> tuple[str, ...]:
-    """The stop strings as a tuple.
-
-    Raises:
-        InputError: no list, a text in place of one, or an empty stop string.
-    """
-    # A tuple first: what can be gone through once only would be empty after the check.
-    found = None if isinstance(stop, str) or not isinstance(stop, Iterable) else tuple(stop)
-    if found is None or not all(isinstance(s, str) and s for s in found):
-        raise InputError(f"stop: expected a list of texts that are not empty, got {stop if found is None else found!r}")
-    return found
-
-
-def check_stop_tokens(tokens: Iterable[int]) -> frozenset[int]:
-    """The stop tokens as a set.
-
-    Raises:
-        InputError: no list, or something else than token ids in it.
-    """
-    found = tuple(tokens) if isinstance(tokens, Iterable) else None
-    if found is None or not all(isinstance(t, (int, np.integer)) and not isinstance(t, bool) for t in found):
-        raise InputError(f"stop_tokens: expected a list of token ids, got {tokens if found is None else found!r}")
-    return frozenset(int(t) for t in found)
 
 
 def cut(text: str, stop: Sequence[str]) -> str | None:
@@ -44,7 +21,7 @@ def cut(text: str, stop: Sequence[str]) -> str | None:
     return text[: min(found)] if found else None
 
 
-class StopWatch:
+class StopStrings:
     """Looks for stop strings in a text that grows token by token.
 
     Only the last tokens are decoded again each time: a token's text depends on the one before it (a leading
@@ -75,3 +52,56 @@ class StopWatch:
             self._tail = seen[-self._reach :]
             self._context, self._settled = self._settled, len(tokens)
         return any(s in seen for s in self._stop) and cut(self._decode(tokens), self._stop) is not None
+
+
+@dataclass(eq=False)
+class Row:
+    """One text being decoded.
+
+    Attributes:
+        prompt: token ids.
+        room: tokens that may be added before the context is full, at most max_new_tokens.
+        draw: its random numbers; None in greedy decoding.
+        stop: looks for stop strings; None without any.
+        truncated: tokens dropped from the left of the prompt.
+        tokens: token ids decoded so far.
+        logprobs: of each token, nats; empty unless requested.
+        finish: as in `Generation`; "" while it is being decoded.
+    """
+
+    prompt: Sequence[int]
+    room: int
+    draw: np.random.Generator | None
+    stop: StopStrings | None
+    truncated: int = 0
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: str = ""
+
+    def add(self, token: int, logprob: float | None, eos: frozenset[int], stop_token_ids: Sequence[int]) -> None:
+        """Append a token, or finish the text by it."""
+        if token in stop_token_ids:
+            self.finish = "stop"
+        elif token in eos:
+            self.finish = "end"
+        else:
+            self.tokens.append(token)
+            if logprob is not None:
+                self.logprobs.append(logprob)
+            if self.stop is not None and self.stop.found(self.tokens):
+                self.finish = "stop"
+            elif len(self.tokens) >= self.room:
+                self.finish = "length"
+
+    def generation(self, decode: Decode, options: GenerateOptions) -> Generation:
+        """Return the finished text, cut at the first stop string."""
+        text = decode(self.tokens)
+        shortened = cut(text, options.stop)
+        return Generation(
+            text=text if shortened is None else shortened,
+            token_ids=self.tokens,
+            finish=self.finish if shortened is None else "stop",
+            prompt_tokens=len(self.prompt),
+            token_logprobs=self.logprobs if options.token_logprobs else None,
+            truncated=self.truncated,
+        )

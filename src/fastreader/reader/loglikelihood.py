@@ -4,71 +4,45 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_no_text, check_tokens
-from fastreader.core.protocol import Loglikelihood, Results, TextOrTokens
+from fastreader.core.checks import check_list, check_tokens
+from fastreader.core.protocol import Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.errors import ContextOverflowError, InputError, NumericsError
 from fastreader.models.key_values import KeyValues
 from fastreader.models.prefix_cache import Kept
-
-if TYPE_CHECKING:
-    from fastreader.reader.reader import Reader
+from fastreader.reader.engine import Engine
 
 Admit: TypeAlias = Callable[[Sequence[PrefixTree]], None]
 
 
-@dataclass(frozen=True, eq=False)
-class SequenceScores:
-    """What a pass gives for S sequences, in the order given.
-
-    Attributes:
-        logprob: float64 [S], sum over the continuation's tokens, nats.
-        tokens: int64 [S], tokens in each continuation.
-        greedy: bool [S], whether every token is the most likely one at its place.
-        token_logprobs: for each sequence float64 [tokens], nats.
-        stats: tokens given and computed, over all passes.
-        passes: how many passes it took.
-        seconds: wall clock.
-    """
-
-    logprob: npt.NDArray[np.float64]
-    tokens: npt.NDArray[np.int64]
-    greedy: npt.NDArray[np.bool_]
-    token_logprobs: list[npt.NDArray[np.float64]]
-    stats: TreeStats
-    passes: int
-    seconds: float
-
-
 def loglikelihood(
-    reader: Reader,
+    engine: Engine,
     requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
     *,
     token_logprobs: bool,
     on_overflow: str,
-    max_tokens: int | None,
+    max_batch_tokens: int | None,
     kept: Kept | None = None,
     keep: Admit | None = None,
 ) -> Results[Loglikelihood]:
     """As `Reader.loglikelihood`; `kept` and `keep` as for `score`."""
-    check_no_text("requests", requests)
+    check_list("requests", requests)
     if not isinstance(requests, Iterable):
         raise InputError(f"requests: expected a list of pairs, got {type(requests).__name__}")
-    sequences = [_encode(reader, i, request) for i, request in enumerate(requests)]
+    sequences = [_encode(engine, i, request) for i, request in enumerate(requests)]
     if not sequences:
         return Results([], TreeStats(0, 0, 0, 0), passes=0)
     if on_overflow not in ("error", "truncate"):
         raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
     whole = [len(context) for context, _ in sequences]
     if on_overflow == "truncate":
-        sequences = [_truncated(*s, reader.max_length) for s in sequences]
-    scores = score(reader, sequences, max_tokens=max_tokens, kept=kept, keep=keep)
+        sequences = [_truncated(*s, engine.max_length) for s in sequences]
+    scores = score(engine, sequences, max_batch_tokens=max_batch_tokens, kept=kept, keep=keep)
     results = [
         Loglikelihood(
             logprob=float(scores.logprob[i]),
@@ -83,10 +57,11 @@ def loglikelihood(
 
 
 def score(
-    reader: Reader,
+    engine: Engine,
     sequences: Sequence[tuple[Tokens, Tokens]],
     *,
-    max_tokens: int | None,
+    max_batch_tokens: int | None,
+    trees: Sequence[PrefixTree] | None = None,
     kept: Kept | None = None,
     keep: Admit | None = None,
 ) -> SequenceScores:
@@ -96,8 +71,9 @@ def score(
     of the passes, and raises where they are too many.
     """
     started = time.perf_counter()
-    # Keys and values that are kept need memory beside the pass, as those of a prefix that is written after.
-    trees = reader.plan(sequences, max_tokens, new_tokens=0 if keep is None else 2)
+    if trees is None or keep is not None:
+        # Keys and values that are kept need memory beside the pass, as those of a prefix that is written after.
+        trees = engine.plan(sequences, max_batch_tokens, new_tokens=0 if keep is None else 2)
     if keep is not None:
         keep(trees)
     count = len(sequences)
@@ -108,14 +84,14 @@ def score(
     for tree in trees:
         reuse = None if kept is None else kept.reuse(tree)
         record = None if keep is None else KeyValues.empty()
-        with reader._lock:
-            result = reader._model.score(tree, reuse=reuse, record=record)
+        with engine.lock:
+            result = engine.model.score(tree, reuse=reuse, record=record)
         values = result.logprob.double().cpu().numpy()[tree.pairs]
         if not np.isfinite(values).all():
             row = int(np.searchsorted(tree.offsets, np.flatnonzero(~np.isfinite(values))[0], side="right")) - 1
             raise NumericsError(
                 f"sequence {tree.sequence_ids[row]}: a log-likelihood is not finite; the weights are damaged, or "
-                f"their products too large for precision {reader.arithmetic.precision!r}"
+                f"their products too large for precision {engine.arithmetic.precision!r}"
             )
         hits = result.argmax.cpu().numpy()[tree.pairs] == tree.targets[tree.pairs]
         for row, sequence in enumerate(tree.sequence_ids.tolist()):
@@ -131,7 +107,7 @@ def score(
 
 
 def _encode(
-    reader: Reader, index: int, request: tuple[TextOrTokens, TextOrTokens]
+    engine: Engine, index: int, request: tuple[TextOrTokens, TextOrTokens]
 ) -> tuple[Sequence[int], Sequence[int]]:
     if isinstance(request, str) or not isinstance(request, Sequence) or len(request) != 2:
         raise InputError(f"requests[{index}]: expected a pair (context, continuation), got {request!r}")
@@ -141,14 +117,14 @@ def _encode(
     if isinstance(context, str):
         assert isinstance(continuation, str)
         try:
-            return reader.encoder.pair(context, continuation)
+            return engine.encoder.pair(context, continuation)
         except InputError as error:
             raise InputError(f"requests[{index}]: {error}") from error
     assert not isinstance(continuation, str)
     check_tokens(f"requests[{index}]: continuation", continuation)
     if not len(continuation):
         raise InputError(f"requests[{index}]: expected a continuation to score, got no token")
-    return reader.encode_prompt(context, f"requests[{index}]: context"), continuation
+    return engine.encoder.prompt_tokens(context, f"requests[{index}]: context"), continuation
 
 
 def _truncated(

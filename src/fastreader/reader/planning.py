@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fastreader.core.checks import check_whole
+from fastreader.core.checks import check_int
 from fastreader.core.tree import PrefixTree, Tokens, split
 from fastreader.errors import ContextOverflowError, InputError, OutOfBudgetError
 from fastreader.models import memory
@@ -15,10 +15,10 @@ from fastreader.models.adapter import TreeModel
 
 
 def plan(
-    model: TreeModel, sequences: Sequence[tuple[Tokens, Tokens]], max_tokens: int | None, new_tokens: int = 0
+    model: TreeModel, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None, new_tokens: int = 0
 ) -> list[PrefixTree]:
     """The work of `Reader.plan`, which documents it."""
-    check_whole("max_tokens", max_tokens, none=True)
+    check_int("max_batch_tokens", max_batch_tokens, optional=True)
     if not sequences:
         raise InputError("sequences: expected at least one, got none")
     vocabulary = model.head.weight.shape[0]
@@ -35,7 +35,7 @@ def plan(
     choosing = -(-model.logits.bytes_to_choose(len(sequences)) // size) if new_tokens else 0
     beside = model.beside_tokens
     limit = max(1, memory.hard_limit(size, model.device, beside) - choosing)
-    budget = min(max_tokens or max(1, memory.default_budget(size, model.device, beside) - choosing), limit)
+    budget = min(max_batch_tokens or max(1, memory.default_budget(size, model.device, beside) - choosing), limit)
     for members in regimes.values():
         for tree in split([sequences[i] for i in members], budget, reserve):
             if len(tree) + reserve * len(tree.leaves) > limit:

@@ -7,48 +7,15 @@ that what a row draws depends on no other row, nor on how rows were packed.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fastreader.core.checks import check_whole
-from fastreader.errors import InputError
+from fastreader.core.options import Sampling
 
 _BLOCK = 256  # weights added up at once, and candidates of a nucleus looked at first
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How tokens are drawn; applied in the order of the attributes, as transformers does.
-
-    Attributes:
-        temperature: divides the logits; 0 takes the most likely token and the rest has no effect.
-        top_k: keep this many most likely tokens; None for all.
-        top_p: of those, keep the fewest most likely whose probabilities reach this sum (nucleus sampling,
-            Holtzman et al. 2020, arXiv:1904.09751); None for all.
-
-    Raises:
-        InputError: a value out of range.
-    """
-
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-
-    def __post_init__(self) -> None:
-        if not (_is_number(self.temperature) and math.isfinite(self.temperature) and self.temperature >= 0):
-            raise InputError(f"temperature: expected a finite number of at least 0, got {self.temperature!r}")
-        check_whole("top_k", self.top_k, none=True)
-        if self.top_p is not None and not (_is_number(self.top_p) and 0 < self.top_p <= 1):
-            raise InputError(f"top_p: expected a number in (0, 1] or None, got {self.top_p!r}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def row_generator(seed: int, prompt: Sequence[int], sample: int) -> np.random.Generator:

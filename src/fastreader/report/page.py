@@ -17,7 +17,8 @@ from typing import Any
 from fastreader import __version__
 from fastreader.report import figures
 from fastreader.report.browse import browser_data
-from fastreader.report.plots import Chart, Table, charts
+from fastreader.report.plots import Chart, Table
+from fastreader.report.plots.catalogue import charts
 from fastreader.report.retrieval import Retrieval, retrieval
 from fastreader.report.study_data import MEASURE_NAMES, MEASURES, Missing, StudyRun
 from fastreader.report.summary import summary_rows

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from fastreader.errors import ContextOverflowError, InputError
 from fastreader.permutations import Design, Spec, explicit, pruned, resolve
-from fastreader.reader.prompts.template import PromptPieces
-
-POLICIES = ("error", "drop_passages", "truncate")
+from fastreader.reader.prompts.pieces import PromptPieces
+from fastreader.scoring.options import ScoreOptions
 
 
 @dataclass(frozen=True)
@@ -30,14 +29,7 @@ class Fitted:
 
 
 def fit(
-    pieces: PromptPieces,
-    permutations: Spec,
-    seed: int,
-    limit: int | None,
-    policy: str,
-    where: str,
-    length: int | None = None,
-    alone: bool = False,
+    pieces: PromptPieces, options: ScoreOptions, limit: int | None, where: str, length: int | None = None
 ) -> Fitted:
     """Choose the orderings and, where a prompt over them is too long, shorten by `policy`.
 
@@ -48,38 +40,34 @@ def fit(
 
     Args:
         pieces: the prompt's pieces.
-        permutations: a design's name, a Design, a function of n, or an array.
-        seed: for designs that draw.
+        options: permutations, seed, policy (`on_overflow`), and whether the question is scored after each passage.
         limit: the model's context in tokens; None for no limit.
-        policy: one of `POLICIES`.
         where: the example, for messages.
-        length: read only the first so many places of each ordering; all when None.
-        alone: the question is asked after each passage alone, too.
+        length: read only this many places of each ordering; None reads all.
 
     Raises:
-        ContextOverflowError: too long with policy "error", or even at its shortest.
-        InputError: an unknown policy, or orderings that are not orderings.
+        ContextOverflowError: if the longest prompt is too long with policy "error", or even at its shortest.
+        InputError: if the orderings are invalid.
     """
-    if policy not in POLICIES:
-        raise InputError(f"on_overflow: expected one of {', '.join(POLICIES)}, got {policy!r}")
+    permutations, seed, policy = options.permutations, options.seed, options.on_overflow
     count = len(pieces.passages)
     whole = resolve(permutations, count, seed=seed)
     design = _pruned(whole, length)
-    longest = _longest(pieces, design, count if alone else 0)
+    longest = _longest(pieces, design, count if options.query_likelihood else 0)
     if limit is None or longest <= limit:
         return Fitted(pieces, design)
     if policy == "error":
         raise ContextOverflowError(
             f"{where}: its longest prompt has {longest} tokens, the model's context {limit}; give fewer or shorter "
-            "passages, or on_overflow='drop_passages' or 'truncate'"
+            "passages, or another on_overflow"
         )
     if policy == "drop_passages":
         for kept in range(count - 1, 0, -1):
             shorter = _pruned(_design_for(permutations, whole, kept, count, seed, where), length)
-            if _longest(pieces, shorter, kept if alone else 0) <= limit:
+            if _longest(pieces, shorter, kept if options.query_likelihood else 0) <= limit:
                 return Fitted(pieces, shorter, dropped=list(range(kept, count)))
         raise ContextOverflowError(f"{where}: even one passage is too long for the model's context of {limit} tokens")
-    return _truncated(pieces, design, count if alone else 0, limit, where)
+    return _truncated(pieces, design, count if options.query_likelihood else 0, limit, where)
 
 
 def _pruned(design: Design, length: int | None) -> Design:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastreader.core.progress import track
+from fastreader.core.protocol import Scorer, SequenceScores
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
+from fastreader.data.arguments import with_candidates
 from fastreader.errors import FastreaderError, InputError, NumericsError, OutOfBudgetError
-from fastreader.reader.loglikelihood import SequenceScores
-from fastreader.reader.session import Scorer
-from fastreader.scoring.prepare import Job, Options, prepare, with_candidates
-from fastreader.scoring.results import PermutationScores, TokenLogliks
+from fastreader.scoring.options import ScoreOptions
+from fastreader.scoring.prepare import Job, prepare
+from fastreader.scoring.results import PermutationScores, TokenLogprobs
 
 OnError = Callable[[int, Example, FastreaderError], None]
 
@@ -23,21 +24,20 @@ def score_many(
     reader: Scorer,
     examples: Iterable[Example],
     candidates: Sequence[str] | None,
-    options: Options,
-    max_tokens: int | None,
+    options: ScoreOptions,
     progress: bool | None,
     on_error: OnError | None,
 ) -> Iterator[PermutationScores]:
-    """Scores of each example, in order; as many examples in a pass as `max_tokens` allows.
+    """Yield the scores of each example, in order; as many examples share a pass as `max_batch_tokens` allows.
 
-    An example that cannot be scored is told to `on_error` and left out, or its error raised after those before it
-    have been given.
+    An example that cannot be scored is passed to `on_error` and left out; without `on_error` its error is raised after
+    the results before it were yielded.
     """
     total = len(examples) if isinstance(examples, Sequence) else None
     with track("scoring", total, "questions", progress) as advance:
         pending: list[_Waiting] = []
         waiting = 0
-        budget = max_tokens or reader.budget()
+        budget = options.max_batch_tokens or reader.budget()
         source = enumerate(examples)
         failure: Exception | None = None
         while True:
@@ -52,7 +52,7 @@ def score_many(
                 if not isinstance(example, Example):
                     raise InputError(f"examples[{i}]: expected an Example, got {type(example).__name__}")
                 name = f"example {i}" if example.id is None else f"example {i} (id {example.id})"
-                job = prepare(reader, with_candidates(example, candidates), options, max_tokens, name)
+                job = prepare(reader, with_candidates(example, candidates), options, name)
             except FastreaderError as error:
                 if on_error is None:
                     failure = error
@@ -61,12 +61,12 @@ def score_many(
                 advance(1)
                 continue
             if pending and waiting + job.stats.computed > budget:
-                yield from _run(reader, pending, options, max_tokens, advance, on_error)
+                yield from _run(reader, pending, advance, on_error)
                 pending, waiting = [], 0
             pending.append(_Waiting(i, name, example, job))
             waiting += job.stats.computed
         if pending:
-            yield from _run(reader, pending, options, max_tokens, advance, on_error)
+            yield from _run(reader, pending, advance, on_error)
         if failure is not None:
             raise failure
 
@@ -84,20 +84,17 @@ class _Waiting:
 def _run(
     reader: Scorer,
     waiting: list[_Waiting],
-    options: Options,
-    max_tokens: int | None,
     advance: Callable[[int], None],
     on_error: OnError | None,
 ) -> Iterator[PermutationScores]:
-    """One pass; where it fails, one an example, so that the error is told of the one that it belongs to."""
+    """Run one pass; on failure, retry example by example so the error names the right one."""
     jobs = [w.job for w in waiting]
-    sequences = [sequence for job in jobs for sequence in job.sequences]
     try:
-        scored = reader.score(sequences, max_tokens=max_tokens)
+        results = _score_jobs(reader, jobs)
     except (InputError, OutOfBudgetError, NumericsError) as error:
         if len(waiting) > 1:
             for one in waiting:
-                yield from _run(reader, [one], options, max_tokens, advance, on_error)
+                yield from _run(reader, [one], advance, on_error)
             return
         located = type(error)(f"{waiting[0].name}: {error}")
         if on_error is None:
@@ -105,35 +102,47 @@ def _run(
         on_error(waiting[0].index, waiting[0].example, located)
         advance(1)
         return
-    for result in results_of(reader, jobs, options, scored):
+    for result in results:
         advance(1)
         yield result
 
 
-def results_of(reader: Scorer, jobs: list[Job], options: Options, scores: SequenceScores) -> list[PermutationScores]:
-    """The scores of each job, from those of all their sequences one after another."""
+def score_job(reader: Scorer, job: Job) -> PermutationScores:
+    """Run the passes of one job."""
+    return _score_jobs(reader, [job])[0]
+
+
+def _score_jobs(reader: Scorer, jobs: list[Job]) -> list[PermutationScores]:
+    """Score the sequences of all jobs together; those of one job by its own plan."""
+    alone = len(jobs) == 1
+    scores = reader.score(
+        [sequence for job in jobs for sequence in job.sequences],
+        max_batch_tokens=jobs[0].options.max_batch_tokens,
+        trees=jobs[0].trees if alone else None,
+    )
+    about = reader.describe()
     results, start = [], 0
     for job in jobs:
-        stats = scores.stats if len(jobs) == 1 else job.stats
-        results.append(_result(reader, job, options, scores, start, stats))
+        results.append(_result(about, job, scores, start, scores.stats if alone else job.stats))
         start += len(job.sequences)
     return results
 
 
 def _result(
-    reader: Scorer, job: Job, options: Options, scores: SequenceScores, start: int, stats: TreeStats
+    reader: dict[str, str], job: Job, scores: SequenceScores, start: int, stats: TreeStats
 ) -> PermutationScores:
+    options = job.options
     design, pieces = job.fitted.design, job.fitted.pieces
     rows, count = len(design.permutations), len(pieces.candidates)
     width = 1 + count + int(options.score_passages)
     index = start + np.arange(rows * width).reshape(rows, width)
     questions, answers = index[:, 0], index[:, 1 : 1 + count]
-    priors = start + rows * width + np.arange(count if options.prior else 0)
-    alone = np.arange(start + rows * width + len(priors), start + len(job.sequences))
+    closed_book = start + rows * width + np.arange(count if options.closed_book else 0)
+    alone = np.arange(start + rows * width + len(closed_book), start + len(job.sequences))
     tokens = None
-    if options.token_logliks:
+    if options.token_logprobs:
         values = scores.token_logprobs
-        tokens = TokenLogliks(
+        tokens = TokenLogprobs(
             question=[values[i].tolist() for i in questions],
             candidates=[[values[i].tolist() for i in row] for row in answers],
             passages=[values[i].tolist() for i in index[:, -1]] if options.score_passages else None,
@@ -142,22 +151,22 @@ def _result(
         question=job.example.question,
         candidates=[] if options.question_only else list(job.example.candidates),
         permutations=design.permutations,
-        loglik=scores.logprob[answers],
-        question_loglik=scores.logprob[questions],
+        logprobs=scores.logprob[answers],
+        question_logprobs=scores.logprob[questions],
         candidate_tokens=np.array([len(c) for c in pieces.candidates], dtype=np.int64),
         question_tokens=int(scores.tokens[questions[0]]),
         passages_tokens=np.array([len(pieces.body(o)) for o in design.permutations.tolist()], dtype=np.int64),
         greedy=scores.greedy[answers],
         stats=stats,
         seconds=scores.seconds,
-        reader=reader.describe(),
+        reader=dict(reader),
         design=design.name,
-        passages_loglik=scores.logprob[index[:, -1]] if options.score_passages else None,
-        prior_loglik=scores.logprob[priors] if options.prior else None,
-        token_logliks=tokens,
+        passages_logprobs=scores.logprob[index[:, -1]] if options.score_passages else None,
+        closed_book_logprobs=scores.logprob[closed_book] if options.closed_book else None,
+        token_logprobs=tokens,
         dropped_passages=job.fitted.dropped,
         truncated_tokens=job.fitted.truncated,
         id=job.example.id,
-        alone_loglik=scores.logprob[alone] if options.alone else None,
-        template=options.template.digest(),
+        query_logprobs=scores.logprob[alone] if options.query_likelihood else None,
+        template=options.prompts.digest(),
     )

@@ -19,7 +19,7 @@ NORMALISATIONS = ("sum", "token", "pmi")
 
 
 @dataclass(frozen=True)
-class TokenLogliks:
+class TokenLogprobs:
     """Log-likelihood of every scored token, nats.
 
     Attributes:
@@ -41,17 +41,17 @@ class PermutationScores:
         question: the question's text.
         candidates: K texts.
         permutations: int64 [M, L], row m lists passage indices in reading order.
-        loglik: float64 [M, K], log P(candidate and its end | passages in order m, question).
-        question_loglik: float64 [M], log P(question | passages in order m); where the template puts the
+        logprobs: float64 [M, K], log P(candidate and its end | passages in order m, question).
+        question_logprobs: float64 [M], log P(question | passages in order m); where the template puts the
             question first, the passages do not condition it and all rows are equal.
         candidate_tokens: int64 [K], tokens scored for each candidate, its end included.
         question_tokens: tokens of the question.
         passages_tokens: int64 [M], tokens of the passages as read in order m.
         greedy: bool [M, K], whether greedy decoding would have written the candidate.
-        passages_loglik: float64 [M], log P(passages in order m | header), or None when not asked for.
-        prior_loglik: float64 [K], log P(candidate | question) without passages, or None when not asked for.
-        alone_loglik: float64 [N], log P(question | passage p alone), its query likelihood, or None when not asked for.
-        token_logliks: every token's value, or None when not asked for.
+        passages_logprobs: float64 [M], log P(passages in order m | header), or None when not asked for.
+        closed_book_logprobs: float64 [K], log P(candidate | question) without passages, or None when not asked for.
+        query_logprobs: float64 [N], log P(question | passage p alone), its query likelihood; None unless requested.
+        token_logprobs: every token's value, or None when not asked for.
         design: name of the permutations.
         dropped_passages: indices left out because the prompt was too long, by on_overflow="drop_passages".
         truncated_tokens: tokens cut off each passage, by on_overflow="truncate"; passages left whole are absent.
@@ -66,8 +66,8 @@ class PermutationScores:
     question: str
     candidates: list[str]
     permutations: npt.NDArray[np.int64]
-    loglik: FloatArray
-    question_loglik: FloatArray
+    logprobs: FloatArray
+    question_logprobs: FloatArray
     candidate_tokens: npt.NDArray[np.int64]
     question_tokens: int
     passages_tokens: npt.NDArray[np.int64]
@@ -76,13 +76,13 @@ class PermutationScores:
     seconds: float
     reader: dict[str, str]
     design: str
-    passages_loglik: FloatArray | None = None
-    prior_loglik: FloatArray | None = None
-    token_logliks: TokenLogliks | None = None
+    passages_logprobs: FloatArray | None = None
+    closed_book_logprobs: FloatArray | None = None
+    token_logprobs: TokenLogprobs | None = None
     dropped_passages: list[int] = field(default_factory=list)
     truncated_tokens: dict[int, int] = field(default_factory=dict)
     id: str | None = None
-    alone_loglik: FloatArray | None = None
+    query_logprobs: FloatArray | None = None
     template: str = ""
 
     def normalised(self, by: str = "sum") -> FloatArray:
@@ -90,19 +90,19 @@ class PermutationScores:
 
         Args:
             by: "sum" (log-likelihood), "token" (divided by the candidate's tokens), or "pmi" (less its
-                log-likelihood without passages; needs ``prior=True`` when scoring).
+                log-likelihood without passages; needs ``closed_book=True`` when scoring).
 
         Raises:
-            InputError: another name, or "pmi" without priors.
+            InputError: another name, or "pmi" without them.
         """
         if by == "sum":
-            return self.loglik
+            return self.logprobs
         if by == "token":
-            return self.loglik / self.candidate_tokens
+            return self.logprobs / self.candidate_tokens
         if by == "pmi":
-            if self.prior_loglik is None:
-                raise InputError("normalised: by='pmi' needs prior_loglik; score with prior=True")
-            return self.loglik - self.prior_loglik
+            if self.closed_book_logprobs is None:
+                raise InputError("normalised: by='pmi' needs closed_book_logprobs; score with closed_book=True")
+            return self.logprobs - self.closed_book_logprobs
         raise InputError(f"normalised: by must be one of {', '.join(NORMALISATIONS)}, got {by!r}")
 
     def probabilities(self, by: str = "sum") -> FloatArray:
@@ -129,7 +129,7 @@ class PermutationScores:
             value = getattr(self, name)
             if isinstance(value, np.ndarray):
                 value = value.tolist()
-            elif isinstance(value, (TreeStats, TokenLogliks)):
+            elif isinstance(value, (TreeStats, TokenLogprobs)):
                 value = asdict(value)
             out[name] = value
         out["truncated_tokens"] = {str(k): v for k, v in self.truncated_tokens.items()}
@@ -148,21 +148,21 @@ class PermutationScores:
             shape = (count, len(known["candidates"]))
             arrays: dict[str, Any] = {
                 "permutations": np.asarray(known["permutations"], dtype=np.int64).reshape(count, -1),
-                "loglik": np.asarray(known["loglik"], dtype=np.float64).reshape(shape),
+                "logprobs": np.asarray(known["logprobs"], dtype=np.float64).reshape(shape),
                 "greedy": np.asarray(known["greedy"], dtype=bool).reshape(shape),
-                "question_loglik": np.asarray(known["question_loglik"], dtype=np.float64).reshape(count),
+                "question_logprobs": np.asarray(known["question_logprobs"], dtype=np.float64).reshape(count),
                 "candidate_tokens": np.asarray(known["candidate_tokens"], dtype=np.int64).reshape(shape[1]),
                 "passages_tokens": np.asarray(known["passages_tokens"], dtype=np.int64).reshape(count),
                 "stats": TreeStats(**known["stats"]),
                 "truncated_tokens": {int(k): int(v) for k, v in known.get("truncated_tokens", {}).items()},
             }
-            for name, length in (("passages_loglik", count), ("prior_loglik", shape[1])):
+            for name, length in (("passages_logprobs", count), ("closed_book_logprobs", shape[1])):
                 if known.get(name) is not None:
                     arrays[name] = np.asarray(known[name], dtype=np.float64).reshape(length)
-            if known.get("alone_loglik") is not None:
-                arrays["alone_loglik"] = np.asarray(known["alone_loglik"], dtype=np.float64).reshape(-1)
-            if known.get("token_logliks") is not None:
-                arrays["token_logliks"] = TokenLogliks(**known["token_logliks"])
+            if known.get("query_logprobs") is not None:
+                arrays["query_logprobs"] = np.asarray(known["query_logprobs"], dtype=np.float64).reshape(-1)
+            if known.get("token_logprobs") is not None:
+                arrays["token_logprobs"] = TokenLogprobs(**known["token_logprobs"])
             if not all(isinstance(c, str) for c in known["candidates"]) or isinstance(known["candidates"], str):
                 raise ValueError("candidates must be a list of texts")
             return cls(**{**known, **arrays})
@@ -201,12 +201,12 @@ class PermutationScores:
             f"candidates, {self.stats.computed:,} of {self.stats.given:,} tokens computed)"
         )
         if not self.candidates:
-            return f"{head}\n  question: mean {self.question_loglik.mean():.2f} nats"
+            return f"{head}\n  question: mean {self.question_logprobs.mean():.2f} nats"
         width = max(len(c) for c in self.candidates[:20])
         share = self.consensus()
         lines = [
-            f"  {c:<{min(width, 40)}.40}  {self.loglik[:, k].mean():9.2f} nats mean, "
-            f"{self.loglik[:, k].min():9.2f} .. {self.loglik[:, k].max():.2f}, share {share[k]:.2f}"
+            f"  {c:<{min(width, 40)}.40}  {self.logprobs[:, k].mean():9.2f} nats mean, "
+            f"{self.logprobs[:, k].min():9.2f} .. {self.logprobs[:, k].max():.2f}, share {share[k]:.2f}"
             for k, c in enumerate(self.candidates[:20])
         ]
         if len(self.candidates) > 20:

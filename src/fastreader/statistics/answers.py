@@ -10,8 +10,9 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
-from fastreader.core.checks import check_no_text
+from fastreader.core.checks import check_list
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -28,20 +29,20 @@ def normalise(text: str) -> str:
 
 def exact_match(answer: str, right: Sequence[str]) -> float:
     """1.0 where the normal form of `answer` equals that of one of `right` and is not empty, else 0.0."""
-    check_no_text("right", right)
+    check_list("right", right)
     normal = normalise(answer)
     return float(bool(normal) and any(normal == normalise(r) for r in right))
 
 
 def f1(answer: str, right: Sequence[str]) -> float:
     """Harmonic mean of precision and recall over the normalised words, the best over `right`."""
-    check_no_text("right", right)
+    check_list("right", right)
     return max((_f1(normalise(answer).split(), normalise(r).split()) for r in right), default=0.0)
 
 
 def contained(answer: str, right: Sequence[str]) -> float:
     """1.0 where the normal form of one of `right`, if not empty, is a substring of that of `answer`, else 0.0."""
-    check_no_text("right", right)
+    check_list("right", right)
     normal = normalise(answer)
     return float(any(n in normal for r in right if (n := normalise(r))))
 
@@ -52,3 +53,6 @@ def _f1(answer: list[str], right: list[str]) -> float:
         return 0.0
     precision, recall = common / len(answer), common / len(right)
     return 2 * precision * recall / (precision + recall)
+
+
+cached_normalise = lru_cache(maxsize=1 << 16)(normalise)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import seeded
+from fastreader.core.checks import random_generator
 from fastreader.errors import InputError
 from fastreader.statistics.checks import FloatArray, cluster_index, pair
 from fastreader.statistics.intervals import Labels, Values
@@ -57,7 +57,7 @@ def _exact(sizes: npt.NDArray[np.int64], total: int) -> float:
 
 
 def _drawn(sizes: FloatArray, total: float, resamples: int, seed: int) -> float:
-    generator = seeded(seed)
+    generator = random_generator(seed)
     hits, step = 0, max(1, _CELLS // len(sizes))
     for start in range(0, resamples, step):
         signs = 2 * generator.integers(0, 2, (min(step, resamples - start), len(sizes))) - 1

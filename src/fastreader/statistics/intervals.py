@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from fastreader.core.checks import seeded
+from fastreader.core.checks import random_generator
 from fastreader.errors import InputError
 from fastreader.statistics.checks import check_level, cluster_index, numbers, pair
 
@@ -79,7 +79,7 @@ def bootstrap(
     sums = np.bincount(index, weights=numeric)
     sizes = np.bincount(index)
     means = np.empty(resamples)
-    generator = seeded(seed)
+    generator = random_generator(seed)
     step = max(1, _CELLS // len(sums))
     for first in range(0, resamples, step):
         count = min(step, resamples - first)

@@ -7,12 +7,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fastreader.core.protocol import Loglikelihood
+from fastreader.core.protocol import Loglikelihood, SequenceScores
 from fastreader.core.tree import TreeStats
-from fastreader.reader.loglikelihood import SequenceScores
 from fastreader.reader.programs.requests import Program, score
-from fastreader.study.cached_reader import CachedReader
-from fastreader.study.cached_tree import CachedTreeReader
+from fastreader.study.cached_reader import CachedReader, CachedTreeReader
 
 T = TypeVar("T")
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
@@ -50,7 +48,7 @@ class _AskingReader(CachedTreeReader):
         super().__init__(cached)
         self._known = known
 
-    def score(self, sequences: Sequence[tuple[Any, Any]], *, max_tokens: int | None = None) -> SequenceScores:
+    def score(self, sequences: Sequence[tuple[Any, Any]], **_: Any) -> SequenceScores:
         """As `Reader.score`, without each token's value; what it costs is counted where it is asked."""
         pairs: list[Pair] = [(tuple(context), tuple(text)) for context, text in sequences]
         if missing := [pair for pair in dict.fromkeys(pairs) if pair[1] and pair not in self._known]:

@@ -51,7 +51,7 @@ def keep_attention(study: Study, run: RunFolder, reader: CachedReader, examples:
             if not laid:
                 continue
             template = wanted.methods[next(iter(laid))].template
-            for label, found in _looked(tree, example.question, laid, template, study.max_tokens).items():
+            for label, found in _looked(tree, example.question, laid, template, study.max_batch_tokens).items():
                 if isinstance(found, ContextOverflowError):
                     log.append(*wanted.row(example, label, None, str(found)))
                 else:
@@ -59,15 +59,19 @@ def keep_attention(study: Study, run: RunFolder, reader: CachedReader, examples:
 
 
 def _looked(
-    reader: Reader, question: str, laid: dict[str, tuple[Layout, str]], template: NoiseTemplate, max_tokens: int | None
+    reader: Reader,
+    question: str,
+    laid: dict[str, tuple[Layout, str]],
+    template: NoiseTemplate,
+    max_batch_tokens: int | None,
 ) -> dict[str, AnswerAttention | ContextOverflowError]:
     """Attention of each layout's answer in one pass; where one is too long, of each alone."""
     try:
-        return {**layout_attention(reader, question, laid, template=template, max_tokens=max_tokens)}
+        return {**layout_attention(reader, question, laid, template=template, max_batch_tokens=max_batch_tokens)}
     except ContextOverflowError as error:
         if len(laid) == 1:
             return dict.fromkeys(laid, error)
-    alone = (_looked(reader, question, {label: one}, template, max_tokens) for label, one in laid.items())
+    alone = (_looked(reader, question, {label: one}, template, max_batch_tokens) for label, one in laid.items())
     return {label: found for each in alone for label, found in each.items()}
 
 

@@ -10,42 +10,47 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fastreader.core.checks import check_no_text
-from fastreader.core.protocol import Generation, Loglikelihood, ReaderProtocol, Results, TextOrTokens
+from fastreader.core.checks import check_list
+from fastreader.core.options import GenerateOptions
+from fastreader.core.protocol import (
+    Generation,
+    Loglikelihood,
+    ReaderProtocol,
+    ReaderWrapper,
+    Results,
+    SequenceScores,
+    TextOrTokens,
+)
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.data.cache import Cache
-from fastreader.reader.decoding import check_stop, check_stop_tokens
-from fastreader.study.digest import digest
+from fastreader.data.fingerprints import digest
+from fastreader.errors import InputError
+from fastreader.reader.reader import Reader
 from fastreader.study.meter import Meter
-from fastreader.wrapped import WrappedReader
-
-if TYPE_CHECKING:
-    from fastreader.reader.loglikelihood import SequenceScores
-    from fastreader.reader.reader import Reader
 
 NOTHING = TreeStats(0, 0, 0, 0)
 
 
-class CachedReader(WrappedReader):
+class CachedReader(ReaderWrapper):
     """A reader that answers out of a cache what it was asked before.
 
     It is a `ReaderProtocol`. Counts of tokens are those of all that was asked, so that they do not depend on what the
     cache holds; prompts that are texts are counted only where the reader itself counts them.
 
     Attributes:
-        max_tokens: tokens computed in one pass at most, where a call does not say.
+        max_batch_tokens: tokens computed in one pass at most, where a call does not say.
         total: a `Meter` of all calls.
         last: tokens given and seconds of the last call, seconds of this run alone.
     """
 
-    def __init__(self, reader: ReaderProtocol, cache: Cache, max_tokens: int | None = None) -> None:
+    def __init__(self, reader: ReaderProtocol, cache: Cache, max_batch_tokens: int | None = None) -> None:
         super().__init__(reader)
         self.cache = cache
-        self.max_tokens = max_tokens
+        self.max_batch_tokens = max_batch_tokens
         self.total = Meter()
         self.last: tuple[int, float] = (0, 0.0)
         self._meters: list[Meter] = [self.total]
@@ -58,7 +63,7 @@ class CachedReader(WrappedReader):
         *,
         token_logprobs: bool = False,
         on_overflow: str = "error",
-        max_tokens: int | None = None,
+        max_batch_tokens: int | None = None,
     ) -> Results[Loglikelihood]:
         """As the reader's, out of the cache where it holds the request."""
         asked = [(_plain(c), _plain(t)) for c, t in requests]
@@ -69,7 +74,7 @@ class CachedReader(WrappedReader):
                 missing,
                 token_logprobs=token_logprobs,
                 on_overflow=on_overflow,
-                max_tokens=max_tokens or self.max_tokens,
+                max_batch_tokens=max_batch_tokens or self.max_batch_tokens,
             )
 
         items, run, seconds, passes = self._items(asked, options, ask, asdict)
@@ -78,52 +83,32 @@ class CachedReader(WrappedReader):
         self._note(stats, run, seconds)
         return Results(results, stats, passes, seconds)
 
-    def generate(
-        self,
-        prompts: Iterable[TextOrTokens],
-        *,
-        max_new_tokens: int = 128,
-        n: int = 1,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int = 0,
-        stop: Sequence[str] = (),
-        stop_tokens: Sequence[int] = (),
-        token_logprobs: bool = False,
-        on_overflow: str = "error",
-        max_tokens: int | None = None,
-        progress: bool | None = None,
-    ) -> Results[list[Generation]]:
-        """As the reader's, out of the cache where it holds the prompt; sampled texts only for the same call."""
-        check_no_text("prompts", prompts)
+    def generate(self, prompts: Iterable[TextOrTokens], **options: Any) -> Results[list[Generation]]:
+        """Generate as the reader does, from the cache if it holds the prompt; sampled texts only for the same call."""
+        check_list("prompts", prompts)
         asked = [_plain(prompt) for prompt in prompts]
-        settings: dict[str, Any] = {
-            "max_new_tokens": max_new_tokens,
-            "n": n,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "seed": seed,
-            "stop": list(check_stop(stop)),
-            "stop_tokens": sorted(check_stop_tokens(stop_tokens)),
-            "token_logprobs": token_logprobs,
-            "on_overflow": on_overflow,
-        }
-        # Equal prompts draw on in one call, so that a sampled text belongs to its whole call.
-        call = {"call": digest(asked, 64)} if temperature > 0 else {}
+        checked = GenerateOptions(**options)
+        settings = {k: v for k, v in asdict(checked).items() if k not in ("max_batch_tokens", "progress")}
+        settings |= {"stop": list(checked.stop), "stop_token_ids": sorted({int(t) for t in checked.stop_token_ids})}
+        # Repeated prompts continue one random stream, so a sampled text belongs to its whole call.
+        call = {"call": digest(asked, 64)} if checked.temperature > 0 else {}
 
         def ask(missing: list[Any]) -> Results[list[Generation]]:
-            texts = asked if temperature > 0 else missing
-            return self.reader.generate(texts, **settings, max_tokens=max_tokens or self.max_tokens, progress=progress)
+            texts = asked if checked.temperature > 0 else missing
+            return self.reader.generate(
+                texts,
+                **settings,
+                max_batch_tokens=checked.max_batch_tokens or self.max_batch_tokens,
+                progress=checked.progress,
+            )
 
         keys = {**settings, **call, "kind": "generate"}
         items, run, seconds, passes = self._items(
-            asked, keys, ask, lambda texts: [asdict(g) for g in texts], distinct=temperature == 0
+            asked, keys, ask, lambda texts: [asdict(g) for g in texts], distinct=checked.temperature == 0
         )
         results = [[Generation(**g) for g in texts] for texts in items]
         new = sum(len(g.token_ids) for texts in results for g in texts)
-        stats = self._counted([(prompt, []) for prompt in asked], run, new, n)
+        stats = self._counted([(prompt, []) for prompt in asked], run, new, checked.n)
         self._note(stats, run, seconds, new)
         return Results(results, stats, passes, seconds)
 
@@ -133,7 +118,6 @@ class CachedReader(WrappedReader):
         Raises:
             InputError: the reader is none.
         """
-        from fastreader.study.cached_tree import CachedTreeReader
 
         if self._tree is None:
             self._tree = CachedTreeReader(self)
@@ -209,3 +193,45 @@ class CachedReader(WrappedReader):
 
 def _plain(item: TextOrTokens) -> Any:
     return item if isinstance(item, str) else [int(token) for token in item]
+
+
+class CachedTreeReader(Reader):
+    """The reader behind a `CachedReader`, sharing its model and its lock."""
+
+    session = None  # type: ignore[assignment]  # what a session gives would be neither in the cache nor counted
+
+    def __init__(self, cached: CachedReader) -> None:
+        if not isinstance(cached.reader, Reader):
+            raise InputError(
+                f"reader: this method needs a fastreader.Reader, got {type(cached.reader).__name__}; other readers "
+                "serve the methods sure, eor and noise"
+            )
+        self.__dict__.update(vars(cached.reader))
+        self._cached = cached
+
+    def score(
+        self, sequences: Sequence[tuple[Any, Any]], *, max_batch_tokens: int | None = None, trees: Any = None
+    ) -> SequenceScores:
+        """As `Reader.score`."""
+        inner: Any = self._cached.reader
+        items, stats, seconds, passes = self._cached.scores(
+            sequences,
+            lambda missing: inner.score(missing, max_batch_tokens=max_batch_tokens or self._cached.max_batch_tokens),
+        )
+        return SequenceScores(
+            logprob=np.array([item["logprob"] for item in items], dtype=np.float64),
+            tokens=np.array([item["tokens"] for item in items], dtype=np.int64),
+            greedy=np.array([item["greedy"] for item in items], dtype=bool),
+            token_logprobs=[np.array(item["token_logprobs"], dtype=np.float64) for item in items],
+            stats=stats,
+            passes=passes,
+            seconds=seconds,
+        )
+
+    def loglikelihood(self, requests: Any, **options: Any) -> Any:
+        """As `Reader.loglikelihood`."""
+        return self._cached.loglikelihood(requests, **options)
+
+    def generate(self, prompts: Any, **options: Any) -> Any:
+        """As `Reader.generate`."""
+        return self._cached.generate(prompts, **options)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, ValidationError, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, NonNegativeInt, ValidationError, model_validator
 
 from fastreader.errors import InputError
 from fastreader.study.files import absolute, read_values
@@ -16,7 +16,6 @@ from fastreader.study.tables import EorConfig, MethodConfig, NoiseConfig, Strict
 __all__ = ["EorConfig", "Measure", "MethodConfig", "NoiseConfig", "Study"]
 
 Measure = Literal["em", "f1", "contained"]
-_STORED = {"stored": True}  # context of a validation that loads nothing
 
 
 def _listed(value: Any) -> Any:
@@ -37,7 +36,7 @@ class Study(Strict):
         seeds: methods that draw run once for each of them, the others for the first.
         max_new_tokens: of an answer, where the method does not say.
         group: questions worked on together; more are packed better and need more memory. Results do not depend on it.
-        max_tokens: tokens computed in one pass at most; None: from free memory.
+        max_batch_tokens: tokens computed in one pass at most; None: from free memory.
         measure: what the report compares methods by.
         baseline: method that others are held against; by default "base" where there is one, else the first.
         primary: method whose contrast with the baseline was chosen beforehand; None for none. A run keeps it, and
@@ -60,7 +59,7 @@ class Study(Strict):
     seeds: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
     max_new_tokens: Annotated[int, Field(ge=1)] = 32
     group: Annotated[int, Field(ge=1)] = 8
-    max_tokens: Annotated[int | None, Field(ge=1)] = None
+    max_batch_tokens: Annotated[int | None, Field(ge=1)] = None
     measure: Measure = "contained"
     baseline: str | None = None
     primary: str | None = None
@@ -76,9 +75,7 @@ class Study(Strict):
         return _plural(value) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
-    def _names(self, info: ValidationInfo) -> Self:
-        from fastreader.study.registry import make
-
+    def _names(self) -> Self:
         labels = [method.label for method in self.methods]
         if repeated := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"two methods are named {repeated[0]!r}; give one of them another name")
@@ -92,8 +89,6 @@ class Study(Strict):
                 raise ValueError(f"{values} must be different, got {', '.join(map(str, given))}")
         if self.reference == self.primary:
             raise ValueError(f"primary {self.primary!r} is the baseline; it cannot be held against itself")
-        for method in () if info.context == _STORED else self.methods:
-            make(method, self)  # an unknown method, or an option it does not take
         return self
 
     @property
@@ -162,7 +157,7 @@ class Study(Strict):
             InputError: naming `where`, where the values are none of a study.
         """
         try:
-            return cls.model_validate(values, context=_STORED)
+            return cls.model_validate(values)
         except ValidationError as error:
             raise InputError(f"{where}: {'; '.join(_problem(e) for e in error.errors())}") from None
 
@@ -172,7 +167,7 @@ class Study(Strict):
 
     def identity(self) -> dict[str, Any]:
         """What results depend on besides the methods: all but names, limits and what is looked at afterwards."""
-        free = {"methods", "name", "limit", "group", "max_tokens", "measure", "baseline", "primary"}
+        free = {"methods", "name", "limit", "group", "max_batch_tokens", "measure", "baseline", "primary"}
         values = {k: v for k, v in self.to_dict().items() if k not in free}
         values["noise"] = {k: v for k, v in values["noise"].items() if not k.startswith("attention")}
         return values

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from fastreader.core.tree import TreeStats
 from fastreader.errors import FastreaderError
-from fastreader.reader.programs.costs import packed_cost
+from fastreader.reader.programs.costs import StageCost, packed_cost
 from fastreader.reader.programs.requests import Program
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.method import Answered
-from fastreader.sure.types import StageCost
 
 
 @dataclass

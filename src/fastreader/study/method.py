@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastreader.core.checks import check_whole
+from fastreader.core.checks import check_int
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.errors import InputError
@@ -114,6 +114,6 @@ def no_options(config: MethodConfig | str, options: dict[str, Any], known: Seque
         raise InputError(f"method {config!r}: unknown option {unknown[0]!r}; {takes}")
     for name, value in options.items():
         if name in _COUNTS:
-            check_whole(f"method {config!r}: {name}", value, saved=True)
+            check_int(f"method {config!r}: {name}", value, json_value=True)
         if name in _LISTS and not (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)):
             raise InputError(f"method {config!r}: {name}: expected a list of texts, got {value!r}")

@@ -29,6 +29,19 @@ def make(config: MethodConfig, study: Study) -> StudyMethod:
     return FAMILIES[name].make(variant, config.options, study)
 
 
+def check(study: Study, where: str = "study") -> None:
+    """Check that every method of a study exists and accepts its options.
+
+    Raises:
+        InputError: naming `where`, if a method is unknown, or an option is unknown or has an invalid value.
+    """
+    for method in study.methods:
+        try:
+            make(method, study)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+
+
 def names() -> list[str]:
     """All names, those with a variant as NAME:VARIANT."""
     found: list[str] = []

@@ -14,21 +14,21 @@ from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, load_examples
 from fastreader.data.cache import Cache
+from fastreader.data.fingerprints import digest
 from fastreader.data.keyed import keyed
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import FastreaderError, InputError
+from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
 from fastreader.reader.programs.scheduler import run as run_together
 from fastreader.statistics.answers import contained, exact_match, f1
 from fastreader.study.attention import keep_attention, lacks_attention
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.config import MethodConfig, Study
-from fastreader.study.digest import digest
 from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
 from fastreader.study.metering import Spent, metered
 from fastreader.study.method import Answered, Asked, NotApplicable, OverLong, StudyMethod
-from fastreader.study.registry import make
-from fastreader.sure.task import Readers
+from fastreader.study.registry import check, make
 
 Load = Callable[[str], ReaderProtocol]
 
@@ -89,6 +89,7 @@ def run_study(
             question that is not asked any more. The folder is as it was then. Also a reader that is not what it was:
             known when it is loaded, with what failed before taken out.
     """
+    check(study)
     examples = questions_of(study)
     run = RunFolder(folder)
     run.begin(study, resume)
@@ -174,7 +175,7 @@ class _Opened:
         """It."""
         loaded = self._load(self._name)
         self._run.check_reader(self._study, self._name, loaded.describe())
-        return CachedReader(loaded, self._cache, self._study.max_tokens)
+        return CachedReader(loaded, self._cache, self._study.max_batch_tokens)
 
 
 class _Rows:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fastreader.study.digest import digest
+from fastreader.data.fingerprints import digest
 
 
 class Strict(BaseModel):

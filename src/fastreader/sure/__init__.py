@@ -10,13 +10,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastreader.reader.programs.costs import StageCost
     from fastreader.sure import variants
     from fastreader.sure.batch import answer_many
     from fastreader.sure.pipeline import answer, ask
     from fastreader.sure.replies import CandidateReply, parse_candidates
     from fastreader.sure.settings import Settings
     from fastreader.sure.templates import SureTemplate
-    from fastreader.sure.types import MethodResult, StageCost, SureResult
+    from fastreader.sure.types import MethodResult, SureResult
     from fastreader.sure.variant_templates import VariantTemplate
 
 _HOME = {

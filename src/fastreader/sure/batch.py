@@ -10,16 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fastreader.core.checks import check_whole
+from fastreader.core.checks import check_int
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example
+from fastreader.data.arguments import make_question
 from fastreader.data.keyed import keyed
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NumericsError, OutOfBudgetError
+from fastreader.reader.programs.readers import Readers
 from fastreader.sure.pipeline import Job, run_group
 from fastreader.sure.settings import Settings, make_settings
 from fastreader.sure.store import Store
-from fastreader.sure.task import Readers, make_question
+from fastreader.sure.task import STAGES
 from fastreader.sure.types import Result
 
 OnError = Callable[[int, Example, FastreaderError], object]
@@ -65,8 +67,8 @@ def answer_many(
 
     chosen = make_settings(settings, options)
     find_method(method)
-    check_whole("group", group)
-    serving = Readers(reader, readers)
+    check_int("group", group)
+    serving = Readers(reader, readers, STAGES)
     facts = {"method": method, "options": chosen.to_dict(), "readers": serving.guarding()}
     stack = ExitStack()
     if output is not None and resume:

@@ -10,13 +10,16 @@ from typing import Any
 
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, Passage
+from fastreader.data.arguments import make_passages, make_question
 from fastreader.errors import InputError
 from fastreader.reader.programs.journal import Journal
+from fastreader.reader.programs.kept_reader import STAGE
+from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
 from fastreader.reader.programs.scheduler import Outcome, run
-from fastreader.sure.keeping import STAGE, keep
+from fastreader.sure.keeping import keep
 from fastreader.sure.settings import Settings, make_settings
-from fastreader.sure.task import Readers, Task, make_passages, make_question
+from fastreader.sure.task import STAGES, Task
 from fastreader.sure.types import Result, SureResult
 from fastreader.sure.variants import Method, find_method
 
@@ -86,7 +89,7 @@ def ask(
         raise InputError(f"answers: expected a list of texts, got the text {answers!r}")
     example = Example(make_question(question), make_passages(passages), answers=list(answers))
     chosen = make_settings(settings, options)
-    outcome = run_group([Job(example, method, chosen, Readers(reader, readers))])[0]
+    outcome = run_group([Job(example, method, chosen, Readers(reader, readers, STAGES))])[0]
     if outcome.error is not None:
         raise outcome.error
     assert outcome.value is not None

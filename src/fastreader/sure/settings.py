@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any
 
-from fastreader.core.checks import check_one_of, check_whole
+from fastreader.core.checks import check_choice, check_int
 from fastreader.errors import InputError
 from fastreader.models.encoders import encoder_name
 from fastreader.sure.templates import SureTemplate
@@ -80,7 +80,7 @@ class Settings:
         for name, kind in (("template", SureTemplate), ("variant_template", VariantTemplate)):
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"{name}: expected a {kind.__name__}, got {type(getattr(self, name)).__name__}")
-        check_whole("k", self.k, 1, MOST_CANDIDATES, saved=True)
+        check_int("k", self.k, 1, MOST_CANDIDATES, json_value=True)
         for name in (
             "words",
             "longest_candidate",
@@ -91,16 +91,16 @@ class Settings:
             "max_reasoning_tokens",
             "samples",
         ):
-            check_whole(name, getattr(self, name), saved=True)
-        check_one_of("mode", self.mode, MODES)
-        check_one_of("candidates_prompt", self.candidates_prompt, PROMPTS)
-        check_one_of("on_overflow", self.on_overflow, ("error", "drop_passages"))
+            check_int(name, getattr(self, name), json_value=True)
+        check_choice("mode", self.mode, MODES)
+        check_choice("candidates_prompt", self.candidates_prompt, PROMPTS)
+        check_choice("on_overflow", self.on_overflow, ("error", "drop_passages"))
         if not self.use:
             raise InputError(f"use: expected some of {', '.join(EVALUATIONS)}, got none")
         for name in self.use:
-            check_one_of("use", name, EVALUATIONS)
+            check_choice("use", name, EVALUATIONS)
         if self.weights is not None:
-            check_one_of("weights", self.weights, WEIGHTS)
+            check_choice("weights", self.weights, WEIGHTS)
         for name in ("temperature", "weight_temperature"):
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and 0 < value < math.inf):

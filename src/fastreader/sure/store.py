@@ -12,9 +12,10 @@ from typing import Any
 from fastreader.core.protocol import Generation, Loglikelihood
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog, iter_results
+from fastreader.reader.programs.costs import StageCost
 from fastreader.reader.programs.journal import Replies
 from fastreader.reader.programs.requests import Keep, Request, Score
-from fastreader.sure.types import Result, StageCost, result_from_dict
+from fastreader.sure.types import Result, result_from_dict
 
 
 class Store:

@@ -2,50 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fastreader.core.protocol import ReaderProtocol, TextOrTokens
+from fastreader.core.protocol import TextOrTokens
 from fastreader.data import Passage
-from fastreader.data.fingerprints import guarding
-from fastreader.errors import InputError
+from fastreader.reader.programs.readers import Readers
 from fastreader.sure.settings import Settings
 
 STAGES = ("candidates", "summaries", "validity", "ranking", "answers", "reasoning", "selection", "verification")
-
-
-class Readers:
-    """A reader for every stage: one for all, others for stages of their own.
-
-    Args:
-        default: serves all stages that are not in `stages`.
-        stages: other readers by stage: "candidates", "summaries", "validity", "ranking" of SuRe; of the variants
-            "answers", "reasoning", "selection", "verification" too.
-
-    Raises:
-        InputError: a stage there is not, or a reader that is none.
-    """
-
-    def __init__(self, default: ReaderProtocol, stages: Mapping[str, ReaderProtocol] | None = None) -> None:
-        self.default = default
-        self.stages = dict(stages or {})
-        if unknown := sorted(set(self.stages) - set(STAGES)):
-            raise InputError(f"readers: unknown stages {', '.join(unknown)}; there are: {', '.join(STAGES)}")
-        for name, reader in [("reader", default), *((f"readers[{s!r}]", r) for s, r in self.stages.items())]:
-            if not isinstance(reader, ReaderProtocol):
-                raise InputError(f"{name}: expected a reader, got {type(reader).__name__}")
-
-    def of(self, stage: str) -> ReaderProtocol:
-        """The reader that serves `stage`."""
-        return self.stages.get(stage, self.default)
-
-    def describe(self) -> dict[str, dict[str, str]]:
-        """What serves which stage; the default under "all"."""
-        return {"all": self.default.describe()} | {stage: r.describe() for stage, r in self.stages.items()}
-
-    def guarding(self) -> dict[str, dict[str, str]]:
-        """Of `describe` what a run may not change when it goes on."""
-        return {stage: guarding(about) for stage, about in self.describe().items()}
 
 
 @dataclass
@@ -114,30 +79,3 @@ class Task:
                     )
                 return shorter
         return prompts
-
-
-def make_passages(passages: Iterable[Passage | str]) -> list[Passage]:
-    """Passages, from passages or plain texts.
-
-    Raises:
-        InputError: something else is among them.
-    """
-    if isinstance(passages, (str, Passage)) or not isinstance(passages, Iterable):
-        raise InputError(f"passages: expected a list, got {type(passages).__name__}")
-    out = []
-    for index, passage in enumerate(passages):
-        if not isinstance(passage, (str, Passage)):
-            raise InputError(f"passages[{index}]: expected a Passage or text, got {type(passage).__name__}")
-        out.append(Passage(passage) if isinstance(passage, str) else passage)
-    return out
-
-
-def make_question(question: str) -> str:
-    """The question, checked.
-
-    Raises:
-        InputError: no text, or nothing in it.
-    """
-    if not isinstance(question, str) or not question.strip():
-        raise InputError(f"question: expected text, got {question!r}")
-    return question.strip()

@@ -136,7 +136,7 @@ def test_first_token_distances(both):
     want = np.array([[np.abs(a - b).sum() for b in shares] for a in shares])
     assert want.max() > 1e-2
     np.testing.assert_allclose(found, want, atol=1e-5)
-    small = first_token_distances(reader, EXAMPLE.question, PASSAGES, ORDERS, template=TEMPLATE, max_tokens=150)
+    small = first_token_distances(reader, EXAMPLE.question, PASSAGES, ORDERS, template=TEMPLATE, max_batch_tokens=150)
     np.testing.assert_allclose(small, want, atol=1e-5)  # several passes
     with pytest.raises(InputError, match="at least one"):
         first_token_distances(reader, "q", PASSAGES, [])

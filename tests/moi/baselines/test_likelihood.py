@@ -14,7 +14,7 @@ from fastreader.errors import InputError
 from fastreader.moi.baselines import METHODS
 from fastreader.moi.baselines.alone import printed_score
 from fastreader.reader import loglikelihood as likelihood
-from fastreader.reader.prompts.template import encode
+from fastreader.reader.prompts.pieces import encode
 
 QUESTION = "Which river is in Cairo?"
 PASSAGES = [Passage("The Seine is in Paris."), Passage("It is the Nile.", title="Cairo"), Passage("Po, Turin.")]
@@ -98,7 +98,7 @@ def test_bayes_saliency_plus(both):
 def test_bayes_saliency_plus_runs_one_pass_a_step(both, monkeypatch):
     calls = []
     real = likelihood.score
-    monkeypatch.setattr(likelihood, "score", lambda r, s, **more: calls.append(len(s)) or real(r, s, **more))
+    monkeypatch.setattr("fastreader.reader.base.score", lambda r, s, **more: calls.append(len(s)) or real(r, s, **more))
     run("bayes-saliency-plus", both)
     assert calls == [6, 4]  # question and passage of three, then of two
 
@@ -131,7 +131,7 @@ def test_bayes_saliency_plus_goes_on_where_its_beginning_does_not_fit(both, monk
     want = run("bayes-saliency-plus", both)
     p = pieces(reader)
     for tokens in (len(p.head), len(p.head) - 1):
-        limit = tokens * reader._model.key_value_bytes
+        limit = tokens * reader.engine.model.key_value_bytes
         monkeypatch.setattr(reader, "session", lambda *a, limit=limit: real(*a, max_bytes=limit))
         found = run("bayes-saliency-plus", both)
         assert found.order == want.order

@@ -236,7 +236,7 @@ def test_reading_prompts_are_the_contexts_that_are_scored(tiny_reader):
     prompts = reading_prompts(tiny_reader, "q", PASSAGES[:2], orders)
     answer = tiny_reader.continuation("Nile", end=True)
     again = tiny_reader.loglikelihood([(prompt, answer) for prompt in prompts])
-    np.testing.assert_allclose([r.logprob for r in again], scores.loglik[:, 0], atol=1e-9)
+    np.testing.assert_allclose([r.logprob for r in again], scores.logprobs[:, 0], atol=1e-9)
 
 
 def test_cross_encoder_of_its_own_making(tmp_path):

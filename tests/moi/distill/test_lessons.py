@@ -23,8 +23,9 @@ EXAMPLE = Example("Which river?", [Passage("The Nile."), Passage("The Seine."), 
 def scores(values, **changes):
     count = len(values)
     result = PermutationScores(
-        question="Which river?", candidates=[], permutations=np.array(ORDERS[:count]), loglik=np.zeros((count, 0)),
-        question_loglik=np.array(values, dtype=float), candidate_tokens=np.zeros(0, dtype=np.int64), question_tokens=4,
+        question="Which river?", candidates=[], permutations=np.array(ORDERS[:count]), logprobs=np.zeros((count, 0)),
+        question_logprobs=np.array(values, dtype=float), candidate_tokens=np.zeros(0, dtype=np.int64),
+        question_tokens=4,
         passages_tokens=np.full(count, 30), greedy=np.zeros((count, 0), dtype=bool), stats=TreeStats(count, 99, 50, 4),
         seconds=0.0, reader={"name": "teacher"}, design="explicit", id="a",
     )  # fmt: skip
@@ -32,7 +33,7 @@ def scores(values, **changes):
 
 
 def test_question_and_joint():
-    result = scores([-5.0, -3.0, -4.0], passages_loglik=np.array([-30.0, -33.0, -30.5]))
+    result = scores([-5.0, -3.0, -4.0], passages_logprobs=np.array([-30.0, -33.0, -30.5]))
     (lesson,) = make_lessons([EXAMPLE], [result])
     assert lesson.scores.tolist() == [-5.0, -3.0, -4.0]
     assert lesson.permutations.tolist() == ORDERS[:3]
@@ -140,7 +141,7 @@ def test_compare():
         ({"observation": "answer"}, "observation: expected one of question, joint, got 'answer'"),
         ({"direction": "both"}, "direction"),
         ({"schedule": "cosine"}, "schedule"),
-        ({"per_question": 1}, "per_question: expected a whole number from 2, got 1"),
+        ({"per_question": 1}, "per_question: expected an integer of at least 2, got 1"),
         ({"batch": 0}, "batch"),
         ({"epochs": 1.5}, "epochs"),
         ({"temperature": 0.0}, "temperature: expected a positive number, got 0.0"),

@@ -30,8 +30,8 @@ def scores_table(scores: PermutationScores, width: int | None = None) -> Rendera
     count = len(scores.candidates)
     share = scores.consensus() if count else np.zeros(0)
     orders = [" ".join(str(p + 1) for p in order) for order in scores.permutations.tolist()]
-    questions = [f"{value:.2f}" for value in scores.question_loglik]
-    values = [[f"{value:.2f}" for value in column] for column in scores.loglik.T]
+    questions = [f"{value:.2f}" for value in scores.question_logprobs]
+    values = [[f"{value:.2f}" for value in column] for column in scores.logprobs.T]
     order_width = max(map(len, ["reading order", *orders]))
     if width is not None:  # a long reading order is folded
         order_width = min(order_width, max(width // 3, len("reading order")))
@@ -47,7 +47,7 @@ def scores_table(scores: PermutationScores, width: int | None = None) -> Rendera
     table.add_column("question", justify="right", width=question_width)
     for k in shown:
         table.add_column(Text(names[k]), justify="right", width=widths[k], overflow="fold")
-    leaders = scores.loglik.argmax(axis=1) if count else []
+    leaders = scores.logprobs.argmax(axis=1) if count else []
     for m, order in enumerate(orders):
         cells = [Text(values[k][m], style="bold green" if leaders[m] == k else "") for k in shown]
         table.add_row(Text(order), Text(questions[m]), *cells)
@@ -59,10 +59,10 @@ def scores_table(scores: PermutationScores, width: int | None = None) -> Rendera
             parts.append(
                 Text(f"{count - len(shown)} more candidates, of smaller share, are not shown; the JSON has all.")
             )
-        wins = int((scores.loglik.argmax(axis=1) == share.argmax()).sum())
+        wins = int((scores.logprobs.argmax(axis=1) == share.argmax()).sum())
         line = Text("Most likely: ")
         line.append(scores.best or "", style="bold green")
-        line.append(f" (share {share.max():.2f} over all orders, ahead in {wins} of {len(scores.loglik)})")
+        line.append(f" (share {share.max():.2f} over all orders, ahead in {wins} of {len(scores.logprobs)})")
         parts.append(line)
     stats = scores.stats
     parts.append(

@@ -10,8 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fastreader.reader.programs.costs import StageCost
 from fastreader.sure.texts import letter
-from fastreader.sure.types import MethodResult, Result, StageCost, SureResult
+from fastreader.sure.types import MethodResult, Result, SureResult
 
 _FORMS = {
     "letters": 'read from the form "(a) xx, (b) yy"',

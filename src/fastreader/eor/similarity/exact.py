@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fastreader.eor.normal import cached_normalise
 from fastreader.eor.similarity.base import FloatArray, Pair, Similarity
 from fastreader.errors import InputError
+from fastreader.statistics.answers import cached_normalise
 
 
 class Exact(Similarity):

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fastreader.eor.normal import cached_normalise
 from fastreader.eor.similarity.base import FloatArray, Pair, Similarity
-from fastreader.statistics.answers import f1
+from fastreader.statistics.answers import cached_normalise, f1
 
 
 class F1(Similarity):

@@ -27,7 +27,7 @@ def first_token_distances(
     permutations: Sequence[Sequence[int]],
     *,
     template: Template | None = None,
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> FloatArray:
     """``d(pi_1, pi_2) = sum_y |P(y | pi_1) - P(y | pi_2)|`` over the vocabulary, y the answer's first token.
 
@@ -39,7 +39,7 @@ def first_token_distances(
         passages: in the retriever's order.
         permutations: M orders.
         template: the prompt's texts.
-        max_tokens: tokens in one pass at most.
+        max_batch_tokens: tokens in one pass at most.
 
     Returns:
         float64 [M, M], symmetric, in [0, 2].
@@ -54,9 +54,9 @@ def first_token_distances(
     if not prompts:
         raise InputError("permutations: expected at least one, got none")
     shares: list[torch.Tensor | None] = [None] * len(prompts)
-    model = reader._model
-    for tree in reader.plan([(prompt, ()) for prompt in prompts], max_tokens):
-        with reader._lock:
+    model = reader.engine.model
+    for tree in reader.plan([(prompt, ()) for prompt in prompts], max_batch_tokens):
+        with reader.engine.lock:
             logits = model.logits(model.hidden(tree, rows=tree.leaves))
         if not bool(torch.isfinite(logits).all()):
             raise NumericsError(f"{model.name}: the logits of an answer's first token are not finite")

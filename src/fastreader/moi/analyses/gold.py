@@ -99,7 +99,7 @@ def gold_places(
     template: Template | None = None,
     write: bool = True,
     max_new_tokens: int = 32,
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> GoldPlaces:
     """Read each question with its gold passage at every place, the others in the retriever's order.
 
@@ -109,7 +109,7 @@ def gold_places(
         template: the prompt's texts.
         write: also write answers.
         max_new_tokens: of an answer.
-        max_tokens: tokens in one pass at most.
+        max_batch_tokens: tokens in one pass at most.
 
     Raises:
         InputError: no example, one of another number of passages, or one without a gold passage.
@@ -129,7 +129,7 @@ def gold_places(
             template=template,
             write=write,
             max_new_tokens=max_new_tokens,
-            max_tokens=max_tokens,
+            max_batch_tokens=max_batch_tokens,
         )
         rows.append(found)
     return GoldPlaces([e.id for e in examples], rows)

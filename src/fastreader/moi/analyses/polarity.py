@@ -58,7 +58,7 @@ def polarity(
     template: Template | None = None,
     write: bool = True,
     max_new_tokens: int = 32,
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> list[Polarity]:
     """Read every method's order of every question both ways.
 
@@ -69,7 +69,7 @@ def polarity(
         template: the prompt's texts.
         write: also write answers; without, only the nats tell.
         max_new_tokens: of an answer.
-        max_tokens: tokens in one pass at most.
+        max_batch_tokens: tokens in one pass at most.
 
     Raises:
         InputError: a method without an order for every question.
@@ -87,7 +87,7 @@ def polarity(
             template=template,
             write=write,
             max_new_tokens=max_new_tokens,
-            max_tokens=max_tokens,
+            max_batch_tokens=max_batch_tokens,
         )
         for i, name in enumerate(orders):
             found[name].forward.append(results[2 * i])

@@ -11,8 +11,8 @@ from fastreader.data.types import Passage
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages
 
 if TYPE_CHECKING:
+    from fastreader.core.protocol import Scorer
     from fastreader.reader.prompts.template import Template
-    from fastreader.reader.session import Scorer
     from fastreader.scoring.results import PermutationScores
 
 
@@ -22,11 +22,11 @@ def qg(
     passages: Sequence[Passage],
     *,
     template: Template | None = None,
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> Ordering:
     """Query likelihood: ``u_p = log P(q | p)`` (Sachan et al. 2022, "QG" in MoI), nats."""
-    scores = _alone(reader, question, passages, template, max_tokens)
-    return by_score("qg", scores.question_loglik, scores.stats)
+    scores = _alone(reader, question, passages, template, max_batch_tokens)
+    return by_score("qg", scores.question_logprobs, scores.stats)
 
 
 def bayes_saliency(
@@ -35,15 +35,15 @@ def bayes_saliency(
     passages: Sequence[Passage],
     *,
     template: Template | None = None,
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> Ordering:
     """``u_p = log P(q | p) + log P(p)`` (MoI, equation 1; Merth et al. 2024), nats.
 
     P(p) is the passage's likelihood after the prompt's header, a sum over its tokens: a short passage is likelier.
     """
-    scores = _alone(reader, question, passages, template, max_tokens, score_passages=True)
-    assert scores.passages_loglik is not None
-    return by_score("bayes-saliency", scores.question_loglik + scores.passages_loglik, scores.stats)
+    scores = _alone(reader, question, passages, template, max_batch_tokens, score_passages=True)
+    assert scores.passages_logprobs is not None
+    return by_score("bayes-saliency", scores.question_logprobs + scores.passages_logprobs, scores.stats)
 
 
 def long_llm_lingua(
@@ -52,7 +52,7 @@ def long_llm_lingua(
     passages: Sequence[Passage],
     *,
     template: Template | None = None,
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> Ordering:
     """``u_p = sum_l P(q_l | p, q_<l) log P(q_l | p, q_<l)``, as MoI's appendix C prints LongLLMLingua's score.
 
@@ -61,9 +61,9 @@ def long_llm_lingua(
     scores as well as one whose tokens are certain, and below 1/e, where most question tokens lie, the score falls
     as their probability rises.
     """
-    scores = _alone(reader, question, passages, template, max_tokens, token_logliks=True)
-    assert scores.token_logliks is not None
-    values = [printed_score(tokens) for tokens in scores.token_logliks.question]
+    scores = _alone(reader, question, passages, template, max_batch_tokens, token_logprobs=True)
+    assert scores.token_logprobs is not None
+    values = [printed_score(tokens) for tokens in scores.token_logprobs.question]
     return by_score("longllmlingua", values, scores.stats)
 
 
@@ -78,10 +78,10 @@ def _alone(
     question: str,
     passages: Sequence[Passage],
     template: Template | None,
-    max_tokens: int | None,
+    max_batch_tokens: int | None,
     *,
     score_passages: bool = False,
-    token_logliks: bool = False,
+    token_logprobs: bool = False,
 ) -> PermutationScores:
     """The question after each passage alone, all in one pass."""
     from fastreader.scoring.api import score_permutations
@@ -94,6 +94,6 @@ def _alone(
         template=template,
         question_only=True,
         score_passages=score_passages,
-        token_logliks=token_logliks,
-        max_tokens=max_tokens,
+        token_logprobs=token_logprobs,
+        max_batch_tokens=max_batch_tokens,
     )

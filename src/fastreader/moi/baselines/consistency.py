@@ -18,9 +18,8 @@ from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages
 from fastreader.statistics.answers import normalise
 
 if TYPE_CHECKING:
-    from fastreader.core.protocol import ReaderProtocol
+    from fastreader.core.protocol import ReaderProtocol, Scorer
     from fastreader.reader.prompts.template import Template
-    from fastreader.reader.session import Scorer
 
 AGGREGATES = ("kemeny", "borda")
 
@@ -35,7 +34,7 @@ def permutation_self_consistency(
     seed: int = 0,
     prompt: ListwisePrompt | None = None,
     max_new_tokens: int | None = None,
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> Ordering:
     """Re-rank `count` shuffles of the passages listwise, and take the order nearest to all the rankings.
 
@@ -48,7 +47,7 @@ def permutation_self_consistency(
         seed: of the shuffles.
         prompt: the texts of a request.
         max_new_tokens: to write in each.
-        max_tokens: tokens in one pass at most.
+        max_batch_tokens: tokens in one pass at most.
 
     Raises:
         InputError: another aggregate, or a count below 1.
@@ -57,7 +56,7 @@ def permutation_self_consistency(
         raise InputError(f"aggregate: expected one of {', '.join(AGGREGATES)}, got {aggregate!r}")
     n = check_passages(passages)
     drawn = shuffles(n, count, seed)
-    parsed, stats = rank_lists(reader, question, passages, drawn, prompt, max_new_tokens, max_tokens)
+    parsed, stats = rank_lists(reader, question, passages, drawn, prompt, max_new_tokens, max_batch_tokens)
     rankings = [[order[i] for i in p.named] for order, p in zip(drawn, parsed, strict=True)]
     details = {"shuffles": len(drawn), "named": sum(len(r) for r in rankings), "asked": n * len(drawn)}
     name = "permutation-self-consistency"
@@ -100,7 +99,7 @@ def self_consistency(
     template: Template | None = None,
     max_new_tokens: int = 32,
     stop: Sequence[str] = ("\n",),
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> Vote:
     """Answer greedily after `count` random orders of the passages, all in one call, and take the majority.
 
@@ -113,13 +112,13 @@ def self_consistency(
         template: the prompt's texts.
         max_new_tokens: of an answer.
         stop: texts that end it.
-        max_tokens: tokens in one pass at most.
+        max_batch_tokens: tokens in one pass at most.
     """
     from fastreader.moi.reading import reading_prompts
 
     orders = shuffles(check_passages(passages), count, seed)
     prompts = reading_prompts(reader, question, passages, orders, template)
-    results = reader.generate(prompts, max_new_tokens=max_new_tokens, stop=stop, max_tokens=max_tokens)
+    results = reader.generate(prompts, max_new_tokens=max_new_tokens, stop=stop, max_batch_tokens=max_batch_tokens)
     answers = [texts[0].text.strip() for texts in results]
     answer, share = majority(answers)
     return Vote(answer, share, answers, orders, results.stats)

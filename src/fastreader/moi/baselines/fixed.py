@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastreader.core.checks import seeded
+from fastreader.core.checks import random_generator
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 from fastreader.moi.baselines.ordering import Ordering, check_passages
@@ -21,7 +21,7 @@ def retriever(reader: Any, question: str, passages: Sequence[Passage]) -> Orderi
 
 def random(reader: Any, question: str, passages: Sequence[Passage], *, seed: int = 0) -> Ordering:
     """One order drawn uniformly; a seed gives every question of the same number of passages the same one."""
-    order = seeded(seed).permutation(check_passages(passages))
+    order = random_generator(seed).permutation(check_passages(passages))
     return Ordering(order.tolist(), "random", details={"seed": seed})
 
 

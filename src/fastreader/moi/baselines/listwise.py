@@ -87,7 +87,7 @@ def rank_lists(
     orders: Sequence[Sequence[int]],
     prompt: ListwisePrompt | None = None,
     max_new_tokens: int | None = None,
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> tuple[list[Parsed], TreeStats]:
     """Ask for a ranking of each list of passages, greedily, all in one call.
 
@@ -98,7 +98,7 @@ def rank_lists(
         orders: lists of indices into them; their place in the list is the number shown.
         prompt: the texts.
         max_new_tokens: to write; by default eight a passage, enough for "[12] > ".
-        max_tokens: tokens in one pass at most.
+        max_batch_tokens: tokens in one pass at most.
 
     Returns:
         (for each list its parsed permutation, in places of the list; tokens given and computed)
@@ -111,7 +111,7 @@ def rank_lists(
         numbered = [texts.passage.format(number=i + 1, passage=shown[p]) for i, p in enumerate(order)]
         prompts.append(reader.prompt([texts.instruction.format(**fields), *numbered, texts.ask.format(**fields)]))
     longest = max(len(order) for order in orders)
-    results = reader.generate(prompts, max_new_tokens=max_new_tokens or 8 * longest, max_tokens=max_tokens)
+    results = reader.generate(prompts, max_new_tokens=max_new_tokens or 8 * longest, max_batch_tokens=max_batch_tokens)
     parsed = [parse_permutation(texts[0].text, len(order)) for texts, order in zip(results, orders, strict=True)]
     return parsed, results.stats
 
@@ -125,7 +125,7 @@ def listwise(
     window: int = 20,
     step: int = 10,
     max_new_tokens: int | None = None,
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> Ordering:
     """RankGPT: one request for up to `window` passages, else windows that slide from the end to the beginning.
 
@@ -140,7 +140,7 @@ def listwise(
         window: passages in one request.
         step: by how many a window moves; below `window`, so that the best move on.
         max_new_tokens: to write in each request.
-        max_tokens: tokens in one pass at most.
+        max_batch_tokens: tokens in one pass at most.
 
     Raises:
         InputError: a window below 2, or a step outside 1..window.
@@ -154,7 +154,7 @@ def listwise(
     while count > 1:
         start = max(0, end - window)
         part = order[start:end]
-        (parsed,), spent = rank_lists(reader, question, passages, [part], prompt, max_new_tokens, max_tokens)
+        (parsed,), spent = rank_lists(reader, question, passages, [part], prompt, max_new_tokens, max_batch_tokens)
         order[start:end] = [part[i] for i in parsed.complete(len(part))]
         stats = stats + spent
         details["asked"] += len(part)

@@ -43,7 +43,7 @@ def pairwise(
     *,
     prompt: PairwisePrompt | None = None,
     aggregate: str = "wins",
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> Ordering:
     """Every passage against every other, in both orders, all N(N-1) prompts in one pass.
 
@@ -57,7 +57,7 @@ def pairwise(
         passages: in the retriever's order.
         prompt: the texts.
         aggregate: "wins" or "margin".
-        max_tokens: tokens in one pass at most.
+        max_batch_tokens: tokens in one pass at most.
 
     Raises:
         InputError: another aggregate.
@@ -82,7 +82,7 @@ def pairwise(
         for a, b in pairs
     ]
     results = reader.loglikelihood(
-        [(context, label) for context in contexts for label in labels], max_tokens=max_tokens
+        [(context, label) for context in contexts for label in labels], max_batch_tokens=max_batch_tokens
     )
     margin = np.zeros((count, count))
     for i, (a, b) in enumerate(pairs):

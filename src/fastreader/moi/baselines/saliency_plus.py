@@ -12,9 +12,10 @@ from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering, check_passages
 
 if TYPE_CHECKING:
-    from fastreader.reader.loglikelihood import SequenceScores
-    from fastreader.reader.prompts.template import PromptPieces, Template
-    from fastreader.reader.session import Scorer, Session
+    from fastreader.core.protocol import Scorer, SequenceScores
+    from fastreader.reader.prompts.pieces import PromptPieces
+    from fastreader.reader.prompts.template import Template
+    from fastreader.reader.session import Session
 
 
 def bayes_saliency_plus(
@@ -23,7 +24,7 @@ def bayes_saliency_plus(
     passages: Sequence[Passage],
     *,
     template: Template | None = None,
-    max_tokens: int | None = None,
+    max_batch_tokens: int | None = None,
 ) -> Ordering:
     """Greedy: at each step the passage of the largest ``P(q | p_1..p_k; p) P(p | p_1..p_k)`` comes next.
 
@@ -39,7 +40,8 @@ def bayes_saliency_plus(
     Raises:
         InputError: the template puts the question first, where passages do not condition it.
     """
-    from fastreader.reader.prompts.template import as_template, encode
+    from fastreader.reader.prompts.pieces import encode
+    from fastreader.reader.prompts.template import as_template
 
     count = check_passages(passages)
     pieces = encode(reader.encoder, as_template(template), question, passages, [])
@@ -51,7 +53,7 @@ def bayes_saliency_plus(
     with _Beginning(reader) as beginning:
         while len(left) > 1:
             before = pieces.head + pieces.body(picked)
-            scored = _step(beginning.after(before), pieces, before, len(picked), left, max_tokens)
+            scored = _step(beginning.after(before), pieces, before, len(picked), left, max_batch_tokens)
             values = scored.logprob[: len(left)] + scored.logprob[len(left) :]
             best = int(values.argmax())  # the first among equals: the retriever's order
             values_picked.append(float(values[best]))
@@ -68,7 +70,7 @@ def _step(
     added = [pieces.passage(p, place) for p in left]
     sequences = [(before + tokens + pieces.question_lead, pieces.question) for tokens in added]
     sequences += [(before, tokens) for tokens in added]
-    return reader.score(sequences, max_tokens=most)
+    return reader.score(sequences, max_batch_tokens=most)
 
 
 class _Beginning:
@@ -80,12 +82,9 @@ class _Beginning:
     """
 
     def __init__(self, reader: Scorer) -> None:
-        from fastreader.reader.session import Session
-
         self.notes: list[str] = []
         self._reader = reader
-        behind = reader.reader if isinstance(reader, Session) else reader
-        self._open: Callable[..., Session] | None = getattr(behind, "session", None)
+        self._open: Callable[..., Session] | None = getattr(reader, "session", None)
         self._session: Session | None = None
 
     @property
@@ -99,7 +98,7 @@ class _Beginning:
                 if self._session is None:
                     self._session = self._open(before)
                 else:
-                    self._session.extend(before)
+                    self._session.prefill(before)
             except OutOfBudgetError as error:
                 self.notes.append(f"from {len(before)} tokens on, the beginning was read anew in each step: {error}")
         return self._reader if self._session is None else self._session

@@ -112,7 +112,7 @@ def draw(lesson: Lesson, count: int, seed: Sequence[int]) -> npt.NDArray[np.int6
 
 def _observed(result: PermutationScores, observation: str, where: str) -> FloatArray:
     if observation == "question":
-        return result.question_loglik
+        return result.question_logprobs
     if observation != "joint":
         raise InputError(f"observation: expected 'question' or 'joint', got {observation!r}")
     try:

@@ -10,7 +10,8 @@ from fastreader.core.tree import TreeStats
 from fastreader.errors import InputError
 from fastreader.moi.distill.lessons import Lesson
 from fastreader.moi.distill.student import Student
-from fastreader.reader.prompts.template import Template, encode
+from fastreader.reader.prompts.pieces import encode
+from fastreader.reader.prompts.template import Template
 
 Pairs = list[tuple[list[int], list[int]]]
 

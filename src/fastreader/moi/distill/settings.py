@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fastreader.core.checks import check_number, check_one_of, check_whole
+from fastreader.core.checks import check_choice, check_int, check_number
 from fastreader.errors import InputError
 
 DIRECTIONS = ("forward", "reverse")
@@ -30,9 +30,9 @@ class LoraSettings:
     target_modules: str | tuple[str, ...] = "all-linear"
 
     def __post_init__(self) -> None:
-        check_whole("LoraSettings.rank", self.rank, 1, saved=True)
+        check_int("LoraSettings.rank", self.rank, 1, json_value=True)
         _above_zero("LoraSettings.alpha", self.alpha)
-        check_number("LoraSettings.dropout", self.dropout)
+        check_number("LoraSettings.dropout", self.dropout, json_value=True)
         if not 0 <= self.dropout < 1:
             raise InputError(f"LoraSettings.dropout: expected a number in [0, 1), got {self.dropout}")
 
@@ -77,17 +77,17 @@ class DistillSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_one_of("DistillSettings.observation", self.observation, OBSERVATIONS)
-        check_one_of("DistillSettings.direction", self.direction, DIRECTIONS)
-        check_one_of("DistillSettings.schedule", self.schedule, SCHEDULES)
-        check_whole("DistillSettings.per_question", self.per_question, 2, saved=True)
+        check_choice("DistillSettings.observation", self.observation, OBSERVATIONS)
+        check_choice("DistillSettings.direction", self.direction, DIRECTIONS)
+        check_choice("DistillSettings.schedule", self.schedule, SCHEDULES)
+        check_int("DistillSettings.per_question", self.per_question, 2, json_value=True)
         for name in ("batch", "epochs", "checkpoint_every"):
-            check_whole(f"DistillSettings.{name}", getattr(self, name), 1, saved=True)
+            check_int(f"DistillSettings.{name}", getattr(self, name), 1, json_value=True)
         for name in ("warmup_steps", "evaluate_every", "seed"):
-            check_whole(f"DistillSettings.{name}", getattr(self, name), 0, saved=True)
+            check_int(f"DistillSettings.{name}", getattr(self, name), 0, json_value=True)
         for name in ("temperature", "learning_rate"):
             _above_zero(f"DistillSettings.{name}", getattr(self, name))
-        check_number("DistillSettings.weight_decay", self.weight_decay)
+        check_number("DistillSettings.weight_decay", self.weight_decay, json_value=True)
         if self.weight_decay < 0:
             raise InputError(f"DistillSettings.weight_decay: expected a number from 0, got {self.weight_decay}")
         if self.max_grad_norm is not None:
@@ -107,6 +107,6 @@ class DistillSettings:
 
 
 def _above_zero(name: str, value: float) -> None:
-    check_number(name, value)
+    check_number(name, value, json_value=True)
     if value <= 0:
         raise InputError(f"{name}: expected a positive number, got {value}")

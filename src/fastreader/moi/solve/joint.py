@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fastreader.core.checks import seeded
+from fastreader.core.checks import random_generator
 from fastreader.errors import InputError
 from fastreader.moi.designs import uncovered
 from fastreader.moi.order import descending, tied
@@ -47,7 +47,7 @@ def solve(observed: Observations, *, starts: int = 8, seed: int = 0) -> Utilitie
     if observed.constant or n == 1:
         return _constant(observed)
     s = (observed.values - mean) / scale
-    rng = seeded(seed)
+    rng = random_generator(seed)
     tried = [_descend(rng.dirichlet(np.ones(length)), observed.permutations, place, s) for _ in range(starts)]
     losses = np.array([loss for _, _, loss in tried])
     a, u, _ = tried[int(losses.argmin())]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fastreader.core.protocol import TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.reader.programs.requests import Request, Score
-from fastreader.sure.types import StageCost
 
 
 def stage_cost(request: Request, replies: Sequence[Any], stats: TreeStats, seconds: float) -> StageCost:
@@ -52,3 +52,32 @@ def _new(request: Request, replies: Sequence[Any]) -> int:
     if isinstance(request, Score):
         return 0
     return sum(len(generation.token_ids) for generations in replies for generation in generations)
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """What one stage of one question cost; tokens as if the question had run alone.
+
+    Attributes:
+        calls: prompts continued and texts scored; each label is a call.
+        given: tokens of all calls, prompts, labels and new tokens, as separate calls would read them; None where the
+            question was packed with others and the reader's prompts are texts, whose tokens only it can count.
+        computed: tokens that went through the model; None likewise.
+        new: tokens written, n texts of each prompt together.
+        seconds: wall clock of the reader's calls, shared with the questions packed together.
+    """
+
+    calls: int
+    given: int | None
+    computed: int | None
+    new: int
+    seconds: float
+
+    def __add__(self, other: StageCost) -> StageCost:
+        return StageCost(
+            self.calls + other.calls,
+            None if self.given is None or other.given is None else self.given + other.given,
+            None if self.computed is None or other.computed is None else self.computed + other.computed,
+            self.new + other.new,
+            self.seconds + other.seconds,
+        )

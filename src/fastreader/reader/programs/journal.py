@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from fastreader.reader.programs.costs import StageCost
 from fastreader.reader.programs.requests import Keep, Request
-from fastreader.sure.types import StageCost
 
 Replies = list[Any]
 

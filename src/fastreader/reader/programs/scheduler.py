@@ -9,12 +9,11 @@ from typing import Any, Generic, TypeVar
 
 from fastreader.core.protocol import ReaderProtocol, TextOrTokens
 from fastreader.errors import FastreaderError
-from fastreader.reader.programs.costs import packed_cost, stage_cost
+from fastreader.reader.programs.costs import StageCost, packed_cost, stage_cost
 from fastreader.reader.programs.journal import Journal, Replies
+from fastreader.reader.programs.kept_reader import KeptReader
+from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program, Request, Score, Write
-from fastreader.sure.keeping import KeptReader
-from fastreader.sure.task import Readers
-from fastreader.sure.types import StageCost
 
 T = TypeVar("T")
 

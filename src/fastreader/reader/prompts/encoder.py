@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastreader.core.checks import check_tokens
+from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import FastreaderError, InputError, UnsupportedModelError
 
 _ANCHORS = ("\n", "\n\n", "a\n", ".")
@@ -90,6 +92,20 @@ class TextEncoder:
         """Token ids of the piece that starts a prompt, with a beginning-of-text token where the model wants one."""
         tokens = self.piece(text, first=True, trusted=trusted)
         return tokens if tokens[: len(self.bos)] == self.bos else self.bos + tokens
+
+    def prompt_tokens(self, prompt: TextOrTokens, name: str = "prompt") -> Sequence[int]:
+        """Return the token ids of a prompt given as text or as token ids; an empty one is a beginning of text.
+
+        Raises:
+            InputError: if `prompt` is neither; the message starts with `name`.
+        """
+        if isinstance(prompt, str):
+            try:
+                return self.start(prompt, trusted=True) or [self.prefix_token()]
+            except InputError as error:
+                raise InputError(f"{name}: {error}") from error
+        check_tokens(name, prompt)
+        return prompt if len(prompt) else [self.prefix_token()]
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of token ids that a model wrote, special tokens left out."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastreader.core.checks import check_tokens
-from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import InputError
 from fastreader.reader.prompts.encoder import ChatFrame, TextEncoder
 
@@ -116,17 +114,3 @@ class PromptWriter:
         if chat and frame is None:
             raise InputError("chat: True, but the model's tokenizer has no chat template")
         return frame
-
-    def encode_prompt(self, prompt: TextOrTokens, name: str = "prompt") -> Sequence[int]:
-        """Token ids of a prompt given as text or as token ids.
-
-        Raises:
-            InputError: neither.
-        """
-        if isinstance(prompt, str):
-            try:
-                return self.encoder.start(prompt, trusted=True) or [self.encoder.prefix_token()]
-            except InputError as error:
-                raise InputError(f"{name}: {error}") from error
-        check_tokens(name, prompt)
-        return prompt if len(prompt) else [self.encoder.prefix_token()]

@@ -10,8 +10,8 @@ import numpy as np
 
 from fastreader.data import Example
 from fastreader.errors import InputError
-from fastreader.moi.adaptive import Stop
 from fastreader.moi.baselines import METHODS, Method
+from fastreader.moi.options import Stopping
 from fastreader.moi.ranked import Ranked
 from fastreader.moi.rerank import rerank
 from fastreader.moi.shipped import find
@@ -24,7 +24,7 @@ from fastreader.study.methods.reading import read, template_of
 if TYPE_CHECKING:
     from fastreader.reader.reader import Reader
 
-_MOI_OPTIONS = ("bias", "order", "prune", "stop", "permutations", "max_new_tokens", "max_passages")
+_MOI_OPTIONS = ("bias", "order", "prune", "prune_mass", "stopping", "permutations", "max_new_tokens", "max_passages")
 _ORDER_OPTIONS = ("bias", "model", "max_new_tokens")
 
 
@@ -43,7 +43,7 @@ class Moi:
         """The orderings that are scored are drawn, unless a design is given that is not."""
         design = self.options.get("permutations", "random")
         named = design.strip().replace("-", "_") if isinstance(design, str) else "explicit"
-        return "stop" in self.options or named not in ("explicit", "identity", "cyclic", "cyclic_reversed")
+        return "stopping" in self.options or named not in ("explicit", "identity", "cyclic", "cyclic_reversed")
 
     def programs(self, asked: Asked) -> list[Program[Answered]]:
         """As `StudyMethod.programs`."""
@@ -147,8 +147,8 @@ def _make_moi(variant: str, options: dict[str, Any], study: Any) -> Moi:
     if order not in ORDERS:
         raise InputError(f"method 'moi': order: expected one of {', '.join(ORDERS)}, got {order!r}")
     given.pop("order", None)
-    if isinstance(given.get("stop"), dict):
-        given["stop"] = _stop(given["stop"])
+    if isinstance(given.get("stopping"), dict):
+        given["stopping"] = _stopping(given["stopping"])
     given.setdefault("max_passages", study.passages)
     tokens = given.pop("max_new_tokens", study.max_new_tokens)
     return Moi(template_of(study), tokens, order, _bias(given.pop("bias", None)), given)
@@ -166,14 +166,14 @@ def _make_order(variant: str, options: dict[str, Any], study: Any) -> Order:
     return Order(method, template_of(study), tokens, bias, options.get("model"))
 
 
-def _stop(values: dict[str, Any]) -> Stop:
-    names = [field.name for field in fields(Stop)]
+def _stopping(values: dict[str, Any]) -> Stopping:
+    names = [field.name for field in fields(Stopping)]
     if unknown := sorted(set(values) - set(names)):
-        raise InputError(f"method 'moi': stop: unknown key {unknown[0]!r}; it takes {', '.join(names)}")
+        raise InputError(f"method 'moi': stopping: unknown key {unknown[0]!r}; it takes {', '.join(names)}")
     try:
-        return Stop(**values)
+        return Stopping(**values)
     except TypeError as error:
-        raise InputError(f"method 'moi': stop: expected numbers, got {values} ({error})") from error
+        raise InputError(f"method 'moi': stopping: expected numbers, got {values} ({error})") from error
 
 
 def _bias(path: Any) -> PositionBias | None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastreader.data import Example
+from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
 from fastreader.study.method import Answered, Asked, Family, NotApplicable
 from fastreader.sure.settings import Settings, make_settings
-from fastreader.sure.task import Readers, Task
+from fastreader.sure.task import Task
 from fastreader.sure.types import Result, SureResult
 from fastreader.sure.variants import METHODS, Method, find_method
 

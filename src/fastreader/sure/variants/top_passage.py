@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from fastreader.data import Passage
+from fastreader.data.arguments import make_passages
 from fastreader.reader.programs.requests import Program
 from fastreader.sure.program import sure
 from fastreader.sure.replies import short_answer
 from fastreader.sure.settings import Settings
-from fastreader.sure.task import Task, make_passages
+from fastreader.sure.task import Task
 from fastreader.sure.types import Result
 from fastreader.sure.variants.ablations import generic_summary
 from fastreader.sure.variants.base import answer_from

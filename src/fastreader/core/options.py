@@ -1,0 +1,78 @@
+"""The arguments of `generate`, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastreader.core.checks import check_bool, check_choice, check_int, check_number, expect, is_int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How tokens are drawn, applied in the order of the attributes as in transformers.
+
+    Attributes:
+        temperature: divides the logits; 0 takes the most likely token and the rest has no effect.
+        top_k: keep this many most likely tokens; None keeps all.
+        top_p: of those, keep the fewest most likely ones whose probabilities reach this sum (nucleus sampling,
+            Holtzman et al. 2020, arXiv:1904.09751); None keeps all.
+
+    Raises:
+        InputError: if a value is out of range.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        check_number("temperature", self.temperature, minimum=0)
+        check_int("top_k", self.top_k, optional=True)
+        check_number("top_p", self.top_p, above=0, maximum=1, optional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions(Sampling):
+    """The keyword arguments of `Reader.generate`, checked; see there for what they mean.
+
+    Raises:
+        InputError: if a value is out of range.
+    """
+
+    max_new_tokens: int = 128
+    n: int = 1
+    seed: int = 0
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    token_logprobs: bool = False
+    on_overflow: str = "error"
+    max_batch_tokens: int | None = None
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int("max_new_tokens", self.max_new_tokens)
+        check_int("n", self.n)
+        in_range = is_int(self.seed) and -(2**63) <= self.seed < 2**63
+        expect(in_range, "seed", "an integer of 64 bits", self.seed)
+        check_choice("on_overflow", self.on_overflow, ("error", "truncate"))
+        check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
+        check_bool("token_logprobs", self.token_logprobs)
+        # As tuples: an iterator would be empty after its check.
+        object.__setattr__(self, "stop", _listed("stop", self.stop, _is_text, "texts that are not empty"))
+        object.__setattr__(self, "stop_token_ids", _listed("stop_token_ids", self.stop_token_ids, is_int, "token ids"))
+
+
+def _listed(name: str, value: object, is_item: Callable[[object], bool], items: str) -> tuple[Any, ...]:
+    listed = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    found: tuple[Any, ...] | None = tuple(value) if listed else None  # type: ignore[arg-type]
+    expect(
+        found is not None and all(map(is_item, found)), name, f"a list of {items}", value if found is None else found
+    )
+    return found or ()
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)

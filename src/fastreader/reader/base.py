@@ -1,0 +1,195 @@
+"""ReaderBase: the calls that a reader and a session share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from fastreader.core.options import GenerateOptions
+from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
+from fastreader.core.tree import PrefixTree, Tokens
+from fastreader.models.prefix_cache import Kept
+from fastreader.reader.engine import Engine
+from fastreader.reader.generate import generate
+from fastreader.reader.loglikelihood import Admit, loglikelihood, score
+from fastreader.reader.prompts.writer import PromptWriter
+
+
+class ReaderBase(PromptWriter):
+    """What `Reader` and `Session` have in common.
+
+    Attributes:
+        engine: the model, its tokenizer and its lock.
+        name: what the model was loaded from.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.encoder)
+        self.engine = engine
+        self.name = engine.name
+
+    @contextmanager
+    def _cache(self) -> Iterator[tuple[Kept | None, Admit | None]]:
+        """Yield the keys and values that calls start from, and what decides whether those of a call are added."""
+        yield None, None
+
+    def describe(self) -> dict[str, str]:
+        """Return name, revision, device, dtype, precision and the forward's path, as results carry them."""
+        return self.engine.describe()
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest input the model takes, in tokens; None if its config sets no limit."""
+        return self.engine.max_length
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens by which the model ends a turn or a text: its generation config's and its tokenizer's."""
+        return self.engine.end_tokens
+
+    def budget(self) -> int:
+        """Return the number of tokens that one pass computes at most by default, from the memory free now."""
+        return self.engine.budget()
+
+    def plan(
+        self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
+    ) -> list[PrefixTree]:
+        """Return the trees that a call of `score` would run; their `sequence_ids` refer to `sequences`.
+
+        Args:
+            sequences: as for `score`.
+            max_batch_tokens: as for `loglikelihood`.
+            new_tokens: number of tokens generated after each sequence; memory is then set aside for their keys and
+                values, and for those of the tree.
+
+        Raises:
+            ContextOverflowError, InputError, OutOfBudgetError: as `loglikelihood`.
+        """
+        return self.engine.plan(sequences, max_batch_tokens, new_tokens=new_tokens)
+
+    def score(
+        self,
+        sequences: Sequence[tuple[Tokens, Tokens]],
+        *,
+        max_batch_tokens: int | None = None,
+        trees: Sequence[PrefixTree] | None = None,
+    ) -> SequenceScores:
+        """Score (context, continuation) pairs of token ids; the layer under `loglikelihood`.
+
+        Args:
+            sequences: contexts hold at least one token; an empty continuation scores 0.
+            max_batch_tokens: as for `loglikelihood`.
+            trees: what `plan` returned for these sequences, if it was called already.
+
+        Raises:
+            InputError: if a token id is out of range.
+            ContextOverflowError, OutOfBudgetError, NumericsError: as `loglikelihood`.
+        """
+        with self._cache() as (kept, keep):
+            return score(self.engine, sequences, max_batch_tokens=max_batch_tokens, trees=trees, kept=kept, keep=keep)
+
+    def loglikelihood(
+        self,
+        requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
+        *,
+        token_logprobs: bool = False,
+        on_overflow: str = "error",
+        max_batch_tokens: int | None = None,
+    ) -> Results[Loglikelihood]:
+        """Return the log-likelihood of each continuation after its context; shared prefixes are computed once.
+
+        Args:
+            requests: (context, continuation) pairs, as text (split into tokens by the evaluation harness's
+                rule, see `TextEncoder.pair`) or as token ids.
+            token_logprobs: also return each token's value.
+            on_overflow: "error", or "truncate" to drop tokens from the left of a context that is too long.
+            max_batch_tokens: at most this many tokens are computed in one pass; by default from free memory. It
+                changes results by no more than rounding.
+
+        Returns:
+            One result for each request, in order; with `.stats`, `.passes` and `.seconds`. In a session,
+            `.stats.reused` counts the tokens that were not computed again.
+
+        Raises:
+            InputError: if a continuation is empty or vanishes in tokenisation, or a token id is out of range.
+            ContextOverflowError: if a request is longer than the model's context.
+            OutOfBudgetError: if one sequence alone does not fit in memory.
+            NumericsError: if a log-likelihood is not finite.
+        """
+        with self._cache() as (kept, keep):
+            return loglikelihood(
+                self.engine,
+                requests,
+                token_logprobs=token_logprobs,
+                on_overflow=on_overflow,
+                max_batch_tokens=max_batch_tokens,
+                kept=kept,
+                keep=keep,
+            )
+
+    def generate(
+        self,
+        prompts: Iterable[TextOrTokens],
+        *,
+        max_new_tokens: int = 128,
+        n: int = 1,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        token_logprobs: bool = False,
+        on_overflow: str = "error",
+        max_batch_tokens: int | None = None,
+        progress: bool | None = None,
+    ) -> Results[list[Generation]]:
+        """Generate `n` texts after each prompt; shared prefixes are read once, and all texts are decoded together.
+
+        A text does not depend on the other prompts, on their order or on how they were split, beyond rounding. What
+        a sample draws follows from the seed, its prompt and its number among the samples of equal prompts. Repeated
+        prompts continue the same random stream, so n copies give n different samples.
+
+        Args:
+            prompts: texts (read with their special tokens, as `TextEncoder.start` trusts them), or token ids as
+                `prompt` returns them; an empty one is a beginning of text.
+            max_new_tokens: at most this many tokens are generated.
+            n: number of texts for each prompt.
+            temperature: divides the logits; 0 decodes greedily.
+            top_k: draw among this many most likely tokens.
+            top_p: draw among the fewest most likely tokens whose probabilities sum to this.
+            seed: of the draws.
+            stop: strings that end a text; they are cut off, with what follows them.
+            stop_token_ids: token ids that end a text, besides the model's own end of turn or text.
+            token_logprobs: also return each token's log-probability.
+            on_overflow: "error" rejects a prompt longer than the context; "truncate" drops tokens from the left of
+                a prompt so that `max_new_tokens` fit. A text that reaches the end of the context stops there.
+            max_batch_tokens: at most this many prompt tokens are read in one pass, those of new tokens' keys counted;
+                by default from free memory.
+            progress: show a progress bar; None shows one if standard error is a terminal.
+
+        Returns:
+            For each prompt its `n` `Generation`s, in order; with `.stats`, `.passes` and `.seconds`.
+
+        Raises:
+            InputError: if an argument or a token id is out of range.
+            ContextOverflowError: if a prompt leaves no room for new tokens.
+            OutOfBudgetError: if one prompt and its text alone do not fit in memory.
+            NumericsError: if logits are not finite.
+        """
+        options = GenerateOptions(
+            max_new_tokens=max_new_tokens,
+            n=n,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            stop=stop,
+            stop_token_ids=stop_token_ids,
+            token_logprobs=token_logprobs,
+            on_overflow=on_overflow,
+            max_batch_tokens=max_batch_tokens,
+            progress=progress,
+        )
+        with self._cache() as (kept, _keep):
+            return generate(self.engine, prompts, options, kept)

@@ -1,0 +1,48 @@
+"""ScoreOptions: the keyword arguments of `score_permutations`, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastreader.core.checks import check_bool, check_choice, check_int, check_number, expect
+from fastreader.permutations import Spec
+from fastreader.reader.prompts.template import Template, as_template
+
+POLICIES = ("error", "drop_passages", "truncate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreOptions:
+    """What to score and how; `score_permutations` documents each.
+
+    Raises:
+        InputError: if a value is of another type or out of range.
+    """
+
+    permutations: Spec = "cyclic"
+    seed: int = 0
+    prune: int | None = None
+    prune_mass: float | None = None
+    template: Template | None = None
+    question_only: bool = False
+    score_passages: bool = False
+    closed_book: bool = False
+    query_likelihood: bool = False
+    token_logprobs: bool = False
+    on_overflow: str = "error"
+    max_batch_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        check_int("prune", self.prune, optional=True)
+        check_number("prune_mass", self.prune_mass, above=0, below=1, optional=True)
+        expect(self.prune is None or self.prune_mass is None, "prune_mass", "None beside prune", self.prune_mass)
+        for name in ("question_only", "score_passages", "closed_book", "query_likelihood", "token_logprobs"):
+            check_bool(name, getattr(self, name))
+        check_choice("on_overflow", self.on_overflow, POLICIES)
+        check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
+        object.__setattr__(self, "template", as_template(self.template))
+
+    @property
+    def prompts(self) -> Template:
+        """The template, which is never None once the options are checked."""
+        return as_template(self.template)
