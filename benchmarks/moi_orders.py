@@ -121,10 +121,9 @@ class _Question:
 
     def run(self, name: str) -> Ordering:
         settings = {"bias": self.bias, "seed": self.seed, "template": self.template, **self.options}
-        # What its own session keeps between the steps is its merit, and stays out of the tokens.
-        reader = self.session.reader if name == "bayes-saliency-plus" else self.session
-        found = METHODS[name](reader, self.example.question, self.example.passages, **settings)
-        return found if reader is not self.session else replace(found, stats=by_itself(found.stats))
+        found = METHODS[name](self.session, self.example.question, self.example.passages, **settings)
+        # It opens a session of its own, and what that one saves between the steps is its merit.
+        return found if name == "bayes-saliency-plus" else replace(found, stats=by_itself(found.stats))
 
     def query_likelihood(self) -> Ordering:
         """As `baselines.qg`, out of the scores at hand, at the tokens that it takes by itself."""
@@ -148,7 +147,7 @@ class _Question:
         make: dict[str, Callable[[], Row]] = {
             "moi-calibrated": lambda: self.calibrated("matched"),
             "moi-calibrated-descending": lambda: self.calibrated("descending"),
-            "moi-calibrated-3n": lambda: self.random(debias(self.scores, self.bias), "matched", query_likelihood=True),
+            "moi-calibrated-3n": lambda: self.random(debias(self.scores, self.bias), "matched", alone=True),
             "moi-joint": lambda: self.joint("joint", "descending"),
             "moi-joint-matched": lambda: self.joint("joint", "matched"),
             "moi-joint-question": lambda: self.joint("question", "descending"),

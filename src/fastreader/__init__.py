@@ -5,8 +5,9 @@ The names below load on first use, so that reading files or making orderings imp
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fastreader.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fastreader import sure
@@ -39,9 +40,8 @@ _HOME = {
     "permutation_cost": "scoring.api",
     "save_examples": "data",
     "score_permutations": "scoring.api",
+    **dict.fromkeys(("eor", "errors", "moi", "noise", "permutations", "statistics", "sure"), ""),
 }
-_MODULES = ("eor", "errors", "moi", "noise", "permutations", "statistics", "sure")
-
 __all__ = [
     "Example",
     "FastreaderError",
@@ -70,13 +70,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"fastreader.{_HOME[name]}"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"fastreader.{name}")
-    raise AttributeError(f"module 'fastreader' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

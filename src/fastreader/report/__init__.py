@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fastreader.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fastreader.report.page import Report
@@ -10,9 +12,4 @@ if TYPE_CHECKING:
 __all__ = ["Report"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Report":
-        from fastreader.report.page import Report
-
-        return Report
-    raise AttributeError(f"module 'fastreader.report' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {"Report": "page"})

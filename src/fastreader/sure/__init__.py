@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fastreader.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from fastreader.reader.programs.costs import StageCost
     from fastreader.sure import variants
     from fastreader.sure.batch import answer_many
     from fastreader.sure.pipeline import answer, ask
@@ -24,7 +24,6 @@ _HOME = {
     "CandidateReply": "replies",
     "MethodResult": "types",
     "Settings": "settings",
-    "StageCost": "types",
     "SureResult": "types",
     "SureTemplate": "templates",
     "VariantTemplate": "variant_templates",
@@ -32,13 +31,13 @@ _HOME = {
     "answer_many": "batch",
     "ask": "pipeline",
     "parse_candidates": "replies",
+    "variants": "",
 }
 
 __all__ = [
     "CandidateReply",
     "MethodResult",
     "Settings",
-    "StageCost",
     "SureResult",
     "SureTemplate",
     "VariantTemplate",
@@ -50,13 +49,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"fastreader.sure.{_HOME[name]}"), name)
-    if name == "variants":
-        return importlib.import_module("fastreader.sure.variants")
-    raise AttributeError(f"module 'fastreader.sure' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -6,8 +6,9 @@ is trained on the KL divergence of the softmaxed scores. Needs the extra `distil
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fastreader.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fastreader.moi.distill.evaluation import Evaluation, compare, evaluate
@@ -47,7 +48,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"fastreader.moi.distill.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'fastreader.moi.distill' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -1,0 +1,28 @@
+"""Names of a package that load on first use, so that importing the package imports none of its modules."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and `__dir__` of a package (PEP 562).
+
+    Args:
+        package: its ``__name__``.
+        homes: the module, relative to the package, that defines each name; "" for a name that is a module itself.
+
+    Example:
+        >>> __getattr__, __dir__ = lazy_names("fastreader", {"Reader": "reader.reader", "moi": ""})
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if not homes[name]:
+            return importlib.import_module(f"{package}.{name}")
+        return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+
+    return get, lambda: sorted(homes)

@@ -1,0 +1,103 @@
+"""PromptTexts: the base of every template."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import string
+from collections.abc import Mapping, Set
+from typing import Any, ClassVar, Self
+
+from fastreader.core.checks import check_json, check_keys, expect
+from fastreader.data.files import read_object
+from fastreader.data.fingerprints import digest
+from fastreader.errors import InputError
+
+NO_FIELDS: frozenset[str] = frozenset()
+
+
+class PromptTexts:
+    """Base of frozen dataclasses of prompt texts: fields are checked, and a file can replace any text.
+
+    A text with fields is a format string, in which a brace that is only a brace is doubled. A text without fields
+    stands in the prompt as it is, braces included.
+
+    Attributes:
+        FIELDS: for each text with fields, those that must appear in it and those that may.
+
+    Raises:
+        InputError: if a value has another type, or a text lacks a field or uses an unknown one; the message names it.
+    """
+
+    FIELDS: ClassVar[Mapping[str, tuple[Set[str], Set[str]]]] = {}
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):  # type: ignore[arg-type]
+            name, value = f"{type(self).__name__}.{item.name}", getattr(self, item.name)
+            expected, kinds = _KINDS[str(item.type)]
+            expect(isinstance(value, kinds), name, expected, value)
+            if isinstance(value, str):
+                check_fields(name, value, *self.FIELDS.get(item.name, (NO_FIELDS, NO_FIELDS)))
+            elif isinstance(value, dict):
+                expect(all(isinstance(key, str) for key in value), name, "names as keys", value)
+                check_json(name, value)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a TOML or JSON file whose keys are some of the attributes; the others keep their defaults.
+
+        Raises:
+            InputError: if the file is not TOML or JSON, has an unknown key, or a text is invalid.
+        """
+        values = read_object(path, (".toml", ".json"), "template")
+        try:
+            return cls.from_dict(values)
+        except InputError as error:
+            raise InputError(f"{os.fspath(path)}: {error}") from error
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Create from values by name; those left out keep their defaults.
+
+        Raises:
+            InputError: if a name is unknown or a value is invalid.
+        """
+        check_keys(cls.__name__, values, [item.name for item in dataclasses.fields(cls)])  # type: ignore[arg-type]
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all attributes, as `load` and `from_dict` read them."""
+        return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    def digest(self) -> str:
+        """Return 16 hexadecimal digits that distinguish templates, as results carry them."""
+        return digest(self.to_dict())
+
+
+def check_fields(name: str, text: str, required: Set[str], optional: Set[str]) -> None:
+    """Check that `text` is a format string with the fields it must have and no others.
+
+    Raises:
+        InputError: naming the text and the field.
+    """
+    if not required | optional:
+        return
+    try:
+        parts = [part for part in string.Formatter().parse(text) if part[1] is not None]
+    except ValueError as error:
+        raise InputError(f"{name}: {text!r} is not a format string ({error})") from error
+    used = {str(key) for _, key, _, _ in parts}
+    plain = not any(spec or conversion for _, _, spec, conversion in parts)
+    expect(plain, name, "fields such as {question}, without ':' or '!'", text)
+    missing, unknown = sorted(required - used), sorted(used - required - optional)
+    expect(not unknown, name, f"no fields besides {sorted(required | optional)}", unknown)
+    expect(not missing, name, f"the field {{{', '.join(missing)}}} in it", text)
+
+
+_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "str": ("text", (str,)),
+    "str | None": ("text or None", (str, type(None))),
+    "bool": ("True or False", (bool,)),
+    "bool | None": ("True, False or None", (bool, type(None))),
+    "dict[str, Any]": ("names with values", (dict,)),
+}
