@@ -85,7 +85,7 @@ def measured(reader: fr.Reader, example: fr.Example, n: int, seed: int, template
         "question": scores.question_logprobs[: len(balanced)].tolist(),
         "alone": scores.query_logprobs.tolist(),
         "answer_by_place": [float(nats[rows.index(row)]) for row in places],
-        "tokens": scores.stats.computed,
+        "tokens": scores.stats.computed_tokens,
         "seconds": scores.seconds,
     }
 
@@ -123,7 +123,7 @@ def write(options: argparse.Namespace, settings: dict[str, object], keys: list[s
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / file_name_of(bias)
     bias.save(path)
-    print(f"{path.name}: {bias.questions} questions, {bias.permutations} orderings")
+    print(f"{path.name}: {bias.num_questions} questions, {bias.num_orderings} orderings")
     print("bias", bias.bias.round(3), "standard error", np.sqrt(np.diag(bias.covariance)).round(3))
     print(f"beta {bias.beta:.2f}, tau {bias.tau:.2f}, sigma {bias.sigma:.2f}, held-out R^2 {bias.r2:.3f}")
     print(f"sign: {bias.sign} (beta z {bias.sign_z:.1f}, gold z {bias.contrast_z:.1f}); flat: {bias.flat}")

@@ -48,7 +48,7 @@ def main() -> None:
                 numbers, prompts, reader.generate(prompts, max_new_tokens=arguments.new), strict=True
             ):
                 row = compare(model, ids, text.token_ids, arguments.new, reader.end_tokens)
-                log.append(str(i), {**row, "text": text.text, "finish": text.finish})
+                log.append(str(i), {**row, "text": text.text, "finish": text.finish_reason})
                 print(f"{i}: {row} {text.text[:60]!r}", file=sys.stderr)
     rows = list(iter_results(arguments.output))
     differing = [row for row in rows if row["first_difference"] is not None]

@@ -77,8 +77,8 @@ def check(reader: Reader, model: object, example: Example, generator: random.Ran
     return {
         **{name: float(value) for name, value in worst.items()},
         "sequences": len(rows),
-        "given": scores.stats.given,
-        "computed": scores.stats.computed,
+        "given": scores.stats.total_tokens,
+        "computed": scores.stats.computed_tokens,
     }
 
 

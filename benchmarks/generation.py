@@ -121,7 +121,7 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
 
         def write() -> list[list[int]]:
             results = reader.generate(prompts, max_new_tokens=arguments.new)
-            facts["computed"] = results.stats.computed
+            facts["computed"] = results.stats.computed_tokens
             return [text.token_ids for (text,) in results]
     else:
         ask = getattr(writers, way)

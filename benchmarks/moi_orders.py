@@ -41,7 +41,7 @@ REVERSED = " (reversed)"
 
 def by_itself(stats: TreeStats) -> TreeStats:
     """What a call in a session would have computed without it, split into the same passes."""
-    return replace(stats, computed=stats.computed + stats.reused, reused=0)
+    return replace(stats, computed=stats.computed_tokens + stats.cached_tokens, reused=0)
 
 
 def all_orders(
@@ -181,7 +181,7 @@ class _Question:
     def random(self, utilities: Utilities, order: str, *, alone: bool = False, passages: bool = False) -> Row:
         """An order of the utilities, at the cost of the 3N orderings with what was scored of them."""
         cost = self.cost(self.scores.permutations, query_likelihood=alone, score_passages=passages)
-        return {**_row(utilities, order), "computed": cost.computed, "given": cost.given}
+        return {**_row(utilities, order), "computed": cost.computed_tokens, "given": cost.total_tokens}
 
     def prefixes(self) -> Row:
         """What `moi.rerank` does without a calibration: random prefixes, joint solve, descending."""
@@ -195,7 +195,7 @@ class _Question:
             max_batch_tokens=self.max_batch_tokens,
         )
         row = _row(debias(observe(scored, passages=n), method="joint", seed=self.seed), "descending")
-        return {**row, "computed": by_itself(scored.stats).computed, "given": scored.stats.given}
+        return {**row, "computed": by_itself(scored.stats).computed_tokens, "given": scored.stats.total_tokens}
 
 
 def _row(utilities: Utilities, order: str) -> Row:

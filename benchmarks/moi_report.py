@@ -213,7 +213,7 @@ def errors(rows: list[Row]) -> dict[str, Row]:
 def _bias(path: Path) -> Row:
     bias = PositionBias.load(path)
     fold = path.stem.removeprefix("bias-fold")
-    about = {"fold": fold, "bias": bias.bias.tolist(), "questions": bias.questions}
+    about = {"fold": fold, "bias": bias.bias.tolist(), "questions": bias.num_questions}
     return about | {name: getattr(bias, name) for name in ("sign", "sign_z", "contrast_z", "r2", "reason")}
 
 

@@ -119,7 +119,7 @@ def calibration(n: int, shape: str, noise: float, repeats: int, what: str) -> di
         for learnt, designs in (("random", ["random"]), ("latin", ["latin", "cyclic"])):
             data = simulate(truth, QUESTIONS, partial(DESIGNS[learnt], n), sigma=sigma, seed=seed)
             gold = [int(v.argmax()) for v in data.utilities]
-            bias = calibrate(data.observations, gold=gold, level=LEVEL, resamples=100, seed=repeat)
+            bias = calibrate(data.observations, gold=gold, confidence_level=LEVEL, resamples=100, seed=repeat)
             flat.append(bias.flat)
             identified.append(bias.identified)
             bias_errors.append(float(np.abs(bias.bias - truth).max()))

@@ -10,14 +10,15 @@ import numpy as np
 _MISSES = ("misses", "misses_flagged", "covers_flagged")
 
 
-def tables(rows: list[dict[str, Any]], about: str, level: float) -> str:
+def tables(rows: list[dict[str, Any]], about: str, confidence_level: float) -> str:
     """All of it as Markdown; `about` says how many questions."""
     calibrated = of(rows, "calibration")
     out = [
         "## Calibrated",
         "",
         f"{about} Noise is the standard deviation of a score over that of the signal; utility off the largest error in "
-        f"the directions that the orderings see, of which seen is the share; coverage that of {level:.0%} intervals; "
+        f"the directions that the orderings see, of which seen is the share; coverage that of "
+        f"{confidence_level:.0%} intervals; "
         "claimed is P(best), recalibrated and raw; gained what matched order gains of the most there is to gain.",
         "",
         "| N | bias | noise | design | bias off | utility off | seen | coverage | best found | claimed | raw | gained "
@@ -106,7 +107,7 @@ def of(rows: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["what"] == what]
 
 
-def plot(rows: list[dict[str, Any]], path: Path, level: float) -> None:
+def plot(rows: list[dict[str, Any]], path: Path, confidence_level: float) -> None:
     """Coverage by noise, and how often the best passage is found by how often it is claimed."""
     from matplotlib.figure import Figure
 
@@ -119,8 +120,8 @@ def plot(rows: list[dict[str, Any]], path: Path, level: float) -> None:
         noise = np.array([at for at, _ in mine])
         left.plot(noise + jitter, [d["sound_coverage"] for _, d in mine], "o", ms=4, label=f"N = {n}")
         right.plot([d["best_claimed"] for _, d in mine], [d["best_found"] for _, d in mine], "o", ms=4)
-    left.axhline(level, color="0.6", lw=0.8)
-    left.axhspan(level - 0.03, level + 0.03, color="0.92", zorder=0)
+    left.axhline(confidence_level, color="0.6", lw=0.8)
+    left.axhspan(confidence_level - 0.03, confidence_level + 0.03, color="0.92", zorder=0)
     left.set(xlabel="noise over signal", ylabel="coverage of 95% intervals", ylim=(0.85, 1.0))
     right.plot([0.3, 1], [0.3, 1], color="0.6", lw=0.8)
     right.set(xlabel="claimed P(best)", ylabel="best passage found")

@@ -293,7 +293,7 @@ class Study:
             max_batch_tokens=a.max_batch_tokens,
         )
         ended = time.perf_counter()
-        kept = {"computed": session.stats.computed, "reused": session.stats.reused, "notes": notes}
+        kept = {"computed": session.stats.computed_tokens, "reused": session.stats.cached_tokens, "notes": notes}
         pieces = encode(self.reader.encoder, self.template, example.question, example.passages, [])
         return {
             "reader": self.reader.describe(),

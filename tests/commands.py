@@ -13,7 +13,7 @@ from fastreader import PermutationScores, cli
 from fastreader.core.tree import TreeStats
 from fastreader.data.result_log import iter_results
 
-STATS = TreeStats(sequences=4, given=100, computed=50, scored=20)
+STATS = TreeStats(sequences=4, total_tokens=100, computed_tokens=50, scored=20)
 COMMAND = [sys.executable, "-m", "fastreader.cli"]
 ONE = ("-q", "What?", "-p", "This.", "-p", "That.", "-c", "one", "-c", "two")
 

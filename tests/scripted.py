@@ -45,7 +45,7 @@ class ScriptedReader:
         """A text up to the first stop string, and what ended it."""
         text = self.write(prompt, i)
         places = [text.index(s) for s in stop if s in text]
-        return (text[: min(places)], "stop") if places else (text, "end")
+        return (text[: min(places)], "stop") if places else (text, "eos")
 
     def generate(
         self, prompts: Iterable[Any], *, n: int = 1, stop: Sequence[str] = (), **options: Any

@@ -37,5 +37,5 @@ def test_same_numbers_and_greedy_flags_as_the_harness(packaged_folder, packaged_
         want = harness.loglikelihood(requests, disable_tqdm=True)
     got = Reader.load((packaged_model, tokenizer), precision="exact").loglikelihood(pairs)
     np.testing.assert_allclose([r.logprob for r in got], [w[0] for w in want], atol=1e-3, rtol=1e-5)
-    assert [r.greedy for r in got] == [w[1] for w in want]
-    assert any(r.greedy for r in got) and not all(r.greedy for r in got)
+    assert [r.is_greedy for r in got] == [w[1] for w in want]
+    assert any(r.is_greedy for r in got) and not all(r.is_greedy for r in got)

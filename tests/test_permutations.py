@@ -24,7 +24,7 @@ def places(design):
 def computed_by_tree(design, tokens_each=3):
     """Tokens that a prefix tree computes when every passage is a few tokens."""
     rows = [[p * tokens_each + t for p in row for t in range(tokens_each)] for row in design.permutations.tolist()]
-    return PrefixTree.build((row, []) for row in rows).stats.computed
+    return PrefixTree.build((row, []) for row in rows).stats.computed_tokens
 
 
 @pytest.mark.parametrize("name", EVERY_NAME)

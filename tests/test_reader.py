@@ -84,7 +84,7 @@ def test_greedy_is_what_the_model_would_write():
         with torch.inference_mode():
             written.append(int(model(torch.tensor([context + written])).logits[0, -1].argmax()))
     other = [*written[:-1], (written[-1] + 1) % 261]
-    assert reader.score([(context, written), (context, other)]).greedy.tolist() == [True, False]
+    assert reader.score([(context, written), (context, other)]).is_greedy.tolist() == [True, False]
 
 
 def test_threads_share_a_reader(tiny_reader):

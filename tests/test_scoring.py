@@ -87,7 +87,7 @@ def test_many_examples_equal_one_at_a_time(tiny_reader):
         assert [t.question for t in together] == [a.question for a in alone]
         for one, other in zip(alone, together, strict=True):
             np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
-            assert one.stats.given == other.stats.given
+            assert one.stats.total_tokens == other.stats.total_tokens
 
 
 def test_many_examples_are_read_as_they_are_needed(tiny_reader):
@@ -187,8 +187,8 @@ def test_cost_is_what_the_run_takes(tiny_reader):
 
 
 def test_the_question_is_scored_at_no_extra_token(tiny_reader):
-    alone = permutation_cost(tiny_reader, QUESTION, PASSAGES, question_only=True).computed
-    full = permutation_cost(tiny_reader, QUESTION, PASSAGES, ["z"]).computed
+    alone = permutation_cost(tiny_reader, QUESTION, PASSAGES, question_only=True).computed_tokens
+    full = permutation_cost(tiny_reader, QUESTION, PASSAGES, ["z"]).computed_tokens
     pieces = encode(tiny_reader.encoder, Template(), QUESTION, PASSAGES, ["z"])
     # Per ordering: the last question token becomes an input, then the answer lead-in and all but "z"'s last token.
     assert full - alone == 3 * (1 + len(pieces.answer) + len(pieces.candidates[0]) - 1)
@@ -399,7 +399,7 @@ def test_real_reader_on_a_bundled_question(packaged_reader, packaged_model):
     """End to end, real text and model: the packed numbers are the model's own."""
     example = load_examples(QUESTIONS)[0]
     scores = score_permutations(packaged_reader, example, permutations="cyclic")
-    assert scores.stats.ratio > 3
+    assert scores.stats.sharing_ratio > 3
     pieces = encode(packaged_reader.encoder, Template(), example.question, example.passages, example.candidates)
     for m in (0, 3):
         context = pieces.head + pieces.body(scores.permutations[m].tolist()) + pieces.tail()

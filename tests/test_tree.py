@@ -57,11 +57,11 @@ def test_every_sequence_is_recovered(sequences):
 def test_stats_count(sequences):
     stats = PrefixTree.build(sequences).stats
     assert stats.sequences == len(sequences)
-    assert stats.given == sum(len(c) + len(k) for c, k in sequences)
-    assert stats.computed == len(naive_trie(sequences))
+    assert stats.total_tokens == sum(len(c) + len(k) for c, k in sequences)
+    assert stats.computed_tokens == len(naive_trie(sequences))
     assert stats.scored == sum(len(k) for _, k in sequences)
-    assert stats.ratio == stats.given / stats.computed
-    assert stats.saved == pytest.approx(1 - stats.computed / stats.given)
+    assert stats.sharing_ratio == stats.total_tokens / stats.computed_tokens
+    assert stats.saved == pytest.approx(1 - stats.computed_tokens / stats.total_tokens)
 
 
 @given(sequence_lists, st.randoms())
@@ -114,7 +114,7 @@ def test_hand_example():
     assert tree.positions.tolist() == [0, 0, 1, 2, 2, 3, 4]
     assert tree.until.tolist() == [1, 7, 7, 4, 7, 7, 7]
     assert tree.parent.tolist() == [-1, -1, 1, 2, 2, 4, 5]
-    assert tree.stats.given == 4 + 5 + 5 + 6 + 2
+    assert tree.stats.total_tokens == 4 + 5 + 5 + 6 + 2
     assert tree.sum_pairs(np.arange(len(tree.sources))).shape == (5,)
 
 
@@ -134,7 +134,7 @@ def test_a_million_tokens():
         body = rng.integers(0, 49152, 990)
         sequences += [(body, rng.integers(0, 49152, 10)) for _ in range(10)]
     tree = PrefixTree.build(sequences)
-    assert tree.stats.given == 1_000_000
+    assert tree.stats.total_tokens == 1_000_000
     assert len(tree) == 100 * (990 + 10 * 9)
 
 

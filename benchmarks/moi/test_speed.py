@@ -20,13 +20,13 @@ def bias_of(n: int) -> PositionBias:
         beta=1.0,
         tau=1.0,
         sigma=0.5,
-        passages=n,
-        sign="convention",
+        num_passages=n,
+        sign="query_likelihood",
         intervals=np.stack([shape - 0.05, shape + 0.05], axis=1),
         covariance=1e-6 * (np.eye(n) - 1 / n),
         r2=0.7,
-        questions=40,
-        permutations=800,
+        num_questions=40,
+        num_orderings=800,
     )
 
 
@@ -57,7 +57,7 @@ def test_share_of_the_readers_pass(benchmark):
             reader, *question, permutations=cyclic_for(bias, squares=1), question_only=True, query_likelihood=True
         )
     benchmark(debias, scores, bias)
-    benchmark.extra_info |= {"pass_seconds": scores.seconds, "tokens": scores.stats.computed}
+    benchmark.extra_info |= {"pass_seconds": scores.seconds, "tokens": scores.stats.computed_tokens}
     assert benchmark.stats.stats.median < 0.03 * scores.seconds
 
 

@@ -102,7 +102,7 @@ def test_stop_strings_across_tokens(tiny_reader):
         stop = text[first:last]
         (cut,) = tiny_reader.generate([SHARED], max_new_tokens=30, stop=["never written", stop])[0]
         assert cut.text == text[: text.index(stop)]
-        assert cut.finish == "stop"
+        assert cut.finish_reason == "stop"
         assert cut.token_ids == whole.token_ids[: len(cut.token_ids)]
         assert len(cut.token_ids) < 30
 
@@ -112,17 +112,17 @@ def test_stop_and_end_tokens(tiny_reader, model):
     last = whole.token_ids[7]
     place = whole.token_ids.index(last)
     (stopped,) = tiny_reader.generate([SHARED], max_new_tokens=30, stop_token_ids=[last])[0]
-    assert (stopped.finish, stopped.token_ids) == ("stop", whole.token_ids[:place])
+    assert (stopped.finish_reason, stopped.token_ids) == ("stop", whole.token_ids[:place])
 
     ending, other = tiny_llama(), next(t for t in range(5, 261) if t not in whole.token_ids)
     ending.generation_config.eos_token_id = [other, last]
     reader = Reader.load((ending, byte_tokenizer()), precision="exact")
     assert reader.end_tokens == {1, other, last}
     (ended,) = reader.generate([SHARED], max_new_tokens=30, token_logprobs=True)[0]
-    assert (ended.finish, ended.token_ids) == ("end", whole.token_ids[:place])
+    assert (ended.finish_reason, ended.token_ids) == ("eos", whole.token_ids[:place])
     assert len(ended.token_logprobs) == place
     (none,) = reader.generate([SHARED + whole.token_ids[:place]], max_new_tokens=30)[0]
-    assert (none.text, none.token_ids, none.finish) == ("", [], "end")
+    assert (none.text, none.token_ids, none.finish_reason) == ("", [], "eos")
 
 
 def test_finished_rows_leave_the_batch(tiny_reader, monkeypatch):
@@ -140,7 +140,7 @@ def test_finished_rows_leave_the_batch(tiny_reader, monkeypatch):
     monkeypatch.setattr(tiny_reader.engine.model, "forward", counted)
     results = tiny_reader.generate(PROMPTS[:3], max_new_tokens=40, stop_token_ids=stop)
     assert results[1][0].token_ids == alone.token_ids
-    assert [g.finish for (g,) in results] == ["stop", "length", "stop"]
+    assert [g.finish_reason for (g,) in results] == ["stop", "length", "stop"]
     steps = widths[1:]
     assert len(steps) == 39 and steps[0] <= 3 and steps[-1] == 1 and steps == sorted(steps, reverse=True)
 
@@ -156,7 +156,7 @@ def test_the_context_is_full(model):
     small = tiny_llama(max_position_embeddings=24)
     reader = Reader.load((small, byte_tokenizer()), precision="exact")
     (text,) = reader.generate([SHARED], max_new_tokens=50)[0]
-    assert (len(text.token_ids), text.finish) == (5, "length")
+    assert (len(text.token_ids), text.finish_reason) == (5, "length")
     assert len(reader.generate([SHARED + [5] * 4], max_new_tokens=50)[0][0].token_ids) == 1
     with pytest.raises(ContextOverflowError, match=r"prompts\[1\] is 25 tokens long.* is 24: no room"):
         reader.generate([SHARED, SHARED + [5] * 5])
@@ -188,7 +188,7 @@ def test_dynamic_rotary_stops_at_its_threshold():
         (tiny("Llama", rope_parameters=scaling, max_position_embeddings=32), byte_tokenizer()), precision="exact"
     )
     (text,) = reader.generate([SHARED], max_new_tokens=50)[0]
-    assert (len(text.token_ids), text.finish) == (13, "length")
+    assert (len(text.token_ids), text.finish_reason) == (13, "length")
 
 
 @pytest.mark.parametrize("family", ["Llama", "Gemma2, window, caps", "Mixtral", "GPT2"])
@@ -364,10 +364,10 @@ def test_progress_counts_every_text(tiny_reader, monkeypatch):
 def test_results_and_generations():
     from fastreader.core.tree import TreeStats
 
-    text = Generation("a b", [5, 6], "end", 3, token_logprobs=[-1.0, -0.5])
+    text = Generation("a b", [5, 6], "eos", 3, token_logprobs=[-1.0, -0.5])
     assert text.logprob == -1.5
-    assert Generation("a", [5], "end", 3).logprob is None
+    assert Generation("a", [5], "eos", 3).logprob is None
     results = Results([text], TreeStats(1, 5, 4, 2), passes=2, seconds=0.5)
     assert results == [text] and results[0] is text
-    assert (results.stats.ratio, results.passes, results.seconds) == (1.25, 2, 0.5)
+    assert (results.stats.sharing_ratio, results.passes, results.seconds) == (1.25, 2, 0.5)
     assert TreeStats(1, 2, 3, 4, 5) + TreeStats(1, 1, 1, 1) == TreeStats(2, 3, 4, 5, 5)

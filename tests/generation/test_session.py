@@ -39,10 +39,10 @@ def test_the_numbers_are_those_without_it(family):
     for a, b in zip(got, plain, strict=True):
         assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-4)
     assert [t.token_ids for (t,) in texts] == [t.token_ids for (t,) in written]
-    assert got.stats.reused == len(PREFIX) - 1  # the last token's state predicts a continuation
-    assert got.stats.computed == plain.stats.computed - got.stats.reused
-    assert got.stats.given == plain.stats.given
-    assert texts.stats.computed == written.stats.computed - texts.stats.reused
+    assert got.stats.cached_tokens == len(PREFIX) - 1  # the last token's state predicts a continuation
+    assert got.stats.computed_tokens == plain.stats.computed_tokens - got.stats.cached_tokens
+    assert got.stats.total_tokens == plain.stats.total_tokens
+    assert texts.stats.computed_tokens == written.stats.computed_tokens - texts.stats.cached_tokens
 
 
 def test_float64_agrees_to_the_last_digits():
@@ -89,14 +89,14 @@ def test_a_session_that_grows_reads_only_what_is_new(family):
         of_a_token = kept.nbytes / 12
         kept.prefill(PREFIX[:18], [*PREFIX[:12], 7, 8])
         kept.prefill(PREFIX)
-        assert (kept.stats.computed, kept.stats.reused) == (12 + 6 + 2 + 7, 12 + 18)
+        assert (kept.stats.computed_tokens, kept.stats.cached_tokens) == (12 + 6 + 2 + 7, 12 + 18)
         assert kept.nbytes == (25 + 2) * of_a_token
         with pytest.raises(OutOfBudgetError, match="are allowed"):
             kept.prefill([9] * 9)
         got, again = kept.loglikelihood(REQUESTS), kept.score(REQUESTS)
     assert [r.logprob for r in got] == pytest.approx([r.logprob for r in plain], abs=1e-4)
     assert again.logprob.tolist() == [r.logprob for r in got]
-    assert got.stats.reused == again.stats.reused == len(PREFIX) - 1
+    assert got.stats.cached_tokens == again.stats.cached_tokens == len(PREFIX) - 1
     with pytest.raises(FastreaderError, match="closed"):
         kept.prefill([9])
 
@@ -119,13 +119,13 @@ def test_permutations_are_scored_after_what_is_kept(tiny_reader):
     assert got.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
     assert got.question_logprobs == pytest.approx(plain.question_logprobs, abs=1e-4)
     assert got.query_logprobs == pytest.approx(plain.query_logprobs, abs=1e-4)
-    assert got.stats.reused > sum(len(p) for p in passages)
-    assert got.stats.computed == plain.stats.computed - got.stats.reused
+    assert got.stats.cached_tokens > sum(len(p) for p in passages)
+    assert got.stats.computed_tokens == plain.stats.computed_tokens - got.stats.cached_tokens
     assert got.reader == plain.reader
     own = rerank(tiny_reader, example)
     assert [p.index for p in ranked.passages] == [p.index for p in own.passages]
-    assert ranked.cost.reused > 0
-    assert ranked.cost.computed + ranked.cost.reused == own.cost.computed
+    assert ranked.cost.cached_tokens > 0
+    assert ranked.cost.computed_tokens + ranked.cost.cached_tokens == own.cost.computed_tokens
 
 
 def test_prefixes_are_read_in_passes_of_max_tokens(tiny_reader, monkeypatch):
@@ -145,7 +145,7 @@ def test_pieces_are_what_prompts_start_with(tiny_reader):
         prompts = [kept.prompt([*pieces, f"Question {i}?"]) for i in range(3)]
         assert all(p[: len(tiny_reader.prefix(pieces))] == tiny_reader.prefix(pieces) for p in prompts)
         got = kept.generate(prompts, max_new_tokens=2)
-        assert got.stats.reused == len(tiny_reader.prefix(pieces))
+        assert got.stats.cached_tokens == len(tiny_reader.prefix(pieces))
         plain = tiny_reader.generate(prompts, max_new_tokens=2)
         assert [t for (t,) in got] == [t for (t,) in plain]
         label = kept.continuation("yes")
@@ -178,7 +178,7 @@ def test_longrope_keys_serve_their_own_regime_only():
     with reader.session(PREFIX[:12]) as kept:
         got = kept.loglikelihood([short, long])
     assert [r.logprob for r in got] == pytest.approx(plain, abs=1e-4)
-    assert got.stats.reused == 12
+    assert got.stats.cached_tokens == 12
 
 
 def test_memory_and_its_end(tiny_reader):
@@ -229,12 +229,15 @@ def test_what_is_scored_can_be_kept(family):
         again, texts = kept.score(requests), kept.generate(prompts, max_new_tokens=4)
         assert len(kept._kept) == tokens
     assert [r.logprob for r in first] == [r.logprob for r in scored]
-    assert (first.stats.computed, first.stats.reused) == (scored.stats.computed, 0)
-    assert tokens == scored.stats.computed
+    assert (first.stats.computed_tokens, first.stats.cached_tokens) == (scored.stats.computed_tokens, 0)
+    assert tokens == scored.stats.computed_tokens
     assert again.logprob.tolist() == pytest.approx([r.logprob for r in scored], abs=1e-4)
-    assert (again.stats.computed, again.stats.reused) == (3, tokens - 3)  # before 6, 7 and 8
+    assert (again.stats.computed_tokens, again.stats.cached_tokens) == (3, tokens - 3)  # before 6, 7 and 8
     assert [t.token_ids for (t,) in texts] == [t.token_ids for (t,) in written]
-    assert (texts.stats.computed, texts.stats.reused) == (2 + 2 * 4, 28 - 2)  # last tokens of prompts; what is written
+    assert (texts.stats.computed_tokens, texts.stats.cached_tokens) == (
+        2 + 2 * 4,
+        28 - 2,
+    )  # last tokens of prompts; what is written
 
 
 def test_scores_that_may_not_be_kept_are_refused_beforehand(tiny_reader):
@@ -274,7 +277,7 @@ def test_prefixes_kept_in_several_parts_serve_as_one(family, monkeypatch):
         got = kept.loglikelihood(REQUESTS)
         assert kept.nbytes == 55 * of_a_token
     assert [r.logprob for r in got] == pytest.approx(plain, abs=1e-4)
-    assert got.stats.reused == len(PREFIX) - 1
+    assert got.stats.cached_tokens == len(PREFIX) - 1
 
 
 def test_threads_share_a_session(tiny_reader, monkeypatch):

@@ -23,7 +23,7 @@ def test_without_noise_bias_and_utilities_are_exact(shape, n):
     data = simulate(bias_shape(shape, n), 20, lambda s: random(n, None, s), sigma=0.0)
     found = calibrate(data.observations, **QUICK)
     assert off(found, data.bias) < 1e-6
-    assert found.sign == "convention"
+    assert found.sign == "query_likelihood"
     assert found.r2 > 0.999
     assert found.identified
     assert not found.flat
@@ -43,7 +43,7 @@ def test_with_noise_everything_is_found_within_its_error():
     assert found.sign_z > 3
     assert 0.5 < found.r2 < 0.95
     assert found.inflation == pytest.approx(1.0, abs=0.15)
-    assert (found.questions, found.permutations, found.length) == (60, 900, 5)
+    assert (found.num_questions, found.num_orderings, found.length) == (60, 900, 5)
 
 
 def test_prefixes():
@@ -52,8 +52,8 @@ def test_prefixes():
     data = simulate(truth, 20, lambda s: pruned(random(6, 24, s), 3), passages=6, sigma=0.0, query=False)
     found = calibrate(data.observations, **QUICK)
     assert off(found, truth) < 1e-6
-    assert found.sign == "convention"  # a passage that is read counts for itself
-    assert (found.passages, found.length) == (6, 3)
+    assert found.sign == "query_likelihood"  # a passage that is read counts for itself
+    assert (found.num_passages, found.length) == (6, 3)
 
 
 @pytest.mark.parametrize("query", [True, False])
@@ -117,7 +117,7 @@ def test_a_gold_contrast_decides_the_sign():
     effects = 2 * truth + 0.3 * rng.normal(size=(12, 5))
     for contrast in (effects, Probe(effects - effects.mean(axis=1, keepdims=True))):
         found = calibrate(data.observations, contrast=contrast, **QUICK)
-        assert found.sign == "contrast"
+        assert found.sign == "gold_probe"
         assert off(found, truth) < 0.2
         assert found.contrast_z > 3
     turned = calibrate(data.observations, contrast=-effects, **QUICK)

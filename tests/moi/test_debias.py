@@ -20,13 +20,13 @@ def known(bias, n=None, *, beta=1.0, tau=1.0, sigma=0.5, covariance=None, **more
         beta=beta,
         tau=tau,
         sigma=sigma,
-        passages=n or places,
-        sign=more.pop("sign", "convention"),
+        num_passages=n or places,
+        sign=more.pop("sign", "query_likelihood"),
         intervals=np.zeros((places, 2)),
         covariance=np.zeros((places, places)) if covariance is None else covariance,
         r2=0.5,
-        questions=30,
-        permutations=600,
+        num_questions=30,
+        num_orderings=600,
         **more,
     )
 

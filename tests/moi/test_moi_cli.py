@@ -47,7 +47,7 @@ def calibrated(model, questions, tmp_path_factory):
 
 def test_calibrate(calibrated, model):
     bias = PositionBias.load(calibrated / "bias.json")
-    assert (bias.passages, bias.questions, bias.reader["name"]) == (3, 8, model)
+    assert (bias.num_passages, bias.num_questions, bias.reader["name"]) == (3, 8, model)
     assert bias.measured_on["design"] == "latin:2"
     assert (calibrated / "calibrations" / file_name_of(bias)).exists()
     assert (calibrated / "bias.png").stat().st_size > 1000
@@ -59,7 +59,7 @@ def test_a_calibration_of_few_places_serves_rerank_that_reads_as_few(model, ques
     done = run("calibrate", questions, *common, *scores, "--keep", "-o", tmp_path / "bias.json")
     assert "8 questions" in done.stdout
     bias = PositionBias.load(tmp_path / "bias.json")
-    assert (bias.passages, bias.length) == (4, 2)
+    assert (bias.num_passages, bias.length) == (4, 2)
     (row,) = json.loads(run("rerank", questions, *common, "--limit", 1, "--max-passages", 4, "-f", "json").stdout)
     assert row["bias"] == "cached"
     whole = ("calibrate", questions, "-m", model, "--cache-dir", tmp_path, *scores)

@@ -30,7 +30,7 @@ from fastreader.reader.session import Session  # noqa: E402
 from fastreader.statistics import holm, paired_bootstrap  # noqa: E402
 
 
-def run(*arguments, sign="convention"):
+def run(*arguments, sign="query_likelihood"):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["moi_study.py", *map(str, arguments)])
         # Of a random model the sign cannot be told, and orders that need it would be refused.
@@ -132,7 +132,10 @@ def test_what_methods_share_is_run_once(study, monkeypatch):
     found = orders("qg", "qg-matched")
     assert not calls
     assert found["qg-matched"]["order"] == expected.order
-    assert (found["qg"]["computed"], found["qg"]["given"]) == (expected.stats.computed, expected.stats.given)
+    assert (found["qg"]["computed"], found["qg"]["given"]) == (
+        expected.stats.computed_tokens,
+        expected.stats.total_tokens,
+    )
     orders("pairwise", "pairwise-matched", "rankgpt", "rankgpt-matched", "bayes-saliency-matched", "bayes-saliency")
     assert sorted(calls) == ["generate", "loglikelihood", "score"]
 
@@ -151,11 +154,11 @@ def test_each_method_has_the_tokens_that_it_takes_by_itself(study):
             found = METHODS[name](reader, example.question, example.passages, **settings)
             recorded = row["methods"][name]
             assert recorded["order"] == found.order
-            assert (recorded["computed"], recorded["given"]) == (found.stats.computed, found.stats.given)
+            assert (recorded["computed"], recorded["given"]) == (found.stats.computed_tokens, found.stats.total_tokens)
         ranked = rerank(reader, example, bias=bias, seed=i)
         recorded = row["methods"]["moi-calibrated"]
         assert recorded["order"] == [p.index for p in ranked.passages]
-        assert (recorded["computed"], recorded["given"]) == (ranked.cost.computed, ranked.cost.given)
+        assert (recorded["computed"], recorded["given"]) == (ranked.cost.computed_tokens, ranked.cost.total_tokens)
         assert row["session"]["reused"] > 0
         assert row["read"]["reused"] > row["read"]["computed"]
         assert row["session"]["notes"] == []
@@ -181,7 +184,7 @@ def test_observations_are_those_of_the_reader_alone(study):
         mean = {"nats": np.logaddexp.reduce(want.logprobs, axis=1).mean(), **mean_rates(vote.answers, right)}
         assert row["random_mean"] == pytest.approx(mean, abs=1e-3)
         own = mean_rates([vote.answer], right)
-        assert row["vote"] == {**own, "share": vote.share, "computed": vote.stats.computed}
+        assert row["vote"] == {**own, "share": vote.share, "computed": vote.stats.computed_tokens}
     words = [w for e in examples for w in (e.question, *(p.text for p in e.passages), *map(json.dumps, e.answers))]
     for file in ("observations.jsonl", "probes.jsonl", "readings.jsonl"):
         text = (folder / "run" / file).read_text()

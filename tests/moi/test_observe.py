@@ -41,7 +41,7 @@ def test_passages_alone_cost_the_question_only(tiny_reader):
 def test_they_survive_the_file(scores):
     again = fr.PermutationScores.from_dict(scores.to_dict())
     assert (again.query_logprobs == scores.query_logprobs).all()
-    assert again.template == scores.template == fr.Template().digest()
+    assert again.template_digest == scores.template == fr.Template().digest()
     assert fr.Template(header="Other.").digest() != fr.Template().digest()
 
 

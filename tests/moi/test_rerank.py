@@ -37,7 +37,7 @@ def bias(tiny_reader):
 def test_with_a_bias(tiny_reader, bias):
     of = bias(5)
     ranked = rerank(tiny_reader, QUESTION, passages(5), of)
-    assert (ranked.order, ranked.bias_from, ranked.tail) == ("matched", "given", 0)
+    assert (ranked.order, ranked.bias_source, ranked.tail) == ("matched", "given", 0)
     # The same by hand: score its orderings, debias, match.
     scores = fr.score_permutations(
         tiny_reader,
@@ -52,7 +52,7 @@ def test_with_a_bias(tiny_reader, bias):
     at = {p.index: p for p in ranked}
     for i in range(5):
         assert at[i].utility == pytest.approx(utilities.utility[i], abs=1e-3)
-        assert at[i].score == pytest.approx(1 / (1 + np.exp(-at[i].utility)))
+        assert at[i].relevance == pytest.approx(1 / (1 + np.exp(-at[i].utility)))
         assert at[i].interval[0] < at[i].utility < at[i].interval[1]
         assert at[i].passage is not None
     assert sum(p.p_best for p in ranked) == pytest.approx(1)
@@ -82,14 +82,14 @@ def test_its_cost_is_known_before(tiny_reader, bias):
     planned = plan(tiny_reader, QUESTION, passages(5), bias(5))
     assert planned.cost == rerank(tiny_reader, QUESTION, passages(5), bias(5)).cost
     scores = fr.score_permutations(tiny_reader, QUESTION, passages(5), question_only=True, permutations="random:15")
-    assert planned.cost.full == scores.stats.given
-    assert planned.cost.share == planned.cost.computed / scores.stats.given < 0.5
+    assert planned.cost.full == scores.stats.total_tokens
+    assert planned.cost.share == planned.cost.computed_tokens / scores.stats.total_tokens < 0.5
 
 
 def test_without_a_bias_random_prefixes_are_scored_and_it_says_so(tiny_reader):
     for n in (2, 3, 5):
         ranked = rerank(tiny_reader, QUESTION, passages(n))
-        assert ranked.bias_from == "none: random prefixes"
+        assert ranked.bias_source == "none: random prefixes"
         assert "random prefixes" in ranked.note
         assert ranked.order == "descending"
         assert ranked.observations.length < n
@@ -115,10 +115,10 @@ def test_a_kept_calibration_is_found(tiny_reader, bias):
     found, origin = find(about, template, 5)
     assert origin == "cached"
     assert (found.bias == kept.bias).all()
-    assert rerank(tiny_reader, QUESTION, passages(5)).bias_from == "cached"
-    assert rerank(tiny_reader, QUESTION, passages(4)).bias_from == "none: random prefixes"
+    assert rerank(tiny_reader, QUESTION, passages(5)).bias_source == "cached"
+    assert rerank(tiny_reader, QUESTION, passages(4)).bias_source == "none: random prefixes"
     other = fr.Template(header="Other.\n")
-    assert rerank(tiny_reader, QUESTION, passages(5), template=other).bias_from == "none: random prefixes"
+    assert rerank(tiny_reader, QUESTION, passages(5), template=other).bias_source == "none: random prefixes"
 
 
 def test_a_bias_of_another_use_is_refused(tiny_reader, bias):
@@ -130,7 +130,7 @@ def test_a_bias_of_another_use_is_refused(tiny_reader, bias):
     with pytest.raises(InputError, match=r"the reader's revision: bias '0a1b', scores '[0-9a-f]{12}'"):
         rerank(tiny_reader, QUESTION, passages(5), bias(5, reader=trained))
     moved = tiny_reader.describe() | {"name": "elsewhere"}
-    assert rerank(tiny_reader, QUESTION, passages(5), bias(5, reader=moved)).bias_from == "given"
+    assert rerank(tiny_reader, QUESTION, passages(5), bias(5, reader=moved)).bias_source == "given"
     with pytest.raises(InputError, match="template: bias"):
         rerank(tiny_reader, QUESTION, passages(5), bias(5), template=fr.Template(header="Other.\n"))
     with pytest.raises(InputError, match="candidate"):
@@ -139,8 +139,8 @@ def test_a_bias_of_another_use_is_refused(tiny_reader, bias):
 
 def test_a_single_passage_is_returned_as_it_is(tiny_reader):
     ranked = rerank(tiny_reader, QUESTION, passages(1))
-    assert (ranked.indices, ranked.order, ranked.cost.computed) == ([0], "given", 0)
-    assert ranked[0].score == 0.5
+    assert (ranked.indices, ranked.order, ranked.cost.computed_tokens) == ([0], "given", 0)
+    assert ranked[0].relevance == 0.5
     only = rerank(tiny_reader, QUESTION, passages(3), max_passages=1)
     assert (only.indices, only.tail) == ([0, 1, 2], 2)
 
@@ -159,7 +159,7 @@ def test_pruning(tiny_reader, bias):
     pruned = rerank(tiny_reader, QUESTION, passages(5), of, prune=3)
     whole = rerank(tiny_reader, QUESTION, passages(5), bias(5))
     assert pruned.observations.length == 3
-    assert pruned.cost.computed < whole.cost.computed
+    assert pruned.cost.computed_tokens < whole.cost.computed_tokens
     assert pruned.cost.full == whole.cost.full
     assert rerank(tiny_reader, QUESTION, passages(5), of, prune=np.int64(3)).indices == pruned.indices
     some = rerank(tiny_reader, QUESTION, passages(5), prune_mass=0.99)
@@ -175,7 +175,11 @@ def test_adaptive(tiny_reader, bias):
     assert len({tuple(r) for r in never.observations.permutations.tolist()}) == 12
     once = rerank(tiny_reader, QUESTION, passages(4), of, stopping=Stopping(p_best=0.01))
     assert once.cost.passes == 1
-    assert never.cost.computed > once.cost.computed == rerank(tiny_reader, QUESTION, passages(4), of).cost.computed
+    assert (
+        never.cost.computed_tokens
+        > once.cost.computed_tokens
+        == rerank(tiny_reader, QUESTION, passages(4), of).cost.computed_tokens
+    )
     some = rerank(tiny_reader, QUESTION, passages(4), of, stopping=Stopping(p_best=None, same_order=2))
     assert 2 <= some.cost.passes <= 3
     all_orders = rerank(tiny_reader, QUESTION, passages(3), bias(3), stopping=Stopping(None, None, most=100))
@@ -195,10 +199,10 @@ def test_answer_reads_once_in_that_order(tiny_reader, bias):
     )
     assert got.text == again.best
     assert got.cost.answer > 0
-    assert got.cost.computed == got.ranked.cost.computed
+    assert got.cost.computed_tokens == got.ranked.cost.computed_tokens
     written = answer(tiny_reader, QUESTION, passages(4), of, max_new_tokens=3)
     assert written.reading.candidates is None
-    assert written.reading.finish in ("length", "end", "stop")
+    assert written.reading.finish_reason in ("length", "eos", "stop")
     assert written.to_dict()["answer"] == written.text
 
 
@@ -234,7 +238,7 @@ def test_one_reader_scores_and_another_answers_in_an_order_of_its_own_bias(tiny_
     assert ask(order="descending").ranked.indices == np.argsort(-utility).tolist()
     # A scorer without a calibration scores random prefixes; the order is still the answering reader's.
     got = answer(tiny_reader, QUESTION, passages(4), scorer=small, candidates=["red", "low"])
-    assert (got.ranked.bias_from, got.ranked.order) == ("none: random prefixes", "matched")
+    assert (got.ranked.bias_source, got.ranked.order) == ("none: random prefixes", "matched")
     assert got.ranked.indices == matched(got.ranked.utilities.utility, own.bias).tolist()
     assert "placed by the cached calibration of LlamaForCausalLM" in got.note
     keep(replace(own, flat=True, reason="none found"))

@@ -17,7 +17,7 @@ FILES = shipped()
 
 
 def test_calibrations_of_the_packaged_reader_ship():
-    sizes = {PositionBias.load(str(f)).passages for f in FILES}
+    sizes = {PositionBias.load(str(f)).num_passages for f in FILES}
     assert {3, 5, 10} <= sizes
 
 
@@ -28,13 +28,13 @@ def test_each_is_of_the_default_template_and_found(file, tmp_path, monkeypatch):
     assert file_name_of(bias) == file.name
     assert bias.reader["name"] in PACKAGED
     assert bias.template == fr.Template().digest()  # measure again when the default template changes
-    found, origin = find({"name": bias.reader["name"]}, bias.template, bias.passages)
+    found, origin = find({"name": bias.reader["name"]}, bias.template, bias.num_passages)
     assert origin == "shipped"
     assert found.to_dict() == bias.to_dict()
     assert np.linalg.norm(bias.bias) == pytest.approx(1)
     assert bias.bias.sum() == pytest.approx(0, abs=1e-9)
-    assert bias.questions >= 30
-    assert len(bias.measured_on["rows"]) == bias.questions
+    assert bias.num_questions >= 30
+    assert len(bias.measured_on["rows"]) == bias.num_questions
 
 
 def test_kept_calibrations_do_not_overwrite_each_other(tmp_path, monkeypatch):

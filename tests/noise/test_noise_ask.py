@@ -104,7 +104,7 @@ def test_fill_fills_the_context_and_not_more():
 def test_nothing_to_ask():
     reader = ScriptedReader()
     results = noise.ask(reader, [materials(passages=[FIRST])], ["gold"])
-    assert not reader.prompts and list(results[0].missing) == ["gold"] and results.stats.given == 0
+    assert not reader.prompts and list(results[0].missing) == ["gold"] and results.stats.total_tokens == 0
     assert list(noise.ask(reader, [], ["gold"])) == []
 
 
@@ -153,12 +153,12 @@ def test_the_studys_layouts_compute_at_most_60_percent_of_what_is_given(packaged
     template = NoiseTemplate(chat=chat)
     stats = noise.ask_cost(packaged_reader, [m, m], grid, template=template)
     assert stats.sequences == 2 * 29
-    assert stats.computed <= 0.55 * stats.given
+    assert stats.computed_tokens <= 0.55 * stats.total_tokens
     prompts = [
         packaged_reader.prompt(template.pieces(m.question, noise.layout(m, name).passages), **template.options())
         for name in grid
     ]
-    assert stats.given == 2 * sum(len(p) + 15 for p in prompts)
+    assert stats.total_tokens == 2 * sum(len(p) + 15 for p in prompts)
     trees = packaged_reader.plan([(p, []) for p in prompts])
-    assert stats.computed == 2 * (sum(len(tree) for tree in trees) + 15 * 29)
+    assert stats.computed_tokens == 2 * (sum(len(tree) for tree in trees) + 15 * 29)
     assert len(PrefixTree.build([(p, []) for p in prompts])) == sum(len(tree) for tree in trees)

@@ -25,7 +25,7 @@ SHARES = {
 
 
 def answer(right: float, text: str = "x", tokens: int = 100) -> NoiseAnswer:
-    return NoiseAnswer(text, right, text == "NO-RES", ("gold",), tokens, "end")
+    return NoiseAnswer(text, right, text == "NO-RES", ("gold",), tokens, "eos")
 
 
 @pytest.fixture

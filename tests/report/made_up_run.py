@@ -191,7 +191,7 @@ def _laid(rng, spec: LayoutSpec, example: Example):
         "no_answer": bool(rng.random() < 0.1),
         "reply": " a reply\n",
         "prompt_tokens": 900,
-        "finish": "end",
+        "finish_reason": "eos",
     }
 
 

@@ -75,7 +75,7 @@ def test_no_spread_says_nothing():
     [
         (lambda: cohens_d([1], [1, 2]), "got 1 and 2"),
         (lambda: risk_difference([2], [1]), "a must be 0 or 1"),
-        (lambda: discordant_odds_ratio([1], [0], level=1), "level"),
+        (lambda: discordant_odds_ratio([1], [0], confidence_level=1), "confidence_level"),
         (lambda: minimum_detectable_effect([1, 2], power=80), "power must be between 0 and 1, got 80"),
         (lambda: minimum_detectable_effect([1, 2], clusters=[1]), "got 1 labels"),
     ],

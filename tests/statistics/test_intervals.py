@@ -27,7 +27,7 @@ def test_bootstrap_is_the_quantiles_of_all_resamples():
     """With three values all 27 resamples can be listed; many draws come close to their quantiles."""
     values = [0.0, 1.0, 5.0]
     means = [np.mean(draw) for draw in itertools.product(values, repeat=3)]
-    interval = bootstrap(values, level=0.8, resamples=20_000)
+    interval = bootstrap(values, confidence_level=0.8, resamples=20_000)
     assert interval.estimate == 2.0
     assert interval.low == pytest.approx(np.quantile(means, 0.1), abs=1e-9)
     assert interval.high == pytest.approx(np.quantile(means, 0.9), abs=1e-9)
@@ -36,10 +36,10 @@ def test_bootstrap_is_the_quantiles_of_all_resamples():
 def test_clusters_are_drawn_whole():
     """Two clusters of other sizes: the resamples are AA, AB, BA and BB, and nothing between."""
     values, clusters = [1.0, 1.0, 1.0, 0.0], ["a", "a", "a", "b"]
-    interval = bootstrap(values, clusters=clusters, level=0.4, resamples=4000)
+    interval = bootstrap(values, clusters=clusters, confidence_level=0.4, resamples=4000)
     assert interval.estimate == 0.75
     assert (interval.low, interval.high) == (0.75, 0.75)  # AB and BA together hold the middle half
-    wide = bootstrap(values, clusters=clusters, level=0.9, resamples=4000)
+    wide = bootstrap(values, clusters=clusters, confidence_level=0.9, resamples=4000)
     assert (wide.low, wide.high) == (0.0, 1.0)
 
 
@@ -56,15 +56,20 @@ def test_seed_and_chunks(monkeypatch):
     assert bootstrap(values, resamples=101) == whole
 
 
-@pytest.mark.parametrize("level", [0.9, 0.95])
-def test_bootstrap_covers_the_mean(level):
-    """Of 400 samples about `level` hold the true mean; the bounds are four standard errors of that share."""
+@pytest.mark.parametrize("confidence_level", [0.9, 0.95])
+def test_bootstrap_covers_the_mean(confidence_level):
+    """Of 400 samples about `confidence_level` hold the true mean; the bounds are four standard errors of that share."""
     generator = np.random.default_rng(7)
     hits = sum(
-        0.3 in bootstrap((generator.random(120) < 0.3).astype(float), level=level, resamples=400, seed=i)
+        0.3
+        in bootstrap(
+            (generator.random(120) < 0.3).astype(float), confidence_level=confidence_level, resamples=400, seed=i
+        )
         for i in range(400)
     )
-    assert abs(hits / 400 - level) < 4 * np.sqrt(level * (1 - level) / 400) + 0.01  # 0.01: 120 values, not infinity
+    assert (
+        abs(hits / 400 - confidence_level) < 4 * np.sqrt(confidence_level * (1 - confidence_level) / 400) + 0.01
+    )  # 0.01: 120 values, not infinity
 
 
 def test_only_clusters_cover_where_values_hang_together():
@@ -92,7 +97,12 @@ def test_paired_bootstrap_draws_pairs():
 
 def test_interval_as_json():
     row = Interval(float("inf"), 0.25, float("inf")).to_dict()
-    assert json.loads(json.dumps(row, allow_nan=False)) == {"estimate": None, "low": 0.25, "high": None, "level": 0.95}
+    assert json.loads(json.dumps(row, allow_nan=False)) == {
+        "estimate": None,
+        "low": 0.25,
+        "high": None,
+        "confidence_level": 0.95,
+    }
     assert str(Interval(0.5, 0.25, 0.75)) == "0.500 [0.250, 0.750]"
 
 
@@ -103,7 +113,7 @@ def test_interval_as_json():
         (lambda: bootstrap([1.0, float("nan")]), "finite, got nan at 1"),
         (lambda: bootstrap(["a"]), "must be numbers"),
         (lambda: bootstrap([1.0, 2.0], clusters=["a"]), "got 1 labels, 2 values"),
-        (lambda: bootstrap([1.0], level=95), "level must be between 0 and 1, got 95"),
+        (lambda: bootstrap([1.0], confidence_level=95), "level must be between 0 and 1, got 95"),
         (lambda: bootstrap([1.0], resamples=0), "resamples"),
         (lambda: paired_bootstrap([1.0], [1.0, 2.0]), "got 1 and 2"),
         (lambda: wilson(0, 0), "n must be"),

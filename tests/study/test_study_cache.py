@@ -65,23 +65,23 @@ def test_a_reader_on_a_tree_gives_the_same_out_of_the_cache(cache, tiny_reader):
     reader = CachedReader(tiny_reader, cache)
     for _ in range(2):
         kept = reader.tree_reader().score(pairs)
-        assert kept.logprob.tolist() == direct.logprob.tolist() and kept.greedy.tolist() == direct.greedy.tolist()
+        assert kept.logprob.tolist() == direct.logprob.tolist() and kept.is_greedy.tolist() == direct.greedy.tolist()
         assert [t.tolist() for t in kept.token_logprobs] == [t.tolist() for t in direct.token_logprobs]
-        assert (kept.stats.given, kept.stats.computed) == (direct.stats.given, direct.stats.computed)
+        assert (kept.stats.total_tokens, kept.stats.computed_tokens) == (direct.stats.given, direct.stats.computed)
     assert reader.total.run == direct.stats.computed  # once, not twice
     prompts = [tiny_reader.prompt([text]) for text in ("One two", "One three")]
     wanted = tiny_reader.generate(prompts, max_new_tokens=3)
     for _ in range(2):
         found = reader.generate(prompts, max_new_tokens=3)
         assert found == wanted
-        assert (found.stats.given, found.stats.computed) != (0, 0)
+        assert (found.stats.total_tokens, found.stats.computed_tokens) != (0, 0)
 
 
 def test_counts_do_not_depend_on_what_is_kept(cache, tiny_reader):
     prompts = [tiny_reader.prompt([text]) for text in ("One two", "One three")]
     fresh = CachedReader(tiny_reader, cache).generate(prompts, max_new_tokens=3).stats
     kept = CachedReader(tiny_reader, cache).generate(prompts, max_new_tokens=3).stats
-    assert fresh == kept and fresh.given > fresh.computed > 0
+    assert fresh == kept and fresh.total_tokens > fresh.computed_tokens > 0
 
 
 def test_what_is_no_cache_and_what_is_no_reader(tmp_path, cache):

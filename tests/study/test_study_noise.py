@@ -38,7 +38,7 @@ class Saying(Reader):
 
     def generate(self, prompts, *, n=1, **options):
         texts = list(prompts)
-        rows = [[Generation(self.reply, [5], "end", len(text))] for text in texts]
+        rows = [[Generation(self.reply, [5], "eos", len(text))] for text in texts]
         return Results(rows, TreeStats(len(texts), 0, 0, 0), 1)
 
 
@@ -174,7 +174,7 @@ def test_an_empty_reply_costs_no_other_layouts_attention(tmp_path, tiny_reader):
         def generate(self, prompts, *, max_new_tokens, **options):
             found = super().generate(prompts, **options)
             if max_new_tokens == 2:  # the method "again"
-                found = Results([[Generation(" ", [5], "end", 9)] for _ in found], found.stats, 1)
+                found = Results([[Generation(" ", [5], "eos", 9)] for _ in found], found.stats, 1)
             return found
 
     reader = Silent(tiny_reader, "a0")

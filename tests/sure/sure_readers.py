@@ -138,4 +138,6 @@ class TokenReader(ScriptedReader):
         ]
         written = sum(len(g.token_ids) for texts_ in out for g in texts_)
         tree = PrefixTree.build([(p, ()) for p in texts]).stats
-        return Results(out, TreeStats(len(texts) * n, n * tree.given + written, tree.computed + written, 0))
+        return Results(
+            out, TreeStats(len(texts) * n, n * tree.total_tokens + written, tree.computed_tokens + written, 0)
+        )

@@ -39,7 +39,7 @@ def test_the_same_results_as_one_by_one():
         assert without_costs([one])[0] == {**without_costs([many])[0], "id": None}
         for stage, cost in one.costs.items():  # tokens are counted as if each question had run alone
             other = many.costs[stage]
-            assert (cost.calls, cost.given, cost.computed, cost.new) == (
+            assert (cost.calls, cost.total_tokens, cost.computed_tokens, cost.new_tokens) == (
                 other.calls,
                 other.given,
                 other.computed,

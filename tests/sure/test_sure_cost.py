@@ -50,8 +50,8 @@ class Counting(ScriptedReader):
         for tree in self.reader.plan(sequences, 10**9):
             stats += tree.stats
         stage = stage_of(self.text(sequences[0][0]))
-        self.given[stage] = self.given.get(stage, 0) + stats.given
-        self.computed[stage] = self.computed.get(stage, 0) + stats.computed
+        self.given[stage] = self.given.get(stage, 0) + stats.total_tokens
+        self.computed[stage] = self.computed.get(stage, 0) + stats.computed_tokens
         return stats
 
     def loglikelihood(self, requests, **options):
@@ -62,7 +62,7 @@ class Counting(ScriptedReader):
 
     def generate(self, prompts, **options):
         texts = list(prompts)
-        out = [[Generation(self.write(self.text(p), 0), [], "end", len(p))] for p in texts]
+        out = [[Generation(self.write(self.text(p), 0), [], "eos", len(p))] for p in texts]
         return Results(out, self.count([(p, ()) for p in texts]))
 
 
@@ -92,22 +92,22 @@ def test_stage_two_computes_one_in_k(packaged_reader, ten_passages, k):
     result = sure.answer(counting(packaged_reader, k), *ten_passages, k=k)
     cost = result.costs["summaries"]
     assert cost.calls == k
-    assert cost.given > k * 900
-    assert cost.computed <= (1 / k + 0.05) * cost.given
+    assert cost.total_tokens > k * 900
+    assert cost.computed_tokens <= (1 / k + 0.05) * cost.total_tokens
 
 
 def test_stages_two_to_four_compute_at_most_55_percent(packaged_reader, ten_passages):
     reader = counting(packaged_reader, 2)
     result = sure.answer(reader, *ten_passages)
     stages = ("summaries", "validity", "ranking")
-    given = sum(result.costs[s].given for s in stages)
-    computed = sum(result.costs[s].computed for s in stages)
+    given = sum(result.costs[s].total_tokens for s in stages)
+    computed = sum(result.costs[s].computed_tokens for s in stages)
     assert [result.costs[s].calls for s in stages] == [2, 4, 4]
     assert given == sum(reader.given[s] for s in stages)
     # The same, counted by hand: each label is a call of its own with the whole prompt before it.
     assert computed <= 0.55 * given
     for stage in ("validity", "ranking"):
-        assert result.costs[stage].computed <= 0.55 * result.costs[stage].given
+        assert result.costs[stage].computed_tokens <= 0.55 * result.costs[stage].total_tokens
 
 
 def test_given_is_what_separate_calls_would_read(packaged_reader, ten_passages):
@@ -121,7 +121,7 @@ def test_given_is_what_separate_calls_would_read(packaged_reader, ten_passages):
     base = counting(packaged_reader, 2)
     reader = Separate(packaged_reader, write=base.write, score=base.rate)
     result = sure.answer(reader, *ten_passages)
-    assert [cost.given for cost in result.costs.values()] == lengths
+    assert [cost.total_tokens for cost in result.costs.values()] == lengths
 
 
 def test_passages_first_candidates_share_the_passages_with_the_summaries(packaged_reader, ten_passages):
@@ -159,10 +159,10 @@ def test_a_packed_question_costs_what_it_costs_alone(tiny_reader):
         alone = sure.answer(tiny_reader, example.question, example.passages, **options)
         assert (alone.candidates, alone.summaries) == (result.candidates, result.summaries)
         for stage, cost in alone.costs.items():
-            assert (cost.given, cost.computed, cost.new) == (
-                result.costs[stage].given,
-                result.costs[stage].computed,
-                result.costs[stage].new,
+            assert (cost.total_tokens, cost.computed_tokens, cost.new_tokens) == (
+                result.costs[stage].total_tokens,
+                result.costs[stage].computed_tokens,
+                result.costs[stage].new_tokens,
             )
 
 
@@ -199,15 +199,19 @@ def test_passages_that_stand_first_are_read_once(tiny_reader, count, method):
         assert (kept.candidates, kept.summaries) == (without.candidates, without.summaries)
         assert kept.scores == pytest.approx(without.scores)
         assert kept.readers == without.readers
-        read = kept.costs["passages"].computed
+        read = kept.costs["passages"].computed_tokens
         assert read > (100 if example is examples[0] else 80)
         for stage in ("candidates", "summaries"):
-            assert kept.costs[stage].given == without.costs[stage].given
-            assert kept.costs[stage].computed == without.costs[stage].computed - read
+            assert kept.costs[stage].total_tokens == without.costs[stage].total_tokens
+            assert kept.costs[stage].computed_tokens == without.costs[stage].computed_tokens - read
         alone = sure.ask(tiny_reader, example.question, example.passages, method=method, **FIRST)
         for stage, cost in alone.costs.items():  # in a group as if alone
             other = kept.costs[stage]
-            assert (cost.given, cost.computed, cost.new) == (other.given, other.computed, other.new), stage
+            assert (cost.total_tokens, cost.computed_tokens, cost.new_tokens) == (
+                other.total_tokens,
+                other.computed_tokens,
+                other.new_tokens,
+            ), stage
 
 
 def test_a_group_reads_its_passages_in_one_session(tiny_reader, monkeypatch):
@@ -238,7 +242,11 @@ def test_what_is_kept_for_one_method_is_not_taken_from_the_cost_of_another(tiny_
         assert list(alone.value.costs) == list(outcome.value.costs)
         for stage, cost in alone.value.costs.items():
             other = outcome.value.costs[stage]
-            assert (cost.given, cost.computed, cost.new) == (other.given, other.computed, other.new), stage
+            assert (cost.total_tokens, cost.computed_tokens, cost.new_tokens) == (
+                other.total_tokens,
+                other.computed_tokens,
+                other.new_tokens,
+            ), stage
 
 
 def test_what_a_journal_has_is_not_read_again(tiny_reader, tmp_path, monkeypatch):
@@ -255,8 +263,8 @@ def test_what_a_journal_has_is_not_read_again(tiny_reader, tmp_path, monkeypatch
     for one, other in zip(whole, resumed, strict=True):
         assert one.answer == other.answer
         assert list(one.costs) == list(other.costs)
-        assert [(c.given, c.computed) for c in one.costs.values()] == [
-            (c.given, c.computed) for c in other.costs.values()
+        assert [(c.total_tokens, c.computed_tokens) for c in one.costs.values()] == [
+            (c.total_tokens, c.computed_tokens) for c in other.costs.values()
         ]
 
 

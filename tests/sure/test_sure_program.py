@@ -235,7 +235,7 @@ def test_answered_questions_stand_before_the_question():
 
 def test_no_passages_at_all():
     result = sure.answer(ScriptedReader(**script()), QUESTION, [])
-    assert result.passages == 0
+    assert result.num_passages == 0
     assert result.answer == "the Nile"
 
 

@@ -92,7 +92,7 @@ def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking
                 assert key is not None
                 values = {k: v for k, v in found.to_dict().items() if k != "id"} | {"reader": reader.describe()}
                 log.append(key, values, example=digests.pop(key))
-            if found.ranked.bias_from.startswith("none") and not told:
+            if found.ranked.bias_source.startswith("none") and not told:
                 typer.echo(f"note: {UNCALIBRATED}", err=True)
                 told = True
             advance(1)

@@ -151,8 +151,8 @@ def rerank(
                     planned = plan(
                         reader, example, bias=calibration, template=prompts, max_batch_tokens=max_batch_tokens, **what
                     ).cost
-                    given, computed, count = given + planned.full, computed + planned.computed, count + 1
-                    most += planned.computed + planned.full
+                    given, computed, count = given + planned.full, computed + planned.computed_tokens, count + 1
+                    most += planned.computed_tokens + planned.full
                     continue
                 ranked = run(
                     reader,
@@ -171,7 +171,7 @@ def rerank(
                     raise type(error)(located) from error
                 skip(located)
                 continue
-            if ranked.bias_from.startswith("none") and shown is not RankFormat.table and not told:
+            if ranked.bias_source.startswith("none") and shown is not RankFormat.table and not told:
                 typer.echo(f"note: {UNCALIBRATED}", err=True)
                 told = True
             if log is not None:

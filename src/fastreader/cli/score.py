@@ -206,6 +206,6 @@ def _print_costs(
                 raise type(error)(located) from error
             skip(located)
             continue
-        given, computed, count = given + stats.given, computed + stats.computed, count + 1
+        given, computed, count = given + stats.total_tokens, computed + stats.computed_tokens, count + 1
     saved = 1 - computed / given if given else 0.0
     typer.echo(f"{count} questions: {given:,} tokens given, {computed:,} to compute, {saved:.0%} saved")

@@ -24,15 +24,15 @@ class Loglikelihood:
 
     Attributes:
         logprob: sum over its tokens, nats.
-        tokens: how many tokens it has.
-        greedy: whether greedy decoding would have written it.
+        num_tokens: how many tokens it has.
+        is_greedy: whether greedy decoding would have written it.
         token_logprobs: one value a token, nats; None unless asked for.
         truncated: tokens dropped from the left of its context, by on_overflow="truncate".
     """
 
     logprob: float
-    tokens: int
-    greedy: bool
+    num_tokens: int
+    is_greedy: bool
     token_logprobs: list[float] | None = None
     truncated: int = 0
 
@@ -44,7 +44,7 @@ class Generation:
     Attributes:
         text: what it wrote, without the stop string or token that ended it.
         token_ids: its tokens; the stop token is not among them, the tokens of a stop string are.
-        finish: what ended it: "end" (the model's end of turn or text), "stop" (a stop string or token of the
+        finish_reason: what ended it: "eos" (the model's end of turn or text), "stop" (a stop string or token of the
             caller) or "length" (max_new_tokens, or the model's context is full).
         prompt_tokens: tokens of its prompt.
         token_logprobs: log-probability of each of `token_ids` under the model itself (temperature 1, no
@@ -54,7 +54,7 @@ class Generation:
 
     text: str
     token_ids: list[int]
-    finish: str
+    finish_reason: str
     prompt_tokens: int
     token_logprobs: list[float] | None = None
     truncated: int = 0
@@ -71,8 +71,8 @@ class SequenceScores:
 
     Attributes:
         logprob: float64 [S], sum over the continuation's tokens, nats.
-        tokens: int64 [S], tokens in each continuation.
-        greedy: bool [S], whether every token is the most likely one at its place.
+        num_tokens: int64 [S], tokens in each continuation.
+        is_greedy: bool [S], whether every token is the most likely one at its place.
         token_logprobs: for each sequence float64 [tokens], nats.
         stats: tokens given and computed, over all passes.
         passes: how many passes it took.
@@ -80,8 +80,8 @@ class SequenceScores:
     """
 
     logprob: npt.NDArray[np.float64]
-    tokens: npt.NDArray[np.int64]
-    greedy: npt.NDArray[np.bool_]
+    num_tokens: npt.NDArray[np.int64]
+    is_greedy: npt.NDArray[np.bool_]
     token_logprobs: list[npt.NDArray[np.float64]]
     stats: TreeStats
     passes: int

@@ -31,35 +31,35 @@ class TreeStats:
 
     Attributes:
         sequences: number of sequences.
-        given: tokens of all contexts and continuations, as a pass without sharing would read them.
-        computed: tokens that go through the model.
+        total_tokens: tokens of all contexts and continuations, as a pass without sharing would read them.
+        computed_tokens: tokens that go through the model.
         scored: tokens whose log-likelihood is asked for.
-        reused: tokens of the trees whose keys and values were kept from an earlier call (`Reader.session`).
+        cached_tokens: tokens of the trees whose keys and values were kept from an earlier call (`Reader.session`).
     """
 
     sequences: int
-    given: int
-    computed: int
+    total_tokens: int
+    computed_tokens: int
     scored: int
-    reused: int = 0
+    cached_tokens: int = 0
 
     @property
-    def ratio(self) -> float:
+    def sharing_ratio(self) -> float:
         """Tokens given for one computed; above 1 when anything is shared."""
-        return self.given / self.computed if self.computed else 1.0
+        return self.total_tokens / self.computed_tokens if self.computed_tokens else 1.0
 
     @property
     def saved(self) -> float:
         """Share of the given tokens that is not computed, between 0 and 1."""
-        return 1.0 - self.computed / self.given if self.given else 0.0
+        return 1.0 - self.computed_tokens / self.total_tokens if self.total_tokens else 0.0
 
     def __add__(self, other: TreeStats) -> TreeStats:
         return TreeStats(
             self.sequences + other.sequences,
-            self.given + other.given,
-            self.computed + other.computed,
+            self.total_tokens + other.total_tokens,
+            self.computed_tokens + other.computed_tokens,
             self.scored + other.scored,
-            self.reused + other.reused,
+            self.cached_tokens + other.cached_tokens,
         )
 
 
@@ -292,8 +292,8 @@ def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: i
     pair_keys, pairs = np.unique(sources << 32 | targets, return_inverse=True)
     stats = TreeStats(
         sequences=last - first,
-        given=int(sum(len(arrays[i]) for i in ids)),
-        computed=size,
+        total_tokens=int(sum(len(arrays[i]) for i in ids)),
+        computed_tokens=size,
         scored=int(counts.sum()),
     )
     return PrefixTree(

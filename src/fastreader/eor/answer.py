@@ -134,7 +134,7 @@ def write_lines(
     if not prompts:
         return []
     written = list(reader.generate(prompts, stop=("\n",), **options))
-    blank = [i for i, row in enumerate(written) if any(g.finish == "stop" and not g.text.strip() for g in row)]
+    blank = [i for i, row in enumerate(written) if any(g.finish_reason == "stop" and not g.text.strip() for g in row)]
     if blank:
         again = reader.generate([prompts[i] for i in blank], **options)
         for i, row in zip(blank, again, strict=True):

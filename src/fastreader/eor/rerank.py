@@ -51,7 +51,8 @@ class QuestionLikelihood:
         ]
         found = iter(self.reader.loglikelihood(requests) if requests else ())
         return [
-            [score.logprob / max(score.tokens, 1) for _, score in zip(group, found, strict=False)] for group in passages
+            [score.logprob / max(score.num_tokens, 1) for _, score in zip(group, found, strict=False)]
+            for group in passages
         ]
 
 

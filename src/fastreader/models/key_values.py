@@ -111,4 +111,4 @@ class Reuse:
 
     def stats(self, stats: TreeStats) -> TreeStats:
         """The tree's counts, less what is not computed."""
-        return replace(stats, computed=len(self.fresh), reused=self.known)
+        return replace(stats, computed_tokens=len(self.fresh), cached_tokens=self.known)

@@ -34,7 +34,7 @@ def run(reader: Scorer, planned: Plan) -> tuple[Observations, Utilities, Cost]:
     bias, options, n = planned.bias, planned.options, len(planned.example.passages)
     job, pieces, stopping = planned.job, planned.pieces, options.stopping
     assert job is not None and pieces is not None and planned.design is not None
-    cost = replace(planned.cost, given=0, computed=0, passes=0)
+    cost = replace(planned.cost, total_tokens=0, computed_tokens=0, passes=0)
     most = 3 * n if stopping is None or stopping.most is None else stopping.most
     if stopping is not None and len(planned.design) > most:
         raise InputError(

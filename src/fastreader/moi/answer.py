@@ -131,4 +131,4 @@ def answer(
         max_batch_tokens=max_batch_tokens,
     )
     note = "; ".join(filter(None, [ranked.note, told("answering", reading.truncated)]))
-    return MoiAnswer(reading.text, ranked, reading, replace(ranked.cost, answer=reading.stats.computed), note)
+    return MoiAnswer(reading.text, ranked, reading, replace(ranked.cost, answer=reading.stats.computed_tokens), note)

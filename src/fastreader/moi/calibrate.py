@@ -30,7 +30,7 @@ def calibrate(
     candidate: int | str | None = None,
     contrast: Probe | npt.ArrayLike | None = None,
     gold: Sequence[int | None] | None = None,
-    level: float = 0.95,
+    confidence_level: float = 0.95,
     resamples: int = 200,
     starts: int = 8,
     folds: int = 5,
@@ -53,7 +53,7 @@ def calibrate(
             likelier than chance would, by a likelihood ratio test against beta = 0.
         gold: for each question the index of the passage known to be right, or None; makes P(best) fit how often it
             is (`temperature`).
-        level: of the intervals.
+        confidence_level: of the intervals.
         resamples: bootstrap samples of the questions.
         starts: random starts of the maximisation.
         folds: of held-out orderings.
@@ -73,7 +73,7 @@ def calibrate(
             observed.append(observe(scored, kind, per_token=per_token, candidate=candidate))
         except InputError as error:
             raise InputError(f"scores: question {q}: {error}") from error
-    _check(observed, level, resamples, starts, folds)
+    _check(observed, confidence_level, resamples, starts, folds)
     first = observed[0]
     effects = effects_of(contrast, first)
     with_qg = all(o.qg is not None for o in observed)
@@ -94,7 +94,7 @@ def calibrate(
     query = beyond_chance if with_qg else None
     sign, sign_z, contrast_z, flipped, why = decide(best, samples, bias, biases, query, effects, len(observed))
     turn = -1.0 if flipped else 1.0
-    tail = 100 * (1 - level) / 2
+    tail = 100 * (1 - confidence_level) / 2
     reasons = []
     if not held.beyond_chance:
         reasons.append(f"held-out orderings do not show a bias beyond chance (R^2 {held.r2:.3f})")
@@ -105,18 +105,18 @@ def calibrate(
         beta=turn * float(best[k]) * tau * size / z_size,
         tau=tau * size,
         sigma=float(np.exp(best[k + 1] / 2)) * size,
-        passages=data.passages,
+        num_passages=data.passages,
         sign=sign,
         intervals=np.percentile(turn * biases, [tail, 100 - tail], axis=0).T,
         covariance=np.atleast_2d(np.cov(biases.T, ddof=1)),
         r2=held.r2,
-        questions=len(observed),
-        permutations=int(data.rows.sum()),
+        num_questions=len(observed),
+        num_orderings=int(data.rows.sum()),
         reader=dict(first.reader),
         template=first.template,
         kind=kind,
         per_token=per_token,
-        level=level,
+        confidence_level=confidence_level,
         inflation=held.inflation,
         sign_z=sign_z,
         contrast_z=contrast_z,
@@ -129,7 +129,7 @@ def calibrate(
     return found
 
 
-def _check(observed: list[Observations], level: float, resamples: int, starts: int, folds: int) -> None:
+def _check(observed: list[Observations], confidence_level: float, resamples: int, starts: int, folds: int) -> None:
     if len(observed) < 2:
         raise InputError(f"scores: expected those of at least 2 questions, got {len(observed)}")
     first = observed[0]
@@ -158,8 +158,8 @@ def _check(observed: list[Observations], level: float, resamples: int, starts: i
     for name, value, least in (("resamples", resamples, 20), ("starts", starts, 1), ("folds", folds, 2)):
         if value < least:
             raise InputError(f"{name}: expected at least {least}, got {value}")
-    if not 0 < level < 1:
-        raise InputError(f"level: expected a number in (0, 1), got {level}")
+    if not 0 < confidence_level < 1:
+        raise InputError(f"level: expected a number in (0, 1), got {confidence_level}")
 
 
 _MUST_AGREE: dict[str, Any] = {

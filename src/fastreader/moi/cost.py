@@ -15,34 +15,34 @@ class Cost:
     """Tokens of a re-ranking, against what MoI as printed would read.
 
     Attributes:
-        given: tokens of all texts scored, each read alone.
-        computed: tokens that go through the model.
+        total_tokens: tokens of all texts scored, each read alone.
+        computed_tokens: tokens that go through the model.
         full: tokens of 3N whole orderings (all N! where those are fewer) with the question, each read alone.
         answer: tokens read and written to answer in the order found; 0 where nothing was answered.
         passes: scoring passes.
-        reused: tokens that a session had kept (`Reader.session`); they are not in `computed`.
+        cached_tokens: tokens that a session had kept (`Reader.session`); they are not in `computed_tokens`.
     """
 
-    given: int
-    computed: int
+    total_tokens: int
+    computed_tokens: int
     full: int
     answer: int = 0
     passes: int = 1
-    reused: int = 0
+    cached_tokens: int = 0
 
     @property
     def share(self) -> float:
-        """`computed` over `full`; 0 where nothing had to be scored."""
-        return self.computed / self.full if self.full else 0.0
+        """`computed_tokens` over `full`; 0 where nothing had to be scored."""
+        return self.computed_tokens / self.full if self.full else 0.0
 
     def add(self, stats: TreeStats) -> Cost:
         """With one more scoring pass."""
         return replace(
             self,
-            given=self.given + stats.given,
-            computed=self.computed + stats.computed,
+            total_tokens=self.total_tokens + stats.total_tokens,
+            computed_tokens=self.computed_tokens + stats.computed_tokens,
             passes=self.passes + 1,
-            reused=self.reused + stats.reused,
+            cached_tokens=self.cached_tokens + stats.cached_tokens,
         )
 
     def to_dict(self) -> dict[str, Any]:

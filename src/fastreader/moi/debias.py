@@ -27,7 +27,7 @@ def debias(
     bias: PositionBias | None = None,
     method: str = "calibrated",
     *,
-    level: float | None = None,
+    confidence_level: float | None = None,
     solver: str = "auto",
     starts: int = 8,
     seed: int = 0,
@@ -47,7 +47,7 @@ def debias(
         scores: of one question, `PermutationScores` or `Observations`.
         bias: for "calibrated": what `calibrate` gave for the same reader, template, N, L and kind of score.
         method: "calibrated" or "joint".
-        level: of the intervals; the calibration's by default.
+        confidence_level: of the intervals; the calibration's by default.
         solver: of "calibrated": "fft" needs a cyclic design, "auto" takes it where there is one.
         starts, seed: of "joint".
         candidate: for a bias of kind "candidate".
@@ -73,12 +73,12 @@ def debias(
         raise InputError("bias: method 'calibrated' needs a position bias (moi.calibrate), got None")
     check_position_bias(bias)
     unknown = isinstance(scores, PermutationScores) and passages_of(scores) is None
-    passages = bias.passages if unknown else None
+    passages = bias.num_passages if unknown else None
     observed = observe(scores, bias.kind, per_token=bias.per_token, candidate=candidate, passages=passages)
     check_bias(bias, observed)
     if len(observed) < 2 and observed.passages > 1:
         raise InputError("scores: expected at least two orderings, whose difference tells of the passages; got one")
-    return _calibrated(observed, bias, bias.level if level is None else level, solver)
+    return _calibrated(observed, bias, bias.confidence_level if confidence_level is None else confidence_level, solver)
 
 
 def check_bias(bias: PositionBias, observed: Observations) -> None:
@@ -89,7 +89,7 @@ def check_bias(bias: PositionBias, observed: Observations) -> None:
             unknown and not compared.
     """
     pairs: list[tuple[str, object, object]] = [
-        ("passages N", bias.passages, observed.passages),
+        ("passages N", bias.num_passages, observed.passages),
         ("places L", bias.length, observed.length),
         ("kind of score", bias.kind, observed.kind),
         ("scores per token", bias.per_token, observed.per_token),
@@ -100,12 +100,12 @@ def check_bias(bias: PositionBias, observed: Observations) -> None:
         raise InputError(f"bias: measured on something else than these scores: {'; '.join(wrong)}")
 
 
-def _calibrated(observed: Observations, bias: PositionBias, level: float, solver: str) -> Utilities:
-    if not 0 < level < 1:
-        raise InputError(f"level: expected a number in (0, 1), got {level}")
+def _calibrated(observed: Observations, bias: PositionBias, confidence_level: float, solver: str) -> Utilities:
+    if not 0 < confidence_level < 1:
+        raise InputError(f"level: expected a number in (0, 1), got {confidence_level}")
     n, d = observed.passages, bias.bias
     if n == 1:
-        return _alone(bias, level)
+        return _alone(bias, confidence_level)
     place = places_of(observed.permutations, n)
     y = np.zeros(len(observed)) if observed.constant else observed.values - observed.values.mean()
     z = np.zeros(n) if observed.qg is None or np.ptp(observed.qg) == 0 else observed.qg - observed.qg.mean()
@@ -122,7 +122,7 @@ def _calibrated(observed: Observations, bias: PositionBias, level: float, solver
     by_bias = _sensitivity(ridge, observed.permutations, place, left, utility, bias.length)
     covariance = bias.inflation * (covariance + by_bias @ bias.covariance @ by_bias.T)
     covariance = 0.5 * (covariance + covariance.T)
-    half = NormalDist().inv_cdf(0.5 + level / 2) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    half = NormalDist().inv_cdf(0.5 + confidence_level / 2) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     rank = int(clear.sum())
     flags, reasons = _cautions(observed, bias, place, rank)
     return Utilities(
@@ -138,7 +138,7 @@ def _calibrated(observed: Observations, bias: PositionBias, level: float, solver
         method="calibrated",
         bias=d,
         flags=tuple(flags),
-        level=level,
+        confidence_level=confidence_level,
         sign=bias.sign,
         temperature=bias.temperature,
     )
@@ -201,8 +201,20 @@ def _cautions(observed: Observations, bias: PositionBias, place: IntArray, rank:
     return flags, reasons
 
 
-def _alone(bias: PositionBias, level: float) -> Utilities:
+def _alone(bias: PositionBias, confidence_level: float) -> Utilities:
     zero = np.zeros(1)
     return Utilities(
-        zero, np.zeros((1, 1)), np.zeros((1, 2)), np.ones(1), 0.0, 0, 1.0, True, "", "calibrated", bias.bias, (), level
+        zero,
+        np.zeros((1, 1)),
+        np.zeros((1, 2)),
+        np.ones(1),
+        0.0,
+        0,
+        1.0,
+        True,
+        "",
+        "calibrated",
+        bias.bias,
+        (),
+        confidence_level,
     )

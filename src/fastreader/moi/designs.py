@@ -33,7 +33,7 @@ def cyclic_for(bias: PositionBias, seed: int = 0, squares: int | None = None) ->
     Raises:
         InputError: more squares than there are, (N-1)!.
     """
-    n = bias.passages
+    n = bias.num_passages
     if n == 1:
         return Design(np.zeros((1, 1), dtype=np.int64), 1, "moi")
     most = math.factorial(n - 1)

@@ -60,7 +60,7 @@ def observe(
         per_token=per_token,
         qg=qg,
         reader=scores.reader,
-        template=scores.template,
+        template=scores.template_digest,
         id=scores.id,
         truncated=scores.truncated_tokens,
     )

@@ -31,7 +31,7 @@ class Plan:
         example: the question with the passages to score.
         tail: passages left out.
         design: orderings; None for a single passage.
-        bias, bias_from: as in `Ranked`.
+        bias, bias_source: as in `Ranked`.
         cost: of the first scoring pass.
         truncated: tokens to be cut off each passage so that the orderings fit the context.
         options: how to re-rank.
@@ -43,7 +43,7 @@ class Plan:
     tail: list[Passage]
     design: Design | None
     bias: PositionBias | None
-    bias_from: str
+    bias_source: str
     cost: Cost
     options: RerankOptions
     truncated: Mapping[int, int] = field(default_factory=dict)
@@ -116,16 +116,16 @@ def plan_example(
         query_likelihood=bias is not None,
     )
     job = prepare(reader, example, scoring, where, pieces)
-    cost = Cost(job.stats.given, job.stats.computed, full_orderings(job.fitted.pieces))
+    cost = Cost(job.stats.total_tokens, job.stats.computed_tokens, full_orderings(job.fitted.pieces))
     return Plan(example, tail, design, bias, origin, cost, options, job.fitted.truncated, pieces, job)
 
 
 def _check(bias: PositionBias, n: int, length: int, reader: Mapping[str, str], template: str) -> None:
     """Refuse a bias of another use before anything is scored; both are named."""
     check_position_bias(bias)
-    if (bias.passages, bias.length) != (n, length):
+    if (bias.num_passages, bias.length) != (n, length):
         raise InputError(
-            f"bias: measured for N = {bias.passages} passages, L = {bias.length} places; the question has N = {n}, "
+            f"bias: measured for N = {bias.num_passages} passages, L = {bias.length} places; the question has N = {n}, "
             f"L = {length}"
         )
     if wrong := differing("bias", bias.reader, bias.template, "scores", reader, template):

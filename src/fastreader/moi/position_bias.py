@@ -19,7 +19,7 @@ from fastreader.moi.arrays import KINDS, FloatArray, finite, to_dict
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SIGNS = ("convention", "contrast", "undetermined")
+SIGNS = ("query_likelihood", "gold_probe", "undetermined")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,20 +35,20 @@ class PositionBias:
         beta: nats of utility for one nat of query likelihood; 0 where no query likelihoods were given.
         tau: standard deviation of the utilities around ``beta z``, nats.
         sigma: standard deviation of a score around the model, nats.
-        passages: N.
-        sign: what decided the bias's sign: "convention" (beta > 0: a passage under which the question is likelier
-            has the larger utility; for prefixes without query likelihoods the sum of `bias` is positive), "contrast"
+        num_passages: N.
+        sign: what decided the bias's sign: "query_likelihood" (beta > 0: a passage under which the question is likelier
+            has the larger utility; for prefixes without query likelihoods the sum of `bias` is positive), "gold_probe"
             (a known gold passage moved through the places), or "undetermined": `bias` may be its own negative, and
             only matched order is meaningful.
         intervals: float64 [L, 2] of `bias`, by bootstrap over the questions.
         covariance: float64 [L, L] of `bias`, by the same bootstrap.
         r2: share of the variance of held-out orderings' scores explained, against a mean without any bias.
-        questions: how many it was measured on.
-        permutations: orderings scored, over all questions.
+        num_questions: how many it was measured on.
+        num_orderings: orderings scored, over all questions.
         reader: what scored them, as `Reader.describe` says.
         template: digest of the prompt's texts.
         kind, per_token: what was scored, as in `Observations`.
-        level: of the intervals.
+        confidence_level: of the intervals.
         inflation: by how much a posterior variance is multiplied so that it fits what held-out orderings show; at
             least 1.
         temperature: p_best is raised to 1/temperature, so that it says how often a passage is the gold one; measured
@@ -65,18 +65,18 @@ class PositionBias:
     beta: float
     tau: float
     sigma: float
-    passages: int
+    num_passages: int
     sign: str
     intervals: FloatArray
     covariance: FloatArray
     r2: float
-    questions: int
-    permutations: int
+    num_questions: int
+    num_orderings: int
     reader: Mapping[str, str] = field(default_factory=dict)
     template: str = ""
     kind: str = "question"
     per_token: bool = False
-    level: float = 0.95
+    confidence_level: float = 0.95
     inflation: float = 1.0
     temperature: float = 1.0
     sign_z: float | None = None
@@ -90,8 +90,8 @@ class PositionBias:
         places = len(np.atleast_1d(self.bias))
         for name, shape in (("bias", (places,)), ("intervals", (places, 2)), ("covariance", (places, places))):
             object.__setattr__(self, name, finite(f"PositionBias.{name}", getattr(self, name), shape))
-        if not 1 <= places <= self.passages:
-            raise InputError(f"PositionBias.bias: expected 1 to {self.passages} places, got {places}")
+        if not 1 <= places <= self.num_passages:
+            raise InputError(f"PositionBias.bias: expected 1 to {self.num_passages} places, got {places}")
         if self.sign not in SIGNS:
             raise InputError(f"PositionBias.sign: expected one of {', '.join(SIGNS)}, got {self.sign!r}")
         if self.kind not in KINDS:
@@ -191,7 +191,8 @@ def plot_bias(bias: PositionBias, path: str | os.PathLike[str] | None = None) ->
     axes.set_ylabel("position bias (unit norm)")
     name = bias.reader.get("name", "unknown reader")
     axes.set_title(
-        f"{name}, N = {bias.passages}, {bias.questions} questions\nheld-out R² {bias.r2:.2f}, sign: {bias.sign}",
+        f"{name}, N = {bias.num_passages}, {bias.num_questions} questions\n"
+        f"held-out R² {bias.r2:.2f}, sign: {bias.sign}",
         fontsize=9,
     )
     if path is not None:

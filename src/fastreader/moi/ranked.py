@@ -20,7 +20,7 @@ class RankedPassage:
         passage: as it was given.
         index: its place in the retriever's order, from 0.
         utility: posterior mean, nats against the mean of the question's passages; None where it was not scored.
-        score: sigmoid of the utility, in (0, 1).
+        relevance: sigmoid of the utility, in (0, 1).
         interval: posterior interval of the utility; None where there is none (joint solve).
         p_best: as in `Utilities`; None where there is none (joint solve).
     """
@@ -28,7 +28,7 @@ class RankedPassage:
     passage: Passage
     index: int
     utility: float | None = None
-    score: float | None = None
+    relevance: float | None = None
     interval: tuple[float, float] | None = None
     p_best: float | None = None
 
@@ -45,7 +45,7 @@ class Ranked:
         question: its text.
         passages: in reading order; the last `tail` keep the retriever's order unscored.
         order: "matched" or "descending"; "given" for a single passage.
-        bias_from: where the bias is from: "given", "cached", "shipped", or "none: random prefixes".
+        bias_source: where the bias is from: "given", "cached", "shipped", or "none: random prefixes".
         bias: the calibration used; None where there was none.
         utilities: of the passages that were scored, in the retriever's order; None for a single passage.
         cost: tokens.
@@ -58,7 +58,7 @@ class Ranked:
     question: str
     passages: list[RankedPassage]
     order: str
-    bias_from: str
+    bias_source: str
     bias: PositionBias | None
     utilities: Utilities | None
     cost: Cost
@@ -99,7 +99,7 @@ class Ranked:
             "id": self.id,
             "question": self.question,
             "order": self.order,
-            "bias": self.bias_from,
+            "bias_source": self.bias_source,
             "note": self.note,
             "tail": self.tail,
             "cost": self.cost.to_dict(),

@@ -42,14 +42,14 @@ class Reading:
     Attributes:
         text: what the reader wrote, or the candidate of the largest log-likelihood.
         candidates: log-likelihood of each candidate with its end, nats; None where the answer was written.
-        finish: as in `Generation`; "candidate" where one was chosen.
+        finish_reason: as in `Generation`; "candidate" where one was chosen.
         stats: tokens.
         truncated: tokens cut off each passage, by its place from 0, to fit the context; whole ones are absent.
     """
 
     text: str
     candidates: dict[str, float] | None
-    finish: str
+    finish_reason: str
     stats: TreeStats
     truncated: Mapping[int, int] = field(default_factory=dict)
 
@@ -58,8 +58,8 @@ class Reading:
         return {
             "text": self.text,
             "candidates": self.candidates,
-            "finish": self.finish,
-            "tokens": {"given": self.stats.given, "computed": self.stats.computed},
+            "finish_reason": self.finish_reason,
+            "tokens": {"total": self.stats.total_tokens, "computed": self.stats.computed_tokens},
             "truncated": {str(place): tokens for place, tokens in self.truncated.items()},
         }
 
@@ -137,7 +137,7 @@ def read_pieces(
         nats = {text: result.logprob for text, result in zip(candidates, scored, strict=True)}
         return Reading(max(nats, key=lambda text: nats[text]), nats, "candidate", scored.stats, truncated)
     written = reader.generate([prompt], max_new_tokens=max_new_tokens, stop=stop, max_batch_tokens=max_batch_tokens)
-    return Reading(written[0][0].text.strip(), None, written[0][0].finish, written.stats, truncated)
+    return Reading(written[0][0].text.strip(), None, written[0][0].finish_reason, written.stats, truncated)
 
 
 def chosen_candidates(example: Example, candidates: Sequence[str] | None) -> list[str]:

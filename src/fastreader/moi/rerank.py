@@ -104,7 +104,7 @@ def rerank_planned(reader: Scorer, planned: Plan) -> Ranked:
         question=example.question,
         passages=[_ranked(example, utilities, i) for i in _reading(utilities, order).tolist()] + ends,
         order=order,
-        bias_from=planned.bias_from,
+        bias_source=planned.bias_source,
         bias=planned.bias,
         utilities=utilities,
         cost=cost,

@@ -97,7 +97,7 @@ def shipped() -> list[Traversable]:
 
 def file_name_of(bias: PositionBias) -> str:
     """`file_name` of a calibration."""
-    return file_name(bias.reader, bias.template, bias.passages, bias.length, bias.kind, bias.per_token)
+    return file_name(bias.reader, bias.template, bias.num_passages, bias.length, bias.kind, bias.per_token)
 
 
 def file_name(

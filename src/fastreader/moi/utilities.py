@@ -39,7 +39,7 @@ class Utilities:
             which takes the scores as exact).
         method: "calibrated" or "joint".
         bias: float64 [L], the position bias used, or found by "joint" (then it sums to 1).
-        level: of the intervals.
+        confidence_level: of the intervals.
         sign: of the position bias, as in `PositionBias`; "undetermined" for joint solves of whole orderings.
         temperature: of `p_best`; 1 where the calibration saw no gold passages.
     """
@@ -56,8 +56,8 @@ class Utilities:
     method: str
     bias: FloatArray
     flags: tuple[str, ...] = ()
-    level: float = 0.95
-    sign: str = "convention"
+    confidence_level: float = 0.95
+    sign: str = "query_likelihood"
     temperature: float = 1.0
 
     def __len__(self) -> int:

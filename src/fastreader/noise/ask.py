@@ -28,7 +28,7 @@ class NoiseAnswer:
         no_answer: whether it replied that no document holds the answer.
         kinds: of the passages, in reading order.
         prompt_tokens: of the prompt.
-        finish: what ended the reply, see `Generation`.
+        finish_reason: what ended the reply, see `Generation`.
     """
 
     text: str
@@ -36,7 +36,7 @@ class NoiseAnswer:
     no_answer: bool
     kinds: tuple[str, ...]
     prompt_tokens: int
-    finish: str
+    finish_reason: str
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def ask(
             no_answer=template.refused(generation.text),
             kinds=tuple(str(kind) for kind in request.layout.kinds),
             prompt_tokens=generation.prompt_tokens,
-            finish=generation.finish,
+            finish_reason=generation.finish_reason,
         )
     return Results(results, generated.stats, generated.passes, generated.seconds)
 
@@ -168,7 +168,7 @@ def ask_cost(
         if prompts:
             stats = PrefixTree.build([(prompt, []) for prompt in prompts if not isinstance(prompt, str)]).stats
             replies = len(prompts) * max_new_tokens
-            total += TreeStats(len(prompts), stats.given + replies, stats.computed + replies, 0)
+            total += TreeStats(len(prompts), stats.total_tokens + replies, stats.computed_tokens + replies, 0)
     return total
 
 

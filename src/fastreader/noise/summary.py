@@ -78,7 +78,7 @@ def summarise(
     results: Iterable[NoiseAnswers],
     *,
     primary: str | None = None,
-    level: float = 0.95,
+    confidence_level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
 ) -> NoiseSummary:
@@ -89,7 +89,7 @@ def summarise(
     Args:
         results: one a question.
         primary: the layout whose contrast was stated beforehand (`PRIMARY` in our own study); None for none.
-        level, resamples, seed: of the intervals.
+        confidence_level, resamples, seed: of the intervals.
 
     Raises:
         InputError: no results, two of one id, nothing asked at all, or a primary layout without contrast.
@@ -107,7 +107,13 @@ def summarise(
     baselines = {name: base for name in asked if (base := baseline_of(name)) in asked and base is not None}
     clusters = {row.id: row.cluster for row in rows if row.cluster is not None}
     comparison = compare(
-        asked, baselines, clusters=clusters, primary=primary, level=level, resamples=resamples, seed=seed
+        asked,
+        baselines,
+        clusters=clusters,
+        primary=primary,
+        confidence_level=confidence_level,
+        resamples=resamples,
+        seed=seed,
     )
     return NoiseSummary(
         len(rows), len(set(clusters.values())), comparison, {name: _counts(rows, name) for name in outcomes}

@@ -23,7 +23,7 @@ def _headline(summary: NoiseSummary) -> str:
     lines += [
         f"Primary contrast, stated beforehand: {c.name} less {c.baseline}, {_signed(c.difference)} over {c.n} "
         f"questions, {_TESTS[c.test]} p {_p(c.p)}; an effect of {_number(c.minimum_detectable_effect)} would have "
-        f"been found in 80% of such samples at p < {1 - c.difference.level:.2g}."
+        f"been found in 80% of such samples at p < {1 - c.difference.confidence_level:.2g}."
         for c in summary.comparison.contrasts
         if c.primary
     ]

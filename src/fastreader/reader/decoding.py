@@ -66,7 +66,7 @@ class Row:
         truncated: tokens dropped from the left of the prompt.
         tokens: token ids decoded so far.
         logprobs: of each token, nats; empty unless requested.
-        finish: as in `Generation`; "" while it is being decoded.
+        finish_reason: as in `Generation`; "" while it is being decoded.
     """
 
     prompt: Sequence[int]
@@ -76,22 +76,22 @@ class Row:
     truncated: int = 0
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    finish: str = ""
+    finish_reason: str = ""
 
     def add(self, token: int, logprob: float | None, eos: frozenset[int], stop_token_ids: Sequence[int]) -> None:
         """Append a token, or finish the text by it."""
         if token in stop_token_ids:
-            self.finish = "stop"
+            self.finish_reason = "stop"
         elif token in eos:
-            self.finish = "end"
+            self.finish_reason = "eos"
         else:
             self.tokens.append(token)
             if logprob is not None:
                 self.logprobs.append(logprob)
             if self.stop is not None and self.stop.found(self.tokens):
-                self.finish = "stop"
+                self.finish_reason = "stop"
             elif len(self.tokens) >= self.room:
-                self.finish = "length"
+                self.finish_reason = "length"
 
     def generation(self, decode: Decode, options: GenerateOptions) -> Generation:
         """Return the finished text, cut at the first stop string."""
@@ -100,7 +100,7 @@ class Row:
         return Generation(
             text=text if shortened is None else shortened,
             token_ids=self.tokens,
-            finish=self.finish if shortened is None else "stop",
+            finish_reason=self.finish_reason if shortened is None else "stop",
             prompt_tokens=len(self.prompt),
             token_logprobs=self.logprobs if options.token_logprobs else None,
             truncated=self.truncated,

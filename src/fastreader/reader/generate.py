@@ -47,9 +47,9 @@ def generate(
                 new = sum(len(row.tokens) for row in members) - before
                 read = tree.stats if reuse is None else reuse.stats(tree.stats)
                 scored = new if options.token_logprobs else 0
-                stats = stats + TreeStats(0, new, read.computed + new, scored, read.reused)
+                stats = stats + TreeStats(0, new, read.computed_tokens + new, scored, read.cached_tokens)
                 passes += 1
-            waiting = [row for row in waiting if not row.finish]
+            waiting = [row for row in waiting if not row.finish_reason]
     stats = stats + TreeStats(len(rows), sum(len(row.prompt) for row in rows), 0, 0)
     texts = [row.generation(engine.encoder.text, options) for row in rows]
     grouped = [texts[i : i + options.n] for i in range(0, len(texts), options.n)]
@@ -113,13 +113,15 @@ def run(
     with engine.lock:
         states = model.hidden(tree, reuse=reuse, record=record, rows=distinct)
         _write(model, states, state_of, rows, options, eos)
-    advance(sum(bool(row.finish) for row in rows))
+    advance(sum(bool(row.finish_reason) for row in rows))
     if record is None:
         return
     keys = RowKeys(tree, record, leaves, room - 1, any(model.windows))
     while True:
         positions = keys.positions.tolist()
-        live = [i for i, row in enumerate(rows) if not row.finish and model.regimes.of(positions[i] + 1) == regime]
+        live = [
+            i for i, row in enumerate(rows) if not row.finish_reason and model.regimes.of(positions[i] + 1) == regime
+        ]
         if not live:
             return
         if len(live) < len(rows):
@@ -130,7 +132,7 @@ def run(
         with engine.lock:
             states = model.forward(tokens, keys.place, keys)
             _write(model, states, np.arange(len(rows)), rows, options, eos)
-        advance(sum(bool(row.finish) for row in rows))
+        advance(sum(bool(row.finish_reason) for row in rows))
 
 
 def _write(

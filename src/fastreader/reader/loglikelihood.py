@@ -46,8 +46,8 @@ def loglikelihood(
     results = [
         Loglikelihood(
             logprob=float(scores.logprob[i]),
-            tokens=int(scores.tokens[i]),
-            greedy=bool(scores.greedy[i]),
+            num_tokens=int(scores.num_tokens[i]),
+            is_greedy=bool(scores.is_greedy[i]),
             token_logprobs=scores.token_logprobs[i].tolist() if token_logprobs else None,
             truncated=whole[i] - len(context),
         )

@@ -14,7 +14,7 @@ _LENGTHS = (1200, 600, 300, 150, 60)
 # What nobody looks at in a browser, or what the method's name and the passages say already.
 _UNSEEN = {
     "observations", "details", "bias", "found", "documents", "finishes", "preference", "replied",
-    "layout", "reply", "prompt_tokens", "finish",
+    "layout", "reply", "prompt_tokens", "finish_reason",
 }  # fmt: skip
 
 

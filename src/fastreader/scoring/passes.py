@@ -60,11 +60,11 @@ def score_many(
                 on_error(i, example, error)
                 advance(1)
                 continue
-            if pending and waiting + job.stats.computed > budget:
+            if pending and waiting + job.stats.computed_tokens > budget:
                 yield from _run(reader, pending, advance, on_error)
                 pending, waiting = [], 0
             pending.append(_Waiting(i, name, example, job))
-            waiting += job.stats.computed
+            waiting += job.stats.computed_tokens
         if pending:
             yield from _run(reader, pending, advance, on_error)
         if failure is not None:
@@ -154,9 +154,9 @@ def _result(
         logprobs=scores.logprob[answers],
         question_logprobs=scores.logprob[questions],
         candidate_tokens=np.array([len(c) for c in pieces.candidates], dtype=np.int64),
-        question_tokens=int(scores.tokens[questions[0]]),
+        question_tokens=int(scores.num_tokens[questions[0]]),
         passages_tokens=np.array([len(pieces.body(o)) for o in design.permutations.tolist()], dtype=np.int64),
-        greedy=scores.greedy[answers],
+        greedy=scores.is_greedy[answers],
         stats=stats,
         seconds=scores.seconds,
         reader=dict(reader),
@@ -168,5 +168,5 @@ def _result(
         truncated_tokens=job.fitted.truncated,
         id=job.example.id,
         query_logprobs=scores.logprob[alone] if options.query_likelihood else None,
-        template=options.prompts.digest(),
+        template_digest=options.prompts.digest(),
     )

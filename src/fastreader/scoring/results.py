@@ -60,7 +60,7 @@ class PermutationScores:
         seconds: wall clock of the passes; shared by the examples that were packed together.
         reader: what scored them: name, device, dtype, precision.
         id: the example's identifier.
-        template: digest of the prompt's texts, `Template.digest`; "" in results of older releases.
+        template_digest: digest of the prompt's texts, `Template.digest`; "" in results of older releases.
     """
 
     question: str
@@ -83,7 +83,7 @@ class PermutationScores:
     truncated_tokens: dict[int, int] = field(default_factory=dict)
     id: str | None = None
     query_logprobs: FloatArray | None = None
-    template: str = ""
+    template_digest: str = ""
 
     def normalised(self, by: str = "sum") -> FloatArray:
         """Candidate scores float64 [M, K], nats.
@@ -198,7 +198,7 @@ class PermutationScores:
         rows, length = self.permutations.shape
         head = (
             f"PermutationScores({rows} orderings ({self.design}) of {length} passages x {len(self.candidates)} "
-            f"candidates, {self.stats.computed:,} of {self.stats.given:,} tokens computed)"
+            f"candidates, {self.stats.computed_tokens:,} of {self.stats.total_tokens:,} tokens computed)"
         )
         if not self.candidates:
             return f"{head}\n  question: mean {self.question_logprobs.mean():.2f} nats"

@@ -93,7 +93,7 @@ def compare(
     *,
     clusters: Clusters | None = None,
     primary: str | Collection[str] | None = None,
-    level: float = 0.95,
+    confidence_level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Comparison:
@@ -107,7 +107,7 @@ def compare(
             for itself.
         primary: the condition whose contrast was stated beforehand; it is not corrected and not in the correction
             of the others. Several are a family of their own.
-        level, resamples, seed: of the intervals.
+        confidence_level, resamples, seed: of the intervals.
 
     Raises:
         InputError: no condition, a condition without outcomes, an unknown baseline or primary, or two conditions
@@ -121,12 +121,12 @@ def compare(
         if name not in pairs:
             known = f"({', '.join(pairs)})"
             raise InputError(f"compare: primary must be a condition with a baseline {known}, got {name!r}")
-    options: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
+    options: dict[str, Any] = {"confidence_level": confidence_level, "resamples": resamples, "seed": seed}
     conditions = []
     for name, by_question in outcomes.items():
         values = numbers("compare", f"outcomes[{name!r}]", list(by_question.values()))
         labels = _labels(list(by_question), clusters)
-        share = wilson(int(values.sum()), len(values), level) if _binary(values) else None
+        share = wilson(int(values.sum()), len(values), confidence_level) if _binary(values) else None
         conditions.append(Condition(name, len(values), bootstrap(values, clusters=labels, **options), share))
     contrasts = [
         _contrast(outcomes, name, baseline, clusters, name in stated, options) for name, baseline in pairs.items()
@@ -176,8 +176,10 @@ def _contrast(
         p=p,
         p_holm=p,
         cohens_d=_finite(cohens_d(a, b)),
-        odds_ratio=discordant_odds_ratio(a, b, options["level"]) if binary else None,
-        minimum_detectable_effect=_finite(minimum_detectable_effect(a, b, clusters=labels, level=options["level"])),
+        odds_ratio=discordant_odds_ratio(a, b, options["confidence_level"]) if binary else None,
+        minimum_detectable_effect=_finite(
+            minimum_detectable_effect(a, b, clusters=labels, confidence_level=options["confidence_level"])
+        ),
         primary=primary,
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from fastreader.errors import InputError
-from fastreader.statistics.checks import binary_pair, check_level, cluster_index, differences, numbers
+from fastreader.statistics.checks import binary_pair, check_confidence_level, cluster_index, differences, numbers
 from fastreader.statistics.intervals import Interval, Labels, Values
 
 
@@ -38,7 +38,7 @@ def risk_difference(a: Values, b: Values) -> float:
     return float(first.mean() - second.mean())
 
 
-def discordant_odds_ratio(a: Values, b: Values, level: float = 0.95) -> Interval:
+def discordant_odds_ratio(a: Values, b: Values, confidence_level: float = 0.95) -> Interval:
     """Pairs where only a is 1, over those where only b is: the odds ratio of matched pairs, with an exact interval.
 
     The interval is Clopper and Pearson's (1934) for the share among the pairs that differ, as odds.
@@ -50,12 +50,14 @@ def discordant_odds_ratio(a: Values, b: Values, level: float = 0.95) -> Interval
         InputError: values other than 0 and 1, none, lengths that differ, or a level out of range.
     """
     first, second = binary_pair("discordant_odds_ratio", a, b)
-    check_level("discordant_odds_ratio", level)
+    check_confidence_level("discordant_odds_ratio", confidence_level)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
     if only_a + only_b == 0:
-        return Interval(math.nan, 0.0, math.inf, level)
-    bounds = stats.binomtest(only_a, only_a + only_b).proportion_ci(level, method="exact")
-    return Interval(_odds(only_a / (only_a + only_b)), _odds(float(bounds.low)), _odds(float(bounds.high)), level)
+        return Interval(math.nan, 0.0, math.inf, confidence_level)
+    bounds = stats.binomtest(only_a, only_a + only_b).proportion_ci(confidence_level, method="exact")
+    return Interval(
+        _odds(only_a / (only_a + only_b)), _odds(float(bounds.low)), _odds(float(bounds.high)), confidence_level
+    )
 
 
 def minimum_detectable_effect(
@@ -63,7 +65,7 @@ def minimum_detectable_effect(
     b: Values | None = None,
     *,
     power: float = 0.8,
-    level: float = 0.95,
+    confidence_level: float = 0.95,
     clusters: Labels | None = None,
 ) -> float:
     """Smallest true mean difference that a two-sided test on such a sample finds with the given power.
@@ -76,7 +78,7 @@ def minimum_detectable_effect(
         a: [n] numbers; the differences themselves where `b` is None.
         b: [n] numbers paired with `a`.
         power: chance of finding it, between 0 and 1.
-        level: 1 - level is the test's alpha.
+        confidence_level: 1 - level is the test's alpha.
         clusters: [n] labels, as for `bootstrap`.
 
     Returns:
@@ -86,7 +88,7 @@ def minimum_detectable_effect(
         InputError: no values, lengths that differ, a value that is not finite, or a number out of range.
     """
     name = "minimum_detectable_effect"
-    check_level(name, level)
+    check_confidence_level(name, confidence_level)
     if not 0 < power < 1:
         raise InputError(f"{name}: power must be between 0 and 1, got {power}")
     difference = numbers(name, "a", a) if b is None else differences(name, a, b)
@@ -96,7 +98,7 @@ def minimum_detectable_effect(
     if groups < 2 or not (difference != difference[0]).any():
         return math.nan
     error = math.sqrt(groups / (groups - 1) * float((deviations**2).sum())) / len(difference)
-    return float(stats.norm.ppf((1 + level) / 2) + stats.norm.ppf(power)) * error
+    return float(stats.norm.ppf((1 + confidence_level) / 2) + stats.norm.ppf(power)) * error
 
 
 def _odds(share: float) -> float:

@@ -12,7 +12,7 @@ from scipy import stats
 
 from fastreader.core.checks import random_generator
 from fastreader.errors import InputError
-from fastreader.statistics.checks import check_level, cluster_index, numbers, pair
+from fastreader.statistics.checks import check_confidence_level, cluster_index, numbers, pair
 
 Values = Sequence[float] | npt.NDArray[np.floating] | npt.NDArray[np.integer] | npt.NDArray[np.bool_]
 Labels = Sequence[object] | npt.NDArray[np.generic]
@@ -27,13 +27,13 @@ class Interval:
     Attributes:
         estimate: the value in the sample.
         low, high: bounds of the interval, in the estimate's unit.
-        level: its confidence, between 0 and 1.
+        confidence_level: its confidence, between 0 and 1.
     """
 
     estimate: float
     low: float
     high: float
-    level: float = 0.95
+    confidence_level: float = 0.95
 
     def __str__(self) -> str:
         return f"{self.estimate:.3f} [{self.low:.3f}, {self.high:.3f}]"
@@ -43,7 +43,12 @@ class Interval:
 
     def to_dict(self) -> dict[str, float | None]:
         """The attributes as JSON values; what is infinite or not a number becomes null."""
-        values = {"estimate": self.estimate, "low": self.low, "high": self.high, "level": self.level}
+        values = {
+            "estimate": self.estimate,
+            "low": self.low,
+            "high": self.high,
+            "confidence_level": self.confidence_level,
+        }
         return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
@@ -51,7 +56,7 @@ def bootstrap(
     values: Values,
     *,
     clusters: Labels | None = None,
-    level: float = 0.95,
+    confidence_level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
@@ -64,7 +69,7 @@ def bootstrap(
     Args:
         values: [n] finite numbers.
         clusters: [n] labels of any hashable kind; None: every value for itself.
-        level: confidence.
+        confidence_level: confidence.
         resamples: how often to draw; the cost is resamples times the number of clusters.
         seed: of the draws.
 
@@ -72,7 +77,7 @@ def bootstrap(
         InputError: no values, a value that is not finite, labels of another length, or a number out of range.
     """
     numeric = numbers("bootstrap", "values", values)
-    check_level("bootstrap", level)
+    check_confidence_level("bootstrap", confidence_level)
     if resamples < 1:
         raise InputError(f"bootstrap: resamples must be at least 1, got {resamples}")
     index = cluster_index("bootstrap", clusters, len(numeric))
@@ -85,9 +90,9 @@ def bootstrap(
         count = min(step, resamples - first)
         drawn = generator.integers(0, len(sums), (count, len(sums)))  # [count, clusters]
         means[first : first + count] = sums[drawn].sum(1) / sizes[drawn].sum(1)
-    tail = (1 - level) / 2
+    tail = (1 - confidence_level) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
-    return Interval(float(numeric.mean()), float(low), float(high), level)
+    return Interval(float(numeric.mean()), float(low), float(high), confidence_level)
 
 
 def paired_bootstrap(
@@ -95,7 +100,7 @@ def paired_bootstrap(
     b: Values,
     *,
     clusters: Labels | None = None,
-    level: float = 0.95,
+    confidence_level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
@@ -103,30 +108,32 @@ def paired_bootstrap(
 
     Args:
         a, b: [n] finite numbers; a[i] and b[i] belong to the same question.
-        clusters, level, resamples, seed: as for `bootstrap`.
+        clusters, confidence_level, resamples, seed: as for `bootstrap`.
 
     Raises:
         InputError: as `bootstrap`, or lengths that differ.
     """
     first, second = pair("paired_bootstrap", a, b)
-    return bootstrap(first - second, clusters=clusters, level=level, resamples=resamples, seed=seed)
+    return bootstrap(
+        first - second, clusters=clusters, confidence_level=confidence_level, resamples=resamples, seed=seed
+    )
 
 
-def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
+def wilson(successes: int, n: int, confidence_level: float = 0.95) -> Interval:
     """A share with its score interval (Wilson 1927), good at small n and near 0 or 1.
 
     Args:
         successes: how many of n.
         n: at least 1.
-        level: confidence.
+        confidence_level: confidence.
 
     Raises:
         InputError: n below 1, or successes that are no integer in 0..n.
     """
-    check_level("wilson", level)
+    check_confidence_level("wilson", confidence_level)
     if n != int(n) or n < 1:
         raise InputError(f"wilson: n must be an integer of at least 1, got {n}")
     if successes != int(successes) or not 0 <= successes <= n:
         raise InputError(f"wilson: successes must be an integer in 0..{n}, got {successes}")
-    bounds = stats.binomtest(int(successes), int(n)).proportion_ci(level, method="wilson")
-    return Interval(float(successes) / float(n), float(bounds.low), float(bounds.high), level)
+    bounds = stats.binomtest(int(successes), int(n)).proportion_ci(confidence_level, method="wilson")
+    return Interval(float(successes) / float(n), float(bounds.low), float(bounds.high), confidence_level)

@@ -57,8 +57,8 @@ class _AskingReader(CachedTreeReader):
         found = [self._known[pair] if pair[1] else nothing for pair in pairs]
         return SequenceScores(
             logprob=np.array([one.logprob for one in found], dtype=np.float64),
-            tokens=np.array([one.tokens for one in found], dtype=np.int64),
-            greedy=np.array([one.greedy for one in found], dtype=bool),
+            num_tokens=np.array([one.num_tokens for one in found], dtype=np.int64),
+            is_greedy=np.array([one.is_greedy for one in found], dtype=bool),
             token_logprobs=[],
             stats=TreeStats(0, 0, 0, 0),
             passes=0,

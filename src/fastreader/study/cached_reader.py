@@ -144,8 +144,8 @@ class CachedReader(ReaderWrapper):
             items = [
                 {
                     "logprob": float(scored.logprob[i]),
-                    "tokens": int(scored.tokens[i]),
-                    "greedy": bool(scored.greedy[i]),
+                    "tokens": int(scored.num_tokens[i]),
+                    "greedy": bool(scored.is_greedy[i]),
                     "token_logprobs": np.asarray(scored.token_logprobs[i]).tolist(),
                 }
                 for i in range(len(missing))
@@ -183,10 +183,10 @@ class CachedReader(ReaderWrapper):
         if any(isinstance(part, str) for pair in pairs for part in pair) or not pairs:
             return run
         stats = PrefixTree.build(pairs).stats
-        return TreeStats(stats.sequences * n, stats.given * n + new, stats.computed + new, stats.scored)
+        return TreeStats(stats.sequences * n, stats.total_tokens * n + new, stats.computed_tokens + new, stats.scored)
 
     def _note(self, asked: TreeStats, run: TreeStats, seconds: float, new: int = 0) -> None:
-        self.last = (asked.given, seconds)
+        self.last = (asked.total_tokens, seconds)
         for meter in self._meters:
             meter.add(asked, run, seconds, new)
 
@@ -220,8 +220,8 @@ class CachedTreeReader(Reader):
         )
         return SequenceScores(
             logprob=np.array([item["logprob"] for item in items], dtype=np.float64),
-            tokens=np.array([item["tokens"] for item in items], dtype=np.int64),
-            greedy=np.array([item["greedy"] for item in items], dtype=bool),
+            num_tokens=np.array([item["tokens"] for item in items], dtype=np.int64),
+            is_greedy=np.array([item["greedy"] for item in items], dtype=bool),
             token_logprobs=[np.array(item["token_logprobs"], dtype=np.float64) for item in items],
             stats=stats,
             passes=passes,

@@ -26,9 +26,9 @@ class Meter:
         """Add one call."""
         self.new += new
         self.calls += run.sequences > 0
-        self.given += asked.given
-        self.computed += asked.computed
-        self.run += run.computed
+        self.given += asked.total_tokens
+        self.computed += asked.computed_tokens
+        self.run += run.computed_tokens
         self.seconds += seconds
 
     def clear(self) -> None:

@@ -35,18 +35,20 @@ class Spent:
     def add(self, cost: StageCost) -> None:
         """Add a request."""
         self.calls += cost.calls
-        self.new += cost.new
+        self.new += cost.new_tokens
         self.seconds += cost.seconds
-        self.given = None if self.given is None or cost.given is None else self.given + cost.given
-        self.computed = None if self.computed is None or cost.computed is None else self.computed + cost.computed
+        self.given = None if self.given is None or cost.total_tokens is None else self.given + cost.total_tokens
+        self.computed = (
+            None if self.computed is None or cost.computed_tokens is None else self.computed + cost.computed_tokens
+        )
 
     def add_direct(self, answered: Answered, seconds: float) -> None:
         """Add what a method asked by itself, in so many seconds where it does not say."""
         stats = answered.direct
         self.new += answered.new
         self.seconds += seconds if answered.seconds is None else answered.seconds
-        self.given = None if self.given is None else self.given + stats.given
-        self.computed = None if self.computed is None else self.computed + stats.computed
+        self.given = None if self.given is None else self.given + stats.total_tokens
+        self.computed = None if self.computed is None else self.computed + stats.computed_tokens
 
 
 Done = Callable[[Answered | FastreaderError, Spent], None]
@@ -69,7 +71,7 @@ def metered(program: Program[Answered], reader: CachedReader, done: Done) -> Pro
             given, seconds = reader.last
             cost = packed_cost(request, replies, TreeStats(0, 0, 0, 0), 0.0)
             spent.add(cost)
-            spent.seconds += seconds * (cost.given / given if cost.given and given else 0.0)
+            spent.seconds += seconds * (cost.total_tokens / given if cost.total_tokens and given else 0.0)
             request = program.send(replies)
     except StopIteration as end:
         answered: Answered = end.value

@@ -46,7 +46,7 @@ def noise_answers(
                 no_answer=trace["no_answer"],
                 kinds=tuple(entry["kind"] for entry in trace["order"]),
                 prompt_tokens=trace["prompt_tokens"],
-                finish=trace["finish"],
+                finish_reason=trace["finish_reason"],
             )
     return list(found.values())
 

@@ -26,7 +26,7 @@ def note_cut(
         read: what is made of a reply's text; a reply that could have gone on without changing it is not noted.
         what: the reply, where there is one.
     """
-    cut = [reply for reply in replies if reply.finish == "length" and read(reply.text) != read(reply.text + "x")]
+    cut = [reply for reply in replies if reply.finish_reason == "length" and read(reply.text) != read(reply.text + "x")]
     if not cut:
         return
     who = f"{what} was" if len(replies) == 1 else f"{len(cut)} of {len(replies)} replies were"

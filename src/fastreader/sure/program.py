@@ -61,7 +61,7 @@ def judge(task: Task, found: CandidateReply, summaries: Summaries) -> Program[Su
         mode=task.settings.mode,
         candidates_prompt=task.settings.candidates_prompt,
         use=list(use),
-        passages=len(task.passages),
+        num_passages=len(task.passages),
         readers=task.readers.describe(),
         notes=task.notes,
     )

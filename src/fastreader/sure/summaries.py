@@ -18,7 +18,7 @@ STAGE = "summaries"
 
 @dataclass(frozen=True)
 class Summaries:
-    """K texts, and what ended each: "end", "stop" or "length"."""
+    """K texts, and what ended each: "eos", "stop" or "length"."""
 
     texts: list[str]
     finishes: list[str]
@@ -29,7 +29,7 @@ def summarise(task: Task, candidates: Sequence[str]) -> Program[Summaries]:
     limit = task.settings.max_summary_tokens
     prompts = task.fitting(STAGE, lambda passages: summary_prompts(task, passages, candidates), limit)
     replies = yield from write(STAGE, prompts, max_new_tokens=limit, stop=(DONE,))
-    texts, finishes = [without_done(r.text) for r, *_ in replies], [r.finish for r, *_ in replies]
+    texts, finishes = [without_done(r.text) for r, *_ in replies], [r.finish_reason for r, *_ in replies]
     for candidate, text, (reply, *_) in zip(candidates, texts, replies, strict=True):
         note_cut(task, STAGE, [reply], what=f"that of {candidate!r}")
         if not text:

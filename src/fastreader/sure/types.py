@@ -56,7 +56,7 @@ class SureResult(_Json):
         candidates: K texts.
         found: what candidates were read from which reply, and how.
         summaries: K texts.
-        finishes: K times what ended the summary: "end", "stop" or "length".
+        finishes: K times what ended the summary: "eos", "stop" or "length".
         validity: K times v, 1.0 where the summary supports its candidate, else 0.0 (Eq. 4); None where not asked.
         validity_probability: K shares of the label "True" against "False"; None in mode="generate".
         preference: [K, K], entry `[i][j]` the share of the label "Passage 1" when i stands first and j second; None on
@@ -68,7 +68,7 @@ class SureResult(_Json):
         ranking: K times r, the sum of the row of `pairwise`; None where not asked.
         scores: K times v + r, of what was used (Eq. 6).
         mode, candidates_prompt, use: as in `Settings`.
-        passages: how many were given.
+        num_passages: how many were given.
         costs: by stage: "candidates", "summaries", "validity", "ranking"; and "passages" where their keys and values
             were read once for candidates and summaries.
         notes: what was unusual.
@@ -94,7 +94,7 @@ class SureResult(_Json):
     mode: str
     candidates_prompt: str
     use: list[str]
-    passages: int
+    num_passages: int
     readers: dict[str, dict[str, str]]
     costs: dict[str, StageCost] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -123,13 +123,13 @@ class MethodResult(_Json):
         question, answer: texts.
         method: its name in `variants.METHODS`.
         details: what the method looked at on the way, JSON values by name.
-        passages, costs, notes, readers, id: as in `SureResult`.
+        num_passages, costs, notes, readers, id: as in `SureResult`.
     """
 
     question: str
     answer: str
     method: str
-    passages: int
+    num_passages: int
     readers: dict[str, dict[str, str]]
     details: dict[str, Any] = field(default_factory=dict)
     costs: dict[str, StageCost] = field(default_factory=dict)

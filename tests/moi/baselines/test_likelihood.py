@@ -145,7 +145,7 @@ def test_one_passage(both):
     one = PASSAGES[:1]
     for name in ("qg", "bayes-saliency", "longllmlingua", "bayes-saliency-plus", "pairwise"):
         assert METHODS[name](both[0], QUESTION, one, template=TEMPLATE).order == [0]
-    assert METHODS["bayes-saliency-plus"](both[0], QUESTION, one, template=TEMPLATE).stats.computed == 0
+    assert METHODS["bayes-saliency-plus"](both[0], QUESTION, one, template=TEMPLATE).stats.computed_tokens == 0
 
 
 def test_the_question_first_is_refused(both):

@@ -26,7 +26,7 @@ def a_bias(weights, **changes):
     weights = weights / np.linalg.norm(weights)
     n = len(weights)
     values = {
-        "bias": weights, "beta": 0.3, "tau": 1.0, "sigma": 0.5, "passages": n, "sign": "convention",
+        "bias": weights, "beta": 0.3, "tau": 1.0, "sigma": 0.5, "passages": n, "sign": "query_likelihood",
         "intervals": np.stack([weights, weights], axis=1), "covariance": np.zeros((n, n)), "r2": 0.5, "questions": 9,
         "permutations": 90,
     }  # fmt: skip

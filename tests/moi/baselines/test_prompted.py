@@ -214,7 +214,7 @@ def test_self_consistency(tiny_reader, monkeypatch):
         asked.append((list(prompts), options))
         texts = [tiny_reader.encoder.tokenizer.decode(p) for p in asked[-1][0]]
         answers = ["The Nile" if t.index("alpha") < t.index("bravo") else f"no {i}" for i, t in enumerate(texts)]
-        return Results([[Generation(a, [], "end", 1)] for a in answers], TreeStats(6, 60, 30, 0))
+        return Results([[Generation(a, [], "eos", 1)] for a in answers], TreeStats(6, 60, 30, 0))
 
     monkeypatch.setattr(tiny_reader, "generate", generate, raising=False)
     vote = self_consistency(tiny_reader, "q", PASSAGES[:3], count=30, max_new_tokens=7)

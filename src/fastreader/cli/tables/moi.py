@@ -26,13 +26,14 @@ def ranked_table(ranked: Ranked) -> RenderableType:
             continue
         interval = "" if p.interval is None else f"{p.interval[0]:.2f} .. {p.interval[1]:.2f}"
         best = "" if p.p_best is None else f"{p.p_best:.2f}"
-        table.add_row(str(place), str(p.index + 1), f"{p.utility:.2f}", interval, best, f"{p.score:.3f}", text)
+        table.add_row(str(place), str(p.index + 1), f"{p.utility:.2f}", interval, best, f"{p.relevance:.3f}", text)
     cost = ranked.cost
     parts: list[RenderableType] = [Text(ranked.question, style="bold"), table]
     parts.append(
         Text(
-            f"{ranked.order} order; bias: {ranked.bias_from}. Utilities in nats; rank is the retriever's. "
-            f"{cost.computed:,} tokens computed" + (f", {cost.share:.0%} of 3N whole orderings." if cost.full else ".")
+            f"{ranked.order} order; bias: {ranked.bias_source}. Utilities in nats; rank is the retriever's. "
+            f"{cost.computed_tokens:,} tokens computed"
+            + (f", {cost.share:.0%} of 3N whole orderings." if cost.full else ".")
         )
     )
     if ranked.note:
@@ -51,10 +52,10 @@ def bias_table(bias: PositionBias) -> RenderableType:
         bar = Text(("+" if value >= 0 else "-") * round(20 * abs(float(value)) / widest))
         table.add_row(str(place), f"{value:.3f}", f"{low:.3f} .. {high:.3f}", bar)
     parts: list[RenderableType] = [
-        Text(f"{bias.reader.get('name', 'unknown reader')}, N = {bias.passages}, {bias.kind} scores", style="bold"),
+        Text(f"{bias.reader.get('name', 'unknown reader')}, N = {bias.num_passages}, {bias.kind} scores", style="bold"),
         table,
         Text(
-            f"{bias.questions} questions, {bias.permutations} orderings; held-out R^2 {bias.r2:.3f}; "
+            f"{bias.num_questions} questions, {bias.num_orderings} orderings; held-out R^2 {bias.r2:.3f}; "
             f"sign by {bias.sign}; beta {bias.beta:.2f}, tau {bias.tau:.2f}, sigma {bias.sigma:.2f} nats."
         ),
     ]

@@ -67,7 +67,7 @@ def scores_table(scores: PermutationScores, width: int | None = None) -> Rendera
     stats = scores.stats
     parts.append(
         Text(
-            f"Log-likelihoods in nats. {stats.given:,} tokens given, {stats.computed:,} computed, "
+            f"Log-likelihoods in nats. {stats.total_tokens:,} tokens given, {stats.computed_tokens:,} computed, "
             f"{stats.saved:.0%} saved; {scores.seconds:.1f} s."
         )
     )

@@ -41,7 +41,7 @@ def answer_line(result: Result) -> Text:
 def _heading(result: Result) -> Text:
     heading = Text("Question: ").append(result.question, style="bold")
     heading.append("\nAnswer:   ").append(result.answer or "(none)", style="bold green" if result.answer else "yellow")
-    return heading.append(f"\nMethod:   {result.method}, {result.passages} passages, {_readers(result.readers)}")
+    return heading.append(f"\nMethod:   {result.method}, {result.num_passages} passages, {_readers(result.readers)}")
 
 
 def _readers(readers: Mapping[str, Mapping[str, str]]) -> str:
@@ -151,8 +151,8 @@ def costs_table(costs: Mapping[str, StageCost]) -> Table:
 
 
 def _cells(cost: StageCost) -> list[str]:
-    counts = ["?" if count is None else f"{count:,}" for count in (cost.given, cost.computed)]
+    counts = ["?" if count is None else f"{count:,}" for count in (cost.total_tokens, cost.computed_tokens)]
     saved = "?"
-    if cost.given and cost.computed is not None:
-        saved = f"{1 - cost.computed / cost.given:.0%}"
-    return [f"{cost.calls}", *counts, saved, f"{cost.new}", f"{cost.seconds:.1f}"]
+    if cost.total_tokens and cost.computed_tokens is not None:
+        saved = f"{1 - cost.computed_tokens / cost.total_tokens:.0%}"
+    return [f"{cost.calls}", *counts, saved, f"{cost.new_tokens}", f"{cost.seconds:.1f}"]

@@ -46,8 +46,8 @@ class Ordering:
             "order": self.order,
             "name": self.name,
             "scores": None if self.scores is None else self.scores.tolist(),
-            "given": self.stats.given,
-            "computed": self.stats.computed,
+            "total_tokens": self.stats.total_tokens,
+            "computed_tokens": self.stats.computed_tokens,
             "details": dict(self.details),
         }
 

@@ -40,8 +40,8 @@ def outside_bias(bias: PositionBias, passages: int) -> FloatArray:
         InputError: it is none, of another number of passages, or its sign is undetermined.
     """
     check_position_bias(bias)
-    if bias.passages != passages:
-        raise InputError(f"bias: measured with N = {bias.passages} passages, got {passages}")
+    if bias.num_passages != passages:
+        raise InputError(f"bias: measured with N = {bias.num_passages} passages, got {passages}")
     if bias.sign == "undetermined":
         raise InputError("bias: its sign is undetermined, so it says nothing of where to put a passage known as good")
     return bias.bias

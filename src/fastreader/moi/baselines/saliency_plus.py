@@ -89,7 +89,11 @@ class _Beginning:
 
     @property
     def stats(self) -> TreeStats:
-        return NOTHING_READ if self._session is None else replace(NOTHING_READ, computed=self._session.stats.computed)
+        return (
+            NOTHING_READ
+            if self._session is None
+            else replace(NOTHING_READ, computed_tokens=self._session.stats.computed_tokens)
+        )
 
     def after(self, before: list[int]) -> Scorer:
         """What scores sequences that begin with `before`, which begins as the one before did."""

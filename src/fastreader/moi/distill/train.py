@@ -196,7 +196,11 @@ class _Run:
                 teacher = torch.from_numpy(lesson.scores[rows]).to(scores)
                 value = kl_loss(teacher, scores, settings.temperature, settings.direction) / len(batch)
                 torch.autograd.backward(value)
-                loss, computed, given = loss + value.item(), computed + stats.computed, given + stats.given
+                loss, computed, given = (
+                    loss + value.item(),
+                    computed + stats.computed_tokens,
+                    given + stats.total_tokens,
+                )
         norm = torch.nn.utils.clip_grad_norm_(student.parameters(), settings.max_grad_norm or math.inf)
         if not (math.isfinite(loss) and math.isfinite(norm.item())):
             raise NumericsError(f"step {step + 1}: the loss is {loss} and the gradient's norm {norm.item()}")

@@ -83,7 +83,7 @@ def solve(observed: Observations, *, starts: int = 8, seed: int = 0) -> Utilitie
         method="joint",
         bias=a,
         flags=tuple(flags),
-        sign="undetermined" if length == n else "convention",
+        sign="undetermined" if length == n else "query_likelihood",
     )
 
 

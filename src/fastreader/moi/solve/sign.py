@@ -73,17 +73,17 @@ def decide(
         decided = bool(np.abs(bias.sum()) > 1e-9 and _over_error(float(bias.sum()), total) >= decisive(questions))
     if effects is None:
         why = "" if decided else "the query likelihoods do not decide the bias's sign"
-        return ("convention" if decided else "undetermined"), sign_z, None, False, why
+        return ("query_likelihood" if decided else "undetermined"), sign_z, None, False, why
     each = (effects - effects.mean(axis=1, keepdims=True)) @ bias
     contrast_z = _ratio(float(each.mean()), float(each.std(ddof=1)) / np.sqrt(len(each)))
     if abs(contrast_z) < decisive(len(each)):
         why = "" if decided else "neither the query likelihoods nor the gold contrast decide the bias's sign"
-        return ("convention" if decided else "undetermined"), sign_z, contrast_z, False, why
+        return ("query_likelihood" if decided else "undetermined"), sign_z, contrast_z, False, why
     if contrast_z > 0:
-        return "contrast", sign_z, contrast_z, False, ""
+        return "gold_probe", sign_z, contrast_z, False, ""
     if decided:
         return "undetermined", sign_z, contrast_z, False, "query likelihoods and gold contrast disagree on the sign"
-    return "contrast", None if sign_z is None else -sign_z, -contrast_z, True, ""
+    return "gold_probe", None if sign_z is None else -sign_z, -contrast_z, True, ""
 
 
 def _beta(parameters: FloatArray, k: int) -> float:

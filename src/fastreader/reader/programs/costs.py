@@ -13,7 +13,7 @@ from fastreader.reader.programs.requests import Request, Score
 
 def stage_cost(request: Request, replies: Sequence[Any], stats: TreeStats, seconds: float) -> StageCost:
     """The cost of a request that had a call of its own: what the reader counted."""
-    return StageCost(_calls(request), stats.given, stats.computed, _new(request, replies), seconds)
+    return StageCost(_calls(request), stats.total_tokens, stats.computed_tokens, _new(request, replies), seconds)
 
 
 def packed_cost(
@@ -38,10 +38,10 @@ def packed_cost(
         return StageCost(calls, None, None, new, seconds)
     if isinstance(request, Score):
         alone = PrefixTree.build(request.pairs).stats  # type: ignore[arg-type]
-        return StageCost(calls, alone.given, alone.computed, new, seconds)
+        return StageCost(calls, alone.total_tokens, alone.computed_tokens, new, seconds)
     alone = PrefixTree.build([(prompt, ()) for prompt in texts]).stats  # type: ignore[misc]
-    read = alone.computed - (0 if known is None else known(texts))  # type: ignore[arg-type]
-    return StageCost(calls, request.n * alone.given + new, read + new, new, seconds)
+    read = alone.computed_tokens - (0 if known is None else known(texts))  # type: ignore[arg-type]
+    return StageCost(calls, request.n * alone.total_tokens + new, read + new, new, seconds)
 
 
 def _calls(request: Request) -> int:
@@ -60,24 +60,26 @@ class StageCost:
 
     Attributes:
         calls: prompts continued and texts scored; each label is a call.
-        given: tokens of all calls, prompts, labels and new tokens, as separate calls would read them; None where the
-            question was packed with others and the reader's prompts are texts, whose tokens only it can count.
-        computed: tokens that went through the model; None likewise.
-        new: tokens written, n texts of each prompt together.
+        total_tokens: tokens of all calls, prompts, labels and new tokens, as separate calls would read them; None if
+            the question was packed with others and its prompts are texts, whose tokens only the reader can count.
+        computed_tokens: tokens that went through the model; None likewise.
+        new_tokens: tokens written, n texts of each prompt together.
         seconds: wall clock of the reader's calls, shared with the questions packed together.
     """
 
     calls: int
-    given: int | None
-    computed: int | None
-    new: int
+    total_tokens: int | None
+    computed_tokens: int | None
+    new_tokens: int
     seconds: float
 
     def __add__(self, other: StageCost) -> StageCost:
         return StageCost(
             self.calls + other.calls,
-            None if self.given is None or other.given is None else self.given + other.given,
-            None if self.computed is None or other.computed is None else self.computed + other.computed,
-            self.new + other.new,
+            None if self.total_tokens is None or other.total_tokens is None else self.total_tokens + other.total_tokens,
+            None
+            if self.computed_tokens is None or other.computed_tokens is None
+            else self.computed_tokens + other.computed_tokens,
+            self.new_tokens + other.new_tokens,
             self.seconds + other.seconds,
         )

@@ -28,7 +28,7 @@ def collect(run: StudyRun) -> Table:
     rows: Table = []
     for label, bias in calibrated.items():
         for place, (value, (low, high)) in enumerate(zip(bias["bias"], bias["intervals"], strict=True), 1):
-            rows.append(_row(label, "calibrated", bias["questions"], place, value, low, high))
+            rows.append(_row(label, "calibrated", bias["num_questions"], place, value, low, high))
     for (label, length), biases in solved.items():
         for place in range(length):
             interval = run.interval({q: [bias[place] for bias in seeds] for q, seeds in biases.items()})

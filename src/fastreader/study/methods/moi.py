@@ -66,12 +66,12 @@ class Moi:
 
 
 def _trace(ranked: Ranked) -> dict[str, Any]:
-    trace: dict[str, Any] = {"design": ranked.order, "bias_from": ranked.bias_from}
+    trace: dict[str, Any] = {"design": ranked.order, "bias_source": ranked.bias_source}
     if ranked.bias is not None:
         trace["bias"] = {
             "bias": ranked.bias.bias.tolist(),
             "intervals": ranked.bias.intervals.tolist(),
-            "questions": ranked.bias.questions,
+            "num_questions": ranked.bias.num_questions,
             "sign": ranked.bias.sign,
         }
     if (u := ranked.utilities) is not None:

@@ -84,7 +84,7 @@ class Noise:
             "no_answer": self.template.refused(reply.text),
             "reply": reply.text,  # white space and all, as `answer_attention` needs it
             "prompt_tokens": reply.prompt_tokens,
-            "finish": reply.finish,
+            "finish_reason": reply.finish_reason,
         }
         return Answered(reply.text.strip(), trace)
 

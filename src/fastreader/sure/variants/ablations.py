@@ -105,7 +105,7 @@ def summary_then_predict(task: Task) -> Program[Result]:
     """A summary that no candidate conditions (Listing 6), then the base prompt over it alone."""
     summary = yield from generic_summary(task)
     reply = yield from answer_from(replace(task, passages=[Passage(summary)]))
-    return replace(finished(task, short_answer(reply), reply=reply, summary=summary), passages=len(task.passages))
+    return replace(finished(task, short_answer(reply), reply=reply, summary=summary), num_passages=len(task.passages))
 
 
 def generic_summary(task: Task) -> Program[str]:

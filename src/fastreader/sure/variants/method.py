@@ -61,7 +61,7 @@ def finished(task: Task, answer: str, **details: Any) -> MethodResult:
         question=task.question,
         answer=answer,
         method="",
-        passages=len(task.passages),
+        num_passages=len(task.passages),
         readers=task.readers.describe(),
         details=details,
         notes=task.notes,
