@@ -108,9 +108,9 @@ class Recorder:
             "max_new_tokens": request.max_new_tokens if written else 0,
             "stop": list(request.stop) if written else [],
             "expected": [g.text for texts in replies for g in texts] if written else [r.logprob for r in replies],
-            "given": cost.given - cost.new,
-            "computed": cost.computed - cost.new,
-            "new": cost.new,
+            "given": cost.total_tokens - cost.new_tokens,
+            "computed": cost.computed_tokens - cost.new_tokens,
+            "new": cost.new_tokens,
         }
 
 

@@ -30,7 +30,7 @@ def test_pass(benchmark, reader, name):
     sequences = workloads.make(name, reader.encoder, share=SHARE).sequences()
     trees = reader.plan(sequences)
     benchmark.extra_info |= {
-        "given": sum(tree.stats.given for tree in trees),
+        "given": sum(tree.stats.total_tokens for tree in trees),
         "computed": sum(map(len, trees)),
         "flops": sum(work.flops(trees, reader.engine.model.config).values()),
     }

@@ -1,4 +1,4 @@
-"""benchmarks/eor_study.py on answers made here: the control, the analysis and the report."""
+"""studies/eor_study.py on answers made here: the control, the analysis and the report."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.eor import SHORT, Answers, Document, correctness, measures
 from fastreader.errors import InputError
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "studies"))
 
 import eor_analysis
 import eor_report

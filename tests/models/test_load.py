@@ -33,7 +33,7 @@ LOAD = (
     "def refuse(*a, **k): raise ConnectionError('network touched')\n"
     "socket.socket.connect = refuse; socket.getaddrinfo = refuse\n"
     "from fastreader import Reader\n"
-    "print(Reader.load('someone/tiny', device='cpu').loglikelihood([('ab', 'c')])[0].tokens)\n"
+    "print(Reader.load('someone/tiny', device='cpu').loglikelihood([('ab', 'c')])[0].num_tokens)\n"
 )
 
 

@@ -192,7 +192,7 @@ def test_loading_a_cached_reader_touches_no_network(packaged_folder):
         "socket.socket.connect = refuse; socket.getaddrinfo = refuse\n"
         "from fastreader import Reader\n"
         "reader = Reader.load('smollm2-135m', device='cpu')\n"
-        "print(reader.loglikelihood([('The capital of France is', ' Paris')])[0].tokens)\n"
+        "print(reader.loglikelihood([('The capital of France is', ' Paris')])[0].num_tokens)\n"
     )
     environment = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)

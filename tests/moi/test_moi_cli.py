@@ -61,7 +61,7 @@ def test_a_calibration_of_few_places_serves_rerank_that_reads_as_few(model, ques
     bias = PositionBias.load(tmp_path / "bias.json")
     assert (bias.num_passages, bias.length) == (4, 2)
     (row,) = json.loads(run("rerank", questions, *common, "--limit", 1, "--max-passages", 4, "-f", "json").stdout)
-    assert row["bias"] == "cached"
+    assert row["bias_source"] == "cached"
     whole = ("calibrate", questions, "-m", model, "--cache-dir", tmp_path, *scores)
     assert "other settings: prune" in run(*whole, expect=2).stderr
     assert "fewer places than the 4" in run(*whole, "--prune", 4, expect=2).stderr
@@ -120,7 +120,7 @@ def test_rerank_uses_what_was_kept(calibrated, model, questions):
     rows = json.loads(run("rerank", questions, *common, "-f", "json").stdout)
     assert [row["id"] for row in rows] == ["q0", "q1"]
     for row in rows:
-        assert (row["bias"], row["order"], row["tail"]) == ("cached", "matched", 1)
+        assert (row["bias_source"], row["order"], row["tail"]) == ("cached", "matched", 1)
         assert sorted(p["index"] for p in row["passages"]) == [0, 1, 2, 3]
         assert row["cost"]["share"] < 1
     table = run("rerank", questions, *common).stdout
@@ -144,7 +144,7 @@ def test_the_cost_of_rounds_is_bounded(calibrated, model, questions):
     first, most = re.search(r"([\d,]+) tokens to compute in the first rounds, ([\d,]+) at most", told).groups()
     (row,) = json.loads(run(*common, "--settle", 0.999, "-f", "json").stdout)
     assert row["cost"]["passes"] > 1
-    assert int(first.replace(",", "")) < row["cost"]["computed"] <= int(most.replace(",", ""))
+    assert int(first.replace(",", "")) < row["cost"]["computed_tokens"] <= int(most.replace(",", ""))
 
 
 def test_rerank_as_a_trec_run(model, questions, tmp_path):
@@ -230,7 +230,7 @@ def test_ask(calibrated, model, questions, tmp_path):
     assert [row["id"] for row in rows] == ["q0", "q1"]
     for row in rows:
         assert row["method"] == "moi"
-        assert row["ranked"]["bias"] == "cached"
+        assert row["ranked"]["bias_source"] == "cached"
         assert row["cost"]["answer"] > 0
         assert len(row["ranked"]["passages"]) == 4  # three of them were read
     explained = run(*common, "--limit", 1, "--explain", "--cache-dir", tmp_path).stdout

@@ -1,4 +1,4 @@
-"""benchmarks/moi_jobs.py: every result arrives, errors come last, and no process outlives its parent."""
+"""studies/moi_jobs.py: every result arrives, errors come last, and no process outlives its parent."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+STUDIES = Path(__file__).parents[2] / "studies"
+sys.path.insert(0, str(STUDIES))
 
 from moi_jobs import Jobs  # noqa: E402
 
@@ -82,7 +82,7 @@ def test_no_process_outlives_its_parent(tmp_path):
     script.write_text(
         f"""
 import sys, time
-sys.path[:0] = [{str(BENCHMARKS)!r}, {str(Path(__file__).parent)!r}]
+sys.path[:0] = [{str(STUDIES)!r}, {str(Path(__file__).parent)!r}]
 from moi_jobs import Jobs
 from test_moi_jobs import Squares
 if __name__ == "__main__":

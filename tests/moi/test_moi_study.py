@@ -1,4 +1,4 @@
-"""benchmarks/moi_study.py: it runs every method, resumes, and its report says what the rows say."""
+"""studies/moi_study.py: it runs every method, resumes, and its report says what the rows say."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from support import byte_tokenizer, tiny_llama
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+STUDIES = Path(__file__).parents[2] / "studies"
+sys.path.insert(0, str(STUDIES))
 
 import moi_analyses  # noqa: E402
 import moi_report  # noqa: E402

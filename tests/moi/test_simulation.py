@@ -1,4 +1,4 @@
-"""A small part of benchmarks/moi_simulation.py: what holds on scores drawn from the model."""
+"""A small part of studies/moi_simulation.py: what holds on scores drawn from the model."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from fastreader.moi import calibrate, debias
 from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.permutations import cyclic, latin, random
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "studies"))
 
 import moi_simulation
 from moi_simulation_tables import tables

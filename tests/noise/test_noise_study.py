@@ -1,4 +1,4 @@
-"""benchmarks/noise_study.py from files to report, with a tiny reader: stops, goes on, refuses another study."""
+"""studies/noise_study.py from files to report, with a tiny reader: stops, goes on, refuses another study."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastreader.statistics import Interval, compare
 from fastreader.study import RunFolder
 from fastreader.study.noise_rows import noise_answers
 
-SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "noise_study.py"
+SCRIPT = Path(__file__).parent.parent.parent / "studies" / "noise_study.py"
 NAMES = ["Ada", "Bob", "Cy", "Dan"]
 
 

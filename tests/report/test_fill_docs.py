@@ -1,4 +1,4 @@
-"""benchmarks/fill_docs.py: a run's table in its place, and nothing else of the page changed."""
+"""studies/fill_docs.py: a run's table in its place, and nothing else of the page changed."""
 
 import importlib.util
 import sys
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def fill(monkeypatch):
-    spec = importlib.util.spec_from_file_location("fill_docs", ROOT / "benchmarks" / "fill_docs.py")
+    spec = importlib.util.spec_from_file_location("fill_docs", ROOT / "studies" / "fill_docs.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 

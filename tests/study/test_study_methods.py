@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 from scripted import ScriptedReader
-from studies import data, rows_of, run, study_of, without_seconds, write
 
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.moi import PositionBias
 from fastreader.moi.shipped import shipped
 from fastreader.reader.prompts.template import Template
 from fastreader.study import RunFolder, Study, run_study
+from studies import data, rows_of, run, study_of, without_seconds, write
 
 
 class Failing(ScriptedReader):

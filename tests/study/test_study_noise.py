@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 from scripted import ScriptedReader
-from studies import rows_of, run, study_of, write
 from test_study_run import Killed
 
 from fastreader import Example, Passage, noise
@@ -19,6 +18,7 @@ from fastreader.study.config import MethodConfig
 from fastreader.study.method import Asked, NotApplicable
 from fastreader.study.registry import make
 from fastreader.study.run import questions_of
+from studies import rows_of, run, study_of, write
 
 
 class Limited(ScriptedReader):

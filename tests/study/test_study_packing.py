@@ -1,10 +1,10 @@
 """MoI's scores of a group of questions are one call, and what they would be alone."""
 
 import pytest
-from studies import rows_of, run, study_of
 
 from fastreader.moi.rerank import rerank
 from fastreader.study.run import questions_of
+from studies import rows_of, run, study_of
 
 
 @pytest.mark.parametrize("options", [{}, {"stopping": {"most": 6}}])

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 from scripted import ScriptedReader
-from studies import METHODS, data, rows_of, run, study_of, without_seconds, write
 
 from fastreader.errors import ContextOverflowError, InputError
 from fastreader.study import RunFolder, Study
+from studies import METHODS, data, rows_of, run, study_of, without_seconds, write
 
 
 def test_a_row_a_question_and_method(tmp_path):

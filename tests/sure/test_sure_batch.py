@@ -41,9 +41,9 @@ def test_the_same_results_as_one_by_one():
             other = many.costs[stage]
             assert (cost.calls, cost.total_tokens, cost.computed_tokens, cost.new_tokens) == (
                 other.calls,
-                other.given,
-                other.computed,
-                other.new,
+                other.total_tokens,
+                other.computed_tokens,
+                other.new_tokens,
             )
 
 
@@ -55,8 +55,8 @@ def test_each_stage_is_one_call_for_a_group():
 
 def test_costs_are_unknown_where_only_the_reader_can_count():
     first, *_ = answers(ScriptedReader(**script()), examples(2))
-    assert first.costs["summaries"].given is None
-    assert first.total().given is None
+    assert first.costs["summaries"].total_tokens is None
+    assert first.total().total_tokens is None
     assert first.total().calls == 11
 
 
@@ -102,7 +102,7 @@ def test_other_methods_by_name():
     first, *_ = answers(ScriptedReader(**script()), examples(2), method="base")
     assert (first.method, first.answer, first.id) == ("base", "an answer", "q0")
     limited = answers(ScriptedReader(**script()), examples(1), method="base@1")[0]
-    assert (limited.method, limited.passages) == ("base@1", 1)
+    assert (limited.method, limited.num_passages) == ("base@1", 1)
     for name in ("nothing", "base@", "base@0", "base@x", "@3"):
         with pytest.raises(InputError, match="method: expected one of sure, base"):
             sure.answer_many(ScriptedReader(), examples(1), method=name)

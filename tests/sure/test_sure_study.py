@@ -17,7 +17,7 @@ ROWS = ["base", "no_retrieval", "sure", "sure@1", "sure+mode=generate", "sure+k=
 
 @pytest.fixture
 def study(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "studies"))
     monkeypatch.setattr("fastreader.sure.variants.weights._loaded", lambda name: encoder)
     return importlib.import_module("sure_study")
 

@@ -183,7 +183,7 @@ def test_generic_summary_is_read_in_place_of_the_passages():
     assert result.details["summary"] == "a summary"
     assert "Passage #1 Text: a summary\n" in reader.prompts[-1]
     assert "Seine" not in reader.prompts[-1]
-    assert result.passages == 3
+    assert result.num_passages == 3
 
 
 def test_ablations_use_one_evaluation():

@@ -77,9 +77,9 @@ def binary_pair(function: str, a: Any, b: Any) -> tuple[npt.NDArray[np.bool_], n
 
 
 def check_confidence_level(function: str, confidence_level: float) -> None:
-    """Raise InputError unless 0 < level < 1."""
+    """Raise InputError unless 0 < confidence_level < 1."""
     if not 0 < confidence_level < 1:
-        raise InputError(f"{function}: level must be between 0 and 1, got {confidence_level}")
+        raise InputError(f"{function}: confidence_level must be between 0 and 1, got {confidence_level}")
 
 
 def cluster_index(function: str, clusters: Sequence[Any] | npt.NDArray[Any] | None, n: int) -> npt.NDArray[np.int64]:

@@ -53,7 +53,7 @@ def test_qg(both):
     found = run("qg", both)
     np.testing.assert_allclose(found.scores, want, atol=1e-4)
     assert found.order == np.argsort(-np.array(want)).tolist()
-    assert 0 < found.stats.computed < found.stats.given
+    assert 0 < found.stats.computed_tokens < found.stats.total_tokens
 
 
 def test_bayes_saliency(both):
@@ -92,7 +92,7 @@ def test_bayes_saliency_plus(both):
     found = run("bayes-saliency-plus", both)
     assert found.order == [*picked, *left]
     np.testing.assert_allclose(found.details["values"], values, atol=1e-3)
-    assert found.stats.computed < found.stats.given
+    assert found.stats.computed_tokens < found.stats.total_tokens
 
 
 def test_bayes_saliency_plus_runs_one_pass_a_step(both, monkeypatch):
@@ -119,11 +119,13 @@ def test_bayes_saliency_plus_reads_what_was_picked_once(both, monkeypatch):
     assert kept.order == plain.order
     np.testing.assert_allclose(kept.details["values"], plain.details["values"], atol=1e-4)
     begins, trees = zip(*((b, len(PrefixTree.build(asked))) for b, asked in steps(both, plain.order)), strict=True)
-    assert plain.stats.computed == sum(trees)
+    assert plain.stats.computed_tokens == sum(trees)
     # The last beginning with all before it is read once; its last token again in each step, for what comes next.
-    assert kept.stats.computed == len(begins[-1]) + sum(t - len(b) + 1 for t, b in zip(trees, begins, strict=True))
-    assert kept.stats.computed < plain.stats.computed
-    assert (kept.stats.given, kept.stats.sequences) == (plain.stats.given, plain.stats.sequences)
+    assert kept.stats.computed_tokens == len(begins[-1]) + sum(
+        t - len(b) + 1 for t, b in zip(trees, begins, strict=True)
+    )
+    assert kept.stats.computed_tokens < plain.stats.computed_tokens
+    assert (kept.stats.total_tokens, kept.stats.sequences) == (plain.stats.total_tokens, plain.stats.sequences)
 
 
 def test_bayes_saliency_plus_goes_on_where_its_beginning_does_not_fit(both, monkeypatch):
@@ -138,7 +140,7 @@ def test_bayes_saliency_plus_goes_on_where_its_beginning_does_not_fit(both, monk
         np.testing.assert_allclose(found.details["values"], want.details["values"], atol=1e-4)
         (note,) = found.details["notes"]
         assert "read anew in each step" in note and f"{limit:,} are allowed" in note
-        assert found.stats.reused == (0 if tokens < len(p.head) else 2 * (len(p.head) - 1) + 1)
+        assert found.stats.cached_tokens == (0 if tokens < len(p.head) else 2 * (len(p.head) - 1) + 1)
 
 
 def test_one_passage(both):
@@ -175,4 +177,4 @@ def test_pairwise_scores_every_ordered_pair_in_one_pass(both, monkeypatch):
     np.testing.assert_allclose(found.scores, [(margin[p] - margin[:, p]).sum() / 4 for p in range(3)], atol=1e-4)
     assert METHODS["pairwise"](reader, QUESTION, PASSAGES).scores.tolist() == wins(margin).tolist()
     assert [r.passes for r in results] == [1, 1]
-    assert results[0].stats.computed < results[0].stats.given / 1.5
+    assert results[0].stats.computed_tokens < results[0].stats.total_tokens / 1.5

@@ -26,9 +26,9 @@ def a_bias(weights, **changes):
     weights = weights / np.linalg.norm(weights)
     n = len(weights)
     values = {
-        "bias": weights, "beta": 0.3, "tau": 1.0, "sigma": 0.5, "passages": n, "sign": "query_likelihood",
-        "intervals": np.stack([weights, weights], axis=1), "covariance": np.zeros((n, n)), "r2": 0.5, "questions": 9,
-        "permutations": 90,
+        "bias": weights, "beta": 0.3, "tau": 1.0, "sigma": 0.5, "num_passages": n, "sign": "query_likelihood",
+        "intervals": np.stack([weights, weights], axis=1), "covariance": np.zeros((n, n)), "r2": 0.5,
+        "num_questions": 9, "num_orderings": 90,
     }  # fmt: skip
     return PositionBias(**{**values, **changes})
 
@@ -41,7 +41,7 @@ def test_retriever_and_reversed():
     assert run("retriever", 4).order == [0, 1, 2, 3]
     assert run("reversed", 4).order == [3, 2, 1, 0]
     assert run("retriever", 1).order == [0]
-    assert run("retriever", 4).stats.computed == 0
+    assert run("retriever", 4).stats.computed_tokens == 0
 
 
 @pytest.mark.parametrize(("n", "order"), [(1, [0]), (2, [0, 1]), (5, [0, 2, 4, 3, 1]), (6, [0, 2, 4, 5, 3, 1])])

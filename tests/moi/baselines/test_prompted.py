@@ -224,7 +224,7 @@ def test_self_consistency(tiny_reader, monkeypatch):
     assert len(prompts) == 6
     assert options["max_new_tokens"] == 7
     assert options["stop"] == ("\n",)  # as every other reading ends
-    assert vote.to_dict()["stats"]["computed"] == 30
+    assert vote.to_dict()["stats"]["computed_tokens"] == 30
 
 
 def test_reading_prompts_are_the_contexts_that_are_scored(tiny_reader):

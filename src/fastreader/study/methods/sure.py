@@ -49,7 +49,7 @@ class Sure:
 def _trace(result: Result) -> dict[str, Any]:
     left_out = {"question", "answer", "costs", "id", "method", "readers", "mode", "candidates_prompt", "use"}
     values = {k: v for k, v in result.to_dict().items() if k not in left_out}
-    values["order"] = list(range(values.pop("passages")))
+    values["order"] = list(range(values.pop("num_passages")))
     return values if isinstance(result, SureResult) else {**values.pop("details"), **values}
 
 
