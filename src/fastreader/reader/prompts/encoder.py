@@ -1,8 +1,10 @@
-"""TextEncoder: text to token ids, piece by piece, so that equal text gives equal tokens and prefixes match."""
+"""TextEncoder: text to token ids piece by piece, so that equal text gives equal tokens and prefixes match."""
 
 from __future__ import annotations
 
 import copy
+import json
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +14,8 @@ from fastreader.core.checks import check_tokens
 from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import FastreaderError, InputError, UnsupportedModelError
 
+_REMEMBERED = 512  # texts of templates whose tokens are kept
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ANCHORS = ("\n", "\n\n", "a\n", ".")
 _USER, _ASSISTANT = "fastreader\u241euser", "fastreader\u241eassistant"
 
@@ -34,25 +38,25 @@ class ChatFrame:
 
 
 class TextEncoder:
-    """A tokenizer, asked for pieces of a text.
+    """A tokenizer that encodes a text piece by piece.
 
     Each piece is tokenised alone: "a" + "b" gives the tokens of "a" followed by those of "b", whatever
-    merges the joint text would allow. Where the tokenizer puts a space before every text (SentencePiece), a
-    piece inside a text is encoded behind an anchor whose tokens are then taken off.
+    merges the joint text would allow. If the tokenizer puts a space before every text (SentencePiece), a
+    piece inside a text is encoded behind an anchor whose tokens are then removed.
 
-    In text that is not trusted, these stay plain text however they are written: the tokenizer's special tokens,
+    In untrusted text these stay plain text however they are written: the tokenizer's special tokens,
     and those added tokens not marked special that its chat template writes (DeepSeek's ``<｜User｜>``). Other
     added tokens, such as runs of spaces, are read as the model was trained to read them. Tokenizers without
-    a Rust backend are asked for the same, as far as they heed ``split_special_tokens``.
+    a Rust backend do the same as far as they honour ``split_special_tokens``.
 
-    It may be shared between threads.
+    Safe to share between threads.
 
     Args:
         tokenizer: a transformers tokenizer; it is not changed, texts are encoded with a copy.
 
     Raises:
-        InputError: `tokenizer` is none.
-        UnsupportedModelError: its pieces cannot be told apart.
+        InputError: if `tokenizer` is not a transformers tokenizer.
+        UnsupportedModelError: if its pieces cannot be separated.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -62,25 +66,37 @@ class TextEncoder:
         # Whether special tokens are read is a state of the Rust tokenizer, hence the copy and the lock.
         self._own = _private_copy(tokenizer)
         self._lock = threading.Lock()
+        self._trusted: dict[str, list[int]] = {}  # the few texts of templates
+        self._frames: dict[str, ChatFrame] = {}
         self.bos = self._leading_special()
         self._anchors = self._find_anchors()
 
     def piece(self, text: str, *, first: bool = False, trusted: bool = False) -> list[int]:
-        """Token ids of one piece.
+        """Return the token ids of one piece.
 
         Args:
             text: any text; "" gives no tokens.
             first: whether it starts the whole text.
-            trusted: read special tokens written out in the text as such. For text from outside leave it off,
-                so that a passage cannot end the user's turn.
+            trusted: read special tokens written out in the text as such. Leave it off for text from outside, so that
+                a passage cannot end the user's turn.
         """
         if not text:
             return []
         if first or not self._anchors:
-            return self._encode(text, trusted)
+            return self._trusted_tokens(text) if trusted else self._encode([text])[0]
+        return self._behind_anchor(text, trusted)
+
+    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of many pieces from outside, none of which starts the whole text."""
+        return (
+            [self._behind_anchor(text, False) if text else [] for text in texts]
+            if self._anchors
+            else self._encode(texts)
+        )
+
+    def _behind_anchor(self, text: str, trusted: bool) -> list[int]:
         for anchor in self._anchors:
-            alone = self._encode(anchor, trusted)
-            tokens = self._encode(anchor + text, trusted)
+            alone, tokens = self._encode([anchor, anchor + text], trusted)
             if tokens[: len(alone)] == alone:
                 return tokens[len(alone) :]
         raise FastreaderError(
@@ -88,8 +104,16 @@ class TextEncoder:
             f"cannot be encoded alone: {text[:60]!r}"
         )
 
+    def _trusted_tokens(self, text: str) -> list[int]:
+        """Return the tokens of a template's text, which prompts repeat."""
+        if text not in self._trusted:
+            if len(self._trusted) >= _REMEMBERED:
+                self._trusted.clear()
+            self._trusted[text] = self._encode([text], trusted=True)[0]
+        return list(self._trusted[text])
+
     def start(self, text: str, *, trusted: bool = False) -> list[int]:
-        """Token ids of the piece that starts a prompt, with a beginning-of-text token where the model wants one."""
+        """Return the token ids of the piece that starts a prompt, after a beginning of text if the model wants one."""
         tokens = self.piece(text, first=True, trusted=trusted)
         return tokens if tokens[: len(self.bos)] == self.bos else self.bos + tokens
 
@@ -108,34 +132,33 @@ class TextEncoder:
         return prompt if len(prompt) else [self.prefix_token()]
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The text of token ids that a model wrote, special tokens left out."""
+        """Return the text of token ids that a model generated, without special tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def prefix_token(self) -> int:
-        """What an empty context is scored behind: beginning of text, else end of text.
+        """Return the token that precedes a text without context: beginning of text, else end of text.
 
         Raises:
-            UnsupportedModelError: the tokenizer has neither.
+            UnsupportedModelError: if the tokenizer has neither.
         """
-        if (token := self._prefix_token()) is None:
-            raise UnsupportedModelError(
-                "the tokenizer has neither a beginning nor an end of text to score a text behind"
-            )
-        return token
+        for token in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
+            if token is not None:
+                return int(token)
+        raise UnsupportedModelError("the tokenizer has neither a beginning nor an end of text to score a text behind")
 
     def pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Token ids of a (context, continuation) text pair by the evaluation harness's rule.
+        """Return the token ids of a (context, continuation) text pair by the evaluation harness's rule.
 
         White space at the end of the context moves to the continuation; both are tokenised jointly and split
         at the length of the context's own tokens. An empty context is the beginning (else end) of text.
 
         Raises:
-            InputError: the continuation is empty, or vanishes in joint tokenisation.
+            InputError: if the continuation is empty, or vanishes in joint tokenisation.
         """
         if not continuation:
             raise InputError("continuation: expected text to score, got ''")
         if not context:
-            tokens = self._encode(continuation, trusted=True)
+            tokens = self._encode([continuation], trusted=True)[0]
             prefix = self.prefix_token()
             if tokens[0] == prefix:
                 return self._checked_pair(context, continuation, tokens[:1], tokens[1:])
@@ -150,26 +173,37 @@ class TextEncoder:
         return self._checked_pair(context, continuation, head, whole[len(head) :])
 
     def chat_frame(self, system: str | None, options: dict[str, Any], *, own_lead: bool = False) -> ChatFrame | None:
-        """What the model's chat template puts around a user message; None where it has no template.
+        """Return what the model's chat template puts around a user message; None if it has no template.
 
         Args:
-            system: a system message, or None for what the template does without one.
+            system: a system message; None uses the template's default.
             options: further variables of the template, such as ``enable_thinking``.
-            own_lead: the caller writes what leads from the template's generation prompt to the answer, so the
-                two need not fit.
+            own_lead: whether the caller writes what leads from the template's generation prompt to the answer, so that
+                the two need not fit.
 
         Raises:
-            InputError: the template refuses the system message or the options, or is broken.
-            UnsupportedModelError: the template changes or drops the message, or its generation prompt is not
-                what stands before an answer: it opens the model's thinking, or leaves the turn unopened.
+            InputError: if the template rejects the system message or the options, or is broken.
+            UnsupportedModelError: if the template changes or drops the message, or its generation prompt does not
+                precede an answer directly: it opens the model's thinking, or leaves the turn unopened.
         """
-        if not getattr(self.tokenizer, "chat_template", None):
+        chat_template = getattr(self.tokenizer, "chat_template", None)
+        if not chat_template:
             return None
+        if "strftime_now" in str(chat_template):  # it writes today's date
+            return self._make_frame(system, options, own_lead)
+        key = json.dumps([chat_template, system, options, own_lead], sort_keys=True, default=repr)
+        if key not in self._frames:
+            if len(self._frames) >= _REMEMBERED:
+                self._frames.clear()
+            self._frames[key] = self._make_frame(system, options, own_lead)
+        return self._frames[key]
+
+    def _make_frame(self, system: str | None, options: dict[str, Any], own_lead: bool) -> ChatFrame:
         head = [{"role": "system", "content": system}] if system is not None else []
         asked = [*head, {"role": "user", "content": _USER}]
-        told = [*asked, {"role": "assistant", "content": _ASSISTANT}]
+        answered_by = [*asked, {"role": "assistant", "content": _ASSISTANT}]
         opening = self._render(asked, options, generation=True)
-        closing = self._render(told, options, generation=False)
+        closing = self._render(answered_by, options, generation=False)
         if any(text.count(_USER) != 1 for text in (opening, closing)) or closing.count(_ASSISTANT) != 1:
             raise UnsupportedModelError("the chat template does not keep the user's message as it is; use chat=False")
         before, between = opening.split(_USER)
@@ -179,9 +213,8 @@ class TextEncoder:
             if not own_lead:
                 raise UnsupportedModelError(
                     f"the chat template opens an answer with {between!r}, but writes {answered!r} before a given one. "
-                    'Where this is the model\'s thinking, switch it off, as by chat_options={"enable_thinking": False} '
-                    "if the template heeds it; else write what leads to the answer as Template.answer_lead, "
-                    "or use chat=False"
+                    'If this is the model\'s thinking, switch it off (chat_options={"enable_thinking": False}, if the '
+                    "template supports it), set Template.answer_lead to what precedes the answer, or use chat=False"
                 )
             space = ""
         return ChatFrame(before, between, space, after.rstrip())
@@ -210,37 +243,32 @@ class TextEncoder:
             )
         return head, tail
 
-    def _prefix_token(self) -> int | None:
-        for token in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
-            if token is not None:
-                return int(token)
-        return None
-
-    def _encode(self, text: str, trusted: bool, special: bool = False) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"expected text that UTF-8 can hold, got half a surrogate pair at character {error.start} of "
-                f"{text[:60]!r}"
-            ) from error
+    def _encode(self, texts: Sequence[str], trusted: bool = False, special: bool = False) -> list[list[int]]:
+        for text in texts:
+            if (half := _SURROGATE.search(text)) is not None:
+                raise InputError(
+                    f"expected text that UTF-8 can hold, got half a surrogate pair at character {half.start()} of "
+                    f"{text[:60]!r}"
+                )
         with self._lock:
-            tokens = self._own(text, add_special_tokens=special, split_special_tokens=not trusted)["input_ids"]
-        return [int(t) for t in tokens]
+            tokens: list[list[int]] = self._own(
+                list(texts), add_special_tokens=special, split_special_tokens=not trusted
+            )["input_ids"]
+        return tokens
 
     def _leading_special(self) -> list[int]:
-        with_special = self._encode("x", trusted=True, special=True)
-        plain = self._encode("x", trusted=True)
+        with_special = self._encode(["x"], trusted=True, special=True)[0]
+        plain = self._encode(["x"], trusted=True)[0]
         for start in range(len(with_special) - len(plain) + 1):
             if with_special[start : start + len(plain)] == plain:
                 return with_special[:start]
         return []
 
     def _find_anchors(self) -> tuple[str, ...]:
-        """None of them where a text's tokens do not depend on whether it starts the text."""
-        plain = self._encode("a", trusted=False)
-        alone = {anchor: self._encode(anchor, trusted=False) for anchor in _ANCHORS}
-        followed = {anchor: self._encode(anchor + "a", trusted=False) for anchor in _ANCHORS}
+        """Return texts that stay apart from what follows; none if tokens do not depend on where a text stands."""
+        plain, *rest = self._encode(["a", *_ANCHORS, *(anchor + "a" for anchor in _ANCHORS)])
+        alone = dict(zip(_ANCHORS, rest, strict=False))
+        followed = dict(zip(_ANCHORS, rest[len(_ANCHORS) :], strict=True))
         if any(followed[anchor] == alone[anchor] + plain for anchor in _ANCHORS):
             return ()
         apart = tuple(a for a in _ANCHORS if followed[a][: len(alone[a])] == alone[a])
@@ -250,7 +278,7 @@ class TextEncoder:
 
 
 def _private_copy(tokenizer: Any) -> Any:
-    """A copy to encode with, in which the added tokens that the chat template writes count as special."""
+    """Return a copy to encode with, in which the added tokens that the chat template writes count as special."""
     own = copy.deepcopy(tokenizer)
     backend = getattr(own, "_tokenizer", None)
     templates = getattr(own, "chat_template", None) or ""

@@ -1,4 +1,4 @@
-"""TODO."""
+"""PromptPieces: the token ids of a question, its passages and its candidates, in any order."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class PromptPieces:
     """Token ids of one question's pieces.
 
     Attributes:
-        head: everything before the passages, chat opening and beginning of text included; it has a token always.
-        question_at: where in `head` the question's tokens start; None when it stands after the passages.
-        passages: ``passages[p][place]`` where the template numbers passages, else ``passages[p][0]``.
-        opening: before the first passage: what parts it from a question in `head`, else empty.
+        head: everything before the passages, chat opening and beginning of text included; never empty.
+        question_at: where in `head` the question's tokens start; None if it follows the passages.
+        passages: ``passages[p][place]`` if the template numbers passages, else ``passages[p][0]``.
         separator: after each passage.
-        question_lead, question: as in the template; both are empty here when they are part of `head`.
+        question_lead, question: as in the template; both are empty if they are part of `head`.
         answer: from the end of the question (or passages) to where the answer starts.
         candidates: each with its end.
         numbered: whether passages have one encoding for each place.
+        opening: between a question in `head` and the first passage; else empty.
     """
 
     head: list[int]
@@ -39,22 +39,26 @@ class PromptPieces:
     opening: list[int] = field(default_factory=list)
 
     def passage(self, index: int, place: int) -> list[int]:
-        """Tokens of passage `index` standing at `place` (from 0), separator included."""
+        """Return the tokens of passage `index` at `place` (from 0), with the separator."""
         return self.passages[index][place if self.numbered else 0] + self.separator
 
     def body(self, order: Sequence[int]) -> list[int]:
-        """Tokens of the passages in `order`, and of what parts them from a question before them."""
-        return self.opening + [token for place, index in enumerate(order) for token in self.passage(index, place)]
+        """Return the tokens of the passages in `order`, after what separates them from a question before them."""
+        tokens = list(self.opening)
+        for place, index in enumerate(order):
+            tokens += self.passages[index][place if self.numbered else 0]
+            tokens += self.separator
+        return tokens
 
     def tail(self) -> list[int]:
-        """Tokens from the end of the passages to the start of the answer."""
+        """Return the tokens from the end of the passages to the start of the answer."""
         return self.question_lead + self.question + self.answer
 
 
 def encode(
     encoder: TextEncoder, template: Template, question: str, passages: Sequence[Passage], candidates: Sequence[str]
 ) -> PromptPieces:
-    """Tokenise the pieces of one question.
+    """Tokenise the pieces of one question, in one call of the tokenizer.
 
     Args:
         encoder: the reader's.
@@ -64,7 +68,7 @@ def encode(
         candidates: answers to score.
 
     Raises:
-        InputError: a candidate or the question has no token, or the template asks for a chat the model lacks.
+        InputError: if a candidate or the question has no token, or the template requires a chat that the model lacks.
     """
     frame = None
     if template.chat is not False:
@@ -86,49 +90,54 @@ def encode(
     else:
         head = encoder.start(template.header, trusted=True) or [encoder.prefix_token()]
     lead = encoder.piece(template.question_lead, trusted=True)
-    asked = _outside(encoder, "question", template.question.format(question=question.strip()))
+    numbered = "{number}" in template.passage + template.passage_without_title
+    places = len(passages) if numbered else 1
+    named = [("question", template.question.format(question=question.strip()))]
+    for index, passage in enumerate(passages):
+        title = (passage.title or "").strip()
+        form = template.passage if title else template.passage_without_title
+        named += [
+            (f"passages[{index}]", form.format(title=title, text=passage.text, number=place + 1))
+            for place in range(places)
+        ]
+    named += [(f"candidates[{k}]", pattern.format(candidate=c.strip())) for k, c in enumerate(candidates)]
+    tokens = iter(_encode_named(encoder, named))
+    asked = next(tokens)
     if not (asked and question.strip()):
         raise InputError(f"question: {question!r} has no token under the template's {template.question!r}")
+    encoded_passages = [[next(tokens) for _ in range(places)] for _ in passages]
+    encoded_candidates = list(tokens)
+    for index, candidate in enumerate(candidates):
+        if not (encoded_candidates[index] and candidate.strip()):
+            raise InputError(f"candidates[{index}]: {candidate!r} has no token")
     question_at, opening = None, []
     if template.question_first:
         question_at = len(head) + len(lead)
         head, lead, asked = head + lead + asked, [], []
         opening = encoder.piece(template.question_end, trusted=True)
-    numbered = "{number}" in template.passage + template.passage_without_title
-    encoded_candidates = []
-    for k, candidate in enumerate(candidates):
-        tokens = _outside(encoder, f"candidates[{k}]", pattern.format(candidate=candidate.strip()))
-        if not (tokens and candidate.strip()):
-            raise InputError(f"candidates[{k}]: {candidate!r} has no token")
-        encoded_candidates.append(tokens + encoder.piece(end, trusted=True))
+    after_candidate = encoder.piece(end, trusted=True)
     return PromptPieces(
         head=head,
         question_at=question_at,
-        passages=[
-            _encode_passage(encoder, template, i, p, len(passages) if numbered else 1) for i, p in enumerate(passages)
-        ],
+        passages=encoded_passages,
         separator=encoder.piece(template.separator, trusted=True),
         question_lead=lead,
         question=asked,
         answer=encoder.piece(between, trusted=True) + encoder.piece(answer_lead, trusted=True),
-        candidates=encoded_candidates,
+        candidates=[candidate + after_candidate for candidate in encoded_candidates],
         numbered=numbered,
         opening=opening,
     )
 
 
-def _encode_passage(
-    encoder: TextEncoder, template: Template, index: int, passage: Passage, places: int
-) -> list[list[int]]:
-    title = (passage.title or "").strip()
-    pattern = template.passage if title else template.passage_without_title
-    texts = [pattern.format(title=title, text=passage.text, number=place + 1) for place in range(places)]
-    return [_outside(encoder, f"passages[{index}]", text) for text in texts]
-
-
-def _outside(encoder: TextEncoder, name: str, text: str) -> list[int]:
-    """Tokens of text from outside; an error names where it is from."""
+def _encode_named(encoder: TextEncoder, named: Sequence[tuple[str, str]]) -> list[list[int]]:
+    """Encode (name, text) pairs from outside in one call; an error names the text."""
     try:
-        return encoder.piece(text)
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from error
+        return encoder.pieces([text for _, text in named])
+    except InputError:
+        for name, text in named:
+            try:
+                encoder.piece(text)
+            except InputError as error:
+                raise InputError(f"{name}: {error}") from error
+        raise

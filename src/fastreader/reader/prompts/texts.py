@@ -71,7 +71,12 @@ class PromptTexts:
 
     def digest(self) -> str:
         """Return 16 hexadecimal digits that distinguish templates, as results carry them."""
-        return digest(self.to_dict())
+        known: str | None = self.__dict__.get("_digest")
+        if known is None:
+            known = digest(self.to_dict())
+            if not any(isinstance(value, dict) and value for value in self.__dict__.values()):  # nothing can change
+                object.__setattr__(self, "_digest", known)
+        return known
 
 
 def check_fields(name: str, text: str, required: Set[str], optional: Set[str]) -> None:
@@ -87,11 +92,15 @@ def check_fields(name: str, text: str, required: Set[str], optional: Set[str]) -
     except ValueError as error:
         raise InputError(f"{name}: {text!r} is not a format string ({error})") from error
     used = {str(key) for _, key, _, _ in parts}
-    plain = not any(spec or conversion for _, _, spec, conversion in parts)
-    expect(plain, name, "fields such as {question}, without ':' or '!'", text)
-    missing, unknown = sorted(required - used), sorted(used - required - optional)
-    expect(not unknown, name, f"no fields besides {sorted(required | optional)}", unknown)
-    expect(not missing, name, f"the field {{{', '.join(missing)}}} in it", text)
+    problem = ""
+    if any(spec or conversion for _, _, spec, conversion in parts):
+        problem = "fields must be plain, such as {question}, without ':' or '!'"
+    elif unknown := sorted(used - required - optional):
+        problem = f"unknown fields {unknown}; it may use {sorted(required | optional)}"
+    elif missing := sorted(required - used):
+        problem = f"the field {{{missing[0]}}} must appear in it"
+    if problem:
+        raise InputError(f"{name}: {problem}, got {text!r}")
 
 
 _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
