@@ -13,7 +13,7 @@ from fastreader import (
     score_permutations,
 )
 from fastreader import permutations as designs
-from fastreader.errors import ContextOverflowError, InputError, NumericsError, OutOfBudgetError
+from fastreader.errors import ContextOverflowError, InputError, MissingExtraError, NumericsError, OutOfBudgetError
 from fastreader.models import memory
 from fastreader.reader.prompts.pieces import encode
 from fastreader.statistics.answers import contained, exact_match, f1
@@ -76,7 +76,7 @@ def test_texts_do_for_passages_and_question_only_needs_no_candidates(tiny_reader
     scores = score_permutations(tiny_reader, QUESTION, ["The sky is blue.", "Grass is green."], question_only=True)
     assert scores.logprobs.shape == (2, 0)
     assert scores.best is None
-    assert "question: mean" in repr(scores)
+    assert "question  mean" in repr(scores)
 
 
 def test_many_examples_equal_one_at_a_time(tiny_reader):
@@ -360,6 +360,30 @@ def test_files_that_are_no_scores(tmp_path):
     ):
         with pytest.raises(InputError):
             hand_scores(**wrong)
+
+
+def test_a_data_frame_has_a_row_for_each_ordering_and_candidate():
+    frame = hand_scores(id="a").to_pandas()
+    assert list(frame.logprob) == [-1.0, -2.0, -4.0, -3.0] and list(frame.candidate) == ["x", "y"] * 2
+    assert list(frame.permutation) == [(0, 1), (0, 1), (1, 0), (1, 0)] and set(frame.id) == {"a"}
+    assert frame.groupby("ordering").probability.sum().tolist() == pytest.approx([1.0, 1.0])
+    alone = hand_scores(candidates=[], logprobs=[[], []], greedy=[[], []], candidate_tokens=[]).to_pandas()
+    assert list(alone.question_logprob) == [-5.0, -6.0] and alone.candidate.isna().all()
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match="pandas"):
+        hand_scores().to_pandas()
+
+
+def test_figures_and_notebooks_show_every_candidate(tmp_path):
+    scores = hand_scores(question="is 1 < 2?")
+    lines = scores.plot(tmp_path / "scores.svg").axes[0].get_lines()
+    assert [line.get_ydata().tolist() for line in lines] == [[-1.0, -4.0], [-2.0, -3.0]]
+    assert (tmp_path / "scores.svg").stat().st_size > 1000
+    page = scores._repr_html_()
+    assert "is 1 &lt; 2?" in page and page.count("<tr>") == 3
 
 
 def hand_scores(**more):

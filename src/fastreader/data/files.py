@@ -65,13 +65,12 @@ def write_json(path: str | os.PathLike[str], value: Any, indent: int | None = 1)
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_values(path: str | os.PathLike[str], formats: Sequence[str] = (".json",), what: str = "file") -> Any:
+def read_values(path: str | os.PathLike[str], formats: Sequence[str] = (".json",)) -> Any:
     """Read a JSON, TOML or YAML file.
 
     Args:
         path: the file; its suffix says the format.
         formats: the suffixes that are accepted; any other name is read as the first.
-        what: the kind of file, for messages.
 
     Raises:
         InputError: naming the file, if it cannot be read or is not of its format.
@@ -83,18 +82,16 @@ def read_values(path: str | os.PathLike[str], formats: Sequence[str] = (".json",
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:  # not of its format, not UTF-8, or nested too deeply
-        raise InputError(f"{file}: not a readable {what} in {suffix[1:].upper()} ({error})") from error
+        raise InputError(f"{file}: not {suffix[1:].upper()} ({error})") from error
 
 
-def read_object(
-    path: str | os.PathLike[str], formats: Sequence[str] = (".json",), what: str = "file"
-) -> dict[str, Any]:
+def read_object(path: str | os.PathLike[str], formats: Sequence[str] = (".json",)) -> dict[str, Any]:
     """Read a file as `read_values` does, and check that it holds keys with values.
 
     Raises:
         InputError: as `read_values`; or if the file holds something else.
     """
-    values = read_values(path, formats, what)
+    values = read_values(path, formats)
     if not isinstance(values, dict):
         raise InputError(f"{Path(path)}: expected an object with keys and values, got {type(values).__name__}")
     return values

@@ -1,4 +1,4 @@
-"""Making a prompt fit the model's context, in a way the caller named and the result reports."""
+"""Fit prompts into the model's context, by the policy that the caller chose and the result reports."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Fitted:
     Attributes:
         pieces: the prompt's pieces.
         design: the orderings.
-        dropped: indices of passages left out.
-        truncated: tokens cut off each passage.
+        dropped: indices of dropped passages.
+        truncated: number of tokens cut off each passage.
     """
 
     pieces: PromptPieces
@@ -31,12 +31,12 @@ class Fitted:
 def fit(
     pieces: PromptPieces, options: ScoreOptions, limit: int | None, where: str, length: int | None = None
 ) -> Fitted:
-    """Choose the orderings and, where a prompt over them is too long, shorten by `policy`.
+    """Choose the orderings and, if a prompt over them is too long, shorten it by the policy.
 
-    "drop_passages" leaves out passages from the end of the given order, the retriever's least likely, until
-    every ordering fits; a design by name or function is made for the passages that are left (with no more
-    rows than they allow), explicit orderings lose the entries of those dropped. "truncate" cuts all passages
-    to the largest common length at which every ordering fits.
+    "drop_passages" drops passages from the end of the given order, the retriever's least likely, until every ordering
+    fits. A design by name or function is rebuilt for the remaining passages (with no more rows than they allow);
+    explicit orderings lose the entries of dropped passages. "truncate" cuts all passages to the largest common length
+    at which every ordering fits.
 
     Args:
         pieces: the prompt's pieces.
@@ -75,14 +75,14 @@ def _pruned(design: Design, length: int | None) -> Design:
 
 
 def _longest(pieces: PromptPieces, design: Design, alone: int) -> int:
-    """Inputs of the longest sequence: up to the last candidate's last token but one, or the question's.
+    """Return the number of inputs of the longest sequence: all but the last token of a candidate, or of the question.
 
-    The first `alone` passages are each read alone as well, with the question.
+    The first `alone` passages are also read alone, with the question.
     """
-    body = max(len(pieces.body(order)) for order in design.permutations.tolist())
+    body = max(pieces.body_length(order) for order in design.permutations.tolist())
     asked = len(pieces.question_lead) + max(len(pieces.question) - 1, 0)
     after = len(pieces.tail()) + max(map(len, pieces.candidates)) - 1 if pieces.candidates else asked
-    single = max((len(pieces.body([p])) + asked for p in range(alone)), default=0)
+    single = max((pieces.body_length([p]) + asked for p in range(alone)), default=0)
     return len(pieces.head) + max(body + after, single)
 
 
@@ -104,8 +104,8 @@ def _design_for(permutations: Spec, design: Design, kept: int, count: int, seed:
     rows = [list(row) for row in dict.fromkeys(map(tuple, left))]  # orders that only differed in what was dropped
     if len({len(row) for row in rows}) != 1:
         raise InputError(
-            f"{where}: on_overflow='drop_passages': orderings of part of the passages are left with different lengths "
-            f"when passages {kept} and up are dropped; name a design, or give orderings of all passages"
+            f"{where}: on_overflow='drop_passages': orderings of part of the passages would differ in length "
+            f"after dropping passages {kept} and up; name a design, or give orderings of all passages"
         )
     return replace(explicit(rows, kept), name=design.name)
 

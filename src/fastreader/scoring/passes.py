@@ -1,4 +1,4 @@
-"""Examples run through the reader, many in a pass, and what came out for each."""
+"""Run examples through the reader, many in a pass, and build a result for each."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def score_many(
                 i, example = next(source)
             except StopIteration:
                 break
-            except Exception as error:  # of the caller's iterator; those read before it are scored first
+            except Exception as error:  # raised by the caller's iterator; examples read before it are scored first
                 failure = error
                 break
             try:
@@ -73,7 +73,7 @@ def score_many(
 
 @dataclass(frozen=True)
 class _Waiting:
-    """An example that waits for its pass."""
+    """An example waiting for its pass."""
 
     index: int
     name: str
@@ -155,7 +155,7 @@ def _result(
         question_logprobs=scores.logprob[questions],
         candidate_tokens=np.array([len(c) for c in pieces.candidates], dtype=np.int64),
         question_tokens=int(scores.num_tokens[questions[0]]),
-        passages_tokens=np.array([len(pieces.body(o)) for o in design.permutations.tolist()], dtype=np.int64),
+        passages_tokens=np.array([pieces.body_length(order) for order in design.permutations.tolist()], dtype=np.int64),
         greedy=scores.is_greedy[answers],
         stats=stats,
         seconds=scores.seconds,

@@ -1,21 +1,27 @@
-"""PermutationScores: what scoring every ordering of one question's passages gives."""
+"""PermutationScores: the log-likelihoods of one question under many orderings of its passages."""
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.drawing import new_figure
 from fastreader.core.tree import TreeStats
-from fastreader.errors import InputError
+from fastreader.data.files import read_object, write_json
+from fastreader.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FloatArray = npt.NDArray[np.float64]
 NORMALISATIONS = ("sum", "token", "pmi")
+_COLUMNS = ("candidate", "log P", "range", "consensus")
+_SHOWN, _WIDTH = 20, 40  # candidates, and characters of each, in a repr
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,7 @@ class TokenLogprobs:
     Attributes:
         question: [M] lists, one value a question token.
         candidates: [M][K] lists, one value a token of the candidate and its end.
-        passages: [M] lists, or None when the passages were not scored.
+        passages: [M] lists; None if the passages were not scored.
     """
 
     question: list[list[float]]
@@ -42,25 +48,25 @@ class PermutationScores:
         candidates: K texts.
         permutations: int64 [M, L], row m lists passage indices in reading order.
         logprobs: float64 [M, K], log P(candidate and its end | passages in order m, question).
-        question_logprobs: float64 [M], log P(question | passages in order m); where the template puts the
-            question first, the passages do not condition it and all rows are equal.
+        question_logprobs: float64 [M], log P(question | passages in order m); if the template puts the question
+            first, the passages do not condition it and all rows are equal.
         candidate_tokens: int64 [K], tokens scored for each candidate, its end included.
         question_tokens: tokens of the question.
         passages_tokens: int64 [M], tokens of the passages as read in order m.
-        greedy: bool [M, K], whether greedy decoding would have written the candidate.
-        passages_logprobs: float64 [M], log P(passages in order m | header), or None when not asked for.
-        closed_book_logprobs: float64 [K], log P(candidate | question) without passages, or None when not asked for.
+        greedy: bool [M, K], whether greedy decoding would have generated the candidate.
+        passages_logprobs: float64 [M], log P(passages in order m | header); None unless requested.
+        closed_book_logprobs: float64 [K], log P(candidate | question) without passages; None unless requested.
         query_logprobs: float64 [N], log P(question | passage p alone), its query likelihood; None unless requested.
-        token_logprobs: every token's value, or None when not asked for.
+        token_logprobs: every token's value; None unless requested.
         design: name of the permutations.
-        dropped_passages: indices left out because the prompt was too long, by on_overflow="drop_passages".
-        truncated_tokens: tokens cut off each passage, by on_overflow="truncate"; passages left whole are absent.
-        stats: tokens given and computed; of an example packed with others, as if it had run alone and
+        dropped_passages: indices dropped because the prompt was too long, by on_overflow="drop_passages".
+        truncated_tokens: number of tokens cut off each passage, by on_overflow="truncate"; whole passages are absent.
+        stats: tokens in total and computed; for an example packed with others, as if it had run alone and
             without a session.
-        seconds: wall clock of the passes; shared by the examples that were packed together.
-        reader: what scored them: name, device, dtype, precision.
+        seconds: wall clock of the passes, shared by the examples that were packed together.
+        reader: name, device, dtype and precision of the reader.
         id: the example's identifier.
-        template_digest: digest of the prompt's texts, `Template.digest`; "" in results of older releases.
+        template_digest: digest of the prompt's texts, `Template.digest`.
     """
 
     question: str
@@ -86,14 +92,14 @@ class PermutationScores:
     template_digest: str = ""
 
     def normalised(self, by: str = "sum") -> FloatArray:
-        """Candidate scores float64 [M, K], nats.
+        """Return candidate scores, float64 [M, K], nats.
 
         Args:
             by: "sum" (log-likelihood), "token" (divided by the candidate's tokens), or "pmi" (less its
                 log-likelihood without passages; needs ``closed_book=True`` when scoring).
 
         Raises:
-            InputError: another name, or "pmi" without them.
+            InputError: if `by` is unknown, or "pmi" without these scores.
         """
         if by == "sum":
             return self.logprobs
@@ -106,14 +112,14 @@ class PermutationScores:
         raise InputError(f"normalised: by must be one of {', '.join(NORMALISATIONS)}, got {by!r}")
 
     def probabilities(self, by: str = "sum") -> FloatArray:
-        """Softmax of `normalised` over the candidates in each permutation: float64 [M, K]."""
+        """Return the softmax of `normalised` over the candidates in each permutation: float64 [M, K]."""
         scores = self.normalised(by)
         weight = np.exp(scores - scores.max(axis=1, keepdims=True))
         share: FloatArray = weight / weight.sum(axis=1, keepdims=True)
         return share
 
     def consensus(self, by: str = "sum") -> FloatArray:
-        """Mean of `probabilities` over the permutations: float64 [K]."""
+        """Return the mean of `probabilities` over the permutations: float64 [K]."""
         mean: FloatArray = self.probabilities(by).mean(axis=0)
         return mean
 
@@ -123,7 +129,7 @@ class PermutationScores:
         return self.candidates[int(self.consensus().argmax())] if self.candidates else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values; `from_dict` gives it back exactly."""
+        """Return everything as JSON values, from which `from_dict` rebuilds it exactly."""
         out: dict[str, Any] = {"id": self.id}
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
@@ -137,10 +143,10 @@ class PermutationScores:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> PermutationScores:
-        """Rebuild from `to_dict`; keys that are not attributes are passed over.
+        """Rebuild from `to_dict`; keys that are not attributes are ignored.
 
         Raises:
-            InputError: an attribute is missing or its shape does not fit.
+            InputError: if an attribute is missing or has another shape.
         """
         known = {k: v for k, v in values.items() if k in cls.__dataclass_fields__}
         try:
@@ -170,45 +176,106 @@ class PermutationScores:
             raise InputError(f"PermutationScores.from_dict: {error!r} in values with keys {sorted(values)}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON, all of it or nothing."""
-        target = Path(path)
-        scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            scratch.write_text(json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-            scratch.replace(target)
-        finally:
-            scratch.unlink(missing_ok=True)
+        """Write as JSON, whole or not at all."""
+        write_json(path, self.to_dict(), indent=None)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PermutationScores:
         """Read what `save` wrote.
 
         Raises:
-            InputError: not such a file.
+            InputError: if the file is not JSON or not such a result.
+        """
+        return cls.from_dict(read_object(path))
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame with a row for each ordering and candidate.
+
+        Its columns: id, ordering (index of the row of `permutations`), permutation (tuple of passage indices),
+        candidate, logprob (nats), probability (share among the candidates of the ordering) and question_logprob
+        (nats). Without candidates it has a row for each ordering, and candidate, logprob and probability are missing.
+
+        Raises:
+            MissingExtraError: if pandas is not installed (the extra "pandas").
         """
         try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: not JSON ({error})") from error
-        if not isinstance(values, dict):
-            raise InputError(f"{path}: expected a JSON object, got {type(values).__name__}")
-        return cls.from_dict(values)
+            import pandas
+        except ImportError as error:
+            raise MissingExtraError("pandas", "pandas") from error
+        share = self.probabilities() if self.candidates else None
+        rows = [
+            {
+                "id": self.id,
+                "ordering": m,
+                "permutation": tuple(order),
+                "candidate": candidate,
+                "logprob": None if candidate is None else float(self.logprobs[m, k]),
+                "probability": None if share is None else float(share[m, k]),
+                "question_logprob": float(self.question_logprobs[m]),
+            }
+            for m, order in enumerate(self.permutations.tolist())
+            for k, candidate in enumerate(self.candidates or [None])
+        ]
+        return pandas.DataFrame(rows)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draw each candidate's log-likelihood (or the question's) over the orderings.
+
+        Args:
+            path: also write the figure to this file.
+
+        Raises:
+            MissingExtraError: if matplotlib is not installed (the extra "plot").
+        """
+        figure = new_figure(max(4.0, 0.25 * len(self.permutations) + 2.5), 3.0)
+        axes = figure.subplots()
+        places = np.arange(len(self.permutations))
+        if self.candidates:
+            for k, candidate in enumerate(self.candidates):
+                axes.plot(places, self.logprobs[:, k], "o-", markersize=3, label=candidate[:40])
+            axes.legend(fontsize=7)
+            axes.set_ylabel("log P(candidate), nats")
+        else:
+            axes.plot(places, self.question_logprobs, "o-", markersize=3)
+            axes.set_ylabel("log P(question), nats")
+        axes.set_xlabel(f"ordering ({self.design})")
+        axes.set_title(self.question[:80], fontsize=9)
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks: candidates with the mean and range of their log-likelihoods."""
+        head, *lines = self._summary()
+        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
+        names = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+        return f"<p><b>{escape(self.question)}</b><br>{escape(head[0])}</p><table><tr>{names}</tr>{rows}</table>"
 
     def __repr__(self) -> str:
-        rows, length = self.permutations.shape
+        (head,), *lines = self._summary()
+        width = min(max((len(line[0]) for line in lines), default=0), _WIDTH)
+        return "\n".join(
+            [head, *(f"  {line[0]:<{width}.{width}}  " + ", ".join(filter(None, line[1:])) for line in lines)]
+        )
+
+    def _summary(self) -> list[tuple[str, ...]]:
+        """Return one line about the call, then a row of `_COLUMNS` for each candidate (or one for the question)."""
+        count, length = self.permutations.shape
         head = (
-            f"PermutationScores({rows} orderings ({self.design}) of {length} passages x {len(self.candidates)} "
+            f"PermutationScores({count} orderings ({self.design}) of {length} passages x {len(self.candidates)} "
             f"candidates, {self.stats.computed_tokens:,} of {self.stats.total_tokens:,} tokens computed)"
         )
         if not self.candidates:
-            return f"{head}\n  question: mean {self.question_logprobs.mean():.2f} nats"
-        width = max(len(c) for c in self.candidates[:20])
+            return [(head,), ("question", f"mean {self.question_logprobs.mean():.2f} nats", "", "")]
         share = self.consensus()
-        lines = [
-            f"  {c:<{min(width, 40)}.40}  {self.logprobs[:, k].mean():9.2f} nats mean, "
-            f"{self.logprobs[:, k].min():9.2f} .. {self.logprobs[:, k].max():.2f}, share {share[k]:.2f}"
-            for k, c in enumerate(self.candidates[:20])
+        rows = [
+            (
+                candidate,
+                f"mean {values.mean():.2f} nats",
+                f"{values.min():.2f} to {values.max():.2f}",
+                f"share {share[k]:.2f}",
+            )
+            for k, (candidate, values) in enumerate(zip(self.candidates, self.logprobs.T, strict=True))
         ]
-        if len(self.candidates) > 20:
-            lines.append(f"  ... {len(self.candidates) - 20} more")
-        return "\n".join([head, *lines])
+        more = [(f"... {len(rows) - _SHOWN} more", "", "", "")] if len(rows) > _SHOWN else []
+        return [(head,), *rows[:_SHOWN], *more]

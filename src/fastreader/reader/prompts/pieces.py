@@ -50,6 +50,13 @@ class PromptPieces:
             tokens += self.separator
         return tokens
 
+    def body_length(self, order: Sequence[int]) -> int:
+        """Return the number of tokens of `body`."""
+        length = len(self.opening) + len(order) * len(self.separator)
+        for place, index in enumerate(order):
+            length += len(self.passages[index][place if self.numbered else 0])
+        return length
+
     def tail(self) -> list[int]:
         """Return the tokens from the end of the passages to the start of the answer."""
         return self.question_lead + self.question + self.answer

@@ -49,7 +49,7 @@ class PromptTexts:
         Raises:
             InputError: if the file is not TOML or JSON, has an unknown key, or a text is invalid.
         """
-        values = read_object(path, (".toml", ".json"), "template")
+        values = read_object(path, (".toml", ".json"))
         try:
             return cls.from_dict(values)
         except InputError as error:
