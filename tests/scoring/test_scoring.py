@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 from support import QUESTIONS, one_by_one
@@ -348,7 +350,7 @@ def test_round_trip_through_a_file(tiny_reader, tmp_path):
 
 def test_files_that_are_no_scores(tmp_path):
     file = tmp_path / "scores.json"
-    for content, message in (("{", "not JSON"), ("[]", "JSON object"), ('{"loglik": []}', "permutations")):
+    for content, message in (("{", "not JSON"), ("[]", "an object"), ('{"loglik": []}', "permutations")):
         file.write_text(content)
         with pytest.raises(InputError, match=message):
             PermutationScores.load(file)

@@ -1,4 +1,4 @@
-"""Where a text ends: stop strings, found while it is written, however its tokens cut them."""
+"""Decode one text: append tokens until a stop string, a stop token, the end of text or the length limit."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from fastreader.core.protocol import Generation
 
 Decode = Callable[[Sequence[int]], str]
 
-_UNFINISHED = "\ufffd"  # what decoders give for the bytes of a character that is not whole yet
+_UNFINISHED = "\ufffd"  # decoders return it for an incomplete character
 
 
 def cut(text: str, stop: Sequence[str]) -> str | None:
-    """`text` up to the stop string that comes first, or None where there is none."""
+    """Return `text` up to the first stop string; None if there is none."""
     found = [place for s in stop if (place := text.find(s)) >= 0]
     return text[: min(found)] if found else None
 
 
 class StopStrings:
-    """Looks for stop strings in a text that grows token by token.
+    """Find stop strings in a text that grows token by token, however its tokens split them.
 
-    Only the last tokens are decoded again each time: a token's text depends on the one before it (a leading
-    space, the bytes of a character), hardly ever on earlier ones. What that finds is confirmed on the whole text.
+    Each step decodes only the last tokens: a token's text depends on the one before it (a leading space, the bytes of
+    a character), hardly ever on earlier ones. A match is confirmed on the whole text.
 
     Args:
         decode: token ids to text.
@@ -41,7 +41,7 @@ class StopStrings:
         self._context = 0  # first of the tokens decoded before the new ones
 
     def found(self, tokens: Sequence[int]) -> bool:
-        """Whether a stop string has come up; `tokens` are all of the text so far."""
+        """Return whether the text contains a stop string; `tokens` are all its tokens so far."""
         if not self._stop:
             return False
         known = self._decode(tokens[self._context : self._settled])

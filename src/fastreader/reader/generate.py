@@ -1,4 +1,4 @@
-"""Many texts at once: prompts packed as a tree and read once, then every text written a token a step, together."""
+"""Generate many texts at once: prefill the prompts as one tree, then decode all texts together, a token a step."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def run(
     distinct, state_of = np.unique(leaves, return_inverse=True)
     with engine.lock:
         states = model.hidden(tree, reuse=reuse, record=record, rows=distinct)
-        _write(model, states, state_of, rows, options, eos)
+        _decode_step(model, states, state_of, rows, options, eos)
     advance(sum(bool(row.finish_reason) for row in rows))
     if record is None:
         return
@@ -131,11 +131,11 @@ def run(
         tokens = np.asarray([row.tokens[-1] for row in rows], dtype=np.int64)
         with engine.lock:
             states = model.forward(tokens, keys.place, keys)
-            _write(model, states, np.arange(len(rows)), rows, options, eos)
+            _decode_step(model, states, np.arange(len(rows)), rows, options, eos)
         advance(sum(bool(row.finish_reason) for row in rows))
 
 
-def _write(
+def _decode_step(
     model: TreeModel,
     states: Tensor,
     state_of: IntArray,
@@ -143,7 +143,7 @@ def _write(
     options: GenerateOptions,
     eos: frozenset[int],
 ) -> None:
-    """Choose the next token of every row; row r's distribution comes from ``states[state_of[r]]``, ascending."""
+    """Choose the next token of every row; row r's distribution comes from ``states[state_of[r]]`` (ascending)."""
     per = max(1, LOGIT_BYTES // (4 * model.head.weight.shape[0]))
     for first in range(0, len(rows), per):
         part = rows[first : first + per]
@@ -169,10 +169,10 @@ def _write(
 def _fitted(
     tokens: Sequence[int], index: int, max_new_tokens: int, limit: int | None, name: str, on_overflow: str
 ) -> Sequence[int]:
-    """The prompt, or the end of it that leaves room to write.
+    """Return the prompt, or the end of it that leaves room for new tokens.
 
     Raises:
-        ContextOverflowError: there is no room.
+        ContextOverflowError: if there is no room.
     """
     if limit is None:
         return tokens

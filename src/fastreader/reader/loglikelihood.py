@@ -30,7 +30,7 @@ def loglikelihood(
     kept: Kept | None = None,
     keep: Admit | None = None,
 ) -> Results[Loglikelihood]:
-    """As `Reader.loglikelihood`; `kept` and `keep` as for `score`."""
+    """Do the work of `Reader.loglikelihood`; `kept` and `keep` as for `score`."""
     check_list("requests", requests)
     if not isinstance(requests, Iterable):
         raise InputError(f"requests: expected a list of pairs, got {type(requests).__name__}")
@@ -65,14 +65,17 @@ def score(
     kept: Kept | None = None,
     keep: Admit | None = None,
 ) -> SequenceScores:
-    """As `Reader.score`; what of the contexts is in `kept` is not computed again.
+    """Do the work of `Reader.score`; the keys and values in `kept` are not computed again.
 
-    With `keep` the keys and values of all that is computed are put there too; it is asked beforehand with the trees
-    of the passes, and raises where they are too many.
+    Args:
+        engine, sequences, max_batch_tokens, trees: as for `Reader.score`.
+        kept: cached keys and values.
+        keep: called before the passes with their trees; raises if they would not fit. With it, the keys and values of
+            all computed tokens are added to `kept`.
     """
     started = time.perf_counter()
     if trees is None or keep is not None:
-        # Keys and values that are kept need memory beside the pass, as those of a prefix that is written after.
+        # Cached keys and values need memory beside the pass, as when tokens are generated after it.
         trees = engine.plan(sequences, max_batch_tokens, new_tokens=0 if keep is None else 2)
     if keep is not None:
         keep(trees)

@@ -1,4 +1,4 @@
-"""Which trees a call runs: sequences checked, grouped and split to what memory holds."""
+"""Plan the trees of a call: check the sequences, group them by rotary regime, and partition them by memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastreader.models.adapter import TreeModel
 def plan(
     model: TreeModel, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None, new_tokens: int = 0
 ) -> list[PrefixTree]:
-    """The work of `Reader.plan`, which documents it."""
+    """Do the work of `Reader.plan`, which documents it."""
     check_int("max_batch_tokens", max_batch_tokens, optional=True)
     if not sequences:
         raise InputError("sequences: expected at least one, got none")

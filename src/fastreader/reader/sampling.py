@@ -1,7 +1,7 @@
-"""Choosing the next token from logits: greedy, temperature, top-k, top-p; one uniform number decides a token.
+"""Choose the next token from logits: greedy, temperature, top-k, top-p; one uniform number decides a token.
 
-A row's numbers come from a generator of its own, keyed by the seed, its prompt's tokens and its sample number, so
-that what a row draws depends on no other row, nor on how rows were packed.
+Each row has its own random generator, keyed by the seed, its prompt's tokens and its sample number, so its draws do not
+depend on other rows or on how rows were packed.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _BLOCK = 256  # weights added up at once, and candidates of a nucleus looked at 
 
 
 def row_generator(seed: int, prompt: Sequence[int], sample: int) -> np.random.Generator:
-    """The generator of sample number `sample` of a prompt."""
+    """Return the generator of sample number `sample` of a prompt."""
     text = np.asarray([seed, sample, *prompt], dtype="<i8").tobytes()
     key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
     return np.random.Generator(np.random.Philox(key=key))
 
 
 def choose(logits: Tensor, sampling: Sampling, uniforms: Sequence[float]) -> Tensor:
-    """One token a row.
+    """Choose one token for each row.
 
     Args:
         logits: [R, V], float32 or float64, finite.
-        sampling: how.
-        uniforms: R numbers in [0, 1); row r takes the token in whose share of the distribution the r-th falls.
+        sampling: temperature, top-k and top-p.
+        uniforms: R numbers in [0, 1); row r takes the token whose share of the distribution contains the r-th.
 
     Returns:
         int64 [R]
     """
     if sampling.temperature == 0:
         return logits.argmax(dim=-1)
-    # From the highest down, and by a number the type can hold, so that a tiny temperature leaves 0 and -inf.
+    # Relative to the largest, and by a number the type can hold, so that a tiny temperature leaves 0 and -inf.
     lowered = logits - logits.amax(dim=-1, keepdim=True)
     scaled = lowered.div_(max(sampling.temperature, torch.finfo(logits.dtype).tiny))
     tokens, weights = _kept(scaled, sampling)
@@ -50,7 +50,7 @@ def invert(weights: Tensor, uniforms: Tensor) -> Tensor:
     """Invert the distribution function: the first index whose running sum exceeds the uniform's share of the total.
 
     Args:
-        weights: [R, N], not negative, not all 0; need not sum to 1.
+        weights: [R, N], non-negative, not all 0; they need not sum to 1.
         uniforms: float64 [R] in [0, 1).
 
     Returns:
@@ -66,13 +66,13 @@ def invert(weights: Tensor, uniforms: Tensor) -> Tensor:
     inside = padded[row, block].double()  # [R, _BLOCK]
     before = running[row, block] - inside.sum(-1)
     place = ((before[:, None] + inside.cumsum(-1)) <= share[:, None]).sum(-1)
-    # Where rounding carries the share past the block's own sum, its last token of any weight is the one.
+    # If rounding carries the share past the block's own sum, take its last token of any weight.
     last = _BLOCK - 1 - (inside.flip(-1) > 0).int().argmax(-1)
     return block * _BLOCK + torch.minimum(place, last)
 
 
 def _kept(scaled: Tensor, sampling: Sampling) -> tuple[Tensor | None, Tensor]:
-    """(token of each weight [R, N], or None for the whole vocabulary in order; weights [R, N])."""
+    """Return the token of each weight [R, N] (None for the whole vocabulary in order) and the weights [R, N]."""
     vocabulary = scaled.shape[-1]
     everything = sampling.top_k is None or sampling.top_k >= vocabulary
     top_p = 1.0 if sampling.top_p is None else sampling.top_p
@@ -88,12 +88,12 @@ def _kept(scaled: Tensor, sampling: Sampling) -> tuple[Tensor | None, Tensor]:
     if top_p < 1:
         before = weights.cumsum(-1) - weights
         weights = weights.masked_fill(before >= top_p, 0.0)
-    tokens, order = tokens.sort(dim=-1)  # so that the place of a token does not hang on the order of near ties
+    tokens, order = tokens.sort(dim=-1)  # so that a token's place does not depend on the order of near ties
     return tokens, weights.gather(-1, order)
 
 
 def _most_likely(scaled: Tensor, top_p: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The most likely tokens of each row, enough to reach `top_p`: their logits, their ids, log-sum-exp of all."""
+    """Return enough of each row's most likely tokens to reach `top_p`: logits, ids, and the log-sum-exp of all."""
     vocabulary = scaled.shape[-1]
     total = scaled.double().logsumexp(dim=-1)
     count = min(_BLOCK, vocabulary)

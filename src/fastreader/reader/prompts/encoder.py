@@ -88,11 +88,9 @@ class TextEncoder:
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of many pieces from outside, none of which starts the whole text."""
-        return (
-            [self._behind_anchor(text, False) if text else [] for text in texts]
-            if self._anchors
-            else self._encode(texts)
-        )
+        if self._anchors:
+            return [self._behind_anchor(text, False) if text else [] for text in texts]
+        return self._encode(texts) if texts else []
 
     def _behind_anchor(self, text: str, trusted: bool) -> list[int]:
         for anchor in self._anchors:

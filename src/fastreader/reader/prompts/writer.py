@@ -1,8 +1,9 @@
-"""PromptWriter: from texts to the token ids a model is asked with."""
+"""PromptWriter: texts to the token ids of prompts and answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from fastreader.errors import InputError
@@ -10,7 +11,7 @@ from fastreader.reader.prompts.encoder import ChatFrame, TextEncoder
 
 
 class PromptWriter:
-    """The part of a `Reader` that writes prompts and answers, piece by piece.
+    """The part of a `Reader` that encodes prompts and answers, piece by piece.
 
     Attributes:
         encoder: the tokenizer, by pieces.
@@ -28,21 +29,21 @@ class PromptWriter:
         chat: bool | None = None,
         chat_options: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of the prompt that asks the model `pieces`, up to where its answer starts.
+        """Return the token ids of the prompt that consists of `pieces`, up to where the model's answer starts.
 
         Each piece is tokenised alone, so prompts that begin with equal pieces share those tokens. Special tokens
-        written out in a piece stay plain text. Where the model has a chat template the pieces are one user message.
+        written out in a piece stay plain text. With a chat template, the pieces are one user message.
 
         Args:
             pieces: the message's parts in order; a piece owns the white space at its edges.
-            lead: what the model's answer is made to start with.
-            system: system message of the chat; None: what the chat template does without one.
-            chat: whether to use the chat template; None: where the model has one.
+            lead: text that the model's answer starts with.
+            system: system message of the chat; None uses the chat template's default.
+            chat: whether to use the chat template; None uses it if the model has one.
             chat_options: further variables for the chat template.
 
         Raises:
-            InputError: nothing to read, or chat=True and the model has no chat template.
-            UnsupportedModelError: the chat template cannot be used, see `TextEncoder.chat_frame`.
+            InputError: if `pieces` has no text, or `chat` is True and the model has no chat template.
+            UnsupportedModelError: if the chat template cannot be used, see `TextEncoder.chat_frame`.
         """
         frame = self._frame(system, chat, chat_options, own_lead=bool(lead))
         tokens = self.prefix(pieces, system=system, chat=chat, chat_options=chat_options)
@@ -57,7 +58,7 @@ class PromptWriter:
         chat: bool | None = None,
         chat_options: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids that every `prompt` starts with whose pieces start with `pieces`, for `session`.
+        """Return the token ids that every `prompt` shares whose pieces start with `pieces`, for `session`.
 
         Args:
             pieces, system, chat, chat_options: as for `prompt`.
@@ -72,10 +73,9 @@ class PromptWriter:
         frame = self._frame(system, chat, chat_options, own_lead=True)
         if frame is None:
             tokens = encoder.start(pieces[0])
-            tokens += [t for piece in pieces[1:] for t in encoder.piece(piece)]
-            return tokens or [encoder.prefix_token()]
+            return [*tokens, *chain.from_iterable(encoder.pieces(pieces[1:]))] or [encoder.prefix_token()]
         tokens = encoder.start(frame.before, trusted=True) if frame.before else encoder.start("")
-        return tokens + [t for piece in pieces for t in encoder.piece(piece)]
+        return [*tokens, *chain.from_iterable(encoder.pieces(pieces))]
 
     def continuation(
         self,
@@ -86,16 +86,16 @@ class PromptWriter:
         chat: bool | None = None,
         chat_options: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of `text` as the model's answer, to be scored after a `prompt` of the same arguments.
+        """Return the token ids of `text` as the model's answer, to be scored after a `prompt` of the same arguments.
 
         Args:
-            text: the answer; white space at its edges is taken off, and a space put before it where the model
-                writes one (always without a chat template).
-            end: add the chat template's end of turn, or a line break without a chat.
+            text: the answer; it is stripped, and a space precedes it if the model writes one (always without a chat
+                template).
+            end: whether to add the chat template's end of turn, or a line break without a chat.
             system, chat, chat_options: as for `prompt`.
 
         Raises:
-            InputError: as `prompt`; or `text` has no token.
+            InputError: as `prompt`; or if `text` has no token.
             UnsupportedModelError: as `prompt`.
         """
         frame = self._frame(system, chat, chat_options, own_lead=True)
