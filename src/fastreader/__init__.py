@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastreader.scoring.api import permutation_cost, score_permutations
     from fastreader.scoring.results import PermutationScores
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "Example": "data",
