@@ -42,7 +42,7 @@ WORDS = {
     "is asked": "name who calls what",
     "read anew": "use read again",
 }
-PATTERN = re.compile(rf"\b({'|'.join(map(re.escape, WORDS))})\b", re.IGNORECASE)
+PATTERN = re.compile(rf"\b({'|'.join(re.escape(form) for word in WORDS for form in (word, word.capitalize()))})\b")
 FOLDERS = ("src", "tests", "benchmarks", "studies", "tools", "examples", "docs", "README.md", "CONTRIBUTING.md")
 TITLE = re.compile(r"[a-zA-Z0-9_./ -]+: \S.*")
 LONGEST_TITLE = 72

@@ -51,7 +51,7 @@ def test_compare_on_a_model_of_the_users(folder):
 
 
 def test_the_command(folder):
-    arguments = ["bench", "-m", str(folder), "--passages", "2", "--passage-tokens", "5", "--rounds", "1"]
+    arguments = ["bench", "-m", str(folder), "--num-passages", "2", "--passage-tokens", "5", "--rounds", "1"]
     done = CliRunner().invoke(app, [*arguments, "--format", "json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)

@@ -44,7 +44,7 @@ def test_vote_learns_saves_and_uses_weights(answers, tmp_path):
     fitted = Voter().fit(rows, correctness(rows))
     assert [json.loads(line)["answer"] for line in done.stdout.splitlines()] == fitted.predict(rows).tolist()
     assert f"{fitted.fit_report_.objective:.3f}" in done.stderr and "weights: " in done.stderr
-    again = run("vote", file, "--weights", voter, "-f", "jsonl")
+    again = run("vote", file, "--voter", voter, "-f", "jsonl")
     assert again.stdout == done.stdout
 
 
@@ -66,15 +66,15 @@ def test_brackets_in_texts_are_shown_as_they_are(tmp_path):
     ("arguments", "expected"),
     [
         (["--save", "x.json"], "--fit"),
-        (["--measure", "f1"], "--measure: needs --fit"),
+        (["--metric", "f1"], "--metric: needs --fit"),
         (["--fit", "--seed", "-1"], "--seed: expected an integer of at least 0, got -1"),
-        (["--weights", "x.json", "--fit"], "--weights"),
-        (["--weights", "x.json", "--pooling", "max"], "--weights"),
-        (["--weights", "none.json"], "none.json"),
+        (["--voter", "x.json", "--fit"], "--voter"),
+        (["--voter", "x.json", "--pooling", "max"], "--voter"),
+        (["--voter", "none.json"], "none.json"),
         (["--pooling", "median"], "median"),
         (["-s", "odd"], "odd"),
         (["--min-support", "nan"], "--min-support"),
-        (["--fit", "--measure", "bleu"], "--measure"),
+        (["--fit", "--metric", "bleu"], "--metric"),
         (["--fit", "--save", "none/x.json"], "no folder none"),
         (["--fit", "--save", "."], "is a folder"),
         (["-s", "nli:reader"], "--model"),
@@ -125,7 +125,7 @@ def world(tmp_path_factory):
 def test_eor_writes_answers_and_votes_and_resumes(world, tmp_path):
     specs = ("-r", "Wiki@2", "-r", "SE@1&Wiki@1", "-r", "SE@RR@1", "-r", "ReFree")
     output = tmp_path / "out.jsonl"
-    arguments = ("eor", world.questions, *world.options, *specs, "-o", output, "--keep-documents", "--batch", 2)
+    arguments = ("eor", world.questions, *world.options, *specs, "-o", output, "--keep-documents", "--batch-size", 2)
     assert "3 answered now, 3 in" in run(*arguments, "--limit", 3).stderr
     done = run(*arguments, "--resume")
     assert "2 answered now, 5 in" in done.stderr and done.stdout == ""
@@ -137,7 +137,7 @@ def test_eor_writes_answers_and_votes_and_resumes(world, tmp_path):
     assert votes == Voter().predict(rows).tolist()
 
     whole = tmp_path / "whole.jsonl"
-    run("eor", world.questions, *world.options, *specs, "-o", whole, "--keep-documents", "--batch", 5)
+    run("eor", world.questions, *world.options, *specs, "-o", whole, "--keep-documents", "--batch-size", 5)
     assert [row["predictions"] for row in iter_results(whole)] == [row["predictions"] for row in iter_results(output)]
     assert "retrievers" in run(*arguments, "--resume", "-r", "PK", expect=2).stderr
     assert "keep_documents" in run(*arguments, "--resume", "--no-keep-documents", expect=2).stderr
@@ -177,7 +177,7 @@ def test_eor_says_nothing_of_how_its_indexes_are_built(world, tmp_path):
 def test_eor_to_standard_output_with_a_fit(world, tmp_path):
     voter = tmp_path / "voter.json"
     done = run(
-        "eor", world.questions, *world.options, "--fit", "--measure", "f1", "--save", voter, "-f", "jsonl", "--limit", 2
+        "eor", world.questions, *world.options, "--fit", "--metric", "f1", "--save", voter, "-f", "jsonl", "--limit", 2
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["retrievers"] for line in lines] == [["SE@5", "Wiki@5", "ReFree"]] * 2
@@ -210,7 +210,7 @@ class Loaded(Exception):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--fit", "--measure", "exactly"], "--measure: expected one of em, f1, contained"),
+        (["--fit", "--metric", "exactly"], "--metric: expected one of em, f1, contained"),
         (["--fit", "--save", "none/voter.json"], "--save: no folder none"),
         (["--fit", "--seed", "-1"], "--seed: expected an integer of at least 0, got -1"),
         (["--source", "W=broken.jsonl"], "broken.jsonl, line 1"),
@@ -223,12 +223,12 @@ class Loaded(Exception):
         (["-s", "f1", "-s", "bertscore:/none"], "--similarity: bertscore:/none: there is no folder /none"),
         (["-s", "nli:none/of/these"], "--similarity: nli:none/of/these: there is no folder none/of/these"),
         (["-s", "nli:reader", "-s", "bertscore:empty"], "bertscore:empty: the folder empty has no config.json"),
-        (["--weights", "moved.json"], "--weights: bertscore:/moved: there is no folder /moved"),
+        (["--voter", "moved.json"], "--weights: bertscore:/moved: there is no folder /moved"),
         (["--pooling", "median"], "median"),
-        (["--weights", "other.json"], "--weights: of the retrievers A, B, not of SE@5, Wiki@5, ReFree"),
-        (["--weights", "changed.json"], "f1 was saved with"),
-        (["--weights", "two.json"], "--weights: of 2 retrievers, not of the 3 SE@5, Wiki@5, ReFree"),
-        (["--weights", "unnamed.json"], "--weights: of 2 retrievers, not of the 3 SE@5, Wiki@5, ReFree"),
+        (["--voter", "other.json"], "--weights: of the retrievers A, B, not of SE@5, Wiki@5, ReFree"),
+        (["--voter", "changed.json"], "f1 was saved with"),
+        (["--voter", "two.json"], "--weights: of 2 retrievers, not of the 3 SE@5, Wiki@5, ReFree"),
+        (["--voter", "unnamed.json"], "--weights: of 2 retrievers, not of the 3 SE@5, Wiki@5, ReFree"),
         (["unanswered.jsonl", "--fit"], "--fit: needs right answers, and there are none for 'q0'"),
     ],
 )
@@ -259,7 +259,7 @@ def test_eor_with_weights_support_and_texts(world, tmp_path):
     voter.save(weights)
     texts.write_text('{"answer_lead": "Answer:"}')
     output = tmp_path / "out.jsonl"
-    arguments = ("eor", world.questions, *world.options, *specs, "--limit", 2, "-w", weights, "--texts", texts)
+    arguments = ("eor", world.questions, *world.options, *specs, "--limit", 2, "--voter", weights, "--texts", texts)
     run(*arguments, "-o", output)
     found = [Answers.from_dict(row) for row in iter_results(output)]
     assert [row["vote"]["answer"] for row in iter_results(output)] == voter.predict(found).tolist()
@@ -277,15 +277,15 @@ def test_the_reader_judges_answers_where_asked_and_its_voter_loads(world, tmp_pa
     model = world.options[1]
     output, voter = tmp_path / "out.jsonl", tmp_path / "voter.json"
     arguments = ("eor", world.questions, *world.options, "-s", "nli:reader", "-s", "f1", "--limit", 3)
-    run(*arguments, "-o", output, "--fit", "--measure", "f1", "--save", voter)
+    run(*arguments, "-o", output, "--fit", "--metric", "f1", "--save", voter)
     rows = [row["vote"] for row in iter_results(output)]
     assert all(vote["similarities"] == ["nli:reader", "f1"] for vote in rows)
     again = run("vote", output, "-s", "nli:reader", "-s", "f1", "--model", model, "-f", "jsonl")
     votes = [json.loads(line) for line in again.stdout.splitlines()]
     assert [vote["answer"] for vote in votes] == [vote["answer"] for vote in rows]
-    fitted = run("vote", output, "--weights", voter, "--model", model, "-f", "jsonl")
+    fitted = run("vote", output, "--voter", voter, "--model", model, "-f", "jsonl")
     assert len(fitted.stdout.splitlines()) == 3
-    assert "--model" in run("vote", output, "--weights", voter, expect=2).stderr
+    assert "--model" in run("vote", output, "--voter", voter, expect=2).stderr
 
 
 def test_a_fit_that_learns_nothing_says_so(tmp_path):

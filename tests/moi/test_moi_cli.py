@@ -36,10 +36,21 @@ def questions(tmp_path_factory):
 def calibrated(model, questions, tmp_path_factory):
     """A calibration of the model at N = 3, kept in a cache folder of its own."""
     folder = tmp_path_factory.mktemp("cache")
-    arguments = ("calibrate", questions, "-m", model, "-n", 3, "-s", folder / "scores.jsonl", "--cache-dir", folder)
+    arguments = (
+        "calibrate",
+        questions,
+        "-m",
+        model,
+        "-n",
+        3,
+        "--scores",
+        folder / "scores.jsonl",
+        "--cache-dir",
+        folder,
+    )
     first = run(*arguments, "--limit", 5)
     assert "5 questions, 30 orderings" in first.stdout
-    done = run(*arguments, "--keep", "-o", folder / "bias.json", "--plot", folder / "bias.png")
+    done = run(*arguments, "--install", "-o", folder / "bias.json", "--plot", folder / "bias.png")
     assert "8 questions, 48 orderings" in done.stdout  # the five scored before were not scored again
     assert len(ids(folder / "scores.jsonl")) == 8
     return folder
@@ -55,8 +66,8 @@ def test_calibrate(calibrated, model):
 
 def test_a_calibration_of_few_places_serves_rerank_that_reads_as_few(model, questions, tmp_path):
     common = ("-m", model, "--prune", 2, "--cache-dir", tmp_path)
-    scores = ("-n", 4, "-s", tmp_path / "scores.jsonl")
-    done = run("calibrate", questions, *common, *scores, "--keep", "-o", tmp_path / "bias.json")
+    scores = ("-n", 4, "--scores", tmp_path / "scores.jsonl")
+    done = run("calibrate", questions, *common, *scores, "--install", "-o", tmp_path / "bias.json")
     assert "8 questions" in done.stdout
     bias = PositionBias.load(tmp_path / "bias.json")
     assert (bias.num_passages, bias.length) == (4, 2)
@@ -80,20 +91,20 @@ def test_calibrate_on_fewer_questions_uses_those_alone(calibrated, model, questi
     arguments = ("calibrate", questions, "-m", model, "-n", 3, "--cache-dir", calibrated, "--limit", 5)
     scores = tmp_path / "scores.jsonl"
     shutil.copy(calibrated / "scores.jsonl", scores)
-    done = run(*arguments, "-s", scores, "-o", tmp_path / "bias.json")
+    done = run(*arguments, "--scores", scores, "-o", tmp_path / "bias.json")
     assert "5 questions, 30 orderings" in done.stdout
     bias = PositionBias.load(tmp_path / "bias.json")
     assert bias.measured_on["ids"] == ["q0", "q1", "q2", "q3", "q4"]
     other = tmp_path / "other.jsonl"
     other.write_text(questions.read_text().replace("colour", "shade"))
-    done = run("calibrate", other, *arguments[2:], "-s", scores, expect=2)
+    done = run("calibrate", other, *arguments[2:], "--scores", scores, expect=2)
     assert "'q0' has a result already, made from another question" in done.stderr
 
 
 def test_calibrate_with_a_probe(calibrated, model, questions, tmp_path):
     shutil.copy(calibrated / "scores.jsonl", tmp_path / "scores.jsonl")
     arguments = ("calibrate", questions, "-m", model, "-n", 3, "--cache-dir", calibrated, "--probe")
-    arguments += ("-s", tmp_path / "scores.jsonl", "-o", tmp_path / "bias.json")
+    arguments += ("--scores", tmp_path / "scores.jsonl", "-o", tmp_path / "bias.json")
     run(*arguments)
     bias = PositionBias.load(tmp_path / "bias.json")
     examples = [replace(e, passages=e.passages[:3]) for e in fr.load_examples(questions)]
@@ -111,7 +122,7 @@ def test_calibrate_with_a_probe(calibrated, model, questions, tmp_path):
 
 
 def test_calibrate_refuses_too_few(model, questions, tmp_path):
-    done = run("calibrate", questions, "-m", model, "-n", 5, "-s", tmp_path / "s.jsonl", expect=2)
+    done = run("calibrate", questions, "-m", model, "-n", 5, "--scores", tmp_path / "s.jsonl", expect=2)
     assert "at least 2 questions with 5 passages, got 0" in done.stderr
 
 
@@ -140,9 +151,9 @@ def test_rerank_without_a_calibration_says_so(model, questions, tmp_path):
 
 def test_the_cost_of_rounds_is_bounded(calibrated, model, questions):
     common = ("rerank", questions, "-m", model, "--limit", 1, "--max-passages", 3, "--cache-dir", calibrated)
-    told = run(*common, "--cost", "--settle", 0.999).stdout
+    told = run(*common, "--cost", "--stop-p-best", 0.999).stdout
     first, most = re.search(r"([\d,]+) tokens to compute in the first rounds, ([\d,]+) at most", told).groups()
-    (row,) = json.loads(run(*common, "--settle", 0.999, "-f", "json").stdout)
+    (row,) = json.loads(run(*common, "--stop-p-best", 0.999, "-f", "json").stdout)
     assert row["cost"]["passes"] > 1
     assert int(first.replace(",", "")) < row["cost"]["computed_tokens"] <= int(most.replace(",", ""))
 
@@ -209,7 +220,7 @@ def test_rerank_refuses_another_models_bias(calibrated, model, questions, tmp_pa
 
 
 def test_calibrate_looks_at_its_outputs_first(questions, tmp_path):
-    common = ("calibrate", questions, "-m", tmp_path / "no-model", "-n", 3, "-s", tmp_path / "scores.jsonl")
+    common = ("calibrate", questions, "-m", tmp_path / "no-model", "-n", 3, "--scores", tmp_path / "scores.jsonl")
     assert "--output: no folder" in run(*common, "-o", tmp_path / "none" / "bias.json", expect=2).stderr
     assert "--plot: no folder" in run(*common, "--plot", tmp_path / "none" / "bias.png", expect=2).stderr
     assert f"--output: {tmp_path} is a folder" in run(*common, "-o", tmp_path, expect=2).stderr

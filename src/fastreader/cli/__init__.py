@@ -1,4 +1,4 @@
-"""The command line: data on standard output, everything else on standard error. One module a command."""
+"""The command line: data on standard output, all else on standard error. One module for each command."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more on standard error.")] = False,
 ) -> None:
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
     logging.getLogger("fastreader").setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
 def main() -> None:
-    """Entry point: our own errors and the operating system's become one line on standard error.
+    """Run the command line; errors of ours and of the operating system become one line on standard error.
 
-    Typer ends a command whose output nobody reads any more, with 1.
+    Typer itself ends a command with 1 when nobody reads its output any more.
     """
     try:
         app()

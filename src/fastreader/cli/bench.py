@@ -16,40 +16,40 @@ from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Forma
 
 def bench(
     model: ModelOption = "smollm2-135m",
-    passages: Annotated[int, typer.Option(help="N, read in N cyclic orders.", min=1)] = 5,
-    passage_tokens: Annotated[int, typer.Option(help="Tokens of each passage.", min=1)] = 100,
-    candidates: Annotated[int, typer.Option(help="K answers scored after each order.", min=1)] = 2,
-    rounds: Annotated[int, typer.Option(help="Runs of every way; the median counts.", min=1)] = 3,
+    num_passages: Annotated[int, typer.Option(help="N, read in N cyclic orders.", min=1)] = 5,
+    passage_tokens: Annotated[int, typer.Option(help="Number of tokens of each passage.", min=1)] = 100,
+    num_candidates: Annotated[int, typer.Option(help="K, the answers scored after each order.", min=1)] = 2,
+    rounds: Annotated[int, typer.Option(help="Runs of every way; the median is reported.", min=1)] = 3,
     format: Annotated[Format, typer.Option("--format", "-f", help="table or json.")] = Format.table,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     precision: PrecisionOption = "fast",
     cache_dir: CacheOption = None,
 ) -> None:
-    """What one packed pass would gain you, on this machine and your model.
+    """Measure what one packed pass gains on this machine and your model.
 
-    Scores one question of the given size (random token ids) by fastreader, by transformers with a prefix cache for
-    each order, and by transformers in padded batches, in turn.
+    One question of the given size (random token ids) is scored in turn by fastreader, by transformers with a prefix
+    cache for each order, and by transformers in padded batches.
 
     Example:
 
-      fastreader bench --model HuggingFaceTB/SmolLM2-360M-Instruct --passages 10
+      fastreader bench --model HuggingFaceTB/SmolLM2-360M-Instruct --num-passages 10
     """
     from fastreader.cli.packing_gain import compare
 
     use_cache(cache_dir)
     screen = Console(stderr=True)
-    tell = (lambda text: screen.print(text, style="dim")) if sys.stderr.isatty() else (lambda text: None)
+    show = (lambda text: screen.print(text, style="dim")) if sys.stderr.isatty() else (lambda text: None)
     result = compare(
         model,
         device=device,
         dtype=dtype,
         precision=precision,
-        passages=passages,
+        passages=num_passages,
         passage_tokens=passage_tokens,
-        candidates=candidates,
+        candidates=num_candidates,
         rounds=rounds,
-        tell=tell,
+        show=show,
     )
     if format is not Format.table:
         typer.echo(json.dumps({**dataclasses.asdict(result), "gains": result.gains}, allow_nan=False))

@@ -10,7 +10,18 @@ import typer
 from rich.console import Console
 
 from fastreader.cli.inputs import check_writable, examples, model_settings, remaining, use_cache
-from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
+from fastreader.cli.options import (
+    CacheOption,
+    DeviceOption,
+    DtypeOption,
+    LimitOption,
+    MaxBatchTokensOption,
+    ModelOption,
+    PrecisionOption,
+    ProgressOption,
+    SeedOption,
+    TemplateOption,
+)
 from fastreader.core.progress import track
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog, iter_results
@@ -20,57 +31,53 @@ from fastreader.errors import InputError
 def calibrate(
     file: Annotated[Path, typer.Argument(help="Questions with passages: .json or .jsonl, also gzipped; 30 or more.")],
     scores: Annotated[
-        Path, typer.Option("--scores", "-s", help="Keep the scores in this .jsonl file; an interrupted run continues.")
+        Path, typer.Option("--scores", help="Keep the scores in this .jsonl file; an interrupted run resumes from it.")
     ],
-    passages: Annotated[int, typer.Option("--passages", "-n", help="N: so many of each question.", min=3)] = 5,
+    passages: Annotated[
+        int, typer.Option("--num-passages", "-n", help="N, the number of passages of each question.", min=3)
+    ] = 5,
     model: ModelOption = "smollm2-135m",
     permutations: Annotated[
-        str, typer.Option(help="Orderings of each question; 3N in balance by default.", show_default=False)
+        str, typer.Option(help="Orderings of each question [default: 3N, balanced].", show_default=False)
     ] = "latin:3",
     prune: Annotated[
         int | None,
         typer.Option(
-            help="L: read only so many places of each ordering; for rerank --prune L.", min=2, show_default=False
+            help="L: read only this many places of each ordering, for rerank --prune L.", min=2, show_default=False
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of designs and bootstrap.")] = 0,
+    seed: SeedOption = 0,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the calibration here.", show_default=False)
+        Path | None, typer.Option("--output", "-o", help="Write the calibration to this file.", show_default=False)
     ] = None,
     probe: Annotated[
         bool,
         typer.Option(
             "--probe",
-            help="Also move each question's gold passage through the places; decides the sign. Kept beside --scores.",
+            help="Also move each question's gold passage through the places: decides the sign; kept beside --scores.",
         ),
     ] = False,
-    keep: Annotated[bool, typer.Option(help="Keep it in the cache folder, where rerank and ask find it.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the bias into this file.", show_default=False)] = None,
-    template: Annotated[
-        Path | None, typer.Option(help="Prompt texts, a TOML or JSON file.", show_default=False)
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(help="Only the first so many questions.", min=1, show_default=False)
-    ] = None,
-    max_batch_tokens: Annotated[
-        int | None, typer.Option(help="Tokens in one pass at most; from free memory by default.", show_default=False)
-    ] = None,
-    progress: Annotated[
-        bool | None, typer.Option("--progress/--no-progress", help="Default: on a terminal.", show_default=False)
-    ] = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="Install it in the cache folder, where rerank and ask find it.")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the bias to this file.", show_default=False)] = None,
+    template: TemplateOption = None,
+    limit: LimitOption = None,
+    max_batch_tokens: MaxBatchTokensOption = None,
+    progress: ProgressOption = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     precision: PrecisionOption = "fast",
     cache_dir: CacheOption = None,
 ) -> None:
-    """How much each place in the prompt counts for this reader (MoI's position bias).
+    """Measure how much each place in the prompt counts for this reader (MoI's position bias).
 
-    Questions with fewer than N passages are left out. Where passages are marked as gold, or as having an answer,
-    P(best) is fitted to how often they are.
+    Questions with fewer than N passages are skipped. If passages are marked as gold, or as having an answer, P(best)
+    is fitted to how often they are.
 
     Example:
 
-      fastreader calibrate questions.jsonl -n 5 --limit 40 --scores scores.jsonl --probe --keep
+      fastreader calibrate questions.jsonl -n 5 --limit 40 --scores scores.jsonl --probe --install
     """
     from dataclasses import replace
     from functools import cache
@@ -81,7 +88,7 @@ def calibrate(
     from fastreader.cli.tables.moi import bias_table
     from fastreader.core.drawing import new_figure
     from fastreader.moi.gold import gold_of, right_answers
-    from fastreader.moi.shipped import keep as keep_in_cache
+    from fastreader.moi.shipped import keep as install_bias
     from fastreader.permutations import resolve
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
@@ -93,7 +100,7 @@ def calibrate(
         if path is not None:
             check_writable(option, path)
     _check_apart(file, scores, output, plot)
-    if plot is not None:  # what is missing or cannot be drawn is said now, and not after the scoring
+    if plot is not None:  # fail before the scoring, not after it
         formats = new_figure(1, 1).canvas.get_supported_filetypes()
         if plot.suffix.removeprefix(".") not in formats:
             raise InputError(f"--plot: expected a file ending in one of {', '.join(sorted(formats))}, got {plot}")
@@ -143,7 +150,7 @@ def calibrate(
     rows = _rows(scores, settings, chosen, score)
     contrast = None
     if probe:
-        # What a row is made from, answers and place of the gold passage included, goes into its digest.
+        # The digest of a row covers its answers and the place of its gold passage too.
         probed = [
             replace(e, candidates=[*e.answers, f"gold: {gold[_key(e)]}"])
             for e in chosen
@@ -168,22 +175,22 @@ def calibrate(
     bias = replace(bias, measured_on={"file": file.name, "design": wanted, "ids": list(gold), "gold": known})
     if output is not None:
         bias.save(output)
-    if keep:
-        typer.echo(f"kept: {keep_in_cache(bias)}", err=True)
+    if install:
+        typer.echo(f"installed: {install_bias(bias)}", err=True)
     if plot is not None:
         bias.plot(plot)
     Console().print(bias_table(bias))
 
 
 def _check_apart(file: Path, scores: Path, output: Path | None, plot: Path | None) -> None:
-    """Refuse to write over the questions or the scores, or two results into one file."""
+    """Raise InputError if an output would overwrite the questions, the scores or another output."""
     named = {"FILE": file, "--scores": scores, "the probe's scores": scores.with_suffix(".probe.jsonl")}
     for option, path in (("--output", output), ("--plot", plot)):
         if path is None:
             continue
         for other, taken in named.items():
             if path.resolve() == taken.resolve():
-                raise InputError(f"{option}: {path} is that of {other} too; name another file")
+                raise InputError(f"{option}: {path} is also {other}; name another file")
         named[option] = path
     if scores.resolve() == file.resolve():
         raise InputError(f"--scores: {scores} is the file of the questions")
@@ -200,7 +207,7 @@ def _rows(
     examples: list[Example],
     make: Callable[[list[Example]], Iterator[tuple[str, dict[str, Any]]]],
 ) -> list[dict[str, Any]]:
-    """A row for each example, in their order: those that the file has, then the others, which are added to it."""
+    """Return a row for each example, in their order; those that the file lacks are made and added to it."""
     with ResultLog(path, settings=settings, resume=True) as log:
         digests: dict[str, str] = {}
         if todo := list(remaining(iter(examples), None, False, log, digests)):

@@ -1,6 +1,6 @@
-"""What commands say of calibrations."""
+"""Messages about calibrations that several commands print."""
 
 UNCALIBRATED = (
     "no calibration for this reader, template and number of passages: ranked by random prefixes; "
-    "fastreader calibrate --keep measures one"
+    "fastreader calibrate --install measures one"
 )

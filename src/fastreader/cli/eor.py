@@ -10,16 +10,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastreader.cli.inputs import check_output, model_settings, remaining, use_cache
-from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
+from fastreader.cli.options import (
+    BatchSizeOption,
+    CacheOption,
+    DeviceOption,
+    DtypeOption,
+    Format,
+    FormatOption,
+    LimitOption,
+    ModelOption,
+    PrecisionOption,
+    ProgressOption,
+    ResumeOption,
+    SeedOption,
+)
 from fastreader.cli.votes import show
 from fastreader.cli.voting import (
     FitOption,
-    MeasureOption,
+    MetricOption,
     PoolingOption,
     SaveOption,
     SimilarityOption,
     SupportOption,
-    WeightsOption,
+    VoterOption,
     check_right,
     check_voting,
     fit_voter,
@@ -34,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def eor(
-    file: Annotated[Path, typer.Argument(help="Lines {question, answers}; passages in it are passed over.")],
+    file: Annotated[Path, typer.Argument(help="Lines {question, answers}; passages in it are ignored.")],
     source: Annotated[
         list[str] | None,
         typer.Option(help="NAME=FILE: a BM25 index over a file of passages; repeat.", show_default=False),
@@ -44,44 +57,40 @@ def eor(
         typer.Option(
             "--retriever",
             "-r",
-            help="A specification such as SE@RR@5&Wiki@5@CP; repeat. By default NAME@5 of every source, and ReFree.",
+            help="A specification such as SE@RR@5&Wiki@5@CP; repeat [default: NAME@5 of every source, and ReFree].",
             show_default=False,
         ),
     ] = None,
-    depth: Annotated[int, typer.Option(help="Passages a source returns at most.", min=1)] = 20,
+    depth: Annotated[int, typer.Option(help="A source returns at most this many passages.", min=1)] = 20,
     model: ModelOption = "smollm2-135m",
     texts: Annotated[
         str,
         typer.Option(
-            help="Of the prompts: default, short (with examples of short answers, for small models), or a .json file "
+            help="Prompt texts: default, short (with examples of short answers, for small models), or a .json file "
             "with some attributes of eor.Texts."
         ),
     ] = "default",
-    max_new_tokens: Annotated[int, typer.Option(help="Of an answer.", min=1)] = 32,
+    max_new_tokens: Annotated[int, typer.Option(help="At most this many tokens of an answer.", min=1)] = 32,
     similarity: SimilarityOption = None,
     pooling: PoolingOption = "mean",
-    weights: WeightsOption = None,
+    voter: VoterOption = None,
     fit: FitOption = False,
-    measure: MeasureOption = "em",
+    metric: MetricOption = "em",
     save: SaveOption = None,
     min_support: SupportOption = None,
-    seed: Annotated[int, typer.Option(help="Of the starts that --fit draws.")] = 0,
-    keep_documents: Annotated[bool, typer.Option(help="Write what was read too, for the error analysis.")] = False,
+    seed: SeedOption = 0,
+    keep_documents: Annotated[
+        bool, typer.Option(help="Also write the documents that were read, for the error analysis.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Append answers and votes to this .jsonl file.", show_default=False),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue --output where it stopped.")] = False,
-    limit: Annotated[
-        int | None, typer.Option(help="Only the first so many questions.", min=1, show_default=False)
-    ] = None,
-    batch: Annotated[int, typer.Option(help="Questions read together.", min=1)] = 8,
-    format: Annotated[
-        Format | None, typer.Option("--format", "-f", help="Of standard output; table by default.", show_default=False)
-    ] = None,
-    progress: Annotated[
-        bool | None, typer.Option("--progress/--no-progress", help="Default: on a terminal.", show_default=False)
-    ] = None,
+    resume: ResumeOption = False,
+    limit: LimitOption = None,
+    batch_size: BatchSizeOption = 8,
+    format: FormatOption = None,
+    progress: ProgressOption = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     precision: PrecisionOption = "fast",
@@ -89,8 +98,8 @@ def eor(
 ) -> None:
     """Answer questions from several retrievers and let the answers vote.
 
-    With --fit the weights are learned from the answers of all questions in the file once they are there; the votes
-    shown are then the fitted voter's, those in --output the ones before it.
+    With --fit the weights are learned from the answers to all questions in the file. Standard output then shows the
+    fitted voter's votes; --output holds the votes before the fit.
 
     Examples:
 
@@ -105,7 +114,7 @@ def eor(
 
     use_cache(cache_dir)
     check_output(output, file, resume, format)
-    voting = check_voting(similarity, pooling, weights, fit, measure, save, min_support, seed)
+    voting = check_voting(similarity, pooling, voter, fit, metric, save, min_support, seed)
     words = load_texts(texts)
     examples = load_questions(file, limit=limit)
     if fit:
@@ -131,13 +140,13 @@ def eor(
         def open_log(path: Path) -> ResultLog:
             return stack.enter_context(ResultLog(path, settings=settings, resume=resume))
 
-        # A file that is there is checked before the model is loaded; a new one is made after, when it will be used.
+        # An existing file is checked before the model is loaded; a new one is created after, when it will be used.
         if output is not None and resume and output.is_file():
             _check_sources(output, files, settings["sources"])
         log = open_log(output) if output is not None and output.exists() else None
         sources = _sources(files, depth)
         reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
-        voter = voting.voter(reader)
+        fitted = voting.voter(reader)
         retrievers = Retrievers(specs, sources, reader=reader, texts=words)
         if output is not None and log is None:
             log = open_log(output)
@@ -145,13 +154,13 @@ def eor(
         todo = list(remaining(iter(examples), None, True, log, digests, answers=True))
         found: list[Answers] = []
         with track("answering", len(todo), "questions", progress) as advance:
-            for start in range(0, len(todo), batch):
-                part = todo[start : start + batch]
+            for start in range(0, len(todo), batch_size):
+                part = todo[start : start + batch_size]
                 retrieved = retrievers.retrieve(part)
                 rows = answer(
                     reader, retrieved, texts=words, max_new_tokens=max_new_tokens, keep_documents=keep_documents
                 )
-                for row, vote in zip(rows, voter.vote(rows), strict=True):
+                for row, vote in zip(rows, fitted.vote(rows), strict=True):
                     if log is not None:
                         assert row.id is not None
                         values: dict[str, Any] = {k: v for k, v in row.to_dict().items() if k != "id"}
@@ -163,9 +172,9 @@ def eor(
             typer.echo(f"{len(found)} answered now, {len(log)} in {output}", err=True)
             found = [Answers.from_dict(row) for row in iter_results(output)]
     if fit:
-        fit_voter(voter, found, voting)
+        fit_voter(fitted, found, voting)
     if output is None:
-        show(list(zip(found, voter.vote(found), strict=True)), format or Format.table)
+        show(list(zip(found, fitted.vote(found), strict=True)), format or Format.table)
 
 
 def _files(sources: list[str]) -> dict[str, Path]:
@@ -183,16 +192,16 @@ def _files(sources: list[str]) -> dict[str, Path]:
 
 
 def _check_sources(output: Path, files: dict[str, Path], digests: dict[str, str]) -> None:
-    """Refuse to continue with passages other than those the output was begun with; what else differs the log tells."""
+    """Raise InputError if a source holds other passages than when the output was started."""
     first = next(iter_results(output), {}).get("settings")
     theirs = first.get("sources") if isinstance(first, dict) else None
     for name, before in theirs.items() if isinstance(theirs, dict) else ():
         if name not in files or before == digests[name]:
             continue
         if re.fullmatch("[0-9a-f]{64}", str(before)):
-            raise InputError(f"--source: {name}: {files[name]} holds other passages than when {output} was begun")
+            raise InputError(f"--source: {name}: {files[name]} holds other passages than when {output} was started")
         raise InputError(
-            f"--source: {name}: {output} keeps only where its passages were ({before}), so that nobody can tell "
+            f"--source: {name}: {output} records only the path of its passages ({before}), so it is unknown "
             f"whether {files[name]} holds the same; name another --output"
         )
 
@@ -202,7 +211,7 @@ def _sources(files: dict[str, Path], depth: int) -> dict[str, Any]:
 
     from fastreader.eor import BM25
 
-    with suppress(ImportError):  # BM25 says which extra brings it
+    with suppress(ImportError):  # BM25 names the extra
         import bm25s  # noqa: F401
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # importing it sets DEBUG, so this comes after
     return {name: BM25(path, depth=depth) for name, path in files.items()}

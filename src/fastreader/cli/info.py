@@ -18,8 +18,7 @@ from fastreader.cli.options import Format
 def info(
     format: Annotated[Format, typer.Option("--format", "-f", help="table or json.")] = Format.table,
 ) -> None:
-    """Versions, devices, and which implementation serves each operator and why."""
-
+    """Show versions, devices, and the implementation that serves each operator."""
     facts = collect()
     if format is not Format.table:
         typer.echo(json.dumps(facts, indent=2, allow_nan=False))

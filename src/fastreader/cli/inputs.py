@@ -1,9 +1,7 @@
-"""What commands share: reading questions, naming outputs, and resuming."""
+"""Read questions, check outputs and resume, for several commands."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterator
 from enum import StrEnum
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastreader.data import Example, Passage, iter_examples
-from fastreader.data.fingerprints import model_digest
+from fastreader.data.fingerprints import digest, model_digest
 from fastreader.data.keyed import keyed
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError
@@ -21,7 +19,7 @@ from fastreader.models.packaged import PACKAGED
 def check_output(
     output: Path | None, file: Path | None, resume: bool, format: StrEnum | None, *, cost: bool = False
 ) -> None:
-    """Refuse an output that cannot be resumed, or that is the file of the questions; for its `cost` it is only read."""
+    """Raise InputError if --output cannot be resumed or written, or is the file of the questions."""
     if output is None:
         if resume:
             raise InputError("--resume: needs --output, the file to continue")
@@ -33,18 +31,18 @@ def check_output(
             f"--output: {output} would be gzipped; results are plain JSON lines, so that a killed run can be resumed"
         )
     if format is not None:
-        raise InputError("--format: is that of standard output, and with --output nothing goes there")
+        raise InputError("--format: applies to standard output, which --output replaces")
     if file is not None and file.exists() and output.exists() and output.samefile(file):
         raise InputError(f"--output: {output} is the file of the questions")
 
 
 def check_writable(option: str, path: Path, *, appended: bool = False) -> None:
-    """Refuse a path that nothing could be written to, before the work whose results go there.
+    """Raise InputError if a file cannot be written, before the work whose results it would hold.
 
     Args:
-        option: names it.
+        option: names the path in messages.
         path: a file.
-        appended: what is there is gone on with; otherwise the file is replaced by a new one.
+        appended: whether an existing file is continued; otherwise it is replaced.
     """
     if path.is_dir():
         raise InputError(f"{option}: {path} is a folder")
@@ -63,10 +61,10 @@ def examples(
     limit: int | None,
     skip: Any,
 ) -> Iterator[Example]:
-    """Questions from a file, or the one that --question and --passage give.
+    """Return questions from a file, or the one of --question and --passage.
 
     Raises:
-        InputError: both or neither, no such file, or text that is not Unicode.
+        InputError: if both or neither are given, the file does not exist, or a text is not valid Unicode.
     """
     if (file is None) == (question is None):
         raise InputError("expected a file or --question, one of the two")
@@ -101,33 +99,28 @@ def remaining(
     scores: bool = False,
     answers: bool = False,
 ) -> Iterator[Example]:
-    """Examples not in the log yet, each with an id; a repeated id gets a number so that keys are unique.
+    """Yield the examples that the log lacks, each with an id; a repeated id gets a number so that keys are unique.
 
-    Puts what each one is made from into `digests`, by its key: its texts, and where results depend on them the
+    Adds a digest of each one to `digests`, by its key. The digest covers its texts and, if results depend on them, the
     retriever's `scores` and the right `answers`.
     """
     for example in keyed(examples):
         key = example.id
         assert key is not None
         scored = [] if question_only else example.candidates if candidates is None else candidates
-        more = [[p.score for p in example.passages]] if scores else []
-        digest = _digest(example, scored, [*more, *([example.answers] if answers else [])])
-        if log is None or not log.holds(key, digest):
+        more: list[list[Any]] = [[p.score for p in example.passages]] if scores else []
+        more += [example.answers] if answers else []
+        made_from = digest([example.question, [[p.title, p.text] for p in example.passages], scored, *more])
+        if log is None or not log.holds(key, made_from):
             if log is not None:
-                digests[key] = digest
+                digests[key] = made_from
             yield example
 
 
-def _digest(example: Example, candidates: list[str], more: list[Any]) -> str:
-    """Of all that a result is made from; `more` beside the texts."""
-    parts = [example.question, [[p.title, p.text] for p in example.passages], candidates, *more]
-    return hashlib.sha256(json.dumps(parts, allow_nan=False).encode()).hexdigest()[:16]
-
-
 def model_settings(model: str, dtype: str, precision: str) -> dict[str, str]:
-    """How settings name the model, without loading it: one way for a path, however written, and what it stands for.
+    """Return the settings that identify a model, without loading it.
 
-    That is a digest of what lies at a path, or the commit of a hub id.
+    A path is resolved, and a digest of its files or the commit of a hub id distinguishes versions.
     """
     path = Path(model).expanduser()
     local = path.exists()
@@ -143,6 +136,6 @@ def model_settings(model: str, dtype: str, precision: str) -> dict[str, str]:
 
 
 def use_cache(folder: Path | None) -> None:
-    """Keep models in `folder` from now on; None changes nothing."""
+    """Use `folder` as the folder of pulled models from now on; None changes nothing."""
     if folder is not None:
         os.environ["FASTREADER_CACHE"] = str(folder)

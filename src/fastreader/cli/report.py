@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fastreader.data.files import write_text
 from fastreader.errors import InputError
 
 
@@ -20,7 +20,7 @@ def report(
     svg: Annotated[Path | None, typer.Option(help="Folder for the figures as SVG.", show_default=False)] = None,
     csv: Annotated[Path | None, typer.Option(help="Folder for the tables as CSV.", show_default=False)] = None,
 ) -> None:
-    """Make one self-contained page of a study's run; or its figures and tables as files.
+    """Write one self-contained page about a study's run, or its figures and tables as files.
 
     Examples:
 
@@ -38,12 +38,7 @@ def report(
         raise InputError(f"--output: no folder {output.parent}")
     found = Report.of(run)
     if output is not None:
-        scratch = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-        try:
-            scratch.write_text(found.html(), encoding="utf-8")
-            scratch.replace(output)
-        finally:
-            scratch.unlink(missing_ok=True)
+        write_text(output, found.html())
         typer.echo(str(output))
     written = [
         path for folder, kind in ((png, "png"), (svg, "svg")) if folder for path in found.write_figures(folder, kind)

@@ -12,7 +12,26 @@ import typer
 
 from fastreader.cli.calibrations import UNCALIBRATED
 from fastreader.cli.inputs import check_output, examples, model_settings, remaining, use_cache
-from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption
+from fastreader.cli.options import (
+    CacheOption,
+    CostOption,
+    DeviceOption,
+    DtypeOption,
+    LimitOption,
+    MaxBatchTokensOption,
+    ModelOption,
+    OutputOption,
+    PassageOption,
+    PrecisionOption,
+    ProgressOption,
+    PruneMassOption,
+    PruneOption,
+    QuestionOption,
+    ResumeOption,
+    SeedOption,
+    SkipErrorsOption,
+    TemplateOption,
+)
 from fastreader.cli.output import Writer
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
@@ -23,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class RankFormat(StrEnum):
-    """How rankings are written to standard output."""
+    """Formats of rankings on standard output."""
 
     table = "table"
     json = "json"
@@ -38,68 +57,40 @@ def rerank(
             help="Questions with passages: .json or .jsonl, also gzipped; - for standard input.", show_default=False
         ),
     ] = None,
-    question: Annotated[str | None, typer.Option("--question", "-q", help="One question, in place of a file.")] = None,
-    passage: Annotated[
-        list[str] | None, typer.Option("--passage", "-p", help="A passage; repeat, in the retriever's order.")
-    ] = None,
+    question: QuestionOption = None,
+    passage: PassageOption = None,
     model: ModelOption = "smollm2-135m",
     bias: Annotated[
         Path | None,
-        typer.Option(help="A calibration; by default the one kept or shipped for this use.", show_default=False),
+        typer.Option(help="A calibration; by default the one installed or shipped for this use.", show_default=False),
     ] = None,
     order: Annotated[str, typer.Option(help="matched (largest utility at the best place) or descending.")] = "matched",
-    max_passages: Annotated[int, typer.Option(help="Passages scored; the others follow them.", min=1)] = 10,
-    prune: Annotated[
-        int | None, typer.Option(help="Read only this many places of each ordering.", min=1, show_default=False)
-    ] = None,
-    prune_mass: Annotated[
-        float | None,
-        typer.Option(
-            help="Read the shortest beginning that holds this share of the retriever's softmaxed scores.",
-            show_default=False,
-        ),
-    ] = None,
-    settle: Annotated[
+    max_passages: Annotated[int, typer.Option(help="Number of passages scored; the others follow them.", min=1)] = 10,
+    prune: PruneOption = None,
+    prune_mass: PruneMassOption = None,
+    stop_p_best: Annotated[
         float | None,
         typer.Option(help="Add orderings until a passage is best with this probability.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(help="For designs that draw.")] = 0,
-    template: Annotated[
-        Path | None, typer.Option(help="Prompt texts, a TOML or JSON file.", show_default=False)
-    ] = None,
-    max_batch_tokens: Annotated[
-        int | None, typer.Option(help="Tokens in one pass at most; from free memory by default.", show_default=False)
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Append results to this .jsonl file, not standard output.", show_default=False
-        ),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue --output where it stopped.")] = False,
-    limit: Annotated[
-        int | None, typer.Option(help="Only the first so many questions.", min=1, show_default=False)
-    ] = None,
-    skip_errors: Annotated[
-        bool, typer.Option(help="Report questions that cannot be read or scored, and go on.")
-    ] = False,
-    cost: Annotated[
-        bool,
-        typer.Option("--cost", help="Print the tokens it would take (with --resume, what is left), and do not run."),
-    ] = False,
+    seed: SeedOption = 0,
+    template: TemplateOption = None,
+    max_batch_tokens: MaxBatchTokensOption = None,
+    output: OutputOption = None,
+    resume: ResumeOption = False,
+    limit: LimitOption = None,
+    skip_errors: SkipErrorsOption = False,
+    cost: CostOption = False,
     format: Annotated[
         RankFormat | None,
-        typer.Option("--format", "-f", help="Of standard output; table by default.", show_default=False),
+        typer.Option("--format", "-f", help="Output format [default: table].", show_default=False),
     ] = None,
-    progress: Annotated[
-        bool | None, typer.Option("--progress/--no-progress", help="Default: on a terminal.", show_default=False)
-    ] = None,
+    progress: ProgressOption = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     precision: PrecisionOption = "fast",
     cache_dir: CacheOption = None,
 ) -> None:
-    """A better reading order of the passages, from the scores of many orders (MoI).
+    """Reorder the passages for the reader, by the scores of many orders (MoI).
 
     A TREC run ranks by utility; the other formats list passages in reading order.
 
@@ -133,7 +124,7 @@ def rerank(
         log = None
         reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
         if output is not None and (not cost or (resume and output.exists())):
-            settings = {**what, "order": order, "settle": settle, "template": prompts.to_dict()}
+            settings = {**what, "order": order, "stop_p_best": stop_p_best, "template": prompts.to_dict()}
             settings |= model_settings(model, dtype, precision)
             found = at_hand(reader.describe(), prompts.digest()) if calibration is None else calibration.to_dict()
             settings["bias"] = found
@@ -144,7 +135,7 @@ def rerank(
         writer: Writer[Ranked] = Writer(None if log or cost else shown.value, ranked_table, lambda r: r.to_dict())
         stack.enter_context(writer)
         given = computed = most = count = 0
-        told = False
+        noted = False
         for example in remaining(questions, None, True, log, digests, scores=prune_mass is not None):
             try:
                 if cost:
@@ -160,7 +151,7 @@ def rerank(
                     bias=calibration,
                     order=order,
                     template=prompts,
-                    stopping=None if settle is None else Stopping(p_best=settle, same_order=None),
+                    stopping=None if stop_p_best is None else Stopping(p_best=stop_p_best, same_order=None),
                     max_batch_tokens=max_batch_tokens,
                     **what,
                 )
@@ -171,9 +162,9 @@ def rerank(
                     raise type(error)(located) from error
                 skip(located)
                 continue
-            if ranked.bias_source.startswith("none") and shown is not RankFormat.table and not told:
+            if ranked.bias_source.startswith("none") and shown is not RankFormat.table and not noted:
                 typer.echo(f"note: {UNCALIBRATED}", err=True)
-                told = True
+                noted = True
             if log is not None:
                 key = example.id
                 assert key is not None
@@ -186,7 +177,7 @@ def rerank(
             advance(1)
         if cost:
             share = computed / given if given else 0.0
-            rounds = "" if settle is None else f" in the first rounds, {most:,} at most in all"
+            rounds = "" if stop_p_best is None else f" in the first rounds, at most {most:,} in all"
             typer.echo(f"{count} questions: {computed:,} tokens to compute{rounds}, {share:.0%} of 3N whole orderings")
     if skipped:
         typer.echo(f"{len(skipped)} skipped", err=True)
@@ -194,10 +185,10 @@ def rerank(
 
 
 def _trec(ranked: Ranked) -> list[str]:
-    """``qid Q0 docid rank score tag`` by falling utility; the tail follows below the lowest utility.
+    """Return lines ``qid Q0 docid rank score tag`` by falling utility; the tail follows below the lowest utility.
 
     Raises:
-        InputError: an id that a run cannot hold, or utilities whose sign is undetermined.
+        InputError: if an id contains white space, or the utilities' sign is undetermined.
     """
     lines = []
     lowest = min((p.utility for p in ranked if p.utility is not None), default=0.0)

@@ -11,7 +11,28 @@ import typer
 from rich.console import Console, RenderableType
 
 from fastreader.cli.inputs import check_output, examples, model_settings, remaining, use_cache
-from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
+from fastreader.cli.options import (
+    CacheOption,
+    CostOption,
+    DeviceOption,
+    DtypeOption,
+    Format,
+    FormatOption,
+    LimitOption,
+    MaxBatchTokensOption,
+    ModelOption,
+    OutputOption,
+    PassageOption,
+    PrecisionOption,
+    ProgressOption,
+    PruneMassOption,
+    PruneOption,
+    QuestionOption,
+    ResumeOption,
+    SeedOption,
+    SkipErrorsOption,
+    TemplateOption,
+)
 from fastreader.cli.output import Writer
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog
@@ -30,10 +51,8 @@ def score(
             show_default=False,
         ),
     ] = None,
-    question: Annotated[str | None, typer.Option("--question", "-q", help="One question, in place of a file.")] = None,
-    passage: Annotated[
-        list[str] | None, typer.Option("--passage", "-p", help="A passage; repeat, in the retriever's order.")
-    ] = None,
+    question: QuestionOption = None,
+    passage: PassageOption = None,
     candidate: Annotated[
         list[str] | None, typer.Option("--candidate", "-c", help="An answer to score; repeat. Overrides the file's.")
     ] = None,
@@ -41,62 +60,36 @@ def score(
     permutations: Annotated[
         str, typer.Option(help="identity, cyclic, cyclic_reversed, random[:M], latin[:SQUARES], prefix_sharing[:M].")
     ] = "cyclic",
-    seed: Annotated[int, typer.Option(help="For designs that draw.")] = 0,
-    prune: Annotated[
-        int | None, typer.Option(help="Read only this many places of each ordering.", min=1, show_default=False)
-    ] = None,
-    prune_mass: Annotated[
-        float | None,
-        typer.Option(
-            help="Read the shortest beginning that holds this share of the retriever's softmaxed scores.",
-            show_default=False,
-        ),
-    ] = None,
-    template: Annotated[
-        Path | None, typer.Option(help="Prompt texts, a TOML or JSON file.", show_default=False)
-    ] = None,
-    question_only: Annotated[bool, typer.Option(help="Score the question, no candidates.")] = False,
-    score_passages: Annotated[bool, typer.Option(help="Also log P(passages); costs the LM head everywhere.")] = False,
+    seed: SeedOption = 0,
+    prune: PruneOption = None,
+    prune_mass: PruneMassOption = None,
+    template: TemplateOption = None,
+    question_only: Annotated[bool, typer.Option(help="Score the question without candidates.")] = False,
+    score_passages: Annotated[
+        bool, typer.Option(help="Also score log P(passages); costs the LM head at every token.")
+    ] = False,
     closed_book: Annotated[bool, typer.Option(help="Also score the candidates without passages.")] = False,
     query_likelihood: Annotated[
         bool, typer.Option(help="Also score the question after each passage alone (query likelihood).")
     ] = False,
-    token_logprobs: Annotated[bool, typer.Option(help="Keep every token's log-likelihood (json and jsonl).")] = False,
+    token_logprobs: Annotated[bool, typer.Option(help="Keep every token's log-probability (json and jsonl).")] = False,
     on_overflow: Annotated[
-        str, typer.Option(help="When a prompt is too long: error, drop_passages or truncate.")
+        str, typer.Option(help="If a prompt is too long: error, drop_passages or truncate.")
     ] = "error",
-    max_batch_tokens: Annotated[
-        int | None, typer.Option(help="Tokens in one pass at most; from free memory by default.", show_default=False)
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Append results to this .jsonl file, not standard output.", show_default=False
-        ),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue --output where it stopped.")] = False,
-    limit: Annotated[
-        int | None, typer.Option(help="Only the first so many questions.", min=1, show_default=False)
-    ] = None,
-    skip_errors: Annotated[
-        bool, typer.Option(help="Report questions that cannot be read or scored, and go on.")
-    ] = False,
-    cost: Annotated[
-        bool,
-        typer.Option("--cost", help="Print the tokens it would take (with --resume, what is left), and do not run."),
-    ] = False,
-    format: Annotated[
-        Format | None, typer.Option("--format", "-f", help="Of standard output; table by default.", show_default=False)
-    ] = None,
-    progress: Annotated[
-        bool | None, typer.Option("--progress/--no-progress", help="Default: on a terminal.", show_default=False)
-    ] = None,
+    max_batch_tokens: MaxBatchTokensOption = None,
+    output: OutputOption = None,
+    resume: ResumeOption = False,
+    limit: LimitOption = None,
+    skip_errors: SkipErrorsOption = False,
+    cost: CostOption = False,
+    format: FormatOption = None,
+    progress: ProgressOption = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     precision: PrecisionOption = "fast",
     cache_dir: CacheOption = None,
 ) -> None:
-    """Log-likelihoods of candidate answers under many orderings of the passages.
+    """Score candidate answers (log-likelihoods) under many orderings of the passages.
 
     Examples:
 
@@ -142,8 +135,8 @@ def score(
             settings |= model_settings(model, dtype, precision)
             return stack.enter_context(ResultLog(path, settings=settings, resume=resume, read_only=cost))
 
-        # A file that is there is checked before the model is loaded; a new one is made after, when it will be used.
-        # The cost of what a run that goes on would still score needs that file alone.
+        # An existing file is checked before the model is loaded; a new one is created after, when it will be used.
+        # The cost of what a resumed run would still score needs only an existing file.
         wanted = output if not cost or (resume and output is not None and output.exists()) else None
         log = open_log(wanted) if wanted is not None and wanted.exists() else None
         reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
@@ -208,4 +201,4 @@ def _print_costs(
             continue
         given, computed, count = given + stats.total_tokens, computed + stats.computed_tokens, count + 1
     saved = 1 - computed / given if given else 0.0
-    typer.echo(f"{count} questions: {given:,} tokens given, {computed:,} to compute, {saved:.0%} saved")
+    typer.echo(f"{count} questions: {given:,} tokens in total, {computed:,} to compute, {saved:.0%} saved")

@@ -8,41 +8,44 @@ from typing import Annotated, Any
 import typer
 
 from fastreader.cli.inputs import use_cache
-from fastreader.cli.options import CacheOption
+from fastreader.cli.options import CacheOption, LimitOption, MaxBatchTokensOption, ProgressOption
 from fastreader.errors import InputError
 
 
 def study(
     file: Annotated[
         Path | None,
-        typer.Argument(help="The study: a .toml, .yaml or .json file; without one, flags say all.", show_default=False),
+        typer.Argument(
+            help="The study: a .toml, .yaml or .json file; without one, flags define it.", show_default=False
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the run.", show_default=False)
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Questions with passages, in place of the file's.", show_default=False)
+        Path | None, typer.Option(help="Questions with passages, instead of the file's.", show_default=False)
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", help="A method, in place of the file's; repeat.", show_default=False),
+        typer.Option("--method", help="A method, instead of the file's; repeat.", show_default=False),
     ] = None,
     reader: Annotated[
         list[str] | None,
-        typer.Option("--reader", "-m", help="A reader, in place of the file's; repeat.", show_default=False),
+        typer.Option("--reader", "-m", help="A reader, instead of the file's; repeat.", show_default=False),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(help="Only the first so many questions.", min=1, show_default=False)
-    ] = None,
+    limit: LimitOption = None,
     passages: Annotated[
-        int | None, typer.Option("--passages", "-n", help="Passages of each question.", min=1, show_default=False)
+        int | None,
+        typer.Option("--num-passages", "-n", help="Number of passages of each question.", min=1, show_default=False),
     ] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="For methods that draw; repeat.", show_default=False)] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Seed of methods that draw at random; repeat.", show_default=False)
+    ] = None,
     measure: Annotated[
         str | None, typer.Option(help="What methods are compared by: em, f1 or contained.", show_default=False)
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="Method the others are held against.", show_default=False)
+        str | None, typer.Option(help="Method that the others are compared with.", show_default=False)
     ] = None,
     primary: Annotated[
         str | None,
@@ -55,22 +58,22 @@ def study(
     ] = None,
     attention: Annotated[
         int | None,
-        typer.Option(help="For so many questions, where noise layouts' answers look.", min=0, show_default=False),
+        typer.Option(
+            help="Capture attention of noise layouts' answers for this many questions.", min=0, show_default=False
+        ),
     ] = None,
-    max_batch_tokens: Annotated[
-        int | None, typer.Option("--max-batch-tokens", help="Tokens of one pass at most.", min=1, show_default=False)
+    max_batch_tokens: MaxBatchTokensOption = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Number of questions processed together.", min=1, show_default=False)
     ] = None,
-    group: Annotated[int | None, typer.Option(help="Questions worked on together.", min=1, show_default=False)] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.", show_default=False)] = None,
     precision: Annotated[str | None, typer.Option(help="fast, high or exact.", show_default=False)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --output.")] = False,
     list_methods: Annotated[bool, typer.Option("--list", help="Print all methods and stop.")] = False,
-    progress: Annotated[
-        bool | None, typer.Option("--progress/--no-progress", help="Default: on a terminal.", show_default=False)
-    ] = None,
+    progress: ProgressOption = None,
     cache_dir: CacheOption = None,
 ) -> None:
-    """Run many methods over many questions; a row for each as it goes, and a folder that `fastreader report` reads.
+    """Run many methods over many questions, into a folder that `fastreader report` reads.
 
     Examples:
 
@@ -103,7 +106,7 @@ def study(
         "sure": _table(k=k),
         "noise": _table(random=random, attention=attention),
         "max_batch_tokens": max_batch_tokens,
-        "group": group,
+        "group": batch_size,
         "device": device,
         "precision": precision,
     }
@@ -119,14 +122,14 @@ def study(
     done = run_study(chosen, output, resume=resume, progress=progress)
     typer.echo(f"{done.rows} rows in {done.folder} ({done.fresh} new)", err=True)
     if lacking := done.left_out - done.over_long:
-        typer.echo(f"{lacking} left out: their questions lack what the method needs", err=True)
+        typer.echo(f"{lacking} skipped: their questions lack something that the method needs", err=True)
     if done.over_long:
-        typer.echo(f"{done.over_long} left out: their prompts are over the reader's context", err=True)
+        typer.echo(f"{done.over_long} skipped: their prompts exceed the reader's context", err=True)
     if done.failed:
-        typer.echo(f"{done.failed} failed; the rows say why", err=True)
+        typer.echo(f"{done.failed} failed; their rows hold the error", err=True)
         raise typer.Exit(3)
 
 
 def _table(**values: Any) -> dict[str, Any] | None:
-    """The values that were given, as a table of the study; None where none was."""
+    """Return the given values as a table of the study; None without any."""
     return {key: value for key, value in values.items() if value is not None} or None

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastreader.cli.options import Format
+from fastreader.cli.options import Format, SeedOption
 from fastreader.cli.votes import show
 from fastreader.cli.voting import (
     FitOption,
-    MeasureOption,
+    MetricOption,
     PoolingOption,
     SaveOption,
     SimilarityOption,
     SupportOption,
-    WeightsOption,
+    VoterOption,
     check_right,
     check_voting,
     fit_voter,
@@ -38,18 +38,19 @@ def vote(
     ],
     similarity: SimilarityOption = None,
     pooling: PoolingOption = "mean",
-    weights: WeightsOption = None,
+    voter: VoterOption = None,
     fit: FitOption = False,
-    measure: MeasureOption = "em",
+    metric: MetricOption = "em",
     save: SaveOption = None,
     min_support: SupportOption = None,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="The reader that nli:reader asks.", show_default=False)
+        str | None,
+        typer.Option("--model", "-m", help="The reader behind the similarity nli:reader.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the starts that --fit draws.")] = 0,
+    seed: SeedOption = 0,
     format: Annotated[Format, typer.Option("--format", "-f", help="table, json or jsonl.")] = Format.table,
 ) -> None:
-    """Let the answers of several retrievers vote: one winner a question.
+    """Let the answers of several retrievers vote; print a winner for each question.
 
     Examples:
 
@@ -57,21 +58,21 @@ def vote(
 
       fastreader vote train.jsonl --fit --save voter.json
 
-      fastreader vote test.jsonl --weights voter.json -f jsonl
+      fastreader vote test.jsonl --voter voter.json -f jsonl
     """
     from fastreader.eor.types import aligned
 
-    voting = check_voting(similarity, pooling, weights, fit, measure, save, min_support, seed)
+    voting = check_voting(similarity, pooling, voter, fit, metric, save, min_support, seed)
     if voting.needs_reader != (model is not None):
-        raise InputError("--model: goes with the similarity nli:reader, and that with it")
+        raise InputError("--model: required with the similarity nli:reader, and only with it")
     rows = aligned(_read(file))
     voting.check_retrievers(rows[0].retrievers)
     if fit:
         check_right(rows)
-    voter = voting.voter(_reader(model))
+    fitted = voting.voter(_reader(model))
     if fit:
-        fit_voter(voter, rows, voting)
-    show(list(zip(rows, voter.vote(rows), strict=True)), format)
+        fit_voter(fitted, rows, voting)
+    show(list(zip(rows, fitted.vote(rows), strict=True)), format)
 
 
 def _reader(model: str | None) -> ReaderProtocol | None:

@@ -1,4 +1,4 @@
-"""Votes on standard output."""
+"""Print votes on standard output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def show(rows: Sequence[tuple[Answers, Vote]], format: Format) -> None:
-    """Votes to standard output."""
+    """Print votes in a format."""
     if format is Format.table:
         _table(rows)
         return

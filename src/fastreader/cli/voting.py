@@ -1,4 +1,4 @@
-"""What `fastreader vote` and `fastreader eor` share: the voter's options, checked before what is costly; fitting."""
+"""The voter of `fastreader vote` and `fastreader eor`: its options, checked before costly work, and its fit."""
 
 from __future__ import annotations
 
@@ -26,21 +26,19 @@ SimilarityOption = Annotated[
     typer.Option(
         "--similarity",
         "-s",
-        help="exact, f1, bertscore[:ENCODER], nli:MODEL or nli:reader; repeat. exact and f1 by default.",
+        help="exact, f1, bertscore[:ENCODER], nli:MODEL or nli:reader; repeat [default: exact and f1].",
         show_default=False,
     ),
 ]
 PoolingOption = Annotated[str, typer.Option(help="mean, max, majority or plurality.")]
-WeightsOption = Annotated[
-    Path | None, typer.Option("--weights", "-w", help="A voter that --save wrote.", show_default=False)
-]
-FitOption = Annotated[bool, typer.Option("--fit", help="Learn the weights from the file's right answers first.")]
-MeasureOption = Annotated[str, typer.Option(help="What --fit maximises: em, f1 or contained.")]
+VoterOption = Annotated[Path | None, typer.Option("--voter", help="A voter that --save wrote.", show_default=False)]
+FitOption = Annotated[bool, typer.Option("--fit", help="First learn the weights from the file's right answers.")]
+MetricOption = Annotated[str, typer.Option(help="Metric that --fit maximises: em, f1 or contained.")]
 SaveOption = Annotated[
     Path | None, typer.Option("--save", help="Write the fitted voter to this .json file.", show_default=False)
 ]
 SupportOption = Annotated[
-    float | None, typer.Option(help="Abstain when the winner's support is below.", show_default=False)
+    float | None, typer.Option(help="Abstain if the winner's support is below this.", show_default=False)
 ]
 
 
@@ -51,8 +49,8 @@ class Voting:
     Attributes:
         similarities: names.
         pooling, min_support, seed: as the arguments of `Voter`.
-        saved: the values of --weights; None without.
-        fit, measure, save: as the options.
+        saved: the values of --voter; None without.
+        fit, metric, save: as the options.
     """
 
     similarities: tuple[str, ...]
@@ -61,16 +59,16 @@ class Voting:
     seed: int
     saved: dict[str, Any] | None
     fit: bool
-    measure: str
+    metric: str
     save: Path | None
 
     @property
     def needs_reader(self) -> bool:
-        """Whether a similarity asks the reader."""
+        """Whether a similarity uses the reader."""
         return READER in self.similarities
 
     def settings(self) -> dict[str, Any]:
-        """What votes depend on, JSON values."""
+        """Return the settings that votes depend on, as JSON values."""
         return {
             "similarities": list(self.similarities),
             "pooling": self.pooling,
@@ -79,7 +77,7 @@ class Voting:
         }
 
     def voter(self, reader: ReaderProtocol | None = None) -> Voter:
-        """The voter, not fitted yet; the reader is for nli:reader."""
+        """Create the voter, unfitted; the reader serves nli:reader."""
         from fastreader.eor import Voter
         from fastreader.eor.similarity import resolve
 
@@ -90,10 +88,10 @@ class Voting:
         return voter if self.min_support is None else voter.set_params(min_support=self.min_support)
 
     def check_retrievers(self, names: Sequence[str]) -> None:
-        """Refuse --weights that are of other retrievers.
+        """Check that the voter of --voter was fitted on these retrievers.
 
         Raises:
-            InputError: they are.
+            InputError: if it was fitted on others.
         """
         if self.saved is None:
             return
@@ -101,27 +99,29 @@ class Voting:
         given = self.saved["parameters"].get("retriever_weights")
         expected = fitted or (list(given) if isinstance(given, dict) else None)
         if expected and sorted(expected) != sorted(names):
-            raise InputError(f"--weights: of the retrievers {', '.join(expected)}, not of {', '.join(names)}")
-        numbers = (self.saved.get("fitted") or {}).get("retriever_weights", given)  # by place where there are no names
+            raise InputError(f"--voter: fitted on the retrievers {', '.join(expected)}, not of {', '.join(names)}")
+        numbers = (self.saved.get("fitted") or {}).get("retriever_weights", given)  # by place if there are no names
         if numbers is not None and len(numbers) != len(names):
-            raise InputError(f"--weights: of {len(numbers)} retrievers, not of the {len(names)} {', '.join(names)}")
+            raise InputError(
+                f"--voter: fitted on {len(numbers)} retrievers, not on the {len(names)} {', '.join(names)}"
+            )
 
 
 def check_voting(
     similarity: list[str] | None,
     pooling: str,
-    weights: Path | None,
+    voter: Path | None,
     fit: bool,
-    measure: str,
+    metric: str,
     save: Path | None,
     min_support: float | None,
     seed: int,
 ) -> Voting:
-    """The voter's options, all that can be known of them checked; no model is loaded.
+    """Check the voter's options as far as possible without loading a model.
 
     Raises:
-        InputError: options that exclude each other, a name that is none, a similarity whose model cannot be there, a
-            file of weights that is none, or a --save that cannot be written.
+        InputError: if options exclude each other, a name is unknown, a similarity's model cannot exist, the file of
+            --voter is not a voter, or --save cannot be written.
     """
     from fastreader.eor import measures
     from fastreader.eor import voter as saving
@@ -132,72 +132,72 @@ def check_voting(
         raise InputError(f"--min-support: expected a number, got {min_support}")
     if save is not None and not fit:
         raise InputError("--save: needs --fit, which makes the voter to save")
-    if fit and measure not in measures.MEASURES:
-        raise InputError(f"--measure: expected one of {', '.join(measures.MEASURES)}, got {measure!r}")
-    if measure != "em" and not fit:
-        raise InputError("--measure: needs --fit, which maximises it")
+    if fit and metric not in measures.MEASURES:
+        raise InputError(f"--metric: expected one of {', '.join(measures.MEASURES)}, got {metric!r}")
+    if metric != "em" and not fit:
+        raise InputError("--metric: needs --fit, which maximises it")
     check_seed("--seed", seed)
     if save is not None:
         check_writable("--save", save)
     saved = None
     names = tuple(similarity or ("exact", "f1"))
-    if weights is not None:
+    if voter is not None:
         if fit:
-            raise InputError("--weights: goes without --fit, which learns others")
+            raise InputError("--voter: cannot be combined with --fit, which learns a voter")
         if similarity or pooling != "mean":
-            raise InputError("--weights: brings its own similarities and pooling")
-        saved = saving.read(weights)
+            raise InputError("--voter: brings its own similarities and pooling")
+        saved = saving.read(voter)
         names = saving.names(saved)
         pooling = str(saved["parameters"].get("pooling", pooling))
     pooling_of(pooling)
-    voting = Voting(names, pooling, min_support, seed, saved, fit, measure, save)
+    voting = Voting(names, pooling, min_support, seed, saved, fit, metric, save)
     if not voting.needs_reader:
         voting.voter().resolved()
     try:
         check_names(names)
     except InputError as error:
-        raise InputError(f"{'--similarity' if weights is None else '--weights'}: {error}") from None
+        raise InputError(f"{'--similarity' if voter is None else '--voter'}: {error}") from None
     return voting
 
 
 def check_right(rows: Sequence[Answers | Example]) -> None:
-    """Refuse --fit without right answers.
+    """Check that --fit has right answers.
 
     Raises:
-        InputError: a question has none.
+        InputError: if a question lacks them.
     """
     for row in rows:
         if not (row.answers if isinstance(row, Example) else row.right):
-            raise InputError(f"--fit: needs right answers, and there are none for {row.question[:60]!r}")
+            raise InputError(f"--fit: needs right answers, and got none for {row.question[:60]!r}")
 
 
 def fit_voter(voter: Voter, answers: Sequence[Answers], voting: Voting) -> None:
-    """Fit on the answers' right ones, say how it went on standard error, and save."""
+    """Fit on the right answers, report the fit on standard error, and save."""
     from fastreader.eor import correctness
 
-    measure = voting.measure
-    correct = correctness(answers, measure)
+    metric = voting.metric
+    correct = correctness(answers, metric)
     voter.fit(answers, correct)
     report, names = voter.fit_report_, answers[0].retrievers
     assert report is not None
     best = int(correct.mean(axis=0).argmax())
     typer.echo(
-        f"{measure} on the {report.questions} questions of the fit: {report.objective:.3f} (equal weights "
+        f"{metric} on the {report.questions} questions of the fit: {report.objective:.3f} (equal weights "
         f"{report.unweighted:.3f}, best retriever {names[best]} {correct.mean(axis=0)[best]:.3f})",
         err=True,
     )
     if not report.varying:
-        typer.echo(f"warning: nothing was learned; {_why_nothing(measure, bool(correct.any()))}", err=True)
+        typer.echo(f"warning: nothing was learned; {_why_nothing(metric, bool(correct.any()))}", err=True)
     weights = sorted(zip(names, voter.retriever_weights_.tolist(), strict=True), key=lambda pair: -pair[1])
     typer.echo("weights: " + ", ".join(f"{name} {w:.2f}" if w else f"{name} dropped" for name, w in weights), err=True)
     if voting.save is not None:
         voter.save(voting.save)
 
 
-def _why_nothing(measure: str, any_right: bool) -> str:
+def _why_nothing(metric: str, any_right: bool) -> str:
     if any_right:
-        return f"no question has answers that differ by {measure}"
+        return f"no question has answers that differ by {metric}"
     return (
-        f"no answer at all is right by {measure}. Where answers are long, --measure contained counts those that hold a "
-        "right one, and fastreader eor --texts short asks for short ones"
+        f"no answer is right by {metric}. If answers are long, --metric contained counts those that contain a right "
+        "one, and fastreader eor --texts short asks for short ones"
     )

@@ -69,7 +69,7 @@ def compare(
     passage_tokens: int = 100,
     candidates: int = 2,
     rounds: int = 3,
-    tell: Callable[[str], None] = lambda text: None,
+    show: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
     """Time one question's scores by a packed tree and by transformers, in turn, on random token ids.
 
@@ -79,7 +79,7 @@ def compare(
         passage_tokens: tokens of each passage.
         candidates: K.
         rounds: every way runs so often, after one run that does not count.
-        tell: is given a line about what runs now.
+        show: is given a line about what runs now.
 
     Raises:
         InputError: a size is below 1, or the model cannot hold so long a prompt.
@@ -89,7 +89,7 @@ def compare(
             raise InputError(f"{name}: expected at least 1, got {value}")
     if passage_tokens < 1:
         raise InputError(f"passage_tokens: expected at least 1, got {passage_tokens}")
-    tell("loading")
+    show("loading")
     reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
     own, _, _ = loading.load(model, device, dtype, precision)
     groups = cyclic_groups(own.get_input_embeddings().weight.shape[0], passages, passage_tokens, candidates, 6)
@@ -106,7 +106,7 @@ def compare(
     seconds: dict[str, list[float]] = {name: [] for name, _, _ in runs}
     for round_ in range(rounds + 1):
         for name, run, _ in runs:
-            tell(f"round {round_} of {rounds}: {name}" if round_ else f"warming up: {name}")
+            show(f"round {round_} of {rounds}: {name}" if round_ else f"warming up: {name}")
             started = time.perf_counter()
             values = run()
             _finish(own)

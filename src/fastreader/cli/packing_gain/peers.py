@@ -15,7 +15,7 @@ _CACHED_ROWS = 32  # rows a repeated cache is kept for at once
 
 @torch.inference_mode()
 def one_at_a_time(model: Any, groups: list[Group]) -> list[float]:
-    """The plainest way, and the truth in float32: one forward a sequence."""
+    """Run one forward for each sequence: the plainest way, and the truth in float32."""
     out = []
     for group in groups:
         for context, continuation in group.sequences():
@@ -27,7 +27,7 @@ def one_at_a_time(model: Any, groups: list[Group]) -> list[float]:
 
 @torch.inference_mode()
 def padded(model: Any, groups: list[Group]) -> list[float]:
-    """Padded batches with full logits, longest first."""
+    """Run padded batches with full logits, longest first."""
     sequences = [pair for group in groups for pair in group.sequences()]
     order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i][0]) - len(sequences[i][1]))
     out = [0.0] * len(sequences)

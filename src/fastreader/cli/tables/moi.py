@@ -42,7 +42,7 @@ def ranked_table(ranked: Ranked) -> RenderableType:
 
 
 def bias_table(bias: PositionBias) -> RenderableType:
-    """A calibration: the bias by place with its interval, and how it was measured."""
+    """Show a calibration: the bias by place with its interval, and how it was measured."""
     table = Table(header_style="bold")
     for name in ("place", "bias", "interval"):
         table.add_column(name, justify="right", no_wrap=True)

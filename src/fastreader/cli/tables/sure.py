@@ -51,7 +51,7 @@ def _readers(readers: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _candidates(result: SureResult) -> list[RenderableType]:
-    """The vote: a row a candidate."""
+    """Show the vote, with a row for each candidate."""
     parts: list[RenderableType] = [_stage("Candidates", f"{_FORMS[result.found.form]}: {result.found.reply.strip()!r}")]
     if not result.candidates:
         return parts
@@ -90,7 +90,7 @@ def _pairs(result: SureResult) -> list[RenderableType]:
 
 
 def _order(result: SureResult, first: int, second: int) -> str:
-    """What was preferred when `first` stood first."""
+    """Name the preferred summary when `first` came first."""
     replied = result.replied[first][second]
     preferred = "neither" if replied is None else letter(first if replied else second)
     share = result.preference[first][second]
@@ -138,7 +138,7 @@ def _notes(notes: Sequence[str]) -> list[RenderableType]:
 
 
 def costs_table(costs: Mapping[str, StageCost]) -> Table:
-    """Calls, tokens and seconds of each stage, and their sum."""
+    """Show calls, tokens and seconds of each stage, and their sum."""
     table = Table(header_style="bold")
     for name in ("stage", "calls", "tokens given", "computed", "saved", "written", "seconds"):
         table.add_column(name, justify="left" if name == "stage" else "right")
