@@ -10,10 +10,10 @@ INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 .PHONY: demo test test-site lint format docs bench bench-ops bench-eor bench-gpu model encoder clean help
 
 help:
-	@echo "make demo       score three bundled questions with the packaged reader"
+	@echo "make demo       what the order of passages does to an answer, with the packaged reader"
 	@echo "make test       all tests"
 	@echo "make test-site  the report in a browser (chromium on the path), and the documentation's build"
-	@echo "make lint       ruff and mypy"
+	@echo "make lint       ruff, mypy, the import contracts and the house English"
 	@echo "make docs       the documentation, in build/site"
 	@echo "make bench      the pass beside transformers on workload W1, then a tenth of all workloads in each precision"
 	@echo "make bench-ops  the operators beside their alternatives"
@@ -41,7 +41,7 @@ encoder: model
 	@$(BIN)/fastreader models pull $(ENCODER) > /dev/null
 
 demo: model
-	@$(BIN)/fastreader score examples/questions.jsonl --limit 3 --model $(MODEL)
+	@$(BIN)/fastreader demo --model $(MODEL)
 
 test: $(VENV)/.developing model encoder
 	FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
@@ -56,6 +56,8 @@ lint: $(VENV)/.developing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/english.py
 
 format: $(VENV)/.developing
 	$(BIN)/ruff check --fix

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from fastreader import __version__
-from fastreader.cli import ask, bench, calibrate, eor, info, models, report, rerank, score, study, vote
+from fastreader.cli import ask, bench, calibrate, demo, eor, info, models, report, rerank, score, study, vote
 from fastreader.errors import FastreaderError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command()(demo.demo)
 app.command()(score.score)
 app.command()(bench.bench)
 app.command()(rerank.rerank)
