@@ -16,9 +16,9 @@ constexpr int64_t kStrip = 32; // rows of a strip; also the group of keys that v
 
 constexpr int64_t kMaxStrips = 64; // of a tile of queries
 
-// Operands of the products. A split value is the sum of two bf16: three products, or two (`half_split`, the
-// vocabulary's weight being bf16 already).
-enum class Mode { f32, bf16, split, half_split };
+// Operands of the products. "bf16x3" writes each value as the sum of two bf16 and takes three products; "bf16x2" takes
+// two, since the weight is bf16 already.
+enum class Mode { f32, bf16, bf16x3, bf16x2 };
 
 // Rows of a strided matrix of float or bf16.
 struct Source {
@@ -43,7 +43,7 @@ struct AttentionArgs {
   Source query, key, value; // [Tq, Hq, D], [Tk, Hk, D], [Tk, Hk, Dv]
   int64_t queries, keys, heads, key_heads, groups, size, value_size;
   int64_t slots, padded_size, padded_value_size; // multiples of 32
-  const int32_t* place; // [Tq] anchors
+  const int32_t* query_node; // [Tq]
   const int32_t* slot_key; // [slots], -1 where empty
   const int32_t *slot_birth, *slot_end; // [slots]
   const Chunk* chunks; // [slots / 32]
@@ -71,7 +71,7 @@ struct AttentionArgs {
 };
 
 // Rows that each see ranges of keys of their own.
-struct RowAttentionArgs {
+struct DecodeAttentionArgs {
   Source query; // [B, Hq, D]
   const Source *keys, *values; // for each part [Tk, Hk, D] and [Tk, Hk, Dv]
   int64_t heads, groups, size, value_size, padded_size, padded_value_size; // padded to multiples of 32
@@ -175,7 +175,7 @@ struct Kernels {
   // Joins the parts of a tile.
   void (*join)(const AttentionArgs&, int64_t tile, int64_t head, void* workspace);
   // One row for one key head.
-  void (*attend_row)(const RowAttentionArgs&, int64_t row, int64_t head, void* workspace);
+  void (*attend_row)(const DecodeAttentionArgs&, int64_t row, int64_t head, void* workspace);
   // One block of rows against one slice of the vocabulary.
   void (*logprob)(const LogprobArgs&, int64_t block, int64_t slice, void* workspace);
   // Pack one strip of 32 weight rows.
@@ -188,7 +188,7 @@ struct Kernels {
   void (*gate)(const GateArgs&, int64_t begin, int64_t end);
   // Bytes of workspace, 64-byte aligned, one a thread.
   int64_t (*attend_workspace)(const AttentionArgs&);
-  int64_t (*attend_row_workspace)(const RowAttentionArgs&);
+  int64_t (*attend_row_workspace)(const DecodeAttentionArgs&);
   int64_t (*logprob_workspace)(const LogprobArgs&);
   int64_t (*linear_workspace)(const LinearArgs&);
   int64_t (*pack_weight_workspace)(const PackArgs&);

@@ -19,11 +19,11 @@ struct Product {
 
 // A weight [width, size] as linear_pack left it.
 Product product_of(int64_t size, const at::Tensor& packed, int64_t width, const std::optional<at::Tensor>& bias,
-                   bool split, bool bf16_weight, c10::string_view isa);
+                   const InputPrecision& input_precision, bool bf16_weight, c10::string_view isa);
 
 // The same with its input, float32 or bfloat16 [T, E].
 Product product_of(const at::Tensor& input, const at::Tensor& packed, int64_t width,
-                   const std::optional<at::Tensor>& bias, bool split, bool bf16_weight, c10::string_view isa);
+                   const std::optional<at::Tensor>& bias, const InputPrecision& input_precision, bool bf16_weight, c10::string_view isa);
 
 // Computes the product into `out`, its rows `out_stride` elements apart, float or (after a gate only) bf16; all threads
 // share its strips.

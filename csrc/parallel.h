@@ -5,6 +5,8 @@
 #include <ATen/Parallel.h>
 
 #include <atomic>
+#include <optional>
+#include <string>
 
 #include "kernels.h"
 
@@ -13,6 +15,16 @@ namespace fastreader {
 // The kernels of the best instruction set up to `isa` for operands of `mode`. Where a CPU has no bf16 products
 // (before AVX-512 BF16), bf16 and split operands are widened to fp32, which is faster there and no less exact.
 const Kernels& kernels_for(Isa isa, Mode mode);
+
+// How an op multiplies float32 operands: "bf16x3" as sums of two bf16 terms, with errors near float32's; nothing as
+// the op does by default.
+using InputPrecision = std::optional<c10::string_view>;
+
+inline bool is_bf16x3(const InputPrecision& input_precision) {
+  TORCH_CHECK(!input_precision.has_value() || *input_precision == "bf16x3",
+              "input_precision: expected \"bf16x3\" or None, got ", std::string(input_precision.value_or("")));
+  return input_precision.has_value();
+}
 
 // Runs task(i, workspace) for every i; tasks are handed out in order, each to whichever thread is free. Tasks are
 // independent, so results depend neither on the number of threads nor on the order.

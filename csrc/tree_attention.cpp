@@ -43,17 +43,19 @@ void check_schedule(const AttentionArgs& a, int64_t blocks) {
 
 std::tuple<at::Tensor, at::Tensor> tree_attention(
     const at::Tensor& query_in, const at::Tensor& key_in, const at::Tensor& value_in, const at::Tensor& slot_key,
-    const at::Tensor& slot_birth, const at::Tensor& slot_end, const at::Tensor& chunks, const at::Tensor& anchor, const std::optional<at::Tensor>& query_positions,
+    const at::Tensor& slot_birth, const at::Tensor& slot_end, const at::Tensor& chunks, const at::Tensor& query_node,
+    const std::optional<at::Tensor>& query_positions,
     const std::optional<at::Tensor>& key_positions, const at::Tensor& tile_start, const at::Tensor& tile_stop,
     const at::Tensor& block_ptr, const at::Tensor& block_start, const at::Tensor& block_stop,
     const at::Tensor& block_full, double scale, std::optional<int64_t> window, std::optional<double> softcap,
-    bool split, bool return_lse, c10::string_view isa_name) {
+    const InputPrecision& input_precision, bool return_lse, c10::string_view isa_name) {
+  const bool bf16x3 = is_bf16x3(input_precision);
   TORCH_CHECK(query_in.dim() == 3 && key_in.dim() == 3 && value_in.dim() == 3,
               "tree_attention: query, key and value must be [tokens, heads, size]");
   const at::ScalarType dtype = query_in.scalar_type();
-  TORCH_CHECK((dtype == at::kFloat || (dtype == at::kBFloat16 && !split)) && key_in.scalar_type() == dtype &&
+  TORCH_CHECK((dtype == at::kFloat || (dtype == at::kBFloat16 && !bf16x3)) && key_in.scalar_type() == dtype &&
                   value_in.scalar_type() == dtype,
-              "tree_attention: the CPU kernel takes float32 or bfloat16, and float32 when split; got ", dtype);
+              "tree_attention: the CPU kernel takes float32 or bfloat16, and float32 in bf16x3; got ", dtype);
   const at::Tensor query = with_contiguous_rows(query_in), key = with_contiguous_rows(key_in);
   const at::Tensor value = with_contiguous_rows(value_in);
   AttentionArgs a{};
@@ -79,8 +81,8 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(
   a.groups = a.heads / a.key_heads;
   a.padded_size = round_up(a.size, kStrip);
   a.padded_value_size = round_up(a.value_size, kStrip);
-  const at::Tensor place = anchor.to(at::kInt).contiguous();
-  a.place = indices(place, a.queries, "anchor");
+  const at::Tensor nodes = query_node.to(at::kInt).contiguous();
+  a.query_node = indices(nodes, a.queries, "query_node");
   TORCH_CHECK(a.slots % kStrip == 0, "tree_attention: slots must be whole chunks, got ", a.slots);
   a.slot_key = indices(slot_key, a.slots, "slot_key");
   a.slot_birth = indices(slot_birth, a.slots, "slot_birth");
@@ -126,7 +128,7 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(
   a.out_bf16 = dtype == at::kBFloat16;
   a.lse = return_lse ? lse.mutable_data_ptr<float>() : nullptr;
 
-  const Mode mode = split ? Mode::split : dtype == at::kBFloat16 ? Mode::bf16 : Mode::f32;
+  const Mode mode = bf16x3 ? Mode::bf16x3 : dtype == at::kBFloat16 ? Mode::bf16 : Mode::f32;
   const Kernels& kernels = kernels_for(resolve_isa(std::string(isa_name)), mode);
   const int64_t row_bytes = a.key_heads * a.slots * kernels.operand_bytes;
   const at::Tensor packed_keys = at::empty({row_bytes * a.padded_size}, at::kByte);

@@ -1,10 +1,10 @@
 // Online softmax over a strip of scores [key][32 lanes]: mask, greatest, reference, weights (see _state.inl).
 
 // Scores of keys the lanes do not see become -inf; `scores` are of one chunk.
-FR_INLINE void mask_chunk(const AttentionArgs& a, float* scores, int64_t chunk, const int32_t* place,
+FR_INLINE void mask_chunk(const AttentionArgs& a, float* scores, int64_t chunk, const int32_t* query_node,
                           const int32_t* position) {
   for (int v = 0; v < kVectors; ++v) {
-    const vi at = load(place + v * kWidth);
+    const vi at = load(query_node + v * kWidth);
     const vi oldest = load(position + v * kWidth) - fill(static_cast<int32_t>(a.window > 0 ? a.window - 1 : 0));
     for (int64_t j = 0; j < kStrip; ++j) {
       const int64_t slot = chunk * kStrip + j;

@@ -31,7 +31,7 @@ struct Tile {
   float* total; // [strips][2][32], of the segment at hand
   float* outer_total; // the same, of segments before it
   int32_t* segment; // [strips][32], at hand; -1 before any
-  int32_t* place; // [strips][32], -1 in lanes without a row
+  int32_t* query_node; // [strips][32], -1 in lanes without a row
   int32_t* position; // [strips][32]
 
   // Weights take the place of the scores they come from, unless they are twice as many.
@@ -62,7 +62,7 @@ struct Tile {
     take(t.total, strips * kTotals);
     take(t.outer_total, strips * kTotals);
     take(t.segment, strips * kStrip);
-    take(t.place, strips * kStrip);
+    take(t.query_node, strips * kStrip);
     take(t.position, strips * kStrip);
     return at;
   }
@@ -79,7 +79,7 @@ FR_INLINE void load_queries(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t f
       if (row < count * a.groups) {
         load_row<T, TERMS>(row_of(a.query, token, head * a.groups + group), a.query.bf16, a.size,
                            a.padded_size, staged, kStrip * a.padded_size);
-        t.place[row] = a.place[token];
+        t.query_node[row] = a.query_node[token];
         t.position[row] = a.window > 0 ? a.query_positions[token] : 0;
         if (++group == a.groups) {
           group = 0;
@@ -89,7 +89,7 @@ FR_INLINE void load_queries(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t f
         for (int i = 0; i < TERMS; ++i) {
           std::memset(staged + i * kStrip * a.padded_size, 0, a.padded_size * sizeof(T));
         }
-        t.place[row] = -1;
+        t.query_node[row] = -1;
         t.position[row] = 0;
       }
     }

@@ -18,8 +18,8 @@ void attend(const AttentionArgs& a, int64_t tile, int64_t head, int64_t part, vo
   Units units{a, a.block_ptr[tile], a.block_ptr[tile + 1], strips, part};
   for (int64_t strip = 0; strip < strips; ++strip) {
     const int64_t lanes = lesser(kStrip, count * a.groups - strip * kStrip);
-    units.lowest[strip] = minimum_of(t.place + strip * kStrip, lanes);
-    units.highest[strip] = maximum_of(t.place + strip * kStrip, lanes);
+    units.lowest[strip] = minimum_of(t.query_node + strip * kStrip, lanes);
+    units.highest[strip] = maximum_of(t.query_node + strip * kStrip, lanes);
   }
 
   // While a unit's scores are exponentiated, the tile units sum the values of the unit before it and work out the

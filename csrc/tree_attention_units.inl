@@ -76,7 +76,7 @@ FR_INLINE void complete_scores(const AttentionArgs& a, Tile<T, TERMS>& t, const 
   if (u.full) return;
   for (int64_t chunk = u.start / kStrip; chunk < u.stop / kStrip; ++chunk) {
     if (a.window == 0 && units.sees_all(a.chunks[chunk], u.strip)) continue;
-    mask_chunk(a, scores + (chunk * kStrip - u.start) * kStrip, chunk, t.place + u.strip * kStrip,
+    mask_chunk(a, scores + (chunk * kStrip - u.start) * kStrip, chunk, t.query_node + u.strip * kStrip,
                t.position + u.strip * kStrip);
   }
 }

@@ -25,9 +25,9 @@ using Tensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 class Slots {
  public:
-  explicit Slots(const int32_t* until, int64_t count) : until_(until), count_(count) {
+  explicit Slots(const int32_t* subtree_end, int64_t count) : subtree_end_(subtree_end), count_(count) {
     for (int64_t key = 0; key < count; ++key) {
-      if (until[key] > key) add(static_cast<int32_t>(key)); // any other is seen by nobody
+      if (subtree_end[key] > key) add(static_cast<int32_t>(key)); // any other is seen by nobody
     }
   }
 
@@ -61,12 +61,12 @@ class Slots {
   };
 
   void add(int32_t key) {
-    while (!path_.empty() && until_[path_.back().key] <= key) path_.pop_back();
-    const int64_t stop = std::min<int64_t>(until_[key], count_);
-    TORCH_CHECK_VALUE(path_.empty() || stop <= std::min<int64_t>(until_[path_.back().key], count_),
-                      "tree_attention: until is not of a tree in depth-first order: key ", key, " lasts until ",
-                      until_[key], ", the key ", path_.empty() ? 0 : path_.back().key, " above it until ",
-                      path_.empty() ? 0 : until_[path_.back().key]);
+    while (!path_.empty() && subtree_end_[path_.back().key] <= key) path_.pop_back();
+    const int64_t stop = std::min<int64_t>(subtree_end_[key], count_);
+    TORCH_CHECK_VALUE(path_.empty() || stop <= std::min<int64_t>(subtree_end_[path_.back().key], count_),
+                      "tree_attention: subtree_end is not of a tree in depth-first order: key ", key, " lasts until ",
+                      subtree_end_[key], ", the key ", path_.empty() ? 0 : path_.back().key, " above it until ",
+                      path_.empty() ? 0 : subtree_end_[path_.back().key]);
     const int64_t depth = static_cast<int64_t>(path_.size()), level = depth / kStrip, first = level * kStrip;
     if (level == static_cast<int64_t>(current_.size())) current_.push_back(-1);
     int64_t chunk = current_[level];
@@ -95,7 +95,7 @@ class Slots {
     }
     current_[level] = chunk;
     fill_[chunk] = slot % kStrip + 1;
-    put(slot, key, key, until_[key]);
+    put(slot, key, key, subtree_end_[key]);
     path_.push_back({key, slot});
   }
 
@@ -103,7 +103,7 @@ class Slots {
   void move(Step& step, int64_t slot, int32_t birth) {
     end_[step.slot] = std::min(end_[step.slot], birth);
     step.slot = slot;
-    put(slot, step.key, birth, until_[step.key]);
+    put(slot, step.key, birth, subtree_end_[step.key]);
   }
 
   int64_t open(int64_t level) {
@@ -121,7 +121,7 @@ class Slots {
     end_[slot] = end;
   }
 
-  const int32_t* until_;
+  const int32_t* subtree_end_;
   int64_t count_;
   std::vector<int32_t> key_, birth_, end_; // [slots]
   std::vector<int32_t> level_; // [chunks]
@@ -130,10 +130,10 @@ class Slots {
   std::vector<Step> path_;
 };
 
-Tensors tree_slots(const at::Tensor& until) {
-  TORCH_CHECK(until.scalar_type() == at::kInt && until.dim() == 1 && until.is_contiguous(),
-              "tree_slots: until must be contiguous int32 [Tk], got ", until.scalar_type(), " ", until.sizes());
-  return Slots(until.const_data_ptr<int32_t>(), until.numel()).tensors();
+Tensors tree_slots(const at::Tensor& subtree_end) {
+  TORCH_CHECK(subtree_end.scalar_type() == at::kInt && subtree_end.dim() == 1 && subtree_end.is_contiguous(),
+              "tree_slots: subtree_end must be contiguous int32 [Tk], got ", subtree_end.scalar_type(), " ", subtree_end.sizes());
+  return Slots(subtree_end.const_data_ptr<int32_t>(), subtree_end.numel()).tensors();
 }
 
 } // namespace

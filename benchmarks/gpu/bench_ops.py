@@ -58,7 +58,7 @@ class Attention:
     query: Tensor
     key: Tensor
     value: Tensor
-    until: Tensor
+    subtree_end: Tensor
     plan: AttentionPlan
     flops: float
 
@@ -68,17 +68,17 @@ class Attention:
         tokens = len(tree)
         query = torch.randn(tokens, shape.heads, shape.size, device="cuda", dtype=DTYPE)
         key, value = (torch.randn(tokens, shape.key_heads, shape.size, device="cuda", dtype=DTYPE) for _ in range(2))
-        plan = AttentionPlan(tree.until)
+        plan = AttentionPlan(tree.subtree_end)
         useful = plan.schedule(None, 128, 64).useful
-        until = torch.from_numpy(tree.until).cuda()
-        return cls(tree, shape, query, key, value, until, plan, 4.0 * useful * shape.heads * shape.size)
+        subtree_end = torch.from_numpy(tree.subtree_end).cuda()
+        return cls(tree, shape, query, key, value, subtree_end, plan, 4.0 * useful * shape.heads * shape.size)
 
     @property
     def scale(self) -> float:
         return self.shape.size**-0.5
 
     def ours(self, impl: str = "triton") -> Tensor:
-        out = tree_attention(self.query, self.key, self.value, self.until, scale=self.scale, plan=self.plan, impl=impl)
+        out = tree_attention(self.query, self.key, self.value, self.subtree_end, scale=self.scale, plan=self.plan, impl=impl)
         assert isinstance(out, Tensor)
         return out
 
@@ -86,7 +86,7 @@ class Attention:
         """Some rows, and what is right for them: dense attention in float32."""
         rows = torch.randperm(len(self.tree), device="cuda")[:64]
         places = torch.arange(len(self.tree), device="cuda")
-        visible = (places <= rows[:, None]) & (rows[:, None] < self.until)  # [rows, T]
+        visible = (places <= rows[:, None]) & (rows[:, None] < self.subtree_end)  # [rows, T]
         groups = self.shape.heads // self.shape.key_heads
         key, value = (t.float().repeat_interleave(groups, dim=1).transpose(0, 1) for t in (self.key, self.value))
         scores = (self.query[rows].float().transpose(0, 1) @ key.transpose(1, 2)) * self.scale  # [H, rows, T]
@@ -95,17 +95,17 @@ class Attention:
 
     def configured(self, config: Config) -> Tensor:
         places = torch.arange(len(self.tree), device="cuda")
-        arguments = (self.query, self.key, self.value, self.until, places, None, None, self.scale, None, None)
+        arguments = (self.query, self.key, self.value, self.subtree_end, places, None, None, self.scale, None, None)
         return tree_attention_triton(*arguments, self.plan, False, config=config)[0]
 
     def flex(self) -> Callable[[], Tensor]:
         """FlexAttention compiled, with the same mask."""
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        until = self.until
+        subtree_end = self.subtree_end
 
         def visible(batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return (j <= i) & (i < until[j])
+            return (j <= i) & (i < subtree_end[j])
 
         tokens = len(self.tree)
         mask = torch.compile(create_block_mask)(visible, None, None, tokens, tokens, device="cuda")

@@ -15,7 +15,7 @@ BLOCKS = ((128, 64), (128, 32), (64, 32))
 
 def efficiency(tree: PrefixTree, groups: int, block_m: int, block_n: int) -> tuple[float, float]:
     """(useful / executed multiply-adds, share of the visited blocks that need no mask)."""
-    schedule = AttentionPlan(tree.until).schedule(None, block_m // groups, block_n)
+    schedule = AttentionPlan(tree.subtree_end).schedule(None, block_m // groups, block_n)
     whole = schedule.block_full & (schedule.block_stop - schedule.block_start == block_n)
     return schedule.useful * groups / (schedule.visited * block_m * block_n), float(whole.mean())
 

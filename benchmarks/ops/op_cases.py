@@ -28,7 +28,7 @@ class AttentionCase:
     query: Tensor
     key: Tensor
     value: Tensor
-    until: Tensor
+    subtree_end: Tensor
     plan: AttentionPlan
     flops: float  # useful multiply-adds, two operations each
 
@@ -61,9 +61,9 @@ def attention_case(name: str, dtype: torch.dtype, w1_path: Path | None = None) -
     query, key, value = (
         torch.randn(count, heads, SIZE, generator=generator).to(dtype) for heads in (HEADS, KEY_HEADS, KEY_HEADS)
     )
-    plan = AttentionPlan(tree.until)
+    plan = AttentionPlan(tree.subtree_end)
     useful = plan.schedule(None, 32, 64, 32).useful
-    return AttentionCase(name, tree, query, key, value, torch.from_numpy(tree.until), plan, 4.0 * useful * HEADS * SIZE)
+    return AttentionCase(name, tree, query, key, value, torch.from_numpy(tree.subtree_end), plan, 4.0 * useful * HEADS * SIZE)
 
 
 def head_case(dtype: torch.dtype, rows: int = ROWS) -> tuple[Tensor, Tensor, Tensor, float]:

@@ -44,7 +44,7 @@ def attention(workload: str, tokens: Path | None) -> Contest:
 
     def ours(impl: str, inputs: tuple[Tensor, ...], split: bool = False) -> Way:
         def run() -> Tensor:
-            out = tree_attention(*inputs, case.until, scale=scale, plan=case.plan, impl=impl, split=split)
+            out = tree_attention(*inputs, case.subtree_end, scale=scale, plan=case.plan, impl=impl, split=split)
             assert isinstance(out, Tensor)
             return out
 
@@ -59,10 +59,10 @@ def attention(workload: str, tokens: Path | None) -> Contest:
 def _flex(case: AttentionCase, scale: float) -> Way:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    until, count = case.until, len(case.until)
+    subtree_end, count = case.subtree_end, len(case.subtree_end)
 
     def visible(_batch: Tensor, _head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return (column <= row) & (row < until[column])
+        return (column <= row) & (row < subtree_end[column])
 
     mask = create_block_mask(visible, None, None, count, count, device="cpu")
     query, key, value = (t.transpose(0, 1)[None].contiguous() for t in (case.query, case.key, case.value))

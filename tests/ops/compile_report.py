@@ -107,8 +107,8 @@ def attention_case(
     value_size = max(size - 8, 8) if variant else size
     element = NAMES[dtype]
     types = dict.fromkeys(("query_ptr", "key_ptr", "value_ptr"), f"*{element}")
-    types |= {"out_ptr": "*fp32" if decode else f"*{element}", "anchor_ptr": "*i64"}
-    types |= dict.fromkeys(("until_ptr", "tile_ptr", "block_start_ptr", "block_stop_ptr"), "*i32")
+    types |= {"out_ptr": "*fp32" if decode else f"*{element}", "query_node_ptr": "*i64"}
+    types |= dict.fromkeys(("subtree_end_ptr", "tile_ptr", "block_start_ptr", "block_stop_ptr"), "*i32")
     types |= dict.fromkeys(("scale", "scale_log2", "softcap"), "fp32")
     constants = dict.fromkeys(("stride_query_size", "stride_key_size", "stride_value_size"), 1)
     constants |= {"D": size, "DV": value_size, "HEADS_PACKED": 3 if variant else 1, "HEAD_CHUNKS": 1}
@@ -191,7 +191,7 @@ def merge_cases(target: int, dtype: torch.dtype) -> Iterator[Case]:
     yield Case("merge-stack", merge.merge_stack_kernel, target, dtype, False, False, types, shape, {"num_warps": 4})
 
 
-def token_cases(target: int, dtype: torch.dtype, width: int = 4096, size: int = 128) -> Iterator[Case]:
+def pointwise_cases(target: int, dtype: torch.dtype, width: int = 4096, size: int = 128) -> Iterator[Case]:
     """rms_norm, rotary and gate; `dtype` is what they write."""
     out = {"out_ptr": f"*{NAMES[dtype]}"}
     block, rows, warps = tokens.norm_tile(width)
@@ -230,7 +230,7 @@ def full_cases() -> list[Case]:
             (torch.float32, 4096, 128),
             (torch.bfloat16, 16_384, 256),
         ):
-            cases += token_cases(target, dtype, width, size)
+            cases += pointwise_cases(target, dtype, width, size)
     return cases
 
 
@@ -246,7 +246,7 @@ def default_cases() -> list[Case]:
     cases.append(logprob_case(90, torch.float32, capped=True))
     cases.append(logprob_case(80, torch.bfloat16, few=True, stats=False))
     cases += [*merge_cases(90, torch.bfloat16), *merge_cases(120, torch.float32)]
-    cases += [*token_cases(90, torch.bfloat16), *token_cases(89, torch.float32, 16_384, 256)]
+    cases += [*pointwise_cases(90, torch.bfloat16), *pointwise_cases(89, torch.float32, 16_384, 256)]
     return cases
 
 

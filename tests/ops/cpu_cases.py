@@ -73,8 +73,8 @@ def eager_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    until: Tensor,
-    anchor: Tensor,
+    subtree_end: Tensor,
+    query_node: Tensor,
     *,
     scale: float,
     window: int | None = None,
@@ -88,7 +88,7 @@ def eager_attention(
     score = product(mode, "qhd,khd->hqk", query, k) * scale
     if softcap is not None:
         score = softcap * torch.tanh(score / softcap)
-    score = score.masked_fill(~visible(until, anchor, query_positions, key_positions, window), float("-inf"))
+    score = score.masked_fill(~visible(subtree_end, query_node, query_positions, key_positions, window), float("-inf"))
     lse = torch.logsumexp(score, -1)
     weight = torch.exp(score - lse.masked_fill(lse.isneginf(), 0.0)[..., None])
     out = product(mode, "hqk,khd->qhd", weight, v)
@@ -127,17 +127,17 @@ class Measured:
 
 
 def measure(
-    mode: str, query: Tensor, key: Tensor, value: Tensor, until: Tensor, anchor: Tensor | None = None, **options: Any
+    mode: str, query: Tensor, key: Tensor, value: Tensor, subtree_end: Tensor, query_node: Tensor | None = None, **options: Any
 ) -> Measured:
     """Run the C++ kernel, and compare it with float64 and with the eager computation."""
     query, key, value = quantised(mode, query, key, value)
     options.setdefault("scale", query.shape[-1] ** -0.5)
-    places = torch.arange(len(until)) if anchor is None else anchor
+    places = torch.arange(len(subtree_end)) if query_node is None else query_node
     wide = query.double(), key.double(), value.double()
-    wanted, wanted_lse = tree_attention(*wide, until, anchor=anchor, impl="reference", return_lse=True, **options)
-    eager, eager_lse = eager_attention(mode, query, key, value, until, places, **options)
+    wanted, wanted_lse = tree_attention(*wide, subtree_end, query_node=query_node, impl="reference", return_lse=True, **options)
+    eager, eager_lse = eager_attention(mode, query, key, value, subtree_end, places, **options)
     out, lse = tree_attention(
-        query, key, value, until, anchor=anchor, impl="cpu", split=mode == "split", return_lse=True, **options
+        query, key, value, subtree_end, query_node=query_node, impl="cpu", split=mode == "split", return_lse=True, **options
     )
     by_eager, by_eager_lse = worst(eager, wanted), worst(eager_lse, wanted_lse)
     return Measured(
@@ -152,16 +152,16 @@ def measure(
 
 
 def random_case(seed: int) -> tuple[list[Tensor], Tensor, Tensor | None, dict[str, Any]]:
-    """A random forest with random heads, sizes, window, soft cap and anchors: (inputs, until, anchor, options)."""
+    """A random forest with random heads, sizes, window, soft cap and query_nodes: (inputs, subtree_end, query_node, options)."""
     rng = np.random.default_rng(seed)
     longest = int(rng.choice([5, 40, 200], p=[0.45, 0.5, 0.05]))
     tree = forest(rng, int(rng.integers(1, 12)), longest, int(rng.integers(2, 4)))
-    until, positions = torch.from_numpy(tree.until), torch.from_numpy(tree.positions)
+    subtree_end, positions = torch.from_numpy(tree.subtree_end), torch.from_numpy(tree.positions)
     count = len(tree)
-    anchor = None
+    query_node = None
     if rng.random() < 0.3:
-        anchor = torch.from_numpy(rng.integers(0, count, int(rng.integers(0, 50))))
-    queries = count if anchor is None else len(anchor)
+        query_node = torch.from_numpy(rng.integers(0, count, int(rng.integers(0, 50))))
+    queries = count if query_node is None else len(query_node)
     key_heads = int(rng.integers(1, 3))
     size, value_size = (int(rng.choice([8, 32, 64, 80])) for _ in range(2))
     drawn = inputs(
@@ -169,10 +169,10 @@ def random_case(seed: int) -> tuple[list[Tensor], Tensor, Tensor | None, dict[st
     )
     options: dict[str, Any] = {}
     if rng.random() < 0.4:
-        query_positions = positions if anchor is None else positions[anchor]
+        query_positions = positions if query_node is None else positions[query_node]
         options |= {"window": int(rng.integers(1, 60)), "query_positions": query_positions, "key_positions": positions}
     if rng.random() < 0.3:
         options["softcap"] = float(rng.choice([1.0, 30.0]))
     if rng.random() < 0.2:
         options["scale"] = float(rng.choice([-0.2, 0.0, 2.0]))
-    return drawn, until, anchor, options
+    return drawn, subtree_end, query_node, options

@@ -17,21 +17,21 @@ from fastreader.ops.tree_attention.reference import tree_attention_reference, vi
 
 
 def forest(climbs: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """(until, positions), int32, of the forest in which token i hangs climbs[i] levels above token i - 1.
+    """(subtree_end, positions), int32, of the forest in which token i hangs climbs[i] levels above token i - 1.
 
     0 continues a path, 1 makes a sibling, and climbing past the root starts another tree.
     """
     path: list[int] = []
-    until = np.zeros(len(climbs), dtype=np.int32)
+    subtree_end = np.zeros(len(climbs), dtype=np.int32)
     positions = np.zeros(len(climbs), dtype=np.int32)
     for i, climb in enumerate(climbs):
         keep = max(len(path) - climb, 0)
         for gone in path[keep:]:
-            until[gone] = i
+            subtree_end[gone] = i
         path = [*path[:keep], i]
         positions[i] = keep
-    until[path] = len(climbs)
-    return until, positions
+    subtree_end[path] = len(climbs)
+    return subtree_end, positions
 
 
 def random_forest(seed: int, size: int, branching: float = 0.08) -> tuple[np.ndarray, np.ndarray]:
@@ -48,8 +48,8 @@ class Inputs:
     query: Tensor
     key: Tensor
     value: Tensor
-    until: Tensor
-    anchor: Tensor
+    subtree_end: Tensor
+    query_node: Tensor
     query_positions: Tensor
     key_positions: Tensor
     scale: float
@@ -58,7 +58,7 @@ class Inputs:
 
     def arguments(self) -> tuple[Any, ...]:
         return (
-            *(self.query, self.key, self.value, self.until, self.anchor),
+            *(self.query, self.key, self.value, self.subtree_end, self.query_node),
             *(self.query_positions, self.key_positions, self.scale, self.window, self.softcap),
         )
 
@@ -68,7 +68,7 @@ class Inputs:
 
     def plan(self) -> AttentionPlan:
         return AttentionPlan(
-            *(t.cpu().numpy() for t in (self.until, self.anchor, self.query_positions, self.key_positions))
+            *(t.cpu().numpy() for t in (self.subtree_end, self.query_node, self.query_positions, self.key_positions))
         )
 
     def golden(self) -> tuple[Tensor, Tensor]:
@@ -84,38 +84,38 @@ class Inputs:
         score = torch.einsum("qhd,khd->hqk", self.query.to(dtype), key) * self.scale
         if self.softcap is not None:
             score = self.softcap * torch.tanh(score / self.softcap)
-        mask = visible(self.until, self.anchor, self.query_positions, self.key_positions, self.window)
+        mask = visible(self.subtree_end, self.query_node, self.query_positions, self.key_positions, self.window)
         score = score.masked_fill(~mask, float("-inf"))
         weight = torch.softmax(score, dim=-1).nan_to_num(0.0)
         return torch.einsum("hqk,khd->qhd", weight, value), torch.logsumexp(score, dim=-1).T
 
 
 def attention_inputs(
-    until: np.ndarray,
+    subtree_end: np.ndarray,
     positions: np.ndarray,
     *,
     dtype: torch.dtype,
     heads: tuple[int, int] = (6, 2),
     size: int = 64,
     value_size: int | None = None,
-    anchor: np.ndarray | None = None,
+    query_node: np.ndarray | None = None,
     query_positions: np.ndarray | None = None,
     window: int | None = None,
     softcap: float | None = None,
     seed: int = 0,
 ) -> Inputs:
-    """Normal query, key and value over a forest; query i stands at anchor[i], at i when None."""
+    """Normal query, key and value over a forest; query i stands at query_node[i], at i when None."""
     generator = torch.Generator().manual_seed(seed)
-    place = np.arange(len(until)) if anchor is None else anchor
+    place = np.arange(len(subtree_end)) if query_node is None else query_node
     if query_positions is None:
-        query_positions = positions if anchor is None else positions[place] + 1
-    sizes = ((len(place), heads[0], size), (len(until), heads[1], size), (len(until), heads[1], value_size or size))
+        query_positions = positions if query_node is None else positions[place] + 1
+    sizes = ((len(place), heads[0], size), (len(subtree_end), heads[1], size), (len(subtree_end), heads[1], value_size or size))
     query, key, value = (torch.randn(s, generator=generator).to(dtype) for s in sizes)
     return Inputs(
         query,
         key,
         value,
-        torch.from_numpy(until),
+        torch.from_numpy(subtree_end),
         torch.from_numpy(place.astype(np.int64)),
         torch.from_numpy(query_positions.astype(np.int32)),
         torch.from_numpy(positions),

@@ -12,12 +12,12 @@ from fastreader.ops.linear_logprob import IMPLEMENTATIONS as LOGPROB
 from fastreader.ops.merge_state.api import IMPLEMENTATIONS as MERGE
 from fastreader.ops.tree_attention import IMPLEMENTATIONS as ATTENTION
 
-UNTIL = torch.full((3,), 3, dtype=torch.int32)
+SUBTREE_END = torch.full((3,), 3, dtype=torch.int32)
 TARGET = torch.tensor([0, 1, 4])
 # The op, its implementations, and the shapes of its floating arguments.
 OPS = {
     "tree_attention": (
-        lambda q, k, v, impl: tree_attention(q, k, v, UNTIL, scale=1.0, impl=impl),
+        lambda q, k, v, impl: tree_attention(q, k, v, SUBTREE_END, scale=1.0, impl=impl),
         ATTENTION,
         [(3, 2, 8), (3, 1, 8), (3, 1, 8)],
     ),

@@ -18,7 +18,7 @@ from compile_report import (
     full_cases,
     logprob_case,
     signature_of,
-    token_cases,
+    pointwise_cases,
 )
 from forests import attention_inputs, random_forest
 
@@ -72,10 +72,10 @@ def launch_attention(length: int, size: int, *, decode: bool = False, window: in
     from fastreader.ops.tree_attention.triton import tree_attention_triton
     from fastreader.ops.tree_attention.triton_config import default_config
 
-    until, positions = random_forest(length, length)
-    anchor = random_forest(length, 2)[0] % length if decode else None
+    subtree_end, positions = random_forest(length, length)
+    query_node = random_forest(length, 2)[0] % length if decode else None
     inputs = attention_inputs(
-        until, positions, dtype=torch.bfloat16, heads=(16, 16), size=size, anchor=anchor, window=window
+        subtree_end, positions, dtype=torch.bfloat16, heads=(16, 16), size=size, query_node=query_node, window=window
     )
     rows = 1 if decode else 4096
     config = default_config(90, size, torch.bfloat16, rows)
@@ -126,7 +126,7 @@ def test_the_report_compiles_what_the_launcher_does(asked: dict[str, Any]) -> No
     assert request["signature"].keys() == types.keys()
 
 
-def launch_tokens(tokens: int) -> None:
+def launch_pointwise(tokens: int) -> None:
     from fastreader.ops.pointwise.triton import gate_triton, rms_norm_triton, rotary_triton
 
     rms_norm_triton(torch.zeros(tokens, 576), torch.zeros(576), 1e-5, True)
@@ -136,13 +136,13 @@ def launch_tokens(tokens: int) -> None:
 
 def test_another_number_of_tokens_compiles_nothing(asked: dict[str, Any]) -> None:
     for tokens in (64, 1, 17, 1024):
-        launch_tokens(tokens)
+        launch_pointwise(tokens)
         assert len(asked) == 3
 
 
 def test_the_report_compiles_the_token_kernels_as_launched(asked: dict[str, Any]) -> None:
-    launch_tokens(64)
-    cases = [c for c in token_cases(90, torch.bfloat16, 576, 64) if "partial" not in c.name and "gelu" not in c.name]
+    launch_pointwise(64)
+    cases = [c for c in pointwise_cases(90, torch.bfloat16, 576, 64) if "partial" not in c.name and "gelu" not in c.name]
     for request, case in zip(asked.values(), cases, strict=True):
         types, constants, aligned = signature_of(case)
         assert request["signature"] == types

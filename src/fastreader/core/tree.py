@@ -2,8 +2,8 @@
 
 S sequences, each a context plus a continuation to score, become one array of T unique tokens in depth-first
 order. Three integers a token carry the whole structure: its depth (`positions`), one past the end of its
-subtree (`until`), and the token whose hidden state predicts it (`parent`). Key j is visible to query i
-exactly when ``j <= i < until[j]``: causal attention with an expiry date on every key.
+subtree (`subtree_end`), and the token whose hidden state predicts it (`parent`). Key j is visible to query i
+exactly when ``j <= i < subtree_end[j]``: causal attention with an expiry date on every key.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PrefixTree:
     Attributes:
         token_ids: int64 [T], the unique tokens in depth-first order.
         positions: int32 [T], depth of each token; its position in every sequence it is part of.
-        until: int32 [T], one past the last token of each token's subtree.
+        subtree_end: int32 [T], one past the last token of each token's subtree.
         parent: int32 [T], the token whose hidden state predicts this one; -1 for a root.
         sources: int64 [R], packed index whose hidden state predicts ``targets[r]``; pairs are distinct.
         targets: int64 [R], token ids to score.
@@ -83,7 +83,7 @@ class PrefixTree:
 
     token_ids: IntArray
     positions: Int32Array
-    until: Int32Array
+    subtree_end: Int32Array
     parent: Int32Array
     sources: IntArray
     targets: IntArray
@@ -110,7 +110,7 @@ class PrefixTree:
         Raises:
             InputError: no sequence, an empty context, or an id that is not in [0, 2**31).
         """
-        (tree,) = split(sequences, None)
+        (tree,) = partition(sequences, None)
         return tree
 
     def __len__(self) -> int:
@@ -141,7 +141,7 @@ class _Sorted:
     shared: IntArray  # [S] longest common prefix with the sequence before
 
 
-def split(
+def partition(
     sequences: Iterable[tuple[Tokens, Tokens]], max_batch_tokens: int | None, reserve: int = 0
 ) -> list[PrefixTree]:
     """Pack sequences into as few recomputed tokens as trees of at most `max_batch_tokens` tokens allow.
@@ -162,7 +162,7 @@ def split(
         InputError: as `PrefixTree.build`, or `max_batch_tokens` below 1.
     """
     if max_batch_tokens is not None and max_batch_tokens < 1:
-        raise InputError(f"split: max_batch_tokens must be at least 1, got {max_batch_tokens}")
+        raise InputError(f"partition: max_batch_tokens must be at least 1, got {max_batch_tokens}")
     pairs = list(sequences)
     if not pairs:
         raise InputError("PrefixTree: expected at least one sequence, got none")
@@ -265,7 +265,7 @@ def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: i
     depth = np.arange(size) - np.repeat(begins[:-1] - shared, new)
     token_ids = ordered.flat[np.repeat(ordered.starts[first:last], new) + depth]
     parent = np.arange(-1, size - 1, dtype=np.int32)
-    until = np.full(size, size, dtype=np.int32)
+    subtree_end = np.full(size, size, dtype=np.int32)
 
     ids = ordered.order[first:last]
     scored = [max(len(arrays[i]) - int(contexts[i]), 0) for i in ids]
@@ -276,7 +276,7 @@ def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: i
     for i, (begin, keep, length, count) in enumerate(
         zip(begins.tolist(), shared.tolist(), lengths.tolist(), scored, strict=False)
     ):
-        until[open_at[keep:opened]] = begin
+        subtree_end[open_at[keep:opened]] = begin
         if length > keep:
             parent[begin] = open_at[keep - 1] if keep else -1
             open_at[keep:length] = np.arange(begin, begin + length - keep)
@@ -299,7 +299,7 @@ def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: i
     return PrefixTree(
         token_ids=token_ids,
         positions=depth.astype(np.int32),
-        until=until,
+        subtree_end=subtree_end,
         parent=parent,
         sources=pair_keys >> 32,
         targets=pair_keys & 0xFFFFFFFF,

@@ -73,11 +73,11 @@ class TreeKeys:
         if rows is not None:
             places = rows if places is None else places[rows]
         own = tree.positions if places is None else tree.positions[places]
-        self.until = torch.from_numpy(tree.until).to(device)
+        self.subtree_end = torch.from_numpy(tree.subtree_end).to(device)
         self.positions = torch.from_numpy(tree.positions).to(device)
         self.own_positions = torch.from_numpy(own).to(device)
-        self.anchor = None if places is None else torch.from_numpy(places).to(device)
-        self.plan = AttentionPlan(tree.until, places, own, tree.positions)
+        self.query_node = None if places is None else torch.from_numpy(places).to(device)
+        self.plan = AttentionPlan(tree.subtree_end, places, own, tree.positions)
         self.reuse = reuse
         self.record = record
         self.impl = impl
@@ -92,8 +92,8 @@ class TreeKeys:
             query,
             key,
             value,
-            self.until,
-            anchor=self.anchor,
+            self.subtree_end,
+            query_node=self.query_node,
             query_positions=self.own_positions,
             key_positions=self.positions,
             scale=scores.scale,

@@ -9,7 +9,7 @@ from functools import cache
 
 # Of the operators' signatures, and part of the extension's name: one left over from other sources is not loaded, since
 # its kernels would be refused at once, and the process with them.
-ABI = 7
+ABI = 8
 _NAME = f"fastreader._C{ABI}"
 
 HOW_TO_GET = (

@@ -40,7 +40,7 @@ def test_attention_and_its_gradient(window, softcap, heads):
     weight = torch.randn(count, heads[0], 8, dtype=torch.float64, generator=generator)
     out = keys.attend(0, query, key, value, Scores(0.3, window, softcap, False))
     want, _ = tree_attention_reference(
-        query, key, value, keys.until, torch.arange(count), keys.positions, keys.positions, 0.3, window, softcap
+        query, key, value, keys.subtree_end, torch.arange(count), keys.positions, keys.positions, 0.3, window, softcap
     )
     torch.testing.assert_close(out, want, atol=1e-12, rtol=1e-12)
     got = torch.autograd.grad((out * weight).sum(), (query, key, value))

@@ -1,4 +1,4 @@
-"""row_attention: attention of rows that each see keys of their own, read where they lie."""
+"""decode_attention: attention of rows that each see keys of their own, read where they lie."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
 from fastreader.ops.decode_attention import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.decode_attention.ranges import Ranges
-from fastreader.ops.decode_attention.reference import row_attention_reference
+from fastreader.ops.decode_attention.reference import decode_attention_reference
 from fastreader.ops.extension import Serving
 
 IMPLEMENTATIONS = ("auto", "reference", "cpu")
 
 
-def row_attention(
+def decode_attention(
     query: Tensor,
     keys: Sequence[Tensor],
     values: Sequence[Tensor],
@@ -54,14 +54,14 @@ def row_attention(
     tensors = ranges.tensors(query.shape[0], [key.shape[0] for key in keys])
     if impl not in IMPLEMENTATIONS:
         raise UnsupportedImplementationError(
-            f"row_attention: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}"
+            f"decode_attention: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}"
         )
     missing = why_not_cpu(query)
     if impl == "cpu" and missing is not None:
-        raise UnsupportedImplementationError(f"row_attention: impl 'cpu' cannot run: {missing}")
+        raise UnsupportedImplementationError(f"decode_attention: impl 'cpu' cannot run: {missing}")
     if impl == "reference" or missing is not None:
-        return row_attention_reference(query, keys, values, ranges, scale, softcap)
-    out, lse = torch.ops.fastreader.row_attention(
+        return decode_attention_reference(query, keys, values, ranges, scale, softcap)
+    out, lse = torch.ops.fastreader.decode_attention(
         query,
         list(keys),
         list(values),
@@ -100,35 +100,35 @@ def status() -> list[Serving]:
 
 def _check(query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], softcap: float | None) -> None:
     if not keys or len(keys) != len(values):
-        raise InputError(f"row_attention: expected as many keys as values, got {len(keys)} and {len(values)}")
+        raise InputError(f"decode_attention: expected as many keys as values, got {len(keys)} and {len(values)}")
     size = query.shape[-1]
     for name, tensor in (("query", query), *(("keys", k) for k in keys), *(("values", v) for v in values)):
         if tensor.dim() != 3 or not tensor.is_floating_point():
             raise InputError(
-                f"row_attention: {name} must be floating [tokens, heads, size], got {tensor.dtype} {list(tensor.shape)}"
+                f"decode_attention: {name} must be floating [tokens, heads, size], got {tensor.dtype} {list(tensor.shape)}"
             )
         if tensor.dtype != query.dtype or tensor.device != query.device:
             raise InputError(
-                f"row_attention: {name} must be {query.dtype} on {query.device} like query, "
+                f"decode_attention: {name} must be {query.dtype} on {query.device} like query, "
                 f"got {tensor.dtype} on {tensor.device}"
             )
         if tensor.requires_grad and torch.is_grad_enabled():
             raise InputError(
-                f"row_attention: {name} requires a gradient, and this op is forward only; use torch.no_grad()"
+                f"decode_attention: {name} requires a gradient, and this op is forward only; use torch.no_grad()"
             )
     if size % 8 or not 8 <= size <= 256 or not 1 <= values[0].shape[2] <= 256:
         raise InputError(
-            f"row_attention: head sizes must be a multiple of 8 up to 256 (values: any up to 256), "
+            f"decode_attention: head sizes must be a multiple of 8 up to 256 (values: any up to 256), "
             f"got {size} and {values[0].shape[2]}"
         )
     heads, key_heads = query.shape[1], keys[0].shape[1]
     for key, value in zip(keys, values, strict=True):
         if key.shape[1:] != (key_heads, size) or value.shape != (len(key), key_heads, values[0].shape[2]):
             raise InputError(
-                f"row_attention: expected keys [Tk, {key_heads}, {size}] and values [Tk, {key_heads}, "
+                f"decode_attention: expected keys [Tk, {key_heads}, {size}] and values [Tk, {key_heads}, "
                 f"{values[0].shape[2]}], got {list(key.shape)} and {list(value.shape)}"
             )
     if heads % key_heads if key_heads else heads:
-        raise InputError(f"row_attention: query heads must be a multiple of key heads, got {heads} and {key_heads}")
+        raise InputError(f"decode_attention: query heads must be a multiple of key heads, got {heads} and {key_heads}")
     if softcap is not None and not (softcap > 0 and np.isfinite(softcap)):
-        raise InputError(f"row_attention: softcap must be positive and finite, got {softcap}")
+        raise InputError(f"decode_attention: softcap must be positive and finite, got {softcap}")

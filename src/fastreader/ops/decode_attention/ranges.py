@@ -57,13 +57,13 @@ class Ranges:
             wanted = rows + 1 if name == "row_ptr" else count
             if array.dtype != np.int32 or array.shape != (wanted,):
                 raise InputError(
-                    f"row_attention: ranges.{name} must be int32 [{wanted}], got {array.dtype} {list(array.shape)}"
+                    f"decode_attention: ranges.{name} must be int32 [{wanted}], got {array.dtype} {list(array.shape)}"
                 )
         if self.row_ptr[0] != 0 or self.row_ptr[-1] != len(self.part) or (np.diff(self.row_ptr) < 0).any():
-            raise InputError("row_attention: ranges.row_ptr must ascend from 0 to the number of ranges")
+            raise InputError("decode_attention: ranges.row_ptr must ascend from 0 to the number of ranges")
         if len(self.part) == 0:
             return
         if self.part.min() < 0 or self.part.max() >= len(lengths):
-            raise InputError(f"row_attention: ranges.part must be in [0, {len(lengths)})")
+            raise InputError(f"decode_attention: ranges.part must be in [0, {len(lengths)})")
         if self.start.min() < 0 or (self.stop > np.asarray(lengths)[self.part]).any():
-            raise InputError("row_attention: ranges reach past their keys")
+            raise InputError("decode_attention: ranges reach past their keys")

@@ -1,6 +1,6 @@
-"""fastreader::row_attention for torch.library: its signature, and shapes without data.
+"""fastreader::decode_attention for torch.library: its signature, and shapes without data.
 
-The CPU kernel is registered by the C++ extension (csrc/row_attention.cpp).
+The CPU kernel is registered by the C++ extension (csrc/decode_attention.cpp).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from torch import Tensor
 
 LIBRARY = torch.library.Library("fastreader", "FRAGMENT")  # type: ignore[no-untyped-call]
 LIBRARY.define(  # type: ignore[no-untyped-call]
-    "row_attention(Tensor query, Tensor[] keys, Tensor[] values, Tensor row_ptr, Tensor part, Tensor start, "
+    "decode_attention(Tensor query, Tensor[] keys, Tensor[] values, Tensor row_ptr, Tensor part, Tensor start, "
     "Tensor stop, float scale, float? softcap, str isa) -> (Tensor, Tensor)"
 )
 
 
-@torch.library.register_fake("fastreader::row_attention", lib=LIBRARY)  # type: ignore[untyped-decorator]
+@torch.library.register_fake("fastreader::decode_attention", lib=LIBRARY)  # type: ignore[untyped-decorator]
 def _fake(
     query: Tensor,
     keys: list[Tensor],

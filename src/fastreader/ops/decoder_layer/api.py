@@ -1,4 +1,4 @@
-"""layer_in and layer_out: what a decoder layer does to its tokens before and after attention, on the CPU.
+"""decoder_layer_in and decoder_layer_out: what a decoder layer does to its tokens before and after attention, on the CPU.
 
 They give the bits of `rms_norm`, `linear`, `rotary`, `linear_add` and `linear_gated` in turn (`fastreader.models.fused`
 does that elsewhere); a block of rows goes through all of them in one thread, so that no thread waits for another
@@ -65,7 +65,7 @@ def status() -> list[Serving]:
     ]
 
 
-def layer_in(
+def decoder_layer_in(
     stream: Tensor,
     norm: Tensor,
     epsilon: float,
@@ -97,11 +97,11 @@ def layer_in(
     size, rest = divmod(weight.width, heads + 2 * key_heads)
     if rest or weight.depth != stream.shape[1]:
         raise InputError(
-            f"layer_in: projections must be [({heads} + 2 * {key_heads}) * D, {stream.shape[1]}], "
+            f"decoder_layer_in: projections must be [({heads} + 2 * {key_heads}) * D, {stream.shape[1]}], "
             f"got [{weight.width}, {weight.depth}]"
         )
     cosine, sine = (None, None) if angles is None else angles
-    query, key, value = torch.ops.fastreader.layer_in(
+    query, key, value = torch.ops.fastreader.decoder_layer_in(
         stream,
         norm,
         epsilon,
@@ -123,7 +123,7 @@ def layer_in(
     return query, key, value
 
 
-def layer_out(
+def decoder_layer_out(
     stream: Tensor,
     attended: Tensor,
     out: Weight,
@@ -155,17 +155,17 @@ def layer_out(
     }
     for name, (packed, width, depth) in wanted.items():
         if (packed.width, packed.depth) != (width, depth):
-            raise InputError(f"layer_out: {name} must be [{width}, {depth}], got [{packed.width}, {packed.depth}]")
+            raise InputError(f"decoder_layer_out: {name} must be [{width}, {depth}], got [{packed.width}, {packed.depth}]")
     kinds = [(p.precision, p.bf16, p.isa) for p in (out.packed, inner.packed, down.packed)]
     if len(set(kinds)) > 1:
-        raise InputError(f"layer_out: expected weights packed alike, got {', '.join(map(str, kinds))}")
+        raise InputError(f"decoder_layer_out: expected weights packed alike, got {', '.join(map(str, kinds))}")
     if len(attended) != rows:
-        raise InputError(f"layer_out: attended must have {rows} rows like stream, got {len(attended)}")
+        raise InputError(f"decoder_layer_out: attended must have {rows} rows like stream, got {len(attended)}")
     if inner.packed.width % GATE_MULTIPLE:
-        raise InputError(f"layer_out: inner must have a multiple of {GATE_MULTIPLE} rows, got {inner.packed.width}")
+        raise InputError(f"decoder_layer_out: inner must have a multiple of {GATE_MULTIPLE} rows, got {inner.packed.width}")
     if activation not in ACTIVATIONS:
-        raise InputError(f"layer_out: activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
-    torch.ops.fastreader.layer_out_(
+        raise InputError(f"decoder_layer_out: activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    torch.ops.fastreader.decoder_layer_out_(
         stream,
         attended,
         out.packed.data,

@@ -1,6 +1,6 @@
-"""fastreader::layer_in and layer_out_ for torch.library: signatures, and shapes without data.
+"""fastreader::decoder_layer_in and decoder_layer_out_ for torch.library: signatures, and shapes without data.
 
-The CPU kernels are registered by the C++ extension (csrc/layer.cpp).
+The CPU kernels are registered by the C++ extension (csrc/decoder_layer.cpp).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from torch import Tensor
 
 LIBRARY = torch.library.Library("fastreader", "FRAGMENT")  # type: ignore[no-untyped-call]
 for signature in (
-    "layer_in(Tensor stream, Tensor norm, float epsilon, Tensor packed, Tensor? bias, Tensor? query_norm, "
+    "decoder_layer_in(Tensor stream, Tensor norm, float epsilon, Tensor packed, Tensor? bias, Tensor? query_norm, "
     "Tensor? key_norm, float head_epsilon, Tensor? cosine, Tensor? sine, int heads, int key_heads, int size, "
     "bool to_bf16, bool split, bool bf16_weight, str isa) -> (Tensor, Tensor, Tensor)",
-    "layer_out_(Tensor(a!) stream, Tensor attended, Tensor out_packed, Tensor? out_bias, Tensor norm, float epsilon, "
+    "decoder_layer_out_(Tensor(a!) stream, Tensor attended, Tensor out_packed, Tensor? out_bias, Tensor norm, float epsilon, "
     "Tensor inner_packed, int inner, Tensor? inner_bias, str activation, Tensor down_packed, Tensor? down_bias, "
     "bool split, bool bf16_weight, str isa) -> ()",
 ):
     LIBRARY.define(signature)  # type: ignore[no-untyped-call]
 
 
-@torch.library.register_fake("fastreader::layer_in", lib=LIBRARY)  # type: ignore[untyped-decorator]
+@torch.library.register_fake("fastreader::decoder_layer_in", lib=LIBRARY)  # type: ignore[untyped-decorator]
 def _layer_in(stream: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     heads, key_heads, size, to_bf16 = others[9:13]
     kind = torch.bfloat16 if to_bf16 else torch.float32
@@ -32,6 +32,6 @@ def _layer_in(stream: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     return query, key, value
 
 
-@torch.library.register_fake("fastreader::layer_out_", lib=LIBRARY)  # type: ignore[untyped-decorator]
+@torch.library.register_fake("fastreader::decoder_layer_out_", lib=LIBRARY)  # type: ignore[untyped-decorator]
 def _layer_out(stream: Tensor, *others: Any) -> None:
     return None

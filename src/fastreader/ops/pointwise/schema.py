@@ -1,6 +1,6 @@
 """fastreader::rms_norm, rotary and gate for torch.library: signatures, and shapes without data.
 
-The CPU kernels are registered by the C++ extension (csrc/tokens.cpp).
+The CPU kernels are registered by the C++ extension (csrc/pointwise.cpp).
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ def tree_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    until: Tensor,
+    subtree_end: Tensor,
     *,
-    anchor: Tensor | None = None,
+    query_node: Tensor | None = None,
     query_positions: Tensor | None = None,
     key_positions: Tensor | None = None,
     scale: float,
@@ -35,7 +35,7 @@ def tree_attention(
     plan: AttentionPlan | None = None,
     impl: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Softmax attention in which query i sees key j exactly when ``j <= anchor[i] < until[j]``.
+    """Softmax attention in which query i sees key j exactly when ``j <= query_node[i] < subtree_end[j]``.
 
     With ``s_ij = scale * <q_i, k_j>`` (passed through ``softcap * tanh(s / softcap)`` where a soft cap is
     given), ``out_i = sum_j exp(s_ij - lse_i) v_j`` over visible j and ``lse_i = log sum_j exp(s_ij)``.
@@ -45,8 +45,8 @@ def tree_attention(
         query: [Tq, Hq, D], floating; D a multiple of 8 up to 256.
         key: [Tk, Hk, D], same dtype and device; Hq is a multiple of Hk.
         value: [Tk, Hk, Dv].
-        until: int32 [Tk], one past the last descendant of each key in depth-first order.
-        anchor: int32 or int64 [Tq], the key in whose place each query stands; i itself when None (then
+        subtree_end: int32 [Tk], one past the last descendant of each key in depth-first order.
+        query_node: int32 or int64 [Tq], the key in whose place each query stands; i itself when None (then
             Tq == Tk). During decoding it is the leaf that a new token continues.
         query_positions: int32 [Tq], depth of each query; needed with a window.
         key_positions: int32 [Tk], depth of each key; needed with a window.
@@ -56,7 +56,7 @@ def tree_attention(
         split: multiply float32 inputs as sums of two bfloat16 terms (three products each) where a kernel has
             that, with errors near float32's; everywhere else they are multiplied in float32.
         return_lse: also return the log-sum-exp.
-        plan: `AttentionPlan(until, anchor, query_positions, key_positions)` of this tree, to share it between
+        plan: `AttentionPlan(subtree_end, query_node, query_positions, key_positions)` of this tree, to share it between
             layers; made here when None. Positions are needed only with a window.
         impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises; see `status`.
 
@@ -68,24 +68,24 @@ def tree_attention(
         InputError: shapes, dtypes or devices do not fit, or an input requires a gradient.
         UnsupportedImplementationError: no such implementation, or the one named cannot take these inputs here.
     """
-    _check(query, key, value, until, anchor, query_positions, key_positions, window, softcap, split)
+    _check(query, key, value, subtree_end, query_node, query_positions, key_positions, window, softcap, split)
     if impl == "auto" and query.is_cuda and why_not(query, value.shape[2]) is None:
         impl = "triton"
     if impl == "triton":
         require_triton("tree_attention", query, value.shape[2])
     rows = query.shape[0]
-    places = torch.arange(rows, device=query.device) if anchor is None else anchor.to(torch.int64)
+    places = torch.arange(rows, device=query.device) if query_node is None else query_node.to(torch.int64)
     if impl not in IMPLEMENTATIONS:
         raise UnsupportedImplementationError(
             f"tree_attention: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}"
         )
     if impl == "reference":
         out, lse = tree_attention_reference(
-            query, key, value, until, places, query_positions, key_positions, scale, window, softcap
+            query, key, value, subtree_end, places, query_positions, key_positions, scale, window, softcap
         )
         return (out.to(query.dtype), lse) if return_lse else out.to(query.dtype)
-    plan = plan or _plan(until, None if anchor is None else places, query_positions, key_positions)
-    _check_plan(plan, until, rows)
+    plan = plan or _plan(subtree_end, None if query_node is None else places, query_positions, key_positions)
+    _check_plan(plan, subtree_end, rows)
     if impl == "triton":
         from fastreader.ops.tree_attention.triton import tree_attention_triton
 
@@ -93,7 +93,7 @@ def tree_attention(
             query,
             key,
             value,
-            until,
+            subtree_end,
             places,
             query_positions,
             key_positions,
@@ -112,7 +112,7 @@ def tree_attention(
             query,
             key,
             value,
-            until,
+            subtree_end,
             places,
             query_positions,
             key_positions,
@@ -156,21 +156,21 @@ def status() -> list[Serving]:
 
 
 def _plan(
-    until: Tensor, places: Tensor | None, query_positions: Tensor | None, key_positions: Tensor | None
+    subtree_end: Tensor, places: Tensor | None, query_positions: Tensor | None, key_positions: Tensor | None
 ) -> AttentionPlan:
     return AttentionPlan(
-        until.cpu().numpy(),
+        subtree_end.cpu().numpy(),
         None if places is None else places.cpu().numpy(),
         None if query_positions is None else query_positions.cpu().numpy(),
         None if key_positions is None else key_positions.cpu().numpy(),
     )
 
 
-def _check_plan(plan: AttentionPlan, until: Tensor, rows: int) -> None:
-    if len(plan.until) != len(until) or len(plan.anchor) != rows:
+def _check_plan(plan: AttentionPlan, subtree_end: Tensor, rows: int) -> None:
+    if len(plan.subtree_end) != len(subtree_end) or len(plan.query_node) != rows:
         raise InputError(
-            f"tree_attention: plan is of a tree of {len(plan.until)} keys and {len(plan.anchor)} queries, "
-            f"got {len(until)} and {rows}"
+            f"tree_attention: plan is of a tree of {len(plan.subtree_end)} keys and {len(plan.query_node)} queries, "
+            f"got {len(subtree_end)} and {rows}"
         )
 
 
@@ -178,8 +178,8 @@ def _check(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    until: Tensor,
-    anchor: Tensor | None,
+    subtree_end: Tensor,
+    query_node: Tensor | None,
     query_positions: Tensor | None,
     key_positions: Tensor | None,
     window: int | None,
@@ -215,11 +215,11 @@ def _check(
             f"tree_attention: expected value [{columns}, {key_heads}, Dv] and query heads a multiple of key heads, "
             f"got value {list(value.shape)}, {heads} query heads and {key_heads} key heads"
         )
-    _check_index("until", until, columns, query.device, (torch.int32,))
-    if anchor is None and rows != columns:
-        raise InputError(f"tree_attention: {rows} queries over {columns} keys need an anchor each, got None")
-    if anchor is not None:
-        _check_index("anchor", anchor, rows, query.device, (torch.int32, torch.int64))
+    _check_index("subtree_end", subtree_end, columns, query.device, (torch.int32,))
+    if query_node is None and rows != columns:
+        raise InputError(f"tree_attention: {rows} queries over {columns} keys need an query_node each, got None")
+    if query_node is not None:
+        _check_index("query_node", query_node, rows, query.device, (torch.int32, torch.int64))
     if window is not None:
         if window < 1:
             raise InputError(f"tree_attention: window must be at least 1 token, got {window}")

@@ -17,21 +17,21 @@ class AttentionPlan:
     """The structure of one tree for `tree_attention`, its derived tables made on first use and kept.
 
     Args:
-        until: int32 [Tk], one past the last descendant of each key.
-        anchor: int64 [Tq], the key index in whose place each query stands; query i in place i when None.
+        subtree_end: int32 [Tk], one past the last descendant of each key.
+        query_node: int64 [Tq], the key index in whose place each query stands; query i in place i when None.
         query_positions: int32 [Tq], depth of each query; needed for schedules with a window.
         key_positions: int32 [Tk], depth of each key; needed for schedules with a window.
     """
 
     def __init__(
         self,
-        until: npt.NDArray[np.int32],
-        anchor: npt.NDArray[np.int64] | None = None,
+        subtree_end: npt.NDArray[np.int32],
+        query_node: npt.NDArray[np.int64] | None = None,
         query_positions: npt.NDArray[np.int32] | None = None,
         key_positions: npt.NDArray[np.int32] | None = None,
     ) -> None:
-        self.until = until
-        self.anchor = np.arange(len(until), dtype=np.int64) if anchor is None else anchor
+        self.subtree_end = subtree_end
+        self.query_node = np.arange(len(subtree_end), dtype=np.int64) if query_node is None else query_node
         self.query_positions = query_positions
         self.key_positions = key_positions
         self._schedules: dict[tuple[int | None, int, int, int], Schedule] = {}
@@ -40,7 +40,7 @@ class AttentionPlan:
     @cached_property
     def tiles(self) -> Tiles:
         """Stretches of queries and the keys each can see, for the PyTorch path."""
-        return cut_tiles(self.until, self.anchor)
+        return cut_tiles(self.subtree_end, self.query_node)
 
     def schedule(self, window: int | None, query_block: int, key_block: int, key_align: int = 1) -> Schedule:
         """The block schedule of this tree for tiles of one size, made once; arguments as `make_schedule`.
@@ -52,8 +52,8 @@ class AttentionPlan:
         key = (window, query_block, key_block, key_align)
         if key not in self._schedules:
             self._schedules[key] = make_schedule(
-                self.until,
-                self.anchor,
+                self.subtree_end,
+                self.query_node,
                 self.query_positions,
                 self.key_positions,
                 window,
@@ -68,9 +68,9 @@ class AttentionPlan:
         """Where the C++ kernels keep the keys; needs the extension.
 
         Raises:
-            InputError: `until` is not of a tree in depth-first order.
+            InputError: `subtree_end` is not of a tree in depth-first order.
         """
-        return Slots.of(self.until)
+        return Slots.of(self.subtree_end)
 
     def slot_schedule(self, window: int | None, query_block: int, key_block: int) -> Schedule:
         """The schedule of the C++ kernels, its blocks runs of slots; made once, arguments as `make_slot_schedule`.
@@ -83,8 +83,8 @@ class AttentionPlan:
         if key not in self._slot_schedules:
             self._slot_schedules[key] = make_slot_schedule(
                 self.slots,
-                self.until,
-                self.anchor,
+                self.subtree_end,
+                self.query_node,
                 self.query_positions,
                 self.key_positions,
                 window,

@@ -7,15 +7,15 @@ from torch import Tensor
 
 
 def visible(
-    until: Tensor,
-    anchor: Tensor,
+    subtree_end: Tensor,
+    query_node: Tensor,
     query_positions: Tensor | None = None,
     key_positions: Tensor | None = None,
     window: int | None = None,
 ) -> Tensor:
-    """The mask: bool [Tq, Tk], True where key j is visible to query i, that is j <= anchor[i] < until[j]."""
-    keys = torch.arange(len(until), device=until.device)
-    mask = (keys[None, :] <= anchor[:, None]) & (anchor[:, None] < until[None, :])
+    """The mask: bool [Tq, Tk], True where key j is visible to query i, that is j <= query_node[i] < subtree_end[j]."""
+    keys = torch.arange(len(subtree_end), device=subtree_end.device)
+    mask = (keys[None, :] <= query_node[:, None]) & (query_node[:, None] < subtree_end[None, :])
     if window is not None:
         assert query_positions is not None and key_positions is not None
         mask &= query_positions[:, None] - key_positions[None, :] < window
@@ -26,8 +26,8 @@ def tree_attention_reference(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    until: Tensor,
-    anchor: Tensor,
+    subtree_end: Tensor,
+    query_node: Tensor,
     query_positions: Tensor | None,
     key_positions: Tensor | None,
     scale: float,
@@ -43,7 +43,7 @@ def tree_attention_reference(
     score = torch.einsum("qhd,khd->hqk", query, key) * scale
     if softcap is not None:
         score = softcap * torch.tanh(score / softcap)
-    mask = visible(until, anchor, query_positions, key_positions, window)
+    mask = visible(subtree_end, query_node, query_positions, key_positions, window)
     score = score.masked_fill(~mask, float("-inf"))
     lse = torch.logsumexp(score, dim=-1)  # [Hq, Tq], -inf where nothing is visible
     weight = torch.exp(score - lse.masked_fill(lse.isneginf(), 0.0)[..., None])

@@ -1,8 +1,8 @@
 """The block schedule: which key blocks each tile of queries visits, worked out once a tree for all layers.
 
-Key j is visible to query i exactly when ``j <= anchor[i] < until[j]``, and with a window also
-``query_position[i] - key_position[j] < window``. Keys next to each other with one `until` are a run; the
-queries that see a run are those anchored in ``[first key, until)``, a contiguous stretch of the sorted anchors.
+Key j is visible to query i exactly when ``j <= query_node[i] < subtree_end[j]``, and with a window also
+``query_position[i] - key_position[j] < window``. Keys next to each other with one `subtree_end` are a run; the
+queries that see a run are those anchored in ``[first key, subtree_end)``, a contiguous stretch of the sorted query_nodes.
 So everything below is a handful of NumPy passes over (tile, run) pairs, of which there are few.
 """
 
@@ -92,8 +92,8 @@ class Schedule:
 
 
 def make_schedule(
-    until: Int32,
-    anchor: npt.NDArray[np.integer],
+    subtree_end: Int32,
+    query_node: npt.NDArray[np.integer],
     query_positions: Int32 | None = None,
     key_positions: Int32 | None = None,
     window: int | None = None,
@@ -105,8 +105,8 @@ def make_schedule(
     """Cut queries into tiles and list the key blocks each visits.
 
     Args:
-        until: int32 [Tk], one past the last descendant of each key.
-        anchor: integer [Tq], the key in whose place each query stands.
+        subtree_end: int32 [Tk], one past the last descendant of each key.
+        query_node: integer [Tq], the key in whose place each query stands.
         query_positions: int32 [Tq], needed with a window.
         key_positions: int32 [Tk], needed with a window.
         window: a key is visible only when query_position - key_position < window (tokens); None for no window.
@@ -117,11 +117,11 @@ def make_schedule(
     Returns:
         The schedule; tiles cover all queries in order.
     """
-    until64 = until.astype(np.int64)
-    place = anchor.astype(np.int64)
-    bounds = tile_bounds(until64, place, query_block, key_block)
+    ends = subtree_end.astype(np.int64)
+    place = query_node.astype(np.int64)
+    bounds = tile_bounds(ends, place, query_block, key_block)
     tiles = len(bounds) - 1
-    runs = Runs.of(until64, key_positions if window is not None else None)
+    runs = Runs.of(ends, key_positions if window is not None else None)
     pieces = _pieces(runs, place, bounds, query_positions, window)
     starts, stops, full, owner = _blocks(pieces, key_block, key_align)
     pointer = np.zeros(tiles + 1, dtype=np.int32)
@@ -136,29 +136,29 @@ def make_schedule(
         block_stop=stops.astype(np.int32),
         block_full=full,
         useful=useful_pairs(runs, place, query_positions, window),
-        skipped=max(tiles * -(-len(until) // key_block) - len(starts), 0),
+        skipped=max(tiles * -(-len(subtree_end) // key_block) - len(starts), 0),
     )
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Maximal stretches of keys ``first:stop`` with one `until` and, under a window, consecutive positions."""
+    """Maximal stretches of keys ``first:stop`` with one `subtree_end` and, under a window, consecutive positions."""
 
     first: Int64
     stop: Int64
-    until: Int64
+    subtree_end: Int64
     position: Int64 | None  # of the first key
 
     @classmethod
-    def of(cls, until: Int64, key_positions: Int32 | None) -> Runs:
+    def of(cls, subtree_end: Int64, key_positions: Int32 | None) -> Runs:
         """The runs of a tree; positions under a window."""
-        breaks = np.diff(until) != 0
+        breaks = np.diff(subtree_end) != 0
         if key_positions is not None:
             breaks |= np.diff(key_positions) != 1
-        first = np.concatenate([[0], np.flatnonzero(breaks) + 1]) if len(until) else np.zeros(0, dtype=np.int64)
-        stop = np.concatenate([first[1:], [len(until)]]) if len(until) else first
+        first = np.concatenate([[0], np.flatnonzero(breaks) + 1]) if len(subtree_end) else np.zeros(0, dtype=np.int64)
+        stop = np.concatenate([first[1:], [len(subtree_end)]]) if len(subtree_end) else first
         position = None if key_positions is None else key_positions.astype(np.int64)[first]
-        return cls(first, stop, until[first], position)
+        return cls(first, stop, subtree_end[first], position)
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class _Pieces:
     full_stop: Int64
 
 
-def tile_bounds(until: Int64, place: Int64, query_block: int, key_block: int) -> Int64:
+def tile_bounds(subtree_end: Int64, place: Int64, query_block: int, key_block: int) -> Int64:
     """Tile bounds [n + 1]. Tiles end where more falls out of sight than stays, so as not to carry it along.
 
     Between two such ends tiles are cut backwards, so that the short one is the first, which sees fewest keys.
@@ -180,12 +180,12 @@ def tile_bounds(until: Int64, place: Int64, query_block: int, key_block: int) ->
     count = len(place)
     if count == 0:
         return np.zeros(1, dtype=np.int64)
-    births = np.ones(len(until) + 1, dtype=np.int64)
+    births = np.ones(len(subtree_end) + 1, dtype=np.int64)
     births[-1] = 0
-    np.subtract.at(births, np.clip(until, 0, len(until)), 1)
+    np.subtract.at(births, np.clip(subtree_end, 0, len(subtree_end)), 1)
     # Keys visible to a query standing at each place, none behind the last: [Tk + 2].
     seen = np.append(np.cumsum(births), 0)
-    place = np.clip(place, 0, len(until))
+    place = np.clip(place, 0, len(subtree_end))
     low = np.minimum(place[:-1], place[1:])
     high = np.maximum(place[:-1], place[1:])
     # In depth-first order two places share what stays in sight all the way between them.
@@ -235,7 +235,7 @@ def seen_runs(
     order = np.arange(len(place)) if ascending else np.argsort(place, kind="stable")
     sorted_place = place[order]
     begin = np.searchsorted(sorted_place, runs.first)
-    end = np.maximum(np.searchsorted(sorted_place, runs.until), begin)
+    end = np.maximum(np.searchsorted(sorted_place, runs.subtree_end), begin)
     if ascending:
         # The queries begin:end are contiguous, and so are the tiles they lie in.
         first_tile = np.searchsorted(bounds, begin, side="right") - 1
@@ -307,7 +307,7 @@ def useful_pairs(runs: Runs, place: Int64, query_positions: Int32 | None, window
     order = np.argsort(place, kind="stable")
     ascending = place[order]
     begin = np.searchsorted(ascending, runs.first)
-    end = np.maximum(np.searchsorted(ascending, runs.until), begin)
+    end = np.maximum(np.searchsorted(ascending, runs.subtree_end), begin)
     if window is None:
         inside = np.clip(np.searchsorted(ascending, runs.stop), begin, end)  # those standing on a key of the run
         total = np.concatenate([[0], np.cumsum(ascending)])

@@ -49,16 +49,16 @@ class Slots:
     chunks: Int32
 
     @classmethod
-    def of(cls, until: Int32) -> Slots:
+    def of(cls, subtree_end: Int32) -> Slots:
         """The slots of a tree, from one past the last descendant of each key: int32 [Tk].
 
         Raises:
-            InputError: `until` is not of a tree in depth-first order.
+            InputError: `subtree_end` is not of a tree in depth-first order.
             UnsupportedImplementationError: the C++ extension is not there.
         """
         if (missing := extension.why_missing()) is not None:
             raise UnsupportedImplementationError(f"tree_attention: {missing}")
-        given = torch.from_numpy(np.ascontiguousarray(until))
+        given = torch.from_numpy(np.ascontiguousarray(subtree_end))
         try:
             arrays = torch.ops.fastreader.tree_slots(given)
         except ValueError as error:
@@ -73,8 +73,8 @@ class Slots:
 
 def make_slot_schedule(
     slots: Slots,
-    until: Int32,
-    anchor: npt.NDArray[np.integer],
+    subtree_end: Int32,
+    query_node: npt.NDArray[np.integer],
     query_positions: Int32 | None = None,
     key_positions: Int32 | None = None,
     window: int | None = None,
@@ -86,8 +86,8 @@ def make_slot_schedule(
 
     Args:
         slots: of the tree.
-        until: int32 [Tk], one past the last descendant of each key.
-        anchor: integer [Tq], the key in whose place each query stands.
+        subtree_end: int32 [Tk], one past the last descendant of each key.
+        query_node: integer [Tq], the key in whose place each query stands.
         query_positions: int32 [Tq], needed with a window.
         key_positions: int32 [Tk], needed with a window.
         window: a key is visible only when query_position - key_position < window (tokens); None for no window.
@@ -97,14 +97,14 @@ def make_slot_schedule(
     Returns:
         The schedule, its blocks in slots; tiles cover all queries in order.
     """
-    until64, place = until.astype(np.int64), anchor.astype(np.int64)
-    bounds = tile_bounds(until64, place, query_block, key_block)
+    ends, place = subtree_end.astype(np.int64), query_node.astype(np.int64)
+    bounds = tile_bounds(ends, place, query_block, key_block)
     tiles = len(bounds) - 1
     tile, chunk, full = _seen_chunks(slots, place, bounds, query_positions, key_positions, window)
     start, stop, full, owner = _join(tile, chunk, full, slots.chunks[:, 0], key_block // CHUNK)
     pointer = np.zeros(tiles + 1, dtype=np.int32)
     np.cumsum(np.bincount(owner, minlength=tiles), out=pointer[1:])
-    runs = Runs.of(until64, key_positions if window is not None else None)
+    runs = Runs.of(ends, key_positions if window is not None else None)
     return Schedule(
         query_block=query_block,
         key_block=key_block,
@@ -115,7 +115,7 @@ def make_slot_schedule(
         block_stop=(stop * CHUNK).astype(np.int32),
         block_full=full,
         useful=useful_pairs(runs, place, query_positions, window),
-        skipped=max(tiles * -(-len(until) // key_block) - len(start), 0),
+        skipped=max(tiles * -(-len(subtree_end) // key_block) - len(start), 0),
     )
 
 

@@ -17,8 +17,8 @@ def tree_attention_tiled(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    until: Tensor,
-    anchor: Tensor,
+    subtree_end: Tensor,
+    query_node: Tensor,
     query_positions: Tensor | None,
     key_positions: Tensor | None,
     scale: float,
@@ -40,8 +40,8 @@ def tree_attention_tiled(
         if len(keys) == 0:
             continue
         index = torch.from_numpy(keys).to(query.device)
-        places = anchor[start:stop]
-        mask = visible_among(index, until, places)
+        places = query_node[start:stop]
+        mask = visible_among(index, subtree_end, places)
         if window is not None:
             assert query_positions is not None and key_positions is not None
             mask &= query_positions[start:stop, None] - key_positions[index][None, :] < window
@@ -53,9 +53,9 @@ def tree_attention_tiled(
     return out, lse
 
 
-def visible_among(index: Tensor, until: Tensor, anchor: Tensor) -> Tensor:
-    """bool [q, n]: which of the keys `index` [n] the queries standing at `anchor` [q] see."""
-    return (index[None, :] <= anchor[:, None]) & (anchor[:, None] < until[index][None, :])
+def visible_among(index: Tensor, subtree_end: Tensor, query_node: Tensor) -> Tensor:
+    """bool [q, n]: which of the keys `index` [n] the queries standing at `query_node` [q] see."""
+    return (index[None, :] <= query_node[:, None]) & (query_node[:, None] < subtree_end[index][None, :])
 
 
 def _tile(

@@ -32,8 +32,8 @@ def tree_attention_triton(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    until: Tensor,
-    anchor: Tensor,
+    subtree_end: Tensor,
+    query_node: Tensor,
     query_positions: Tensor | None,
     key_positions: Tensor | None,
     scale: float,
@@ -72,8 +72,8 @@ def tree_attention_triton(
         query,
         key,
         value,
-        until.contiguous(),
-        anchor.contiguous(),
+        subtree_end.contiguous(),
+        query_node.contiguous(),
         query_positions.contiguous() if window is not None and query_positions is not None else None,
         key_positions.contiguous() if window is not None and key_positions is not None else None,
         tables.tiles,
@@ -91,7 +91,7 @@ def tree_attention_triton(
 
 
 @triton_op(
-    "tree_attention_triton(Tensor query, Tensor key, Tensor value, Tensor until, Tensor anchor, "
+    "tree_attention_triton(Tensor query, Tensor key, Tensor value, Tensor subtree_end, Tensor query_node, "
     "Tensor? query_positions, Tensor? key_positions, Tensor tiles, Tensor block_start, Tensor block_stop, "
     "float scale, int? window, float? softcap, bool return_lse, int splits, int[] config, int? max_registers) "
     "-> (Tensor, Tensor)"
@@ -100,8 +100,8 @@ def _run(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    until: Tensor,
-    anchor: Tensor,
+    subtree_end: Tensor,
+    query_node: Tensor,
     query_positions: Tensor | None,
     key_positions: Tensor | None,
     tiles: Tensor,
@@ -137,8 +137,8 @@ def _run(
         value,
         part,
         part_lse,
-        until,
-        anchor,
+        subtree_end,
+        query_node,
         query_positions,
         key_positions,
         tiles,

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """tree_attention in Triton: online softmax over the key blocks that the schedule gives a tile of queries.
 
-    out_i = sum_j exp(s_ij - lse_i) v_j,    lse_i = log sum_j exp(s_ij),    j <= anchor[i] < until[j]
+    out_i = sum_j exp(s_ij - lse_i) v_j,    lse_i = log sum_j exp(s_ij),    j <= query_node[i] < subtree_end[j]
 
 One program takes a tile of consecutive query tokens and one key head. The query heads of that key head are packed
 as rows (row r is token r // HEADS_PACKED, head r % HEADS_PACKED), so its keys are read once for all of them. The
@@ -58,7 +58,7 @@ def _online_softmax(b_s, b_v, b_acc, b_max_log2, b_sum, scale_log2, GUARD: tl.co
 
 @triton.jit(
     do_not_specialize=["tokens", "splits", "window"],
-    do_not_specialize_on_alignment=["until_ptr", "anchor_ptr", "query_position_ptr", "key_position_ptr"],
+    do_not_specialize_on_alignment=["subtree_end_ptr", "query_node_ptr", "query_position_ptr", "key_position_ptr"],
 )
 def tree_attention_kernel(
     query_ptr,  # [Tq, Hq, D]
@@ -66,8 +66,8 @@ def tree_attention_kernel(
     value_ptr,  # [Tk, Hk, Dv]
     out_ptr,  # [S, Tq, Hq, Dv]
     lse_ptr,  # [S, Tq, Hq] or None
-    until_ptr,  # [Tk]
-    anchor_ptr,  # [Tq]
+    subtree_end_ptr,  # [Tk]
+    query_node_ptr,  # [Tq]
     query_position_ptr,  # [Tq] or None
     key_position_ptr,  # [Tk] or None
     tile_ptr,  # int32 [tiles, 5]: first token, end token, first block, first masked block, end block
@@ -132,7 +132,7 @@ def tree_attention_kernel(
     query_ptr += token_first.to(tl.int64) * stride_query_token + key_head * heads_a_key * stride_query_head
     o_query = (o_token * stride_query_token + o_group * stride_query_head)[:, None] + o_d[None, :] * stride_query_size
     b_q = tl.load(query_ptr + o_query, mask=m_m[:, None] & m_d[None, :], other=0.0)  # [M, D]
-    b_anchor = tl.load(anchor_ptr + token_first + o_token, mask=m_m, other=-1).to(tl.int32)  # [M]
+    b_query_node = tl.load(query_node_ptr + token_first + o_token, mask=m_m, other=-1).to(tl.int32)  # [M]
     if WINDOW:
         b_oldest = tl.load(query_position_ptr + token_first + o_token, mask=m_m, other=0) - window  # [M]
     if UPCAST:
@@ -168,8 +168,8 @@ def tree_attention_kernel(
         m_v = m_n[:, None] & m_dv[None, :]  # [N, Dv]
         b_v = _load_tile(value_ptr, start, stride_value_token, o_v, m_v, False)  # [N, Dv]
         o_key = start + o_n  # [N]
-        b_until = tl.load(until_ptr + o_key, mask=m_n, other=0)  # [N]; a key past the block's end expires at 0
-        m_mn = (o_key[None, :] <= b_anchor[:, None]) & (b_anchor[:, None] < b_until[None, :])  # [M, N]
+        b_subtree_end = tl.load(subtree_end_ptr + o_key, mask=m_n, other=0)  # [N]; a key past the block's end expires at 0
+        m_mn = (o_key[None, :] <= b_query_node[:, None]) & (b_query_node[:, None] < b_subtree_end[None, :])  # [M, N]
         if WINDOW:
             b_key_position = tl.load(key_position_ptr + o_key, mask=m_n, other=0)  # [N]
             m_mn = m_mn & (b_key_position[None, :] > b_oldest[:, None])

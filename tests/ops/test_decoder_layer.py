@@ -1,4 +1,4 @@
-"""layer_in and layer_out against float64, and bit for bit against the ops they are made of."""
+"""decoder_layer_in and decoder_layer_out against float64, and bit for bit against the ops they are made of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from fastreader.errors import InputError
 from fastreader.ops import extension
-from fastreader.ops.decoder_layer import HeadNorms, Weight, layer_in, layer_out, why_not
+from fastreader.ops.decoder_layer import HeadNorms, Weight, decoder_layer_in, decoder_layer_out, why_not
 from fastreader.ops.linear import linear, linear_add, linear_gated, prepare
 from fastreader.ops.pointwise import rms_norm, rotary
 
@@ -49,7 +49,7 @@ class Case:
         return torch.randn(*shape, generator=self.generator)
 
     def before(self) -> tuple[Tensor, Tensor, Tensor]:
-        return layer_in(
+        return decoder_layer_in(
             self.stream,
             self.norm,
             EPSILON,
@@ -63,7 +63,7 @@ class Case:
     def after(self) -> Tensor:
         stream = self.stream.clone()
         out, inner, down = (self.weights[name] for name in ("out", "inner", "down"))
-        layer_out(stream, self.attended, out, self.second, EPSILON, inner, "silu", down)
+        decoder_layer_out(stream, self.attended, out, self.second, EPSILON, inner, "silu", down)
         return stream
 
 
@@ -162,11 +162,11 @@ def test_opcheck():
     weight, norms = case.weights["projections"], case.head_norms
     arguments = (case.stream, case.norm, EPSILON, weight.packed.data, weight.bias, norms.query, norms.key, EPSILON)
     sizes = (HEADS, KEY_HEADS, SIZE, True, False, True, "auto")
-    torch.library.opcheck(torch.ops.fastreader.layer_in, (*arguments, *case.angles, *sizes))
+    torch.library.opcheck(torch.ops.fastreader.decoder_layer_in, (*arguments, *case.angles, *sizes))
     out, inner, down = (case.weights[name] for name in ("out", "inner", "down"))
     arguments = (case.stream, case.attended, out.packed.data, out.bias, case.second, EPSILON)
     rest = (inner.packed.data, INNER, inner.bias, "silu", down.packed.data, down.bias, False, True, "auto")
-    torch.library.opcheck(torch.ops.fastreader.layer_out_, (*arguments, *rest))
+    torch.library.opcheck(torch.ops.fastreader.decoder_layer_out_, (*arguments, *rest))
 
 
 def test_when_they_serve():

@@ -1,4 +1,4 @@
-// fastreader::layer_in and layer_out_ on the CPU: a decoder layer before and after attention.
+// fastreader::decoder_layer_in and decoder_layer_out_ on the CPU: a decoder layer before and after attention.
 //
 // A block of rows goes through everything in one thread, its values staying in that core's caches: nothing waits for
 // the slowest thread between two products, and nothing wider than a query is ever written to memory. Where there are
@@ -92,24 +92,24 @@ struct StreamNorm {
   }
 };
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_layer_in(
     const at::Tensor& stream, const at::Tensor& norm_in, double epsilon, const at::Tensor& packed,
     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& query_norm,
     const std::optional<at::Tensor>& key_norm, double head_epsilon, const std::optional<at::Tensor>& cosine_in,
-    const std::optional<at::Tensor>& sine_in, int64_t heads, int64_t key_heads, int64_t size, bool to_bf16, bool split,
+    const std::optional<at::Tensor>& sine_in, int64_t heads, int64_t key_heads, int64_t size, bool to_bf16, const InputPrecision& input_precision,
     bool bf16_weight, c10::string_view isa) {
-  check_stream(stream, "layer_in");
+  check_stream(stream, "decoder_layer_in");
   const int64_t rows = stream.size(0), hidden = stream.size(1), width = (heads + 2 * key_heads) * size;
-  const bool round = !split;
-  const StreamNorm norm{stream, vector_of(norm_in, hidden, "layer_in: norm"), static_cast<float>(epsilon), round};
-  Product product = product_of(hidden, packed, width, bias, split, bf16_weight, isa);
+  const bool round = !is_bf16x3(input_precision);
+  const StreamNorm norm{stream, vector_of(norm_in, hidden, "decoder_layer_in: norm"), static_cast<float>(epsilon), round};
+  Product product = product_of(hidden, packed, width, bias, input_precision, bf16_weight, isa);
   const Kernels& kernels = *product.kernels;
   HeadNorm of_query, of_key;
   const auto head_norm = [&](const std::optional<at::Tensor>& weight, int64_t count, HeadNorm& out) {
     if (!weight.has_value()) return;
     TORCH_CHECK(weight->numel() == size || weight->numel() == count * size,
-                "layer_in: a norm of heads must be of one or of all, got ", weight->sizes());
-    out = {vector_of(*weight, weight->numel(), "layer_in: norm of heads"), static_cast<float>(head_epsilon)};
+                "decoder_layer_in: a norm of heads must be of one or of all, got ", weight->sizes());
+    out = {vector_of(*weight, weight->numel(), "decoder_layer_in: norm of heads"), static_cast<float>(head_epsilon)};
   };
   head_norm(query_norm, heads, of_query);
   head_norm(key_norm, key_heads, of_key);
@@ -118,7 +118,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
     TORCH_CHECK(sine_in.has_value() && cosine_in->dim() == 2 && cosine_in->sizes() == sine_in->sizes() &&
                     cosine_in->size(0) == rows && cosine_in->size(1) % 2 == 0 && cosine_in->size(1) <= size &&
                     cosine_in->scalar_type() == at::kFloat && sine_in->scalar_type() == at::kFloat,
-                "layer_in: cosine and sine must be float32 [T, R], R even and at most ", size);
+                "decoder_layer_in: cosine and sine must be float32 [T, R], R even and at most ", size);
     cosine = cosine_in->contiguous();
     sine = sine_in->contiguous();
   }
@@ -181,20 +181,20 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
   return {query, key, value};
 }
 
-void layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::Tensor& out_packed,
+void decoder_layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::Tensor& out_packed,
                const std::optional<at::Tensor>& out_bias, const at::Tensor& norm_in, double epsilon,
                const at::Tensor& inner_packed, int64_t inner, const std::optional<at::Tensor>& inner_bias,
                c10::string_view activation, const at::Tensor& down_packed,
-               const std::optional<at::Tensor>& down_bias, bool split, bool bf16_weight, c10::string_view isa) {
-  check_stream(stream, "layer_out_");
+               const std::optional<at::Tensor>& down_bias, const InputPrecision& input_precision, bool bf16_weight, c10::string_view isa) {
+  check_stream(stream, "decoder_layer_out_");
   const int64_t rows = stream.size(0), hidden = stream.size(1);
-  TORCH_CHECK(attended.size(0) == rows, "layer_out_: attention's output has ", attended.size(0), " rows, the stream ", rows);
-  TORCH_CHECK(inner % kStrip == 0, "layer_out_: the gate's width must be a multiple of ", kStrip, ", got ", inner);
-  const bool round = !split;
-  const StreamNorm norm{stream, vector_of(norm_in, hidden, "layer_out_: norm"), static_cast<float>(epsilon), round};
-  Product out = product_of(attended, out_packed, hidden, out_bias, split, bf16_weight, isa);
-  Product gate = product_of(hidden, inner_packed, 2 * inner, inner_bias, split, bf16_weight, isa);
-  Product down = product_of(inner, down_packed, hidden, down_bias, split, bf16_weight, isa);
+  TORCH_CHECK(attended.size(0) == rows, "decoder_layer_out_: attention's output has ", attended.size(0), " rows, the stream ", rows);
+  TORCH_CHECK(inner % kStrip == 0, "decoder_layer_out_: the gate's width must be a multiple of ", kStrip, ", got ", inner);
+  const bool round = !is_bf16x3(input_precision);
+  const StreamNorm norm{stream, vector_of(norm_in, hidden, "decoder_layer_out_: norm"), static_cast<float>(epsilon), round};
+  Product out = product_of(attended, out_packed, hidden, out_bias, input_precision, bf16_weight, isa);
+  Product gate = product_of(hidden, inner_packed, 2 * inner, inner_bias, input_precision, bf16_weight, isa);
+  Product down = product_of(inner, down_packed, hidden, down_bias, input_precision, bf16_weight, isa);
   const Kernels& kernels = *out.kernels;
   if (rows == 0) return;
   gate.args.activation = activation_of(activation);
@@ -249,8 +249,8 @@ void layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::T
 } // namespace
 
 TORCH_LIBRARY_IMPL(fastreader, CPU, m) {
-  m.impl("layer_in", &layer_in);
-  m.impl("layer_out_", &layer_out);
+  m.impl("decoder_layer_in", &decoder_layer_in);
+  m.impl("decoder_layer_out_", &decoder_layer_out);
 }
 
 } // namespace fastreader

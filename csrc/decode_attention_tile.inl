@@ -48,7 +48,7 @@ struct RowState {
   float* maximum = nullptr; // [groups]
   float* total = nullptr; // [groups]
 
-  static int64_t layout(const RowAttentionArgs& a, float* base, RowState* state) {
+  static int64_t layout(const DecodeAttentionArgs& a, float* base, RowState* state) {
     int64_t at = 0; // floats
     const auto take = [&](float*& pointer, int64_t count) {
       if (base != nullptr) pointer = base + at;
@@ -135,7 +135,7 @@ FR_INLINE void weigh_values(const T* values, int64_t stride, int64_t count, int6
 }
 
 // Scores of one query -> weights; raises its maximum where a score is greater.
-FR_INLINE void weigh_scores(const RowAttentionArgs& a, const RowState& s, int64_t group, int64_t count) {
+FR_INLINE void weigh_scores(const DecodeAttentionArgs& a, const RowState& s, int64_t group, int64_t count) {
   float* scores = s.scores + group * kRowKeys;
   const int64_t padded = round_up(count, kWidth);
   for (int64_t j = count; j < padded; ++j) scores[j] = 0.0f;
@@ -165,7 +165,7 @@ FR_INLINE void weigh_scores(const RowAttentionArgs& a, const RowState& s, int64_
 }
 
 template <typename T, int G>
-FR_INLINE void score_and_weigh(const RowAttentionArgs& a, const RowState& s, const T* keys, int64_t key_stride,
+FR_INLINE void score_and_weigh(const DecodeAttentionArgs& a, const RowState& s, const T* keys, int64_t key_stride,
                                const T* values, int64_t value_stride, int64_t count, int64_t first) {
   float* scores = s.scores + first * kRowKeys;
   multiply_keys<T, G>(keys, key_stride, count, a.size, s.queries + first * a.padded_size, a.padded_size, scores);
@@ -175,7 +175,7 @@ FR_INLINE void score_and_weigh(const RowAttentionArgs& a, const RowState& s, con
 }
 
 template <typename T>
-FR_INLINE void attend_block(const RowAttentionArgs& a, const RowState& s, const Source& key, const Source& value,
+FR_INLINE void attend_block(const DecodeAttentionArgs& a, const RowState& s, const Source& key, const Source& value,
                             int64_t first, int64_t count, int64_t head) {
   const T* keys = static_cast<const T*>(row_of(key, first, head));
   const T* values = static_cast<const T*>(row_of(value, first, head));
@@ -190,7 +190,7 @@ FR_INLINE void attend_block(const RowAttentionArgs& a, const RowState& s, const 
   }
 }
 
-void attend_row(const RowAttentionArgs& a, int64_t row, int64_t head, void* workspace) {
+void attend_row(const DecodeAttentionArgs& a, int64_t row, int64_t head, void* workspace) {
   RowState s;
   RowState::layout(a, static_cast<float*>(workspace), &s);
   for (int64_t g = 0; g < a.groups; ++g) {
@@ -220,4 +220,4 @@ void attend_row(const RowAttentionArgs& a, int64_t row, int64_t head, void* work
   }
 }
 
-int64_t attend_row_workspace(const RowAttentionArgs& a) { return RowState::layout(a, nullptr, nullptr); }
+int64_t attend_row_workspace(const DecodeAttentionArgs& a) { return RowState::layout(a, nullptr, nullptr); }

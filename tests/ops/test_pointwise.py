@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from token_cases import random, turned
+from pointwise_cases import random, turned
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from fastreader.errors import InputError, UnsupportedImplementationError
