@@ -28,6 +28,7 @@ from torch import Tensor
 from fastreader.core.tree import PrefixTree
 from fastreader.ops import linear_logprob, tree_attention
 from fastreader.ops.pointwise import gate, rms_norm, rotary
+from fastreader.ops.tree_attention.context import AttentionContext
 from fastreader.ops.tree_attention.plan import AttentionPlan
 from fastreader.ops.tree_attention.triton import tree_attention_triton
 from fastreader.ops.tree_attention.triton_config import Config, default_config
@@ -78,7 +79,9 @@ class Attention:
         return self.shape.size**-0.5
 
     def ours(self, impl: str = "triton") -> Tensor:
-        out = tree_attention(self.query, self.key, self.value, self.subtree_end, scale=self.scale, plan=self.plan, impl=impl)
+        out = tree_attention(
+            self.query, self.key, self.value, self.subtree_end, scale=self.scale, plan=self.plan, impl=impl
+        )
         assert isinstance(out, Tensor)
         return out
 
@@ -95,8 +98,10 @@ class Attention:
 
     def configured(self, config: Config) -> Tensor:
         places = torch.arange(len(self.tree), device="cuda")
-        arguments = (self.query, self.key, self.value, self.subtree_end, places, None, None, self.scale, None, None)
-        return tree_attention_triton(*arguments, self.plan, False, config=config)[0]
+        operands = (self.query, self.key, self.value, self.subtree_end, places, None, None)
+        return tree_attention_triton(
+            AttentionContext(*operands, self.plan, self.scale, return_lse=False), config=config
+        )[0]
 
     def flex(self) -> Callable[[], Tensor]:
         """FlexAttention compiled, with the same mask."""

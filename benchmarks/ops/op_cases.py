@@ -63,7 +63,9 @@ def attention_case(name: str, dtype: torch.dtype, w1_path: Path | None = None) -
     )
     plan = AttentionPlan(tree.subtree_end)
     useful = plan.schedule(None, 32, 64, 32).useful
-    return AttentionCase(name, tree, query, key, value, torch.from_numpy(tree.subtree_end), plan, 4.0 * useful * HEADS * SIZE)
+    return AttentionCase(
+        name, tree, query, key, value, torch.from_numpy(tree.subtree_end), plan, 4.0 * useful * HEADS * SIZE
+    )
 
 
 def head_case(dtype: torch.dtype, rows: int = ROWS) -> tuple[Tensor, Tensor, Tensor, float]:

@@ -42,9 +42,10 @@ def attention(workload: str, tokens: Path | None) -> Contest:
     scale, narrow = SIZE**-0.5, (case.query, case.key, case.value)
     wide = case.query.float(), case.key.float(), case.value.float()
 
-    def ours(impl: str, inputs: tuple[Tensor, ...], split: bool = False) -> Way:
+    def ours(impl: str, inputs: tuple[Tensor, ...], input_precision: str | None = None) -> Way:
         def run() -> Tensor:
-            out = tree_attention(*inputs, case.subtree_end, scale=scale, plan=case.plan, impl=impl, split=split)
+            options = {"impl": impl, "input_precision": input_precision}
+            out = tree_attention(*inputs, case.subtree_end, scale=scale, plan=case.plan, **options)
             assert isinstance(out, Tensor)
             return out
 
@@ -52,7 +53,11 @@ def attention(workload: str, tokens: Path | None) -> Contest:
 
     ways = {"sdpa per segment": ours("torch", narrow), "flex_attention compiled": _flex(case, scale)}
     if extension.why_missing() is None:
-        ways |= {"ours": ours("cpu", narrow), "ours split": ours("cpu", wide, True), "ours fp32": ours("cpu", wide)}
+        ways |= {
+            "ours": ours("cpu", narrow),
+            "ours bf16x3": ours("cpu", wide, "bf16x3"),
+            "ours fp32": ours("cpu", wide),
+        }
     return Contest(f"tree_attention {case.name}", case.flops, ways, ours("torch", wide)(), 0.05)
 
 
@@ -94,7 +99,7 @@ def logprob(rows: int) -> Contest:
     if extension.why_missing() is None:
         wide = hidden.float()
         ways["ours"] = lambda: linear_logprob(hidden, weight, target, impl="cpu")
-        ways["ours split"] = lambda: linear_logprob(wide, weight, target, split=True, impl="cpu")
+        ways["ours bf16x3"] = lambda: linear_logprob(wide, weight, target, input_precision="bf16x3", impl="cpu")
     few = slice(0, 256)
     expected = linear_logprob(hidden[few].float(), weight.float(), target[few], impl="torch")
     return Contest(f"linear_logprob {rows}", flops, ways, expected, 0.1)

@@ -25,7 +25,7 @@ from triton.knobs import nvidia
 
 from fastreader.ops.linear_logprob import triton as logprob
 from fastreader.ops.merge_state import triton as merge
-from fastreader.ops.pointwise import triton as tokens
+from fastreader.ops.pointwise import triton as pointwise
 from fastreader.ops.tree_attention import triton_config as attention
 from fastreader.ops.tree_attention.triton_kernel import tree_attention_kernel
 from fastreader.ops.triton_support import TARGETS
@@ -194,23 +194,31 @@ def merge_cases(target: int, dtype: torch.dtype) -> Iterator[Case]:
 def pointwise_cases(target: int, dtype: torch.dtype, width: int = 4096, size: int = 128) -> Iterator[Case]:
     """rms_norm, rotary and gate; `dtype` is what they write."""
     out = {"out_ptr": f"*{NAMES[dtype]}"}
-    block, rows, warps = tokens.norm_tile(width)
+    block, rows, warps = pointwise.norm_tile(width)
     types = {"input_ptr": "*fp32", "weight_ptr": "*fp32", "epsilon": "fp32"} | out
     constants: dict[str, Any] = {"WIDTH": width, "BLOCK_R": rows, "BLOCK_E": block}
     yield Case(
-        f"rms-norm-{width}", tokens.rms_norm_kernel, target, dtype, False, False, types, constants, {"num_warps": warps}
+        f"rms-norm-{width}",
+        pointwise.rms_norm_kernel,
+        target,
+        dtype,
+        False,
+        False,
+        types,
+        constants,
+        {"num_warps": warps},
     )
     types = dict.fromkeys(("input_ptr", "cosine_ptr", "sine_ptr"), "*fp32") | out
     for name, half in ((f"rotary-{size}", size // 2), (f"rotary-{size}-partial", size // 4)):
-        block, rest, rows = tokens.rotary_tile(size, half)
+        block, rest, rows = pointwise.rotary_tile(size, half)
         constants = {"HEADS": 8, "SIZE": size, "HALF": half}
         constants |= {"BLOCK_R": rows, "BLOCK_HALF": block, "BLOCK_REST": rest}
-        yield Case(name, tokens.rotary_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
+        yield Case(name, pointwise.rotary_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
     types = dict.fromkeys(("gate_ptr", "up_ptr"), "*fp32") | out
     for silu in (True, False):
-        constants = {"WIDTH": width, "SILU": silu, "BLOCK_F": tokens.gate_tile(width)}
+        constants = {"WIDTH": width, "SILU": silu, "BLOCK_F": pointwise.gate_tile(width)}
         name = f"gate-{width}-{'silu' if silu else 'gelu'}"
-        yield Case(name, tokens.gate_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
+        yield Case(name, pointwise.gate_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
 
 
 def full_cases() -> list[Case]:

@@ -13,15 +13,16 @@ from fastreader.core.tree import PrefixTree
 from fastreader.ops import extension, tree_attention
 from fastreader.ops.tree_attention.reference import visible
 
-MODES = ("float32", "bfloat16", "split")
+MODES = ("float32", "bfloat16", "bf16x3")
+PRECISION = {"float32": None, "bfloat16": None, "bf16x3": "bf16x3"}  # input_precision of each mode
 INSTRUCTION_SETS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 
 # A kernel may be off by this many times what the eager computation with the same operands is off by, at the worst
 # element, plus what rounding an output near 1 costs in its own type.
 TIMES_EAGER = 2.0
-FLOOR = {"float32": 2e-6, "bfloat16": 4e-3, "split": 2e-5}
+FLOOR = {"float32": 2e-6, "bfloat16": 4e-3, "bf16x3": 2e-5}
 # exp2 of the bf16 kernels is a polynomial with a relative error of 2.6e-6, which an lse sees as an absolute one.
-LSE_FLOOR = {"float32": 3e-6, "bfloat16": 1e-5, "split": 3e-5}
+LSE_FLOOR = {"float32": 3e-6, "bfloat16": 1e-5, "bf16x3": 3e-5}
 
 
 def available() -> list[str]:
@@ -60,9 +61,9 @@ def operand(mode: str, tensor: Tensor) -> Tensor:
 
 
 def product(mode: str, equation: str, left: Tensor, right: Tensor) -> Tensor:
-    """A product of rounded operands in float32; of split ones without low times low, as the op defines it."""
+    """A product of rounded operands in float32; in bf16x3 without low times low, as the op defines it."""
     whole = torch.einsum(equation, operand(mode, left).float(), operand(mode, right).float())
-    if mode != "split":
+    if mode != "bf16x3":
         return whole
     lows = [(t.float() - t.bfloat16().float()).bfloat16().float() for t in (left, right)]
     return whole - torch.einsum(equation, *lows)
@@ -127,17 +128,33 @@ class Measured:
 
 
 def measure(
-    mode: str, query: Tensor, key: Tensor, value: Tensor, subtree_end: Tensor, query_node: Tensor | None = None, **options: Any
+    mode: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    subtree_end: Tensor,
+    query_node: Tensor | None = None,
+    **options: Any,
 ) -> Measured:
     """Run the C++ kernel, and compare it with float64 and with the eager computation."""
     query, key, value = quantised(mode, query, key, value)
     options.setdefault("scale", query.shape[-1] ** -0.5)
     places = torch.arange(len(subtree_end)) if query_node is None else query_node
     wide = query.double(), key.double(), value.double()
-    wanted, wanted_lse = tree_attention(*wide, subtree_end, query_node=query_node, impl="reference", return_lse=True, **options)
+    wanted, wanted_lse = tree_attention(
+        *wide, subtree_end, query_node=query_node, impl="reference", return_lse=True, **options
+    )
     eager, eager_lse = eager_attention(mode, query, key, value, subtree_end, places, **options)
     out, lse = tree_attention(
-        query, key, value, subtree_end, query_node=query_node, impl="cpu", split=mode == "split", return_lse=True, **options
+        query,
+        key,
+        value,
+        subtree_end,
+        query_node=query_node,
+        impl="cpu",
+        input_precision=PRECISION[mode],
+        return_lse=True,
+        **options,
     )
     by_eager, by_eager_lse = worst(eager, wanted), worst(eager_lse, wanted_lse)
     return Measured(

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fastreader.ops.tree_attention.context import AttentionContext
 from fastreader.ops.tree_attention.plan import AttentionPlan
 from fastreader.ops.tree_attention.reference import tree_attention_reference, visible
 
@@ -56,11 +57,8 @@ class Inputs:
     window: int | None = None
     softcap: float | None = None
 
-    def arguments(self) -> tuple[Any, ...]:
-        return (
-            *(self.query, self.key, self.value, self.subtree_end, self.query_node),
-            *(self.query_positions, self.key_positions, self.scale, self.window, self.softcap),
-        )
+    def context(self, *, return_lse: bool = True) -> AttentionContext:
+        return AttentionContext(**vars(self), plan=self.plan(), return_lse=return_lse)
 
     def to(self, device: str) -> Inputs:
         moved = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
@@ -74,7 +72,7 @@ class Inputs:
     def golden(self) -> tuple[Tensor, Tensor]:
         """(output, lse) in float64 from the quantised inputs."""
         wide = replace(self, query=self.query.double(), key=self.key.double(), value=self.value.double())
-        return tree_attention_reference(*wide.arguments())
+        return tree_attention_reference(wide.context())
 
     def eager(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(output, lse) with every step in one dtype."""
@@ -104,12 +102,16 @@ def attention_inputs(
     softcap: float | None = None,
     seed: int = 0,
 ) -> Inputs:
-    """Normal query, key and value over a forest; query i stands at query_node[i], at i when None."""
+    """Normal query, key and value over a forest; query i sees what key query_node[i] sees, i when None."""
     generator = torch.Generator().manual_seed(seed)
     place = np.arange(len(subtree_end)) if query_node is None else query_node
     if query_positions is None:
         query_positions = positions if query_node is None else positions[place] + 1
-    sizes = ((len(place), heads[0], size), (len(subtree_end), heads[1], size), (len(subtree_end), heads[1], value_size or size))
+    sizes = (
+        (len(place), heads[0], size),
+        (len(subtree_end), heads[1], size),
+        (len(subtree_end), heads[1], value_size or size),
+    )
     query, key, value = (torch.randn(s, generator=generator).to(dtype) for s in sizes)
     return Inputs(
         query,

@@ -131,7 +131,7 @@ def test_registration():
     x, weight, bias = inputs(5, 16, 7, torch.bfloat16)
     for precision in ("fast", "high"):
         packed = prepare(weight, precision)
-        arguments = (x, packed.data, 7, bias, precision == "high", True, "auto")
+        arguments = (x, packed.data, 7, bias, "bf16x3" if precision == "high" else None, True, "auto")
         torch.library.opcheck(torch.ops.fastreader.linear, arguments)
     with pytest.raises(RuntimeError, match="packed for another size"):
         torch.ops.fastreader.linear(x, packed.data[:-1], 7, bias, True, True, "auto")
@@ -238,7 +238,7 @@ def test_opcheck_of_sums_and_gates():
     x, weight, bias = inputs(5, 9, 64, torch.bfloat16)
     packed = prepare(weight, "fast")
     torch.library.opcheck(
-        torch.ops.fastreader.linear_add_, (torch.zeros(5, 64), x, packed.data, bias, False, True, "auto")
+        torch.ops.fastreader.linear_add_, (torch.zeros(5, 64), x, packed.data, bias, None, True, "auto")
     )
-    arguments = (x, packed.data, 64, bias, "silu", True, False, True, "auto")
+    arguments = (x, packed.data, 64, bias, "silu", True, None, True, "auto")
     torch.library.opcheck(torch.ops.fastreader.linear_gated, arguments)

@@ -107,7 +107,7 @@ def test_bad_input(call):
         call()
 
 
-def test_an_implementation_asked_for_by_name():
+def test_a_named_implementation():
     with pytest.raises(UnsupportedImplementationError, match="one of"):
         gate(random(3, 4), random(3, 4), "silu", impl="cuda")
     with pytest.raises(UnsupportedImplementationError, match="cannot run"):

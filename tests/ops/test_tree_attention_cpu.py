@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cpu_cases import MODES, available, forest, inputs, measure, quantised, random_case
+from cpu_cases import MODES, PRECISION, available, forest, inputs, measure, quantised, random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +31,9 @@ def check(mode, query, key, value, subtree_end, query_node=None, **options):
     assert got.lse_error <= got.lse_allowed
     options.setdefault("scale", query.shape[-1] ** -0.5)
     inputs = quantised(mode, query, key, value)
-    again = tree_attention(*inputs, subtree_end, query_node=query_node, impl="cpu", split=mode == "split", **options)
+    again = tree_attention(
+        *inputs, subtree_end, query_node=query_node, impl="cpu", input_precision=PRECISION[mode], **options
+    )
     assert torch.equal(got.out, again)
     return got.out, got.lse
 
@@ -159,8 +161,8 @@ def test_refusals(monkeypatch):
         tree_attention(query, key, value, subtree_end, scale=1.0, impl="fastest")
     with pytest.raises(InputError, match="requires a gradient"):
         tree_attention(query.requires_grad_(), key, value, subtree_end, scale=1.0, impl="cpu")
-    with pytest.raises(InputError, match="split takes float32"):
-        tree_attention(*doubles, subtree_end, scale=1.0, split=True)
+    with pytest.raises(InputError, match="input_precision .bf16x3. takes float32"):
+        tree_attention(*doubles, subtree_end, scale=1.0, input_precision="bf16x3")
     monkeypatch.setenv("FASTREADER_CPU_ISA", "sse9")
     with pytest.raises(RuntimeError, match="instruction set must be"):
         tree_attention(query.detach(), key, value, subtree_end, scale=1.0, impl="cpu")
@@ -181,7 +183,7 @@ def arguments(tree, mode="float32", window=None):
     count = len(tree)
     positions = torch.from_numpy(tree.positions)
     plan = AttentionPlan(tree.subtree_end, None, tree.positions, tree.positions)
-    tables = [torch.from_numpy(a) for a in (*plan.slots.arrays, *plan.slot_schedule(window, 42, 64).arrays)]
+    tables = [*plan.slots.tensors, *plan.slot_schedule(window, 42, 64).tensors]
     drawn = quantised(mode, *inputs(0, count, count, 3, 1))
     return (
         *drawn,
@@ -193,7 +195,7 @@ def arguments(tree, mode="float32", window=None):
         0.125,
         window,
         None,
-        False,
+        None,
         True,
         "auto",
     )
@@ -255,7 +257,7 @@ def test_a_path_gives_the_same_bits_in_any_tree(isa, mode, window):
             subtree_end,
             scale=scale,
             impl="cpu",
-            split=mode == "split",
+            input_precision=PRECISION[mode],
             return_lse=True,
             **place,
         )
@@ -275,7 +277,7 @@ def test_few_queries_split_over_the_keys_give_the_same_bits(isa, mode):
     assert tree.positions.max() > 1024  # three segments at least
     query, key, value = quantised(mode, *inputs(6, count, count, 2, 1))
     subtree_end = torch.from_numpy(tree.subtree_end)
-    options = {"scale": 0.125, "impl": "cpu", "split": mode == "split", "return_lse": True}
+    options = {"scale": 0.125, "impl": "cpu", "bf16x3": mode == "bf16x3", "return_lse": True}
     whole, whole_lse = tree_attention(query, key, value, subtree_end, **options)
     query_node = torch.tensor([count - 1, int(tree.positions.argmax()), 5])
     few, lse = tree_attention(query[query_node], key, value, subtree_end, query_node=query_node, **options)
@@ -308,10 +310,19 @@ def test_a_nan_is_not_hidden(isa):
     query, key, value = (torch.randn((n, h, 64), generator=generator) for n, h in ((1, 32), (count, 1), (count, 1)))
     query[0] = float("nan")
     query_node = torch.tensor([count - 1])
-    out, lse = tree_attention(query, key, value, subtree_end, query_node=query_node, scale=0.125, return_lse=True, impl="cpu")
+    out, lse = tree_attention(
+        query, key, value, subtree_end, query_node=query_node, scale=0.125, return_lse=True, impl="cpu"
+    )
     assert bool(out.isnan().all()) and bool(lse.isnan().all())
     out, lse = tree_attention(
-        query, key[:9], value[:9], subtree_end[:9] * 0 + 9, query_node=torch.tensor([8]), scale=0.125, return_lse=True, impl="cpu"
+        query,
+        key[:9],
+        value[:9],
+        subtree_end[:9] * 0 + 9,
+        query_node=torch.tensor([8]),
+        scale=0.125,
+        return_lse=True,
+        impl="cpu",
     )
     assert bool(out.isnan().all()) and bool(lse.isnan().all())
 

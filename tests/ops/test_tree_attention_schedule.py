@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import InputError
 from fastreader.ops import extension
-from fastreader.ops.tree_attention import AttentionPlan, Schedule, make_schedule
+from fastreader.ops.tree_attention import AttentionPlan, Schedule
 from fastreader.ops.tree_attention.cpu import query_block
 
 W1 = Path(os.environ.get("FASTREADER_W1_TOKENS", "w1-tokens.json"))  # real token ids, not shipped
@@ -75,16 +75,8 @@ def test_covers_what_is_visible_and_no_more(seed, query_nodes, windowed, arbitra
         query_node = np.sort(query_node)
     window = int(rng.integers(1, 12)) if windowed else None
     align = int(rng.choice([1, 2, 4]))
-    schedule = make_schedule(
-        subtree_end,
-        query_node,
-        positions[query_node],
-        positions,
-        window,
-        query_block=int(rng.integers(1, 12)),
-        key_block=align * int(rng.integers(1, 6)),
-        key_align=align,
-    )
+    plan = AttentionPlan(subtree_end, query_node, positions[query_node], positions)
+    schedule = plan.schedule(window, int(rng.integers(1, 12)), align * int(rng.integers(1, 6)), align)
     check(schedule, dense(subtree_end, query_node, positions[query_node], positions, window), windowed)
 
 
@@ -134,7 +126,7 @@ def test_slots_by_hand():
 def test_by_hand():
     # A root of 4 keys with two children of 2 keys each: 0 1 2 3 | 4 5 | 6 7.
     subtree_end = np.array([8, 8, 8, 8, 6, 6, 8, 8], dtype=np.int32)
-    schedule = make_schedule(subtree_end, np.arange(8), query_block=4, key_block=4)
+    schedule = AttentionPlan(subtree_end).schedule(None, 4, 4)
     assert schedule.tile_start.tolist() == [0, 4]
     assert schedule.block_ptr.tolist() == [0, 1, 3]
     assert schedule.block_start.tolist() == [0, 0, 4]
@@ -146,7 +138,7 @@ def test_by_hand():
 
 def test_empty():
     nothing = np.zeros(0, dtype=np.int32)
-    schedule = make_schedule(nothing, np.zeros(0, dtype=np.int64), query_block=4, key_block=4)
+    schedule = AttentionPlan(nothing).schedule(None, 4, 4)
     assert schedule.visited == schedule.useful == 0
     assert schedule.efficiency == 1.0
 
@@ -174,12 +166,12 @@ def test_efficiency_on_w1():
 
 
 def efficiencies(tree: PrefixTree, cpu: float, gpu: float) -> None:
-    places = np.arange(len(tree))
+    plan = AttentionPlan(tree.subtree_end)
     if extension.why_missing() is None:
-        schedule = AttentionPlan(tree.subtree_end).slot_schedule(None, query_block(3), 64)
+        schedule = plan.slot_schedule(None, query_block(3), 64)
     else:
-        schedule = make_schedule(tree.subtree_end, places, query_block=query_block(3), key_block=64, key_align=32)
+        schedule = plan.schedule(None, query_block(3), 64, 32)
     assert schedule.trimmed_efficiency(3, 32, 32) >= cpu
     # 128 rows hold 42 tokens of 3 heads, and 2 rows idle.
-    schedule = make_schedule(tree.subtree_end, places, query_block=42, key_block=64)
+    schedule = plan.schedule(None, 42, 64)
     assert schedule.efficiency * 126 / 128 >= gpu

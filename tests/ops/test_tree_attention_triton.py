@@ -21,13 +21,12 @@ SINGLE_AND_HALF = (torch.float32, torch.float16)
 SMALL = (32, 16, 4, 2)  # blocks small enough that a hundred tokens take many
 
 
-def check(inputs: Inputs, block: tuple[int, int, int, int] | None = SMALL, splits: int | None = None) -> None:
+def check(inputs: Inputs, block: tuple[int, int, int, int] | None = SMALL, num_splits: int | None = None) -> None:
     from fastreader.ops.tree_attention.triton import tree_attention_triton
     from fastreader.ops.tree_attention.triton_config import Config
 
     config = None if block is None else Config(*block)
-    out, lse = tree_attention_triton(*inputs.arguments(), inputs.plan(), True, config=config, splits=splits)
-    assert lse is not None
+    out, lse = tree_attention_triton(inputs.context(), config=config, num_splits=num_splits)
     golden, golden_lse = inputs.golden()
     eager, _ = inputs.eager(inputs.query.dtype)
     _, eager_lse = inputs.eager(torch.float32)
@@ -84,25 +83,25 @@ def test_scale_that_is_not_positive(scale: float, softcap: float | None) -> None
 
 
 @pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
-@pytest.mark.parametrize("splits", [1, 3, None])
-def test_decoding_splits_the_keys(splits: int | None, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("num_splits", [1, 3, None])
+def test_decoding_splits_the_keys(num_splits: int | None, dtype: torch.dtype) -> None:
     subtree_end, positions = random_forest(8, 300, branching=0.02)
     leaves = np.array([17, 299, 120, 121, 250])
     inputs = attention_inputs(subtree_end, positions, dtype=dtype, heads=(3, 1), size=32, query_node=leaves)
-    check(inputs, block=None, splits=splits)
-    check(replace(inputs, window=50), block=SMALL, splits=splits)
+    check(inputs, block=None, num_splits=num_splits)
+    check(replace(inputs, window=50), block=SMALL, num_splits=num_splits)
 
 
 def test_more_grouped_heads_than_rows() -> None:
     check(attention_inputs(*random_forest(9, 12), dtype=torch.float32, heads=(41, 1), size=16))
 
 
-@pytest.mark.parametrize("splits", [1, 2])
-def test_rows_that_see_nothing(splits: int) -> None:
+@pytest.mark.parametrize("num_splits", [1, 2])
+def test_rows_that_see_nothing(num_splits: int) -> None:
     subtree_end, positions = forest([0] * 40 + [99] + [0] * 39)
     subtree_end[:40] = np.arange(40)  # the first tree is expired from the start
     inputs = attention_inputs(subtree_end, positions, dtype=torch.float32, heads=(2, 1), size=16)
-    check(inputs, splits=splits)
+    check(inputs, num_splits=num_splits)
     _, lse = inputs.golden()
     assert lse[:40].isneginf().all()
     assert lse[40:].isfinite().all()
@@ -141,9 +140,7 @@ def test_another_tree_changes_nothing() -> None:
     other = replace(inputs, key=inputs.key.clone(), value=inputs.value.clone())
     other.key[50:] *= -3
     other.value[50:] += 7
-    results = [
-        tree_attention_triton(*i.arguments(), i.plan(), False, config=Config(*SMALL))[0] for i in (inputs, other)
-    ]
+    results = [tree_attention_triton(i.context(return_lse=False), config=Config(*SMALL))[0] for i in (inputs, other)]
     assert torch.equal(results[0][:50], results[1][:50])
 
 
@@ -154,7 +151,7 @@ def test_another_tree_changes_nothing() -> None:
     softcap=st.sampled_from([None, 4.0]),
     heads=st.sampled_from([(1, 1), (3, 1), (4, 2)]),
     query_nodes=st.one_of(st.none(), st.lists(st.integers(0, 1000), max_size=20)),
-    splits=st.sampled_from([1, 2, 5]),
+    num_splits=st.sampled_from([1, 2, 5]),
     dtype=st.sampled_from(SINGLE_AND_HALF),
 )
 def test_random_forests(
@@ -163,7 +160,7 @@ def test_random_forests(
     softcap: float | None,
     heads: tuple[int, int],
     query_nodes: list[int] | None,
-    splits: int,
+    num_splits: int,
     dtype: torch.dtype,
 ) -> None:
     subtree_end, positions = forest(climbs)
@@ -176,7 +173,7 @@ def test_random_forests(
         "dtype": dtype,
         "size": 16,
     }
-    check(attention_inputs(subtree_end, positions, **options), block=(16, 16, 4, 2), splits=splits)
+    check(attention_inputs(subtree_end, positions, **options), block=(16, 16, 4, 2), num_splits=num_splits)
 
 
 def test_dispatch_by_name() -> None:
@@ -211,6 +208,6 @@ def test_opcheck(window: int | None) -> None:
     tables = device_schedule(inputs.plan().schedule(window, 8, 16), torch.device("cpu"))
     positions = (inputs.query_positions, inputs.key_positions) if window else (None, None)
     tensors = (inputs.query, inputs.key, inputs.value, inputs.subtree_end, inputs.query_node, *positions, *tables[:3])
-    for return_lse, splits in ((True, 1), (False, 2)):
-        options = (inputs.scale, window, None, return_lse, splits, list(Config(32, 16, 4, 2)[:4]), None)
+    for return_lse, num_splits in ((True, 1), (False, 2)):
+        options = (inputs.scale, window, None, return_lse, num_splits, list(Config(32, 16, 4, 2)[:4]), None)
         torch.library.opcheck(torch.ops.fastreader.tree_attention_triton.default, (*tensors, *options))

@@ -79,7 +79,7 @@ def launch_attention(length: int, size: int, *, decode: bool = False, window: in
     )
     rows = 1 if decode else 4096
     config = default_config(90, size, torch.bfloat16, rows)
-    tree_attention_triton(*inputs.arguments(), inputs.plan(), decode, config=config, splits=3 if decode else 1)
+    tree_attention_triton(inputs.context(return_lse=decode), config=config, num_splits=3 if decode else 1)
 
 
 @pytest.mark.parametrize("decode", [False, True])
@@ -93,20 +93,20 @@ def test_another_tree_compiles_nothing(asked: dict[str, Any], decode: bool, wind
     assert len(asked) == kernels
 
 
-def launch_logprob(rows: int, vocabulary: int, labels: int, splits: int) -> None:
+def launch_logprob(rows: int, vocabulary: int, labels: int, num_splits: int) -> None:
     from fastreader.ops.linear_logprob.triton import default_config, linear_logprob_triton
 
     config = default_config(90, torch.bfloat16, 4096, False)
     hidden, weight = torch.zeros(rows, 64, dtype=torch.bfloat16), torch.zeros(vocabulary, 64, dtype=torch.bfloat16)
     target = torch.zeros(rows + 1, dtype=torch.int64)[1:]  # 8 bytes off any wider alignment
     wanted = torch.zeros(labels, dtype=torch.int64)
-    linear_logprob_triton(hidden, weight, target, None, None, 1.0, wanted, config=config, splits=splits)
+    linear_logprob_triton(hidden, weight, target, None, None, 1.0, wanted, config=config, num_splits=num_splits)
 
 
 def test_another_batch_compiles_nothing(asked: dict[str, Any]) -> None:
     launch_logprob(64, 1024, 4, 4)
-    for rows, vocabulary, labels, splits in ((1, 1000, 1, 1), (16, 33, 16, 2), (300, 4096, 5, 64)):
-        launch_logprob(rows, vocabulary, labels, splits)
+    for rows, vocabulary, labels, num_splits in ((1, 1000, 1, 1), (16, 33, 16, 2), (300, 4096, 5, 64)):
+        launch_logprob(rows, vocabulary, labels, num_splits)
     assert len(asked) == 1
 
 
@@ -142,7 +142,9 @@ def test_another_number_of_tokens_compiles_nothing(asked: dict[str, Any]) -> Non
 
 def test_the_report_compiles_the_token_kernels_as_launched(asked: dict[str, Any]) -> None:
     launch_pointwise(64)
-    cases = [c for c in pointwise_cases(90, torch.bfloat16, 576, 64) if "partial" not in c.name and "gelu" not in c.name]
+    cases = [
+        c for c in pointwise_cases(90, torch.bfloat16, 576, 64) if "partial" not in c.name and "gelu" not in c.name
+    ]
     for request, case in zip(asked.values(), cases, strict=True):
         types, constants, aligned = signature_of(case)
         assert request["signature"] == types

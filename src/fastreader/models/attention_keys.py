@@ -21,13 +21,13 @@ class Scores:
         scale: factor on the products of queries and keys.
         window: of the layer, in tokens; None for full attention.
         softcap: bound on the scores, or None.
-        split: multiply as sums of two bfloat16 terms, see `tree_attention`.
+        input_precision: how float32 operands are multiplied, see `tree_attention`.
     """
 
     scale: float
     window: int | None
     softcap: float | None
-    split: bool
+    input_precision: str | None
 
 
 class Keys(Protocol):
@@ -99,7 +99,7 @@ class TreeKeys:
             scale=scores.scale,
             window=scores.window,
             softcap=scores.softcap,
-            split=scores.split,
+            input_precision=scores.input_precision,
             plan=self.plan,
             impl=self.impl,
         )

@@ -13,7 +13,7 @@ from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.models.attention_keys import Scores
 from fastreader.models.key_values import KeyValues
 from fastreader.ops.decode_attention import Ranges, decode_attention
-from fastreader.ops.decode_attention.api import why_not_cpu
+from fastreader.ops.extension import why_not as why_not_cpu
 from fastreader.ops.merge_state import merge_state
 from fastreader.ops.tree_attention import AttentionPlan, tree_attention
 
@@ -132,7 +132,7 @@ class RowKeys:
             scale=scores.scale,
             window=scores.window,
             softcap=scores.softcap,
-            split=scores.split,
+            input_precision=scores.input_precision,
             return_lse=True,
             plan=plan.plan,
             impl=self._impl,

@@ -1,4 +1,4 @@
-"""Ranges: which keys each row sees, as a few stretches of each row's."""
+"""Ranges: the keys that each row sees, as a few stretches."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ Int32 = npt.NDArray[np.int32]
 class Ranges:
     """Row b sees the keys ``start[r]:stop[r]`` of part ``part[r]`` for each r in ``row_ptr[b]:row_ptr[b + 1]``.
 
-    The arrays must not change: all layers of a pass ask for the same, and they are looked at once.
+    The arrays must not change, since all layers of a pass use them and they are checked once.
 
     Attributes:
         row_ptr: int32 [B + 1], ascending from 0.
-        part: int32 [n], which of the key tensors; a row's ranges do not overlap.
-        start, stop: int32 [n]; a range whose start is not below its stop is empty.
+        part: int32 [n], index of the key tensor; the ranges of a row do not overlap.
+        start, stop: int32 [n]; a range is empty unless start < stop.
     """
 
     row_ptr: Int32
     part: Int32
     start: Int32
     stop: Int32
-    _found: tuple[tuple[int, ...], tuple[Tensor, ...]] | None = field(default=None, init=False, repr=False)
+    _checked: tuple[tuple[int, ...], tuple[Tensor, ...]] | None = field(default=None, init=False, repr=False)
 
     def tensors(self, rows: int, lengths: list[int]) -> tuple[Tensor, ...]:
-        """The four arrays, checked and copied.
+        """Return the four arrays, checked and copied.
 
         Raises:
-            InputError: as `check`.
+            InputError: if `check` raises it.
         """
-        asked = rows, *lengths
-        if self._found is None or self._found[0] != asked:
+        sizes = rows, *lengths
+        if self._checked is None or self._checked[0] != sizes:
             self.check(rows, lengths)
             arrays = self.row_ptr, self.part, self.start, self.stop
-            object.__setattr__(self, "_found", (asked, tuple(torch.from_numpy(a.copy()) for a in arrays)))
-        assert self._found is not None
-        return self._found[1]
+            object.__setattr__(self, "_checked", (sizes, tuple(torch.from_numpy(a.copy()) for a in arrays)))
+        assert self._checked is not None
+        return self._checked[1]
 
     def check(self, rows: int, lengths: list[int]) -> None:
-        """Refuse ranges that do not fit `rows` rows over parts of these lengths.
+        """Check that the ranges fit `rows` rows over parts of these lengths.
 
         Raises:
-            InputError: naming what does not fit.
+            InputError: if an array does not fit.
         """
         for name in ("row_ptr", "part", "start", "stop"):
             array, count = getattr(self, name), len(self.part)

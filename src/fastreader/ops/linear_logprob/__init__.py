@@ -1,11 +1,5 @@
 """Log-probabilities of target tokens from hidden states, without logits in memory."""
 
-from fastreader.ops.linear_logprob.api import (
-    IMPLEMENTATIONS,
-    LogprobStats,
-    linear_logprob,
-    linear_logprob_stats,
-    status,
-)
+from fastreader.ops.linear_logprob.api import LogprobStats, linear_logprob, linear_logprob_stats, status
 
-__all__ = ["IMPLEMENTATIONS", "LogprobStats", "linear_logprob", "linear_logprob_stats", "status"]
+__all__ = ["LogprobStats", "linear_logprob", "linear_logprob_stats", "status"]

@@ -1,4 +1,4 @@
-"""linear_logprob as its definition reads: full logits, any dtype to float64. For checks and small sizes."""
+"""linear_logprob as its definition reads: full logits, any dtype up to float64. For checks and small sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def linear_logprob_reference(
     scale: float,
     labels: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Arguments as `linear_logprob_stats`; returns the fields of `LogprobStats`."""
+    """Return the fields of `LogprobStats` for the arguments of `linear_logprob_stats`."""
     dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     logits = hidden.to(dtype) @ weight.to(dtype).T
     if bias is not None:

@@ -1,4 +1,4 @@
-"""The schedule of an attention pass as arrays that the Triton kernel reads."""
+"""The block schedule as the arrays that the Triton kernel reads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fastreader.ops.tree_attention.schedule import Schedule
 
 
 class DeviceSchedule(NamedTuple):
-    """A schedule as the kernel reads it.
+    """A schedule on a device.
 
     Attributes:
-        tiles: int32 [tiles, 5]: first token, end token, first block, first masked block, end block; the tiles
-            with most blocks first, so that no long one starts last.
-        block_start: int32 [blocks + 1], of each tile's blocks the unmasked first; one element of padding.
+        tiles: int32 [tiles, 5]: first token, end token, first block, first masked block, end block. The tiles
+            with most blocks come first, so that no long tile starts last.
+        block_start: int32 [blocks + 1], each tile's unmasked blocks first; one element of padding.
         block_stop: int32 [blocks + 1].
-        longest: blocks of the longest tile.
+        longest: number of blocks of the longest tile.
     """
 
     tiles: Tensor
@@ -33,7 +33,7 @@ _ON_DEVICE: WeakKeyDictionary[Schedule, dict[torch.device, DeviceSchedule]] = We
 
 
 def device_schedule(schedule: Schedule, device: torch.device) -> DeviceSchedule:
-    """The schedule's arrays on the device, kept as long as the schedule is: every layer uses them."""
+    """Return the schedule on the device, kept as long as the schedule itself, since every layer uses it."""
     by_device = _ON_DEVICE.setdefault(schedule, {})
     if device not in by_device:
         by_device[device] = _upload(schedule, device)
