@@ -169,7 +169,7 @@ def measure(
 
 
 def random_case(seed: int) -> tuple[list[Tensor], Tensor, Tensor | None, dict[str, Any]]:
-    """A random forest with random heads, sizes, window, soft cap and query_nodes: (inputs, subtree_end, query_node, options)."""
+    """Draw a forest, heads, sizes, window, soft cap and nodes: (inputs, subtree_end, query_node, options)."""
     rng = np.random.default_rng(seed)
     longest = int(rng.choice([5, 40, 200], p=[0.45, 0.5, 0.05]))
     tree = forest(rng, int(rng.integers(1, 12)), longest, int(rng.integers(2, 4)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
 from fastreader.ops.decode_attention import Ranges, decode_attention, status
-from fastreader.ops.tree_attention.reference import tree_attention_reference
+from fastreader.ops.tree_attention import tree_attention
 
 needs_extension = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
 LENGTHS = (0, 1, 15, 16, 63, 64, 65, 129)
@@ -29,16 +29,15 @@ def ranges_of(*rows) -> Ranges:
 
 
 def dense(query, keys, values, rows, scale, softcap):
-    """Every row by the attention reference over its keys gathered, float64."""
+    """Attend row by row with tree_attention's reference over gathered keys, in float64."""
     outs, lses = [], []
     for b, row in enumerate(rows):
         key = torch.cat([keys[p][i:j] for p, i, j in row] or [keys[0][:0]]).double()
         value = torch.cat([values[p][i:j] for p, i, j in row] or [values[0][:0]]).double()
         subtree_end = torch.full((len(key),), max(len(key), 1), dtype=torch.int32)
-        place = torch.tensor([max(len(key), 1) - 1])
-        out, lse = tree_attention_reference(
-            query[b : b + 1].double(), key, value, subtree_end, place, None, None, scale, None, softcap
-        )
+        node = torch.tensor([max(len(key), 1) - 1])
+        options = {"scale": scale, "softcap": softcap, "return_lse": True, "impl": "reference"}
+        out, lse = tree_attention(query[b : b + 1].double(), key, value, subtree_end, query_node=node, **options)
         outs.append(out[0])
         lses.append(lse[0])
     return torch.stack(outs), torch.stack(lses)

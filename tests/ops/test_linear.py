@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import torch
+from cpu_cases import available
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,15 +11,7 @@ from fastreader.ops import extension
 from fastreader.ops.linear import PackedWeight, linear, linear_add, linear_gated, prepare
 from fastreader.ops.pointwise import gate
 
-ISAS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
-ORDER = list(ISAS)
 no_extension = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
-
-
-def available():
-    if extension.why_missing() is not None:
-        return []
-    return ORDER[: ORDER.index(extension.best_instruction_set()) + 1]
 
 
 def inputs(rows, depth, width, weight_dtype, seed=0):
@@ -134,7 +127,9 @@ def test_registration():
         arguments = (x, packed.data, 7, bias, "bf16x3" if precision == "high" else None, True, "auto")
         torch.library.opcheck(torch.ops.fastreader.linear, arguments)
     with pytest.raises(RuntimeError, match="packed for another size"):
-        torch.ops.fastreader.linear(x, packed.data[:-1], 7, bias, True, True, "auto")
+        torch.ops.fastreader.linear(x, packed.data[:-1], 7, bias, "bf16x3", True, "auto")
+    with pytest.raises(RuntimeError, match='expected "bf16x3" or None, got tf32'):
+        torch.ops.fastreader.linear(x, packed.data, 7, bias, "tf32", True, "auto")
 
 
 @pytest.mark.parametrize("impl", ["auto", "torch", "reference"])

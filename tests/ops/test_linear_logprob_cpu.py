@@ -125,7 +125,7 @@ def test_refusals():
         linear_logprob_stats(hidden, weight, target, labels=torch.tensor([40]))
     with pytest.raises(InputError, match="requires a gradient"):
         linear_logprob(hidden, weight.clone().requires_grad_(), target)
-    with pytest.raises(InputError, match="input_precision .bf16x3. takes float32"):
+    with pytest.raises(InputError, match="input_precision 'bf16x3' takes float32"):
         linear_logprob(hidden.bfloat16(), weight.bfloat16(), target, input_precision="bf16x3")
     with pytest.raises(UnsupportedImplementationError, match=r"got torch\.float64"):
         linear_logprob(hidden.double(), weight.double(), target, impl="cpu")

@@ -161,7 +161,7 @@ def test_refusals(monkeypatch):
         tree_attention(query, key, value, subtree_end, scale=1.0, impl="fastest")
     with pytest.raises(InputError, match="requires a gradient"):
         tree_attention(query.requires_grad_(), key, value, subtree_end, scale=1.0, impl="cpu")
-    with pytest.raises(InputError, match="input_precision .bf16x3. takes float32"):
+    with pytest.raises(InputError, match="input_precision 'bf16x3' takes float32"):
         tree_attention(*doubles, subtree_end, scale=1.0, input_precision="bf16x3")
     monkeypatch.setenv("FASTREADER_CPU_ISA", "sse9")
     with pytest.raises(RuntimeError, match="instruction set must be"):
@@ -271,7 +271,7 @@ def test_a_path_gives_the_same_bits_in_any_tree(isa, mode, window):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_few_queries_split_over_the_keys_give_the_same_bits(isa, mode):
-    """Decoding: three tokens by their query_nodes, one of which sees nothing, against the whole pass over the same tree."""
+    """Compare decoding of a few tokens, one of which sees nothing, with the whole pass over the same tree."""
     tree = forest(np.random.default_rng(7), 4, 1900, 50)
     count = len(tree)
     assert tree.positions.max() > 1024  # three segments at least

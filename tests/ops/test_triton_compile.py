@@ -17,8 +17,8 @@ from compile_report import (
     default_cases,
     full_cases,
     logprob_case,
-    signature_of,
     pointwise_cases,
+    signature_of,
 )
 from forests import attention_inputs, random_forest
 

@@ -1,8 +1,8 @@
 """Tree attention with gradients, in plain PyTorch.
 
 The operators of `fastreader.ops` are forward only. This is the same attention, key j visible to query i exactly when
-``j <= i < subtree_end[j]``, as one dense attention for each stretch of queries over the keys it can see; autograd does the
-rest. K and V of a stretch are gathered copies, so memory grows with (stretches x keys seen), not with T x T.
+``j <= i < subtree_end[j]``, as one dense attention for each stretch of queries over the keys it can see; autograd does
+the rest. K and V of a stretch are gathered copies, so memory grows with (stretches x keys seen), not with T x T.
 """
 
 from __future__ import annotations

@@ -24,14 +24,14 @@ def decoder_layer_in_reference(
     """Return queries, keys and values for the arguments of `decoder_layer_in`; head norms are (query, key, epsilon)."""
     projected = _linear(rms_norm_reference(stream.double(), norm, epsilon), projections)
     size = projected.shape[1] // (heads + 2 * key_heads)
-    query, key, value = projected.split([heads * size, key_heads * size, key_heads * size], dim=1)
+    query, key, value = torch.split(projected, [heads * size, key_heads * size, key_heads * size], dim=1)
     if head_norms is not None:
         weights, head_epsilon = head_norms[:2], head_norms[2]
         query, key = (
-            rms_norm_reference(x.unflatten(1, (-1, len(w))), w, head_epsilon).flatten(1)
+            rms_norm_reference(x.reshape(len(x), x.shape[1] // len(w), len(w)), w, head_epsilon).flatten(1)
             for x, w in zip((query, key), weights, strict=True)
         )
-    query, key, value = (x.unflatten(1, (-1, size)) for x in (query, key, value))
+    query, key, value = (x.reshape(len(x), x.shape[1] // size, size) for x in (query, key, value))
     if angles is not None:
         query, key = rotary_reference(query, *angles), rotary_reference(key, *angles)
     return query, key, value

@@ -145,15 +145,16 @@ def _check(input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None, pr
     other = {"exact": torch.float64, "fast": torch.bfloat16}.get(precision, torch.float32)
     check_dtypes("linear", {"input": input}, dict.fromkeys((torch.float32, other)))
     if isinstance(weight, PackedWeight):
-        stored, shape = weight.data, (weight.width, weight.depth)
+        shape: tuple[int, ...] = (weight.width, weight.depth)
         if weight.precision != precision:
             raise InputError(f"linear: weight was prepared for precision {weight.precision!r}, got {precision!r}")
     else:
-        stored, shape = weight, tuple(weight.shape)
+        shape = tuple(weight.shape)
         if not weight.is_floating_point():
             raise InputError(f"linear: weight must be floating [F, {input.shape[1]}], got {weight.dtype}")
     if len(shape) != 2 or shape[1] != input.shape[1]:
         raise InputError(f"linear: weight must be [F, {input.shape[1]}], got {list(shape)}")
     if bias is not None and tuple(bias.shape) != (shape[0],):
         raise InputError(f"linear: bias must be [{shape[0]}], got {list(bias.shape)}")
+    stored = weight.data if isinstance(weight, PackedWeight) else weight
     check_placement("linear", {"input": input, "weight": stored, "bias": bias})

@@ -98,7 +98,7 @@ def linear_logprob_stats(
         raise InputError(f"{_OP}: hidden must be floating, got {hidden.dtype}")
     operands = {"hidden": hidden, "weight": weight, "bias": bias}
     check_input_precision(_OP, input_precision, hidden.dtype)
-    check_dtypes(_OP, operands, input_precision and (torch.float32, torch.bfloat16))
+    check_dtypes(_OP, operands, None if input_precision is None else (torch.float32, torch.bfloat16))
     check_placement(_OP, operands)
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise InputError(f"{_OP}: bias must be [{weight.shape[0]}], got {list(bias.shape)}")
@@ -115,10 +115,10 @@ def linear_logprob_stats(
         assert stats.entropy is not None and stats.argmax is not None
         return LogprobStats(stats.logprob, stats.logsumexp, stats.entropy, stats.argmax, stats.label_logprob)
     if chosen == "cpu":
-        *found, label_logprob = torch.ops.fastreader.linear_logprob(
+        logprob, logsumexp, entropy, argmax, label_logprob = torch.ops.fastreader.linear_logprob(
             hidden, weight, target, bias, labels, scale, softcap, input_precision, extension.instruction_set()
         )
-        return LogprobStats(*found, None if labels is None else label_logprob)
+        return LogprobStats(logprob, logsumexp, entropy, argmax, None if labels is None else label_logprob)
     run = linear_logprob_reference if chosen == "reference" else linear_logprob_chunked
     return LogprobStats(*run(hidden, weight, target, bias, softcap, scale, labels))
 

@@ -18,7 +18,9 @@ def rms_norm_reference(input: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 def rotary_reference(input: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Turn the pairs (feature i, feature i + R / 2) of the first R features by their angles, in input's dtype."""
     turned = cosine.shape[1]
-    low, high, rest = input.double().split([turned // 2, turned // 2, input.shape[2] - turned], dim=-1)  # [T, H, ...]
+    low, high, rest = torch.split(
+        input.double(), [turned // 2, turned // 2, input.shape[2] - turned], dim=-1
+    )  # [T, H, ...]
     cosine_low, cosine_high = cosine.double()[:, None].chunk(2, dim=-1)  # [T, 1, R / 2]
     sine_low, sine_high = sine.double()[:, None].chunk(2, dim=-1)
     out = [low * cosine_low - high * sine_low, high * cosine_high + low * sine_high, rest]

@@ -93,8 +93,8 @@ def tree_attention(
     )
     nodes = torch.arange(rows, device=device) if query_node is None else query_node.to(torch.int64)
     if plan is None:
-        given = subtree_end, nodes, query_positions, key_positions
-        plan = AttentionPlan(*(None if tensor is None else tensor.cpu().numpy() for tensor in given))
+        positions = (None if t is None else t.cpu().numpy() for t in (query_positions, key_positions))
+        plan = AttentionPlan(subtree_end.cpu().numpy(), nodes.cpu().numpy(), *positions)
     elif (len(plan.subtree_end), len(plan.query_node)) != (columns, rows):
         raise InputError(
             f"{_OP}: plan is of a tree of {len(plan.subtree_end)} keys and {len(plan.query_node)} queries, "

@@ -32,8 +32,9 @@ def tree_attention_tiled(context: AttentionContext) -> tuple[Tensor, Tensor]:
         if window is not None:
             assert context.query_positions is not None and context.key_positions is not None
             mask &= context.query_positions[start:stop, None] - context.key_positions[index][None, :] < window
-        out[start:stop], block_lse = _tile(context, query[start:stop], context.key[index], context.value[index], mask)
-        if context.return_lse:
+        block_out, block_lse = _tile(context, query[start:stop], context.key[index], context.value[index], mask)
+        out[start:stop] = block_out
+        if context.return_lse and block_lse is not None:
             lse[start:stop] = block_lse
     return out, lse
 
