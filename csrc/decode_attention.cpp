@@ -1,4 +1,4 @@
-// fastreader::decode_attention on the CPU: (row, key head) tasks over keys that stay where they are.
+// fastreader::decode_attention on the CPU: (row, key head) tasks over keys that are not copied.
 
 #include <ATen/ATen.h>
 #include <torch/library.h>
@@ -20,7 +20,7 @@ const int32_t* indices(const at::Tensor& tensor, int64_t length, const char* nam
   return tensor.const_data_ptr<int32_t>();
 }
 
-// A range that reached past its keys would read foreign memory.
+// A range past its keys would read foreign memory.
 void check_ranges(const DecodeAttentionArgs& a, int64_t rows, int64_t ranges, const std::vector<at::Tensor>& keys) {
   TORCH_CHECK(a.row_ptr[0] == 0 && a.row_ptr[rows] == ranges, "decode_attention: row_ptr does not fit the ranges");
   for (int64_t b = 0; b < rows; ++b) {
@@ -43,8 +43,8 @@ std::tuple<at::Tensor, at::Tensor> decode_attention(const at::Tensor& query_in, 
     return t.dim() == 3 && (t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16);
   };
   TORCH_CHECK(fits(query_in), "decode_attention: query must be float32 or bfloat16 [B, Hq, D], got ", query_in.sizes());
-  TORCH_CHECK(keys_in.size() == values_in.size() && !keys_in.empty(), "decode_attention: as many keys as values, got ",
-              keys_in.size(), " and ", values_in.size());
+  TORCH_CHECK(keys_in.size() == values_in.size() && !keys_in.empty(), "decode_attention: expected as many keys as ",
+              "values, got ", keys_in.size(), " and ", values_in.size());
   const at::Tensor query = with_contiguous_rows(query_in);
   std::vector<at::Tensor> keys, values;
   std::vector<Source> key_sources, value_sources;

@@ -1,4 +1,4 @@
-// All kernels, in the order in which they need each other; for kernels_*.cpp, inside their own namespace.
+// All kernels, each after those it needs; kernels_*.cpp include this inside their own namespace.
 
 #include "simd.inl"
 #include "gemm.inl"

@@ -10,11 +10,11 @@
 namespace fastreader {
 namespace {
 
-constexpr int64_t kPackedBytes = 512 << 10; // packed states of a block: they and a few weight rows stay in L2
+constexpr int64_t kPackedBytes = 512 << 10; // packed states of a block, which stay in L2 with a few weight rows
 constexpr int64_t kMostRows = 256;
-constexpr int64_t kEnoughTasks = 32; // below this the vocabulary is sliced
+constexpr int64_t kEnoughTasks = 32; // with fewer the vocabulary is sliced
 constexpr int64_t kLeastSlice = 1024;
-// As the kernels have it, in float: dividing by the very factor that logits were multiplied with undoes its rounding.
+// In float, as in the kernels: dividing by exactly the factor that multiplied the logits undoes its rounding.
 constexpr double kLog2E = 1.44269504088896340736f;
 
 using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
@@ -29,7 +29,7 @@ Result linear_logprob(const at::Tensor& hidden_in, const at::Tensor& weight_in, 
   const at::ScalarType dtype = hidden_in.scalar_type(), weight_dtype = weight_in.scalar_type();
   TORCH_CHECK(bf16x3 ? dtype == at::kFloat && (weight_dtype == at::kFloat || weight_dtype == at::kBFloat16)
                     : dtype == weight_dtype && (dtype == at::kFloat || dtype == at::kBFloat16),
-              "linear_logprob: the CPU kernel takes float32 or bfloat16, and float32 states in bf16x3; got ", dtype,
+              "linear_logprob: the CPU kernel takes float32 or bfloat16, in bf16x3 float32 states; got ", dtype,
               " and ", weight_dtype);
   const at::Tensor hidden = with_contiguous_rows(hidden_in), weight = with_contiguous_rows(weight_in);
   const at::Tensor target = target_in.contiguous();

@@ -225,7 +225,7 @@ def test_a_schedule_out_of_range_is_refused():
 
 
 def test_subtree_end_of_no_tree_is_refused():
-    with pytest.raises(InputError, match="not of a tree in depth-first order: key 1 lasts until 3"):
+    with pytest.raises(InputError, match="not of a tree in depth-first order: key 1 ends at 3"):
         tree_attention(*inputs(0, 3, 3), torch.tensor([2, 3, 3], dtype=torch.int32), scale=1.0, impl="cpu")
 
 
@@ -277,7 +277,7 @@ def test_few_queries_split_over_the_keys_give_the_same_bits(isa, mode):
     assert tree.positions.max() > 1024  # three segments at least
     query, key, value = quantised(mode, *inputs(6, count, count, 2, 1))
     subtree_end = torch.from_numpy(tree.subtree_end)
-    options = {"scale": 0.125, "impl": "cpu", "bf16x3": mode == "bf16x3", "return_lse": True}
+    options = {"scale": 0.125, "impl": "cpu", "input_precision": PRECISION[mode], "return_lse": True}
     whole, whole_lse = tree_attention(query, key, value, subtree_end, **options)
     query_node = torch.tensor([count - 1, int(tree.positions.argmax()), 5])
     few, lse = tree_attention(query[query_node], key, value, subtree_end, query_node=query_node, **options)
