@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fastreader.ops.tree_attention.context import AttentionContext
-from fastreader.ops.tree_attention.plan import AttentionPlan
+from fastreader.ops.tree_attention.plan import AttentionContext, AttentionPlan
 from fastreader.ops.tree_attention.reference import tree_attention_reference, visible
 
 

@@ -192,10 +192,10 @@ def bad(**changes):
         ({"keys": [torch.zeros(10, 2, 24)]}, r"expected keys\[0\] \[Tk, 2, 16\]"),
         ({"values": [torch.zeros(9, 2, 16)]}, r"and values\[0\]"),
         ({"softcap": 0.0}, "softcap"),
-        ({"ranges": ranges_of([(0, 0, 11)])}, "reach past"),
-        ({"ranges": ranges_of([(0, -1, 5)])}, "reach past"),
-        ({"ranges": ranges_of([(1, 0, 5)])}, r"part must be in \[0, 1\)"),
-        ({"ranges": ranges_of([(0, 0, 5)], [(0, 0, 5)])}, r"row_ptr must be int32 \[2\]"),
+        ({"ranges": ranges_of([(0, 0, 11)])}, "inside parts"),
+        ({"ranges": ranges_of([(0, -1, 5)])}, "inside parts"),
+        ({"ranges": ranges_of([(1, 0, 5)])}, r"part: expected in \[0, 1\), got array"),
+        ({"ranges": ranges_of([(0, 0, 5)], [(0, 0, 5)])}, r"row_ptr: expected int32 \[2\], got"),
         ({"ranges": Ranges(np.array([0, 2], np.int32), *np.zeros((3, 1), np.int32))}, "ascend from 0"),
     ],
 )
@@ -207,9 +207,9 @@ def test_bad_inputs_are_refused(changes, message):
 def test_ranges_that_fitted_once_are_checked_against_other_keys():
     ranges = ranges_of([(0, 0, 10)])
     decode_attention(**bad(ranges=ranges))
-    with pytest.raises(InputError, match="reach past"):
+    with pytest.raises(InputError, match="inside parts"):
         decode_attention(**bad(ranges=ranges, keys=[torch.zeros(9, 2, 16)], values=[torch.zeros(9, 2, 16)]))
-    with pytest.raises(InputError, match=r"row_ptr must be int32 \[3\]"):
+    with pytest.raises(InputError, match=r"row_ptr: expected int32 \[3\], got"):
         decode_attention(**bad(ranges=ranges, query=torch.zeros(2, 4, 16)))
 
 

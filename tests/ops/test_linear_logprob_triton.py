@@ -45,7 +45,7 @@ def check(
     got = linear_logprob_triton(
         hidden, weight, target, offset, softcap, scale, labels, config=config, num_splits=num_splits
     )
-    assert got.entropy is not None and got.argmax is not None and got.label_logprob is not None
+    assert got.label_logprob is not None
     wide = [t if t is None else t.double() for t in (hidden, weight, offset)]
     golden = linear_logprob_reference(wide[0], wide[1], target, wide[2], softcap, scale)
     # Logits accumulate in float32, so float32 is what eager means here, whatever the inputs are stored in.
@@ -64,7 +64,8 @@ def check(
         hidden, weight, target, offset, softcap, scale, stats=False, config=config, num_splits=num_splits
     )
     assert torch.equal(lean.logprob, got.logprob)
-    assert lean.entropy is lean.argmax is lean.label_logprob is None
+    assert len(lean.entropy) == len(lean.argmax) == 0
+    assert lean.label_logprob is None
 
 
 @pytest.mark.parametrize("dtype", SINGLE_AND_HALF)

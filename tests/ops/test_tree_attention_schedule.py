@@ -31,8 +31,7 @@ def dense(subtree_end, query_node, query_positions, key_positions, window):
 
 
 def check(schedule: Schedule, mask: np.ndarray, windowed: bool, slots: np.ndarray | None = None) -> None:
-    """`slots`, where given: the visible slots, which the blocks are runs of."""
-    pairs = mask.sum()
+    """Hold a schedule against the mask of visible keys, or of visible slots if blocks are runs of slots."""
     mask = mask if slots is None else slots
     covered = np.zeros_like(mask)
     assert np.array_equal(schedule.tile_start[1:], schedule.tile_stop[:-1])
@@ -57,8 +56,6 @@ def check(schedule: Schedule, mask: np.ndarray, windowed: bool, slots: np.ndarra
                 assert seen.any(axis=0).all()
                 assert bool(schedule.block_full[block]) == bool(seen.all())
     assert not (mask & ~covered).any()
-    assert schedule.useful == pairs
-    assert schedule.visited == schedule.masked + int(schedule.block_full.sum())
 
 
 @settings(deadline=None, max_examples=300)
@@ -132,15 +129,12 @@ def test_by_hand():
     assert schedule.block_start.tolist() == [0, 0, 4]
     assert schedule.block_stop.tolist() == [4, 4, 8]
     assert schedule.block_full.tolist() == [False, True, False]
-    assert schedule.useful == 1 + 2 + 3 + 4 + 5 + 6 + 5 + 6
-    assert (schedule.visited, schedule.masked, schedule.skipped, schedule.executed) == (3, 2, 1, 48)
 
 
 def test_empty():
     nothing = np.zeros(0, dtype=np.int32)
     schedule = AttentionPlan(nothing).schedule(None, 4, 4)
-    assert schedule.visited == schedule.useful == 0
-    assert schedule.efficiency == 1.0
+    assert len(schedule.tile_start) == len(schedule.block_start) == 0
 
 
 def test_plan_keeps_schedules_and_wants_positions_for_a_window():
@@ -171,7 +165,11 @@ def efficiencies(tree: PrefixTree, cpu: float, gpu: float) -> None:
         schedule = plan.slot_schedule(None, query_block(3), 64)
     else:
         schedule = plan.schedule(None, query_block(3), 64, 32)
-    assert schedule.trimmed_efficiency(3, 32, 32) >= cpu
-    # 128 rows hold 42 tokens of 3 heads, and 2 rows idle.
+    useful = int((tree.positions + 1).sum())  # a query sees its path
+    # The CPU kernel runs the ends of tiles and blocks only up to multiples of 32 rows and keys.
+    rows = -(-(schedule.tile_stop - schedule.tile_start).astype(np.int64) * 3 // 32) * 32
+    columns = -(-schedule.block_stop // 32) * 32 - schedule.block_start // 32 * 32
+    executed = int((np.repeat(rows, np.diff(schedule.block_ptr)) * columns).sum())
+    assert 3 * useful / executed >= cpu
     schedule = plan.schedule(None, 42, 64)
-    assert schedule.efficiency * 126 / 128 >= gpu
+    assert 3 * useful / (len(schedule.block_start) * 128 * 64) >= gpu  # 128 rows hold 42 tokens of 3 heads

@@ -201,8 +201,8 @@ def test_what_it_cannot_take_is_refused() -> None:
 
 @pytest.mark.parametrize("window", [None, 9])
 def test_opcheck(window: int | None) -> None:
+    from fastreader.ops.tree_attention.triton import device_schedule
     from fastreader.ops.tree_attention.triton_config import Config
-    from fastreader.ops.tree_attention.triton_schedule import device_schedule
 
     inputs = attention_inputs(*random_forest(1, 40), dtype=torch.float32, heads=(3, 1), size=16)
     tables = device_schedule(inputs.plan().schedule(window, 8, 16), torch.device("cpu"))

@@ -14,7 +14,7 @@ from fastreader.moi.distill.attention import GradientKeys
 from fastreader.moi.distill.head import logprobs
 from fastreader.moi.distill.loss import kl_loss
 from fastreader.ops.tree_attention import AttentionPlan
-from fastreader.ops.tree_attention.context import AttentionContext
+from fastreader.ops.tree_attention.plan import AttentionContext
 from fastreader.ops.tree_attention.reference import tree_attention_reference
 
 peft = pytest.importorskip("peft", reason="the student's adapters come from PEFT: pip install 'fastreader[distill]'")

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastreader.errors import InputError
+from fastreader.core.checks import expect
 
 Int32 = npt.NDArray[np.int32]
 
@@ -52,18 +52,18 @@ class Ranges:
         Raises:
             InputError: if an array does not fit.
         """
-        for name in ("row_ptr", "part", "start", "stop"):
-            array, count = getattr(self, name), len(self.part)
-            wanted = rows + 1 if name == "row_ptr" else count
-            if array.dtype != np.int32 or array.shape != (wanted,):
-                raise InputError(
-                    f"decode_attention: ranges.{name} must be int32 [{wanted}], got {array.dtype} {list(array.shape)}"
-                )
-        if self.row_ptr[0] != 0 or self.row_ptr[-1] != len(self.part) or (np.diff(self.row_ptr) < 0).any():
-            raise InputError("decode_attention: ranges.row_ptr must ascend from 0 to the number of ranges")
-        if len(self.part) == 0:
+        count = len(self.part)
+        for name, length in (("row_ptr", rows + 1), ("part", count), ("start", count), ("stop", count)):
+            array, fits = getattr(self, name), f"int32 [{length}]"
+            _expect(f"{array.dtype} {list(array.shape)}" == fits, name, fits, f"{array.dtype} {list(array.shape)}")
+        ascends = self.row_ptr[0] == 0 and self.row_ptr[-1] == count and (np.diff(self.row_ptr) >= 0).all()
+        _expect(ascends, "row_ptr", f"values that ascend from 0 to {count}", self.row_ptr)
+        if count == 0:
             return
-        if self.part.min() < 0 or self.part.max() >= len(lengths):
-            raise InputError(f"decode_attention: ranges.part must be in [0, {len(lengths)})")
-        if self.start.min() < 0 or (self.stop > np.asarray(lengths)[self.part]).any():
-            raise InputError("decode_attention: ranges reach past their keys")
+        _expect(self.part.min() >= 0 and self.part.max() < len(lengths), "part", f"in [0, {len(lengths)})", self.part)
+        inside = self.start.min() >= 0 and (self.stop <= np.asarray(lengths)[self.part]).all()
+        _expect(inside, "start, stop", f"inside parts of {lengths} keys", (self.start, self.stop))
+
+
+def _expect(condition: object, name: str, expected: str, value: object) -> None:
+    expect(bool(condition), f"decode_attention: ranges.{name}", expected, value)

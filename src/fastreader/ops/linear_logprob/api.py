@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,36 +10,12 @@ from torch import Tensor
 from fastreader.errors import InputError
 from fastreader.ops import extension, triton_support
 from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
-from fastreader.ops.linear_logprob import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.linear_logprob.chunked import linear_logprob_chunked
 from fastreader.ops.linear_logprob.reference import linear_logprob_reference
-from fastreader.ops.operands import (
-    check_dtypes,
-    check_indices,
-    check_input_precision,
-    check_placement,
-    check_softcap,
-)
+from fastreader.ops.linear_logprob.schema import LogprobStats
+from fastreader.ops.operands import check_dtypes, check_indices, check_input_precision, check_placement, check_softcap
 
 _OP = "linear_logprob"
-
-
-class LogprobStats(NamedTuple):
-    """The results of one pass over the vocabulary, for each row.
-
-    Attributes:
-        logprob: [R], log-probability of the target, nats.
-        logsumexp: [R], log-sum-exp of the logits, nats.
-        entropy: [R], entropy of the distribution, nats.
-        argmax: int64 [R], most likely token; the lowest id of a tie.
-        label_logprob: [R, L], log-probabilities of the labels, nats; None without labels.
-    """
-
-    logprob: Tensor
-    logsumexp: Tensor
-    entropy: Tensor
-    argmax: Tensor
-    label_logprob: Tensor | None = None
 
 
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, **options: Any) -> Tensor:
@@ -111,16 +87,14 @@ def linear_logprob_stats(
     if chosen == "triton":
         from fastreader.ops.linear_logprob.triton import linear_logprob_triton
 
-        stats = linear_logprob_triton(hidden, weight, target, bias, softcap, scale, labels)
-        assert stats.entropy is not None and stats.argmax is not None
-        return LogprobStats(stats.logprob, stats.logsumexp, stats.entropy, stats.argmax, stats.label_logprob)
+        return linear_logprob_triton(hidden, weight, target, bias, softcap, scale, labels)
     if chosen == "cpu":
         logprob, logsumexp, entropy, argmax, label_logprob = torch.ops.fastreader.linear_logprob(
             hidden, weight, target, bias, labels, scale, softcap, input_precision, extension.instruction_set()
         )
         return LogprobStats(logprob, logsumexp, entropy, argmax, None if labels is None else label_logprob)
     run = linear_logprob_reference if chosen == "reference" else linear_logprob_chunked
-    return LogprobStats(*run(hidden, weight, target, bias, softcap, scale, labels))
+    return run(hidden, weight, target, bias, softcap, scale, labels)
 
 
 def status() -> list[Serving]:

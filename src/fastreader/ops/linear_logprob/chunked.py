@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fastreader.ops.linear_logprob.schema import LogprobStats
+
 _ROWS = 512  # with _VOCABULARY, a 16 MB block of float32 logits
 _VOCABULARY = 8192
 
@@ -17,8 +19,8 @@ def linear_logprob_chunked(
     softcap: float | None,
     scale: float,
     labels: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Return the fields of `LogprobStats` for the arguments of `linear_logprob_stats`.
+) -> LogprobStats:
+    """Score targets; arguments and results are those of `linear_logprob_stats`.
 
     Products accumulate in float32 (float64 for float64 inputs), since bfloat16 logits near 20 would be off by 0.06.
     """
@@ -52,7 +54,7 @@ def linear_logprob_chunked(
     if labels is not None:
         label_bias = None if bias is None else bias[labels].to(dtype)
         labelled = _logits(hidden.to(dtype), weight[labels].to(dtype), label_bias, softcap, scale) - lse[:, None]
-    return picked - lse, lse, lse - mean, argmax, labelled
+    return LogprobStats(picked - lse, lse, lse - mean, argmax, labelled)
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None, scale: float) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fastreader.ops.linear_logprob.schema import LogprobStats
+
 
 def linear_logprob_reference(
     hidden: Tensor,
@@ -14,8 +16,8 @@ def linear_logprob_reference(
     softcap: float | None,
     scale: float,
     labels: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Return the fields of `LogprobStats` for the arguments of `linear_logprob_stats`."""
+) -> LogprobStats:
+    """Score targets; arguments and results are those of `linear_logprob_stats`."""
     dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     logits = hidden.to(dtype) @ weight.to(dtype).T
     if bias is not None:
@@ -27,4 +29,4 @@ def linear_logprob_reference(
     logprob = logits - lse[:, None]
     entropy = -(logprob.exp() * logprob).sum(-1)
     labelled = None if labels is None else logprob[:, labels]
-    return logprob.gather(1, target[:, None])[:, 0], lse, entropy, logits.argmax(-1), labelled
+    return LogprobStats(logprob.gather(1, target[:, None])[:, 0], lse, entropy, logits.argmax(-1), labelled)

@@ -1,13 +1,31 @@
-"""The op of the C++ kernel (csrc/linear_logprob.cpp) and its fake."""
+"""The results of linear_logprob, the op of its C++ kernel (csrc/linear_logprob.cpp) and the fake."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fastreader.ops.library import define
+
+
+class LogprobStats(NamedTuple):
+    """The results of one pass over the vocabulary, for each row.
+
+    Attributes:
+        logprob: [R], log-probability of the target, nats.
+        logsumexp: [R], log-sum-exp of the logits, nats.
+        entropy: [R], entropy of the distribution, nats.
+        argmax: int64 [R], most likely token; the lowest id of a tie.
+        label_logprob: [R, L], log-probabilities of the labels, nats; None without labels.
+    """
+
+    logprob: Tensor
+    logsumexp: Tensor
+    entropy: Tensor
+    argmax: Tensor
+    label_logprob: Tensor | None = None
 
 
 @define(

@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fastreader.ops.linear_logprob.schema import LogprobStats
 from fastreader.ops.triton_support import interpreting, processors, target_of, triton_op, with_near_tiles
 
 _LOWEST = -1.0e30  # first running maximum: unlike -inf, the difference of two of them is a number
@@ -182,30 +183,18 @@ def linear_logprob_kernel(
         tl.store(argmax_ptr + o_part, b_argmax, mask=m_r)
 
 
-def _join(
-    peak: Tensor, total: Tensor, tilt: Tensor | None, argmax: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Join the states of the splits, each [S, R]: (log-sum-exp, entropy, arg-max), each [R]."""
+def _join(peak: Tensor, total: Tensor, tilt: Tensor, argmax: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Join the states of the splits, each [S, R] or empty: (log-sum-exp, entropy, arg-max), each [R] or empty."""
     top = peak.amax(0)
     gap = peak - top
     weight = torch.exp(gap)
     mass = (weight * total).sum(0)
     logsumexp = top + torch.log(mass)
-    if tilt is None or argmax is None:
-        return logsumexp, None, None
+    if len(tilt) == 0:
+        return logsumexp, tilt.new_empty(0), argmax.new_empty(0)
     entropy = torch.log(mass) - (weight * (tilt + total * gap)).sum(0) / mass
     lowest = torch.where(peak == top, argmax, torch.iinfo(argmax.dtype).max).amin(0)
     return logsumexp, entropy, lowest.to(torch.int64)
-
-
-class TritonStats(NamedTuple):
-    """The results for each row, float32 nats; None for those not requested."""
-
-    logprob: Tensor
-    logsumexp: Tensor
-    entropy: Tensor | None
-    argmax: Tensor | None
-    label_logprob: Tensor | None
 
 
 def linear_logprob_triton(
@@ -220,8 +209,8 @@ def linear_logprob_triton(
     stats: bool = True,
     config: Config | None = None,
     num_splits: int | None = None,
-) -> TritonStats:
-    """Run the kernel on the arguments of `linear_logprob_stats`; without `stats`, no entropy and arg-max.
+) -> LogprobStats:
+    """Run the kernel on the arguments of `linear_logprob_stats`; without `stats`, entropy and arg-max are empty.
 
     `config` and `num_splits` replace the pinned configuration and the number of splits of the vocabulary.
     """
@@ -238,27 +227,15 @@ def linear_logprob_triton(
     num_splits = triton.cdiv(tiles, tiles_per_split)  # so that no split is empty
 
     picked, label_logits, peak, total, tilt, argmax = torch.ops.fastreader.linear_logprob_triton(
-        hidden,
-        weight,
-        target.contiguous(),
-        None if bias is None else bias.contiguous(),
-        None if labels is None else labels.contiguous(),
-        float(scale),
-        softcap,
-        stats,
-        num_splits,
-        tiles_per_split,
+        *(hidden, weight, target.contiguous()),
+        *(None if tensor is None else tensor.contiguous() for tensor in (bias, labels)),
+        *(float(scale), softcap, stats, num_splits, tiles_per_split),
         [config.block_r, config.block_v, config.block_e, config.num_warps, config.num_stages],
         config.max_registers,
     )
-    logsumexp, entropy, best = _join(peak, total, tilt if stats else None, argmax if stats else None)
-    return TritonStats(
-        picked - logsumexp,
-        logsumexp,
-        entropy,
-        best,
-        None if labels is None else label_logits - logsumexp[:, None],
-    )
+    logsumexp, entropy, best = _join(peak, total, tilt, argmax)
+    labelled = None if labels is None else label_logits - logsumexp[:, None]
+    return LogprobStats(picked - logsumexp, logsumexp, entropy, best, labelled)
 
 
 def _states(hidden: Tensor, labels: Tensor | None, num_splits: int, stats: bool) -> tuple[Tensor, ...]:

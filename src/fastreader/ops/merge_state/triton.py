@@ -17,6 +17,7 @@ from torch import Tensor
 from fastreader.ops.triton_support import interpreting, triton_op
 
 _ROWS = 8  # rows of a program: 8 x 256 values in 4 warps take 16 registers per thread
+_OPTIONS = {"BLOCK_R": _ROWS, "num_warps": 4, "enable_fp_fusion": True}
 
 
 @triton.jit
@@ -127,17 +128,7 @@ def merge_stack_triton(part: Tensor, part_lse: Tensor, out: Tensor, lse: Tensor 
     if rows == 0:
         return
     merge_stack_kernel[(triton.cdiv(rows, _ROWS),)](
-        part,
-        part_lse,
-        out,
-        lse,
-        states,
-        rows,
-        DV=size,
-        BLOCK_R=_ROWS,
-        BLOCK_DV=triton.next_power_of_2(size),
-        num_warps=4,
-        enable_fp_fusion=True,
+        *(part, part_lse, out, lse, states, rows), DV=size, BLOCK_DV=triton.next_power_of_2(size), **_OPTIONS
     )
 
 
@@ -161,22 +152,10 @@ def _run(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Te
     rows = tokens * heads
     if rows:
         merge_pair_kernel[(triton.cdiv(rows, _ROWS),)](
-            out_a,
-            lse_a,
-            out_b,
-            lse_b,
-            out,
-            lse,
-            rows,
-            heads,
-            *out_a.stride(),
-            *lse_a.stride(),
-            *out_b.stride(),
-            *lse_b.stride(),
+            *(out_a, lse_a, out_b, lse_b, out, lse, rows, heads),
+            *(*out_a.stride(), *lse_a.stride(), *out_b.stride(), *lse_b.stride()),
             DV=size,
-            BLOCK_R=_ROWS,
             BLOCK_DV=triton.next_power_of_2(size),
-            num_warps=4,
-            enable_fp_fusion=True,
+            **_OPTIONS,
         )
     return out.to(out_a.dtype), lse.to(lse_a.dtype)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fastreader.errors import InputError
 from fastreader.ops import extension, triton_support
 from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
 from fastreader.ops.operands import check_activation, check_dtypes, check_placement, name_of
+from fastreader.ops.pointwise import reference, torch_impl
 from fastreader.ops.pointwise import schema as _schema  # noqa: F401  (defines the ops)
-from fastreader.ops.pointwise.reference import gate_reference, rms_norm_reference, rotary_reference
 
 
 def rms_norm(input: Tensor, weight: Tensor, epsilon: float, *, bf16: bool = False, impl: str = "auto") -> Tensor:
@@ -33,19 +34,7 @@ def rms_norm(input: Tensor, weight: Tensor, epsilon: float, *, bf16: bool = Fals
     """
     if input.dim() != 2 or tuple(weight.shape) != (input.shape[1],):
         raise InputError(f"rms_norm: expected [T, E] and [E], got {list(input.shape)} and {list(weight.shape)}")
-    chosen = _choose("rms_norm", impl, input=input, weight=weight)
-    if chosen == "cpu":
-        out: Tensor = torch.ops.fastreader.rms_norm(input, weight, epsilon, bf16, extension.instruction_set())
-        return out
-    if chosen == "triton":
-        from fastreader.ops.pointwise.triton import rms_norm_triton
-
-        return rms_norm_triton(input, weight, epsilon, bf16)
-    if chosen == "reference":
-        out = rms_norm_reference(input, weight, epsilon)
-    else:
-        out = input * torch.rsqrt(input.square().mean(-1, keepdim=True) + epsilon) * weight
-    return out.bfloat16() if bf16 else out
+    return _run("rms_norm", impl, bf16, (input, weight, epsilon), input=input, weight=weight)
 
 
 def rotary(input: Tensor, cosine: Tensor, sine: Tensor, *, bf16: bool = False, impl: str = "auto") -> Tensor:
@@ -66,22 +55,7 @@ def rotary(input: Tensor, cosine: Tensor, sine: Tensor, *, bf16: bool = False, i
             "rotary: expected [T, H, D] and twice [T, R] with R even and at most D, got "
             f"{list(input.shape)}, {list(cosine.shape)} and {list(sine.shape)}"
         )
-    chosen = _choose("rotary", impl, input=input, cosine=cosine, sine=sine)
-    if chosen == "cpu":
-        out: Tensor = torch.ops.fastreader.rotary(input, cosine, sine, bf16, extension.instruction_set())
-        return out
-    if chosen == "triton":
-        from fastreader.ops.pointwise.triton import rotary_triton
-
-        return rotary_triton(input, cosine, sine, bf16)
-    if chosen == "reference":
-        out = rotary_reference(input, cosine, sine)
-    else:
-        part, rest = input[..., :turned], input[..., turned:]
-        low, high = part.chunk(2, dim=-1)
-        out = part * cosine[:, None] + torch.cat([-high, low], dim=-1) * sine[:, None]
-        out = torch.cat([out, rest], dim=-1)
-    return out.bfloat16() if bf16 else out
+    return _run("rotary", impl, bf16, (input, cosine, sine), input=input, cosine=cosine, sine=sine)
 
 
 def gate(gate: Tensor, up: Tensor, activation: str, *, bf16: bool = False, impl: str = "auto") -> Tensor:
@@ -98,19 +72,7 @@ def gate(gate: Tensor, up: Tensor, activation: str, *, bf16: bool = False, impl:
     if gate.dim() != 2 or gate.shape != up.shape:
         raise InputError(f"gate: expected two [T, F], got {list(gate.shape)} and {list(up.shape)}")
     check_activation("gate", activation)
-    chosen = _choose("gate", impl, gate=gate, up=up)
-    if chosen == "cpu":
-        out: Tensor = torch.ops.fastreader.gate(gate, up, activation, bf16, extension.instruction_set())
-        return out
-    if chosen == "triton":
-        from fastreader.ops.pointwise.triton import gate_triton
-
-        return gate_triton(gate, up, activation, bf16)
-    if chosen == "reference":
-        out = gate_reference(gate, up, activation)
-    else:
-        out = (F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up
-    return out.bfloat16() if bf16 else out
+    return _run("gate", impl, bf16, (gate, up, activation), gate=gate, up=up)
 
 
 def status() -> list[Serving]:
@@ -119,8 +81,8 @@ def status() -> list[Serving]:
     return [cpu_serving("cpu in float32"), cuda_serving("float32"), other]
 
 
-def _choose(op: str, impl: str, **operands: Tensor) -> str:
-    """Check the operands, and return the implementation that serves the call."""
+def _run(op: str, impl: str, bf16: bool, arguments: tuple[Any, ...], **operands: Tensor) -> Tensor:
+    """Check the operands, and run the implementation that serves the call."""
     (name, first), *_ = operands.items()
     check_dtypes(op, {name: first}, (torch.float32, torch.float64))
     check_dtypes(op, operands)
@@ -130,4 +92,15 @@ def _choose(op: str, impl: str, **operands: Tensor) -> str:
         why = triton_support.why_not(first)
         return why if why or first.dtype == torch.float32 else f"it takes float32, got {name_of(first.dtype)}"
 
-    return choose(op, impl, first, cpu=lambda: extension.why_not(first, (torch.float32,)), triton=why_not_triton)
+    chosen = choose(op, impl, first, cpu=lambda: extension.why_not(first, (torch.float32,)), triton=why_not_triton)
+    out: Tensor
+    if chosen == "cpu":
+        out = getattr(torch.ops.fastreader, op)(*arguments, bf16, extension.instruction_set())
+        return out
+    if chosen == "triton":
+        from fastreader.ops.pointwise import triton
+
+        out = getattr(triton, f"{op}_triton")(*arguments, bf16)
+        return out
+    out = getattr(reference if chosen == "reference" else torch_impl, f"{op}_{chosen}")(*arguments)
+    return out.bfloat16() if bf16 else out

@@ -10,8 +10,7 @@ from fastreader.ops import triton_support
 from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
 from fastreader.ops.operands import check_heads, check_indices, check_input_precision, check_softcap
 from fastreader.ops.tree_attention import cpu
-from fastreader.ops.tree_attention.context import AttentionContext
-from fastreader.ops.tree_attention.plan import AttentionPlan
+from fastreader.ops.tree_attention.plan import AttentionContext, AttentionPlan
 from fastreader.ops.tree_attention.reference import tree_attention_reference
 from fastreader.ops.tree_attention.tiled import tree_attention_tiled
 

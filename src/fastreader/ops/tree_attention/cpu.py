@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastreader.ops import extension
 from fastreader.ops.tree_attention import schema as _schema  # noqa: F401  (defines the op)
-from fastreader.ops.tree_attention.context import AttentionContext
+from fastreader.ops.tree_attention.plan import AttentionContext
 
 _STRIP = 32  # query rows of a strip (kStrip in csrc/kernels.h)
 _ROWS = 128  # at most this many rows in a tile, unless one token has more heads

@@ -1,14 +1,16 @@
-"""AttentionPlan: the tables of a tree that attention derives once and every layer reuses."""
+"""AttentionPlan, the tables of a tree that attention derives once, and AttentionContext, one call of the op."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from fastreader.errors import InputError
-from fastreader.ops.tree_attention.schedule import Runs, Schedule, key_blocks, tile_bounds, useful_pairs
+from fastreader.ops.tree_attention.schedule import Runs, Schedule, key_blocks, tile_bounds
 from fastreader.ops.tree_attention.slots import Slots, slot_blocks
 from fastreader.ops.tree_attention.tiles import Tiles, cut_tiles
 
@@ -105,6 +107,32 @@ class AttentionPlan:
             block_start=start.astype(np.int32),
             block_stop=stop.astype(np.int32),
             block_full=full,
-            useful=useful_pairs(runs, nodes, self.query_positions, window),
-            skipped=max(tiles * -(-len(ends) // key_block) - len(start), 0),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionContext:
+    """The checked arguments of one `tree_attention` call.
+
+    Attributes are the arguments, except that `query_node` (int64 [Tq]) and `plan` are always set. An implementation
+    takes a context and returns (out [Tq, Hq, Dv], lse [Tq, Hq]); lse is undefined unless `return_lse`.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    subtree_end: Tensor
+    query_node: Tensor
+    query_positions: Tensor | None
+    key_positions: Tensor | None
+    plan: AttentionPlan
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    input_precision: str | None = None
+    return_lse: bool = True
+
+    @property
+    def groups(self) -> int:
+        """Return the number of query heads per key head, at least 1."""
+        return max(self.query.shape[1] // max(self.key.shape[1], 1), 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastreader.ops.tree_attention.context import AttentionContext
+from fastreader.ops.tree_attention.plan import AttentionContext
 
 
 def visible(

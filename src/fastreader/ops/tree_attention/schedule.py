@@ -35,8 +35,6 @@ class Schedule:
         block_start, block_stop: int32 [m], the keys of a block. Blocks begin where a visible range begins,
             not on a fixed grid.
         block_full: bool [m], every key of the block is visible to every query of the tile: no mask needed.
-        useful: number of visible (query, key) pairs, exact.
-        skipped: number of further blocks that a dense kernel would visit, on a grid of `key_block` keys.
     """
 
     query_block: int
@@ -47,49 +45,12 @@ class Schedule:
     block_start: Int32
     block_stop: Int32
     block_full: Bool
-    useful: int
-    skipped: int
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """Return what the C++ kernels take: tile_start, tile_stop, block_ptr, block_start, block_stop, block_full."""
         arrays = self.tile_start, self.tile_stop, self.block_ptr, self.block_start, self.block_stop, self.block_full
         return tuple(torch.from_numpy(array) for array in arrays)
-
-    @property
-    def visited(self) -> int:
-        """Return the number of blocks visited."""
-        return len(self.block_start)
-
-    @property
-    def masked(self) -> int:
-        """Return the number of visited blocks that need a mask."""
-        return self.visited - int(self.block_full.sum())
-
-    @property
-    def executed(self) -> int:
-        """Return the number of (query, key) pairs multiplied if every block runs at its full size."""
-        return self.visited * self.query_block * self.key_block
-
-    @property
-    def efficiency(self) -> float:
-        """Return the useful share of the executed pairs, between 0 and 1; 1 when there is nothing to do."""
-        return self.useful / self.executed if self.executed else 1.0
-
-    def trimmed_efficiency(self, groups: int, row_multiple: int, key_multiple: int) -> float:
-        """Return the same for a kernel that runs the ends of tiles and blocks only up to a multiple.
-
-        Args:
-            groups: number of query heads per key head, packed as rows.
-            row_multiple: rows (tokens x groups) of a tile are padded to a multiple of this.
-            key_multiple: a block is widened to multiples of this on both sides.
-        """
-        rows = (self.tile_stop - self.tile_start).astype(np.int64) * groups
-        rows = -(-rows // row_multiple) * row_multiple
-        first = self.block_start.astype(np.int64) // key_multiple
-        last = -(-self.block_stop.astype(np.int64) // key_multiple)
-        executed = int((np.repeat(rows, np.diff(self.block_ptr)) * (last - first) * key_multiple).sum())
-        return self.useful * groups / executed if executed else 1.0
 
 
 @dataclass(frozen=True)
@@ -264,23 +225,3 @@ def key_blocks(
     laid = offset[heads][owner] + start - range_start[owner]
     full = full_keys(laid + stop - start) - full_keys(laid) == stop - start
     return start, stop, full, pieces.tile[heads][owner]
-
-
-def useful_pairs(runs: Runs, nodes: Int64, query_positions: Int32 | None, window: int | None) -> int:
-    """Count the visible (query, key) pairs."""
-    order = np.argsort(nodes, kind="stable")
-    ascending = nodes[order]
-    begin = np.searchsorted(ascending, runs.first)
-    end = np.maximum(np.searchsorted(ascending, runs.subtree_end), begin)
-    if window is None:
-        inside = np.clip(np.searchsorted(ascending, runs.stop), begin, end)  # queries on a key of the run
-        total = np.concatenate([[0], np.cumsum(ascending)])
-        partial = total[inside] - total[begin] - (inside - begin) * (runs.first - 1)
-        return int((partial + (end - inside) * (runs.stop - runs.first)).sum())
-    assert query_positions is not None and runs.position is not None
-    run, offset = expand(end - begin)
-    query = order[begin[run] + offset]
-    oldest = query_positions.astype(np.int64)[query] - window + 1
-    low = runs.first[run] + np.maximum(oldest - runs.position[run], 0)
-    high = np.minimum(runs.stop[run], nodes[query] + 1)
-    return int(np.maximum(high - low, 0).sum())

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fastreader.ops.tree_attention.context import AttentionContext
+from fastreader.ops.tree_attention.plan import AttentionContext
 
 
 def tree_attention_tiled(context: AttentionContext) -> tuple[Tensor, Tensor]:
