@@ -33,25 +33,19 @@ class Ranges:
     _checked: tuple[tuple[int, ...], tuple[Tensor, ...]] | None = field(default=None, init=False, repr=False)
 
     def tensors(self, rows: int, lengths: list[int]) -> tuple[Tensor, ...]:
-        """Return the four arrays, checked and copied.
+        """Return copies of the four arrays.
 
         Raises:
-            InputError: if `check` raises it.
+            InputError: if the ranges do not fit `rows` rows over parts of these lengths.
         """
-        sizes = rows, *lengths
-        if self._checked is None or self._checked[0] != sizes:
-            self.check(rows, lengths)
+        if self._checked is None or self._checked[0] != (rows, *lengths):
+            self._check(rows, lengths)
             arrays = self.row_ptr, self.part, self.start, self.stop
-            object.__setattr__(self, "_checked", (sizes, tuple(torch.from_numpy(a.copy()) for a in arrays)))
+            object.__setattr__(self, "_checked", ((rows, *lengths), tuple(torch.from_numpy(a.copy()) for a in arrays)))
         assert self._checked is not None
         return self._checked[1]
 
-    def check(self, rows: int, lengths: list[int]) -> None:
-        """Check that the ranges fit `rows` rows over parts of these lengths.
-
-        Raises:
-            InputError: if an array does not fit.
-        """
+    def _check(self, rows: int, lengths: list[int]) -> None:
         count = len(self.part)
         for name, length in (("row_ptr", rows + 1), ("part", count), ("start", count), ("stop", count)):
             array, fits = getattr(self, name), f"int32 [{length}]"

@@ -143,7 +143,7 @@ def decoder_layer_out(
         raise InputError(f"decoder_layer_out: attended must have {rows} rows like stream, got {len(attended)}")
     if inner.packed.width % GATE_MULTIPLE:
         raise InputError(
-            f"decoder_layer_out: inner must have a multiple of {GATE_MULTIPLE} rows, got {inner.packed.width}"
+            f"decoder_layer_out: rows of inner must be a multiple of {GATE_MULTIPLE}, got {inner.packed.width}"
         )
     check_activation("decoder_layer_out", activation)
     torch.ops.fastreader.decoder_layer_out_(

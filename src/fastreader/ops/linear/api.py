@@ -59,15 +59,15 @@ def linear(
         InputError: if shapes, dtypes or devices do not fit, or an input requires a gradient.
         UnsupportedImplementationError: if `impl` is unknown, or the named one cannot run here.
     """
-    _check(input, weight, bias, precision)
-    packed, stored = (weight, weight.data) if isinstance(weight, PackedWeight) else (None, weight)
+    stored, _ = _check(input, weight, bias, precision)
+    packed = weight if isinstance(weight, PackedWeight) else None
     chosen = choose("linear", impl, stored, cpu=lambda: None if packed else cpu.why_not(stored, precision))
-    if packed is not None:
-        if chosen != "cpu":
-            raise UnsupportedImplementationError(f"linear: this weight was prepared for impl 'cpu', got {impl!r}")
-        return cpu.linear_packed(input, packed, bias)
+    if packed is not None and chosen != "cpu":
+        raise UnsupportedImplementationError(f"linear: this weight was prepared for impl 'cpu', got {impl!r}")
     if chosen == "cpu":
-        return cpu.linear_packed(input, cpu.pack(stored, precision), bias)
+        packed = packed or cpu.pack(stored, precision)
+        out: Tensor = torch.ops.fastreader.linear(input, packed.data, packed.width, bias, *packed.layout)
+        return out
     return (linear_reference if chosen == "reference" else linear_torch)(input, stored, bias, precision)
 
 
@@ -83,18 +83,16 @@ def linear_add(
     Raises:
         InputError: if `linear` raises it, or `sum` does not fit.
     """
-    _check(input, weight, bias, precision)
-    width = weight.width if isinstance(weight, PackedWeight) else weight.shape[0]
+    stored, width = _check(input, weight, bias, precision)
     dtype = torch.float64 if input.dtype == torch.float64 else torch.float32
     if tuple(sum.shape) != (input.shape[0], width) or sum.dtype != dtype:
         raise InputError(
             f"linear_add: sum must be [{input.shape[0]}, {width}] in {dtype}, got {list(sum.shape)} in {sum.dtype}"
         )
     if isinstance(weight, PackedWeight) and sum.stride(1) == 1:
-        cpu.linear_add_packed(sum, input, weight, bias)
+        torch.ops.fastreader.linear_add_(sum, input, weight.data, bias, *weight.layout)
     elif input.is_cuda and precision == "fast" and bias is None:
-        assert isinstance(weight, Tensor)  # weights are packed only on the CPU
-        linear_add_cuda(sum, input, weight)
+        linear_add_cuda(sum, input, stored)
     else:
         sum += linear(input, weight, bias, precision=precision)
 
@@ -121,13 +119,15 @@ def linear_gated(
     Raises:
         InputError: if `linear` raises it, F is odd or the activation is unknown.
     """
-    _check(input, weight, bias, precision)
-    width = weight.width if isinstance(weight, PackedWeight) else weight.shape[0]
+    _, width = _check(input, weight, bias, precision)
     if width % 2:
         raise InputError(f"linear_gated: the weight must have an even number of rows, got {width}")
     check_activation("linear_gated", activation)
     if isinstance(weight, PackedWeight) and width % cpu.GATE_MULTIPLE == 0:
-        return cpu.linear_gated_packed(input, weight, bias, activation, bf16)
+        out: Tensor = torch.ops.fastreader.linear_gated(
+            input, weight.data, width, bias, activation, bf16, *weight.layout
+        )
+        return out
     gates, up = linear(input, weight, bias, precision=precision).chunk(2, dim=1)
     return gate(gates, up, activation, bf16=bf16)
 
@@ -137,7 +137,8 @@ def status() -> list[Serving]:
     return [cpu_serving("cpu (fast, high)"), Serving("exact, and other devices", "torch", "PyTorch's own products")]
 
 
-def _check(input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None, precision: str) -> None:
+def _check(input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None, precision: str) -> tuple[Tensor, int]:
+    """Check the operands, and return the stored weight (packed or not) and its number of rows."""
     if precision not in PRECISIONS:
         raise InputError(f"linear: precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if input.dim() != 2:
@@ -145,16 +146,16 @@ def _check(input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None, pr
     other = {"exact": torch.float64, "fast": torch.bfloat16}.get(precision, torch.float32)
     check_dtypes("linear", {"input": input}, dict.fromkeys((torch.float32, other)))
     if isinstance(weight, PackedWeight):
-        shape: tuple[int, ...] = (weight.width, weight.depth)
+        stored, shape = weight.data, torch.Size((weight.width, weight.depth))
         if weight.precision != precision:
             raise InputError(f"linear: weight was prepared for precision {weight.precision!r}, got {precision!r}")
     else:
-        shape = tuple(weight.shape)
+        stored, shape = weight, weight.shape
         if not weight.is_floating_point():
             raise InputError(f"linear: weight must be floating [F, {input.shape[1]}], got {weight.dtype}")
     if len(shape) != 2 or shape[1] != input.shape[1]:
         raise InputError(f"linear: weight must be [F, {input.shape[1]}], got {list(shape)}")
-    if bias is not None and tuple(bias.shape) != (shape[0],):
+    if bias is not None and bias.shape != shape[:1]:
         raise InputError(f"linear: bias must be [{shape[0]}], got {list(bias.shape)}")
-    stored = weight.data if isinstance(weight, PackedWeight) else weight
     check_placement("linear", {"input": input, "weight": stored, "bias": bias})
+    return stored, shape[0]

@@ -1,4 +1,4 @@
-"""linear by the C++ kernels (csrc/linear*): packed weights and the calls."""
+"""Packed weights, which the C++ kernels of linear take (csrc/linear*)."""
 
 from __future__ import annotations
 
@@ -56,24 +56,3 @@ def pack(weight: Tensor, precision: str) -> PackedWeight:
     isa = extension.instruction_set()
     data = torch.ops.fastreader.linear_pack(weight, _input_precision(precision), isa)
     return PackedWeight(data, weight.shape[0], weight.shape[1], precision, weight.dtype == torch.bfloat16, isa)
-
-
-def linear_packed(input: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
-    """Multiply [T, E], giving [T, F] float32."""
-    out: Tensor = torch.ops.fastreader.linear(input, weight.data, weight.width, bias, *weight.layout)
-    return out
-
-
-def linear_add_packed(sum: Tensor, input: Tensor, weight: PackedWeight, bias: Tensor | None) -> None:
-    """Add the product to `sum` [T, F] float32 of contiguous rows."""
-    torch.ops.fastreader.linear_add_(sum, input, weight.data, bias, *weight.layout)
-
-
-def linear_gated_packed(
-    input: Tensor, weight: PackedWeight, bias: Tensor | None, activation: str, bf16: bool
-) -> Tensor:
-    """Multiply [T, E] and gate, giving [T, F / 2] float32 or bfloat16; F / 2 is a multiple of 32."""
-    out: Tensor = torch.ops.fastreader.linear_gated(
-        input, weight.data, weight.width, bias, activation, bf16, *weight.layout
-    )
-    return out
