@@ -1,4 +1,4 @@
-"""pytest-benchmark suite of the ops: python -m pytest benchmarks/ops --benchmark-only"""
+"""Benchmark the ops with pytest-benchmark: python -m pytest benchmarks/ops --benchmark-only"""
 
 from __future__ import annotations
 

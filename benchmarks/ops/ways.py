@@ -1,4 +1,4 @@
-"""The ways that `compare.py` runs side by side: what each op is asked, and who else can answer it."""
+"""The ways that `compare.py` runs side by side: the problem of each op, and its implementations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Way = Callable[[], Tensor]
 
 @dataclass(frozen=True)
 class Contest:
-    """One question put to several ways.
+    """One problem solved in several ways.
 
     Attributes:
-        name: of the row of results.
+        name: name in the row of results.
         flops: useful operations.
-        ways: by name.
+        ways: functions by name.
         expected: the result, or its first rows.
-        tolerance: largest difference from it.
+        tolerance: largest allowed difference from it.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Contest:
 
 
 def attention(workload: str, tokens: Path | None) -> Contest:
-    """One layer of SmolLM2-135M's attention over a packed tree."""
+    """Return the contest of one layer of SmolLM2-135M's attention over a packed tree."""
     case = attention_case(workload, torch.bfloat16, tokens)
     scale, narrow = SIZE**-0.5, (case.query, case.key, case.value)
     wide = case.query.float(), case.key.float(), case.value.float()
@@ -81,7 +81,7 @@ def _flex(case: AttentionCase, scale: float) -> Way:
 
 
 def logprob(rows: int) -> Contest:
-    """SmolLM2-135M's LM head at `rows` positions."""
+    """Return the contest of SmolLM2-135M's LM head at `rows` positions."""
     hidden, weight, target, flops = head_case(torch.bfloat16, rows)
 
     def full() -> Tensor:
@@ -106,7 +106,7 @@ def logprob(rows: int) -> Contest:
 
 
 def layers(rows: int, shape: tuple[int, int]) -> Contest:
-    """One linear layer: bfloat16 or float32 inputs, weights packed beforehand, beside torch.mm."""
+    """Return the contest of one linear layer: bfloat16 or float32 inputs, weights packed beforehand, and torch.mm."""
     wide, weight, flops = linear_case(rows, shape)
     narrow, transposed = wide.bfloat16(), weight.T
     ways: dict[str, Way] = {

@@ -138,7 +138,7 @@ def test_logprob(rows: int, name: str, softcap: float | None, dtype: torch.dtype
     target = torch.randint(0, shape.vocabulary, (rows,), generator=generator, device=DEVICE)
     got = linear_logprob_stats(hidden, weight, target, softcap=softcap, impl="triton")
     golden = linear_logprob_reference(hidden.double(), weight.double(), target, None, softcap, 1.0)
-    # Matrix units cut products of half types off to fit their sums; eager is PyTorch's product on the same units.
+    # Matrix units truncate products of half types to fit their sums; eager is PyTorch's product on the same units.
     logits = hidden @ weight.T if dtype == torch.float32 else torch.mm(hidden, weight.T, out_dtype=torch.float32)
     logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
     logs = logits.log_softmax(1)
@@ -175,7 +175,7 @@ def test_merge_state(dtype: torch.dtype) -> None:
 
 
 def assert_close(got: torch.Tensor, want: torch.Tensor) -> None:
-    """Within rounding of float64's result, to nearest where it was rounded to bfloat16."""
+    """Assert float64's result up to rounding, to nearest if the result is bfloat16."""
     close = {"rtol": 2**-8, "atol": 1e-5} if got.dtype == torch.bfloat16 else {"rtol": 4e-6, "atol": 4e-6}
     torch.testing.assert_close(got.cpu().double(), want, **close)
 
@@ -205,7 +205,7 @@ def test_gate(rows: int, size: int, activation: str, bf16: bool) -> None:
 
 @pytest.mark.parametrize("rows", [1, 7, 3000])
 def test_linear_add(rows: int) -> None:
-    """Into a stretch of rows of a longer tensor, as the forward pass does."""
+    """Add to a stretch of rows of a longer tensor, as the forward pass does."""
     whole = random(rows + 5, 576).cuda()
     x, weight = random(rows, 1536, seed=1).cuda(), (random(576, 1536, seed=2) * 0.02).cuda().bfloat16()
     before, part = whole.clone(), whole[3 : 3 + rows]

@@ -17,11 +17,11 @@ MODES = ("float32", "bfloat16", "bf16x3")
 PRECISION = {"float32": None, "bfloat16": None, "bf16x3": "bf16x3"}  # input_precision of each mode
 INSTRUCTION_SETS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 
-# A kernel may be off by this many times what the eager computation with the same operands is off by, at the worst
-# element, plus what rounding an output near 1 costs in its own type.
+# At the worst element, the error of a kernel is at most this many times that of the eager computation with the same
+# operands, plus the rounding of an output near 1 in its own type.
 TIMES_EAGER = 2.0
 FLOOR = {"float32": 2e-6, "bfloat16": 4e-3, "bf16x3": 2e-5}
-# exp2 of the bf16 kernels is a polynomial with a relative error of 2.6e-6, which an lse sees as an absolute one.
+# exp2 of the bf16 kernels is a polynomial with a relative error of 2.6e-6, an absolute error of lse.
 LSE_FLOOR = {"float32": 3e-6, "bfloat16": 1e-5, "bf16x3": 3e-5}
 
 
@@ -33,7 +33,7 @@ def available() -> list[str]:
 
 
 def forest(rng: np.random.Generator, sequences: int, longest: int, alphabet: int = 2) -> PrefixTree:
-    """Random sequences over a small alphabet: deep sharing, several roots."""
+    """Build a tree of random sequences over a small alphabet: deep sharing, several roots."""
     return PrefixTree.build(
         [
             (
@@ -46,12 +46,12 @@ def forest(rng: np.random.Generator, sequences: int, longest: int, alphabet: int
 
 
 def quantised(mode: str, *tensors: Tensor) -> list[Tensor]:
-    """Inputs as the kernel gets them."""
+    """Round inputs to the type that the kernel takes."""
     return [t.to(torch.bfloat16) if mode == "bfloat16" else t.to(torch.float32) for t in tensors]
 
 
 def operand(mode: str, tensor: Tensor) -> Tensor:
-    """What the operands of one product represent, in float64."""
+    """Return in float64 the values that the operands of one product represent."""
     if mode == "float32":
         return tensor.double()
     high = tensor.bfloat16()
@@ -61,7 +61,7 @@ def operand(mode: str, tensor: Tensor) -> Tensor:
 
 
 def product(mode: str, equation: str, left: Tensor, right: Tensor) -> Tensor:
-    """A product of rounded operands in float32; in bf16x3 without low times low, as the op defines it."""
+    """Multiply rounded operands in float32; bf16x3 omits low times low, as the op defines it."""
     whole = torch.einsum(equation, operand(mode, left).float(), operand(mode, right).float())
     if mode != "bf16x3":
         return whole
@@ -83,7 +83,7 @@ def eager_attention(
     query_positions: Tensor | None = None,
     key_positions: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention with operands rounded as `mode` says, products summed and softmax taken in float32."""
+    """Compute attention with operands rounded for `mode`, and sums and softmax in float32."""
     groups = query.shape[1] // key.shape[1]
     k, v = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     score = product(mode, "qhd,khd->hqk", query, k) * scale
@@ -97,7 +97,7 @@ def eager_attention(
 
 
 def worst(got: Tensor, wanted: Tensor) -> float:
-    """Largest absolute difference; infinite where one is infinite, NaN or both are not alike."""
+    """Return the largest absolute difference; infinite if infinities differ or a value is NaN."""
     got, wanted = got.double(), wanted.double()
     if not torch.equal(got.isneginf(), wanted.isneginf()) or bool(got.isnan().any()):
         return float("inf")
@@ -108,7 +108,7 @@ def worst(got: Tensor, wanted: Tensor) -> float:
 def inputs(
     seed: int, queries: int, keys: int, heads: int = 2, key_heads: int = 1, size: int = 64, value_size: int = 64
 ) -> list[Tensor]:
-    """Normal query, key and value."""
+    """Draw normal query, key and value."""
     generator = torch.Generator().manual_seed(seed)
     shapes = (queries, heads, size), (keys, key_heads, size), (keys, key_heads, value_size)
     return [torch.randn(shape, generator=generator) for shape in shapes]
@@ -116,7 +116,7 @@ def inputs(
 
 @dataclass(frozen=True)
 class Measured:
-    """What a kernel gave, and its largest errors against float64 beside what they may be."""
+    """The results of a kernel, and its largest errors against float64 with their bounds."""
 
     out: Tensor
     lse: Tensor

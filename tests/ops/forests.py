@@ -17,7 +17,7 @@ from fastreader.ops.tree_attention.reference import tree_attention_reference, vi
 
 
 def forest(climbs: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """(subtree_end, positions), int32, of the forest in which token i hangs climbs[i] levels above token i - 1.
+    """Return (subtree_end, positions), int32, of a forest: token i climbs climbs[i] levels from token i - 1.
 
     0 continues a path, 1 makes a sibling, and climbing past the root starts another tree.
     """
@@ -35,7 +35,7 @@ def forest(climbs: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def random_forest(seed: int, size: int, branching: float = 0.08) -> tuple[np.ndarray, np.ndarray]:
-    """A forest of long paths that branch now and then, sometimes at a root."""
+    """Draw a forest of long paths that branch now and then, sometimes at a root."""
     rng = np.random.default_rng(seed)
     climbs = np.where(rng.random(size) < branching, rng.integers(1, max(size // 2, 2), size), 0)
     return forest(climbs.tolist())
@@ -69,12 +69,12 @@ class Inputs:
         )
 
     def golden(self) -> tuple[Tensor, Tensor]:
-        """(output, lse) in float64 from the quantised inputs."""
+        """Return (output, lse) in float64 from the quantised inputs."""
         wide = replace(self, query=self.query.double(), key=self.key.double(), value=self.value.double())
         return tree_attention_reference(wide.context())
 
     def eager(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(output, lse) with every step in one dtype."""
+        """Return (output, lse) with every step in one dtype."""
         groups = self.query.shape[1] // self.key.shape[1]
         key = self.key.to(dtype).repeat_interleave(groups, dim=1)
         value = self.value.to(dtype).repeat_interleave(groups, dim=1)
@@ -101,7 +101,7 @@ def attention_inputs(
     softcap: float | None = None,
     seed: int = 0,
 ) -> Inputs:
-    """Normal query, key and value over a forest; query i sees what key query_node[i] sees, i when None."""
+    """Draw normal query, key and value over a forest; query i sees what key query_node[i] sees (i when None)."""
     generator = torch.Generator().manual_seed(seed)
     place = np.arange(len(subtree_end)) if query_node is None else query_node
     if query_positions is None:
@@ -128,7 +128,7 @@ def attention_inputs(
 
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """`torch.empty` gives NaN (int32 and int64: the lowest), so that reading what nobody wrote shows."""
+    """Make `torch.empty` return NaN (the lowest value for int32 and int64), to expose reads of unset memory."""
     empty = torch.empty
 
     def filled(*args: Any, **kwargs: Any) -> Tensor:

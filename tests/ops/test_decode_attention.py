@@ -21,7 +21,7 @@ def random(*shape, seed):
 
 
 def ranges_of(*rows) -> Ranges:
-    """Each row a list of (part, start, stop)."""
+    """Make ranges; each row is a list of (part, start, stop)."""
     flat = [r for row in rows for r in row]
     pointer = np.cumsum([0, *map(len, rows)]).astype(np.int32)
     columns = np.array(flat, dtype=np.int32).reshape(-1, 3).T.copy()
@@ -118,7 +118,7 @@ def test_random_ranges(seed, isa, half):
 
 @needs_extension
 def test_large_scores_and_strided_inputs():
-    """The maximum rises block by block; rows of the inputs lie apart."""
+    """The maximum rises block by block, and the inputs have strided rows."""
     query, keys, values = operands(torch.float32, 3, 6, 2, 32, 32, (300,), seed=9)
     keys = [keys[0] * torch.linspace(0, 40, 300)[:, None, None]]
     rows = [[(0, 0, 300)]] * 3

@@ -24,7 +24,7 @@ ALLOWED = {"fast": 2e-2, "high": 1e-4}
 
 
 class Case:
-    """Weights of a small layer and a stream of tokens, biases and norms of heads on request."""
+    """Weights of a small layer and a stream of tokens, with optional biases and norms of heads."""
 
     def __init__(self, rows: int, precision: str, *, biases: bool = False, norms: str = "none") -> None:
         self.generator = torch.Generator().manual_seed(rows)
@@ -83,7 +83,7 @@ def assert_near(got: Tensor, want: Tensor, precision: str) -> None:
 
 
 def reference(case: Case) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
-    """Queries, keys and values, and the stream afterwards, in float64."""
+    """Return queries, keys and values, and the stream after the layer, in float64."""
     plain = {name: (weight, case.biases[name]) for name, weight in case.plain.items()}
     norms = case.head_norms and (case.head_norms.query, case.head_norms.key, case.head_norms.epsilon)
     before = decoder_layer_in_reference(

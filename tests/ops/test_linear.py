@@ -32,7 +32,7 @@ SIZES = [(0, 8, 5), (1, 8, 1), (63, 40, 33), (127, 64, 129), (129, 576, 192), (2
 @pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32, torch.float16])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_cpu_path(monkeypatch, isa, weight_dtype, size):
-    """Fast: only the operands' rounding, or none where the CPU widens. High: about 2^-16 of the terms summed."""
+    """Fast: only the rounding of operands, or none if the CPU widens. High: about 2^-16 of the summed terms."""
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     x, weight, bias = inputs(*size, weight_dtype)
     terms = x.abs().double() @ weight.abs().double().T + bias.abs().double()
@@ -51,7 +51,7 @@ def test_every_cpu_path(monkeypatch, isa, weight_dtype, size):
 @pytest.mark.parametrize("precision", ["fast", "high"])
 @pytest.mark.parametrize("depth", [40, 320])
 def test_a_row_has_the_same_bits_in_any_company(monkeypatch, isa, weight_dtype, precision, depth):
-    """Few rows, as when texts are written, go through loops of their own."""
+    """Few rows, as in generation, run in separate loops."""
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     x, weight, bias = inputs(100, depth, 40, weight_dtype)
     packed = prepare(weight, precision)

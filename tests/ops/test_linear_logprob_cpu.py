@@ -143,7 +143,7 @@ def test_opcheck(mode):
 
 
 def test_tokens_that_cannot_come_first(isa):
-    """A block of tokens of logit -inf, before any other, counts nothing; a NaN is not hidden."""
+    """A first block of tokens with logit -inf has no effect, and a NaN is not hidden."""
     hidden, weight, bias, target, _ = inputs("float32", 40, 32, 100)
     bias[:32] = float("-inf")
     target[:] = 50

@@ -1,4 +1,4 @@
-"""Every op is forward only, and says so for each of its implementations."""
+"""Every op is forward only, and raises for a gradient in each of its implementations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES = [(op, impl, i) for op, (_, shapes) in OPS.items() for impl in IMPLEMENTA
 
 
 @pytest.mark.parametrize(("op", "impl", "which"), CASES)
-def test_an_input_that_needs_a_gradient_is_refused(op: str, impl: str, which: int) -> None:
+def test_an_input_that_needs_a_gradient_raises(op: str, impl: str, which: int) -> None:
     run, shapes = OPS[op]
     tensors = [torch.randn(shape).requires_grad_(i == which) for i, shape in enumerate(shapes)]
     with pytest.raises(InputError, match="requires a gradient"):

@@ -101,7 +101,7 @@ def test_random_forests(seed, mode, isa):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_scores_that_rise_along_the_keys(isa, mode):
-    """The running maximum is raised over and over, by less and by more than the slack that is left."""
+    """The running maximum rises again and again, by less and by more than the remaining slack."""
     count = 700
     query, key, value = inputs(5, count, count, 1, 1)
     query[:] = 1.0
@@ -126,7 +126,7 @@ def test_results_do_not_depend_on_threads_or_company(isa):
     finally:
         torch.set_num_threads(before)
     assert torch.equal(alone, together)
-    # What another root holds changes nothing here.
+    # Keys of another root change nothing here.
     first = int(tree.subtree_end[0])
     key[first:] = 7.0
     value[first:] = -3.0
@@ -142,7 +142,7 @@ def test_plan_is_shared(isa):
     assert torch.equal(with_plan, tree_attention(query, key, value, subtree_end, scale=0.125, impl="cpu"))
 
 
-def test_auto_takes_the_kernel_and_says_so():
+def test_auto_picks_the_kernel_and_reports_it():
     subtree_end = torch.tensor([2, 2], dtype=torch.int32)
     query, key, value = inputs(0, 2, 2)
     by_kernel = tree_attention(query, key, value, subtree_end, scale=1.0, impl="cpu")
@@ -150,7 +150,7 @@ def test_auto_takes_the_kernel_and_says_so():
     assert status()[0].implementation == "cpu"
 
 
-def test_refusals(monkeypatch):
+def test_errors(monkeypatch):
     subtree_end = torch.tensor([2, 2], dtype=torch.int32)
     query, key, value = inputs(0, 2, 2)
     doubles = [t.double() for t in (query, key, value)]
@@ -212,7 +212,7 @@ def test_opcheck_slots():
     torch.library.opcheck(torch.ops.fastreader.tree_slots.default, (torch.tensor([4, 4, 3, 4], dtype=torch.int32),))
 
 
-def test_a_schedule_out_of_range_is_refused():
+def test_a_schedule_out_of_range_raises():
     tree = forest(np.random.default_rng(0), 4, 30)
     good = list(arguments(tree))
     # slot_key, tile_start, tile_stop, block_stop
@@ -224,7 +224,7 @@ def test_a_schedule_out_of_range_is_refused():
             torch.ops.fastreader.tree_attention(*bad)
 
 
-def test_subtree_end_of_no_tree_is_refused():
+def test_subtree_end_of_no_tree_raises():
     with pytest.raises(InputError, match="not of a tree in depth-first order: key 1 ends at 3"):
         tree_attention(*inputs(0, 3, 3), torch.tensor([2, 3, 3], dtype=torch.int32), scale=1.0, impl="cpu")
 
@@ -232,7 +232,7 @@ def test_subtree_end_of_no_tree_is_refused():
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("window", [None, 40])
 def test_a_path_gives_the_same_bits_in_any_tree(isa, mode, window):
-    """Alone, among siblings that branch off everywhere, and in tiles of other rows: no bit of it changes."""
+    """A path alone, among siblings that branch off everywhere, and in tiles of other rows has the same bits."""
     rng = np.random.default_rng(3)
     body = rng.integers(0, 50, 1100).tolist()
     cuts = [31, 64, 511, 512, 700, 701, *[1100] * 9]
@@ -303,7 +303,7 @@ def test_query_nodes_beyond_all_that_is_seen(impl):
 
 
 def test_a_nan_is_not_hidden(isa):
-    """Neither in one task, nor in parts of the keys, where a part that is all NaN raises no maximum."""
+    """Neither one task nor parts of the keys hide it, although a part of NaN raises no maximum."""
     count = 1100
     subtree_end = torch.full((count,), count, dtype=torch.int32)
     generator = torch.Generator().manual_seed(0)
@@ -327,8 +327,8 @@ def test_a_nan_is_not_hidden(isa):
     assert bool(out.isnan().all()) and bool(lse.isnan().all())
 
 
-def test_a_tile_larger_than_the_kernels_hold_is_refused(monkeypatch):
-    """By the operator itself, whose schedules may come from elsewhere."""
+def test_a_tile_larger_than_the_kernels_hold_raises(monkeypatch):
+    """The op itself checks, since its schedules may come from elsewhere."""
     from fastreader.ops.tree_attention import cpu
 
     monkeypatch.setattr(cpu, "query_block", lambda groups: 4096)

@@ -1,4 +1,4 @@
-"""The block schedule against a dense mask, and its efficiency on the workloads it is made for."""
+"""The block schedule against a dense mask, and its efficiency on its workloads."""
 
 from __future__ import annotations
 

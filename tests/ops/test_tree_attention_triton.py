@@ -132,7 +132,7 @@ def test_strided_indices() -> None:
 
 
 def test_another_tree_changes_nothing() -> None:
-    """A query's result is bit for bit the same whatever the keys it cannot see hold."""
+    """The keys that a query cannot see do not change a bit of its result."""
     from fastreader.ops.tree_attention.triton import tree_attention_triton
     from fastreader.ops.tree_attention.triton_config import Config
 
@@ -190,7 +190,7 @@ def test_dispatch_by_name() -> None:
     assert_as_exact_as_eager("output", out, inputs.eager(torch.float16)[0], inputs.golden()[0])
 
 
-def test_what_it_cannot_take_is_refused() -> None:
+def test_unsupported_inputs_raise() -> None:
     inputs = attention_inputs(*random_forest(12, 10), dtype=torch.float32, size=16, value_size=264)
     with pytest.raises(UnsupportedImplementationError, match="up to 256, got 264"):
         tree_attention(inputs.query, inputs.key, inputs.value, inputs.subtree_end, scale=1.0, impl="triton")

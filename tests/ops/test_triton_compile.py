@@ -37,7 +37,7 @@ def test_every_kernel(case: Case) -> None:
 
 
 class PretendDriver:
-    """A CUDA device of compute capability 9.0 as far as Triton asks before it compiles."""
+    """A CUDA device of compute capability 9.0, as far as Triton needs one to compile."""
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
@@ -53,7 +53,7 @@ class PretendDriver:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What launches ask Triton to compile, by key; nothing is compiled or run."""
+    """Record the compilations that launches request, by key; nothing is compiled or run."""
     from triton import knobs
     from triton.runtime import driver
 
@@ -61,7 +61,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
     def record(*, key: str, compile: dict[str, Any], **_: Any) -> bool:
         requests[str(key)] = compile
-        return True  # as if it were compiled already
+        return True  # pretend it is compiled
 
     monkeypatch.setattr(driver, "_active", PretendDriver())
     monkeypatch.setattr(knobs.runtime, "jit_cache_hook", record)
