@@ -47,9 +47,7 @@ def main() -> None:
     parser.add_argument("op", choices=list(TESTS))
     parser.add_argument("--workload", choices=["w1", "w2"], default="w1", help="workload of attention")
     parser.add_argument("--tokens", type=Path, help="token file of W1; default: random tokens of its shape")
-    parser.add_argument(
-        "--rows", type=int, help=f"rows: default {ROWS} for the LM head, 512 for linear layers"
-    )
+    parser.add_argument("--rows", type=int, help=f"rows: default {ROWS} for the LM head, 512 for linear layers")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--allow-loaded", action="store_true")
     parser.add_argument("--only", nargs="*", help="names of the ways to run")
