@@ -258,7 +258,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=WORKLOADS, action="append")
     parser.add_argument("--model", choices=SHAPES, default="smollm2-135m")
-    parser.add_argument("--alone", action="store_true", help="no peers, whose compilation takes long")
+    parser.add_argument("--alone", action="store_true", help="skip the peers, whose compilation takes long")
     parser.add_argument("--tune", action="store_true", help="time other configurations too")
     parser.add_argument("--results", type=Path, help="append a JSON line there")
     arguments = parser.parse_args()

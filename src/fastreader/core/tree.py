@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checks import check_int
 from fastreader.errors import InputError
 
 Tokens = Sequence[int]
@@ -144,25 +145,24 @@ class _Sorted:
 def partition(
     sequences: Iterable[tuple[Tokens, Tokens]], max_batch_tokens: int | None, reserve: int = 0
 ) -> list[PrefixTree]:
-    """Pack sequences into as few recomputed tokens as trees of at most `max_batch_tokens` tokens allow.
+    """Pack sequences into trees of at most `max_batch_tokens` tokens that recompute as few tokens as possible.
 
-    Cutting the sorted sequences before the i-th computes the prefix it shares with the one before a second
-    time, so the cuts that cost least are found exactly by dynamic programming over the sorted sequences, in
-    linear time; among equals the fewest trees are taken. A sequence longer than `max_batch_tokens` is a tree alone.
+    A cut before a sorted sequence computes again the prefix that it shares with the previous one. Dynamic
+    programming over the sorted sequences finds the cheapest cuts exactly, in linear time, and among equal
+    cuts the fewest trees. A sequence longer than `max_batch_tokens` gets its own tree.
 
     Args:
         sequences: (context, continuation) pairs of token ids, as for `PrefixTree.build`.
-        max_batch_tokens: tokens computed in one tree at most; None for one tree.
-        reserve: tokens that every sequence takes besides its own, for what is written after it.
+        max_batch_tokens: at most this many tokens computed in one tree; None for one tree.
+        reserve: number of further tokens that every sequence takes, for the text generated after it.
 
     Returns:
         Trees whose `sequence_ids` together are 0..S-1.
 
     Raises:
-        InputError: as `PrefixTree.build`, or `max_batch_tokens` below 1.
+        InputError: if `PrefixTree.build` raises it, or `max_batch_tokens` < 1.
     """
-    if max_batch_tokens is not None and max_batch_tokens < 1:
-        raise InputError(f"partition: max_batch_tokens must be at least 1, got {max_batch_tokens}")
+    check_int("max_batch_tokens", max_batch_tokens, optional=True)
     pairs = list(sequences)
     if not pairs:
         raise InputError("PrefixTree: expected at least one sequence, got none")
