@@ -52,10 +52,9 @@ def check_indices(
     """Check a vector of integers on a device; None allows any length."""
     fits = tensor.dim() == 1 and (length is None or len(tensor) == length)
     if tensor.dtype not in dtypes or not fits or tensor.device != device:
-        raise InputError(
-            f"{op}: {name} must be {' or '.join(map(name_of, dtypes))} [{'L' if length is None else length}] on "
-            f"{device}, got {name_of(tensor.dtype)} {list(tensor.shape)} on {tensor.device}"
-        )
+        wanted = f"{' or '.join(map(name_of, dtypes))} [{length if length is not None else 'L'}] on {device}"
+        got = f"{name_of(tensor.dtype)} {list(tensor.shape)} on {tensor.device}"
+        raise InputError(f"{op}: {name} must be {wanted}, got {got}")
 
 
 def check_heads(op: str, query: Tensor, keys: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
