@@ -1,6 +1,6 @@
-"""Builds the C++ extension (csrc/) where torch and a compiler are at hand; the rest is in pyproject.toml.
+"""Build the C++ extension (csrc/) if torch and a compiler are available; the rest is in pyproject.toml.
 
-Without them the package installs all the same and runs on PyTorch alone; `fastreader info` says so. To get the
+Without them the package still installs and runs on PyTorch only, as `fastreader info` reports. To get the
 extension: install torch and a C++20 compiler, then ``pip install --no-build-isolation --force-reinstall --no-deps .``
 """
 
@@ -13,7 +13,7 @@ from setuptools import Command, Extension, setup
 
 
 def signatures() -> str:
-    """The number of the operators' signatures, which is part of the extension's name."""
+    """Return the number of the operators' signatures, which is part of the extension's name."""
     found = re.search(
         r"^ABI = (\d+)$", Path("src/fastreader/ops/extension.py").read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -26,17 +26,17 @@ def extension() -> tuple[list[Extension], dict[str, type[Command]]]:
     try:
         from torch.utils.cpp_extension import BuildExtension, CppExtension
     except ImportError as error:
-        print(f"fastreader: no C++ extension, torch is not at hand at build time ({error})", file=sys.stderr)
+        print(f"fastreader: no C++ extension, since torch is missing at build time ({error})", file=sys.stderr)
         return [], {}
 
     class OptionalBuild(BuildExtension):
-        """A compiler that is missing or fails leaves a package without the extension, not a failed install."""
+        """Install the package without the extension if the compiler is missing or fails."""
 
         def build_extensions(self) -> None:
             try:
                 super().build_extensions()
             except Exception as error:
-                print(f"fastreader: no C++ extension, it did not build: {error}", file=sys.stderr)
+                print(f"fastreader: no C++ extension, since it did not build: {error}", file=sys.stderr)
 
     # Without -fopenmp at::parallel_for runs on one thread, silently.
     openmp = [] if platform.system() == "Darwin" else ["-fopenmp"]

@@ -2,7 +2,7 @@
 
     python benchmarks/check_tree_attention_error.py --trees 10000
 
-Every tree draws its heads, sizes, window, soft cap and anchors from its seed, and takes the operand types and
+Every tree draws its heads, sizes, window, soft cap and query_nodes from its seed, and takes the operand types and
 instruction sets in turn. One line for each hundred trees is appended to --output, so that a run goes on where one
 before it stopped; at the end they are summed up. The script stops at the first tree whose error is over the bound of
 the tests (tests/ops/cpu_cases.py), and prints its seed.
@@ -56,8 +56,8 @@ def batch(first: int, count: int, sets: list[str]) -> dict[str, object]:
     for seed in range(first, first + count):
         mode, isa = MODES[seed % len(MODES)], sets[seed // len(MODES) % len(sets)]
         os.environ["FASTREADER_CPU_ISA"] = isa
-        drawn, until, anchor, options = random_case(seed)
-        got = measure(mode, *drawn, until, anchor, **options)
+        drawn, subtree_end, query_node, options = random_case(seed)
+        got = measure(mode, *drawn, subtree_end, query_node, **options)
         if not (got.error <= got.allowed and got.lse_error <= got.lse_allowed):
             sys.exit(f"seed {seed}, {mode}, {isa}: {got.error} > {got.allowed} or {got.lse_error} > {got.lse_allowed}")
         seen = {

@@ -1,8 +1,8 @@
-// C [rows][32], its rows ldc apart, = (or +=) A [rows][depth] B [depth][32] for depth and rows multiples of 32, or rows as
-// `computed_rows` tells.
+// C [rows][32], its rows ldc apart, = (or +=) A [rows][depth] B [depth][32]; depth is a multiple of 32, rows too or a
+// value of `computed_rows`.
 // A: row r, columns k..k+31 at A + r * lda + (k / 32) * a_step. B: float [depth][32], or bf16 pairs [depth / 2][32][2].
-// Depth is added up 32 at a time and all products of split operands before the next 32, in this order whatever the
-// sizes, so that a product in several calls (each adding to C) gives the bits of one.
+// Depth is summed 32 at a time, all products of bf16x3 operands before the next 32, in this order for any size, so that
+// a product in several calls (each adding to C) gives the bits of one.
 
 // One operand of a product: TERMS matrices whose sum is the value.
 template <typename T, int TERMS>
@@ -11,7 +11,7 @@ struct Operand {
   int64_t term_stride;
 };
 
-// A product to be done: the arguments of `gemm`.
+// The arguments of `gemm`.
 template <typename T, int TA, int TB>
 struct Product {
   Operand<T, TA> a;
@@ -22,11 +22,11 @@ struct Product {
   bool add;
 };
 
-// Whether these products are done by tile units.
+// Whether tile units compute these products.
 template <typename T>
 constexpr bool kTiles = FR_AMX && std::is_same_v<T, bf16>;
 
-// How many rows `gemm_few` computes for 1 to 32 of them: what a tile or a loop takes at once, so at most a few too many.
+// Return the number of rows that `gemm_few` computes for 1 to 32 rows: whole tiles or loops, so at most a few more.
 template <typename T>
 FR_INLINE int64_t computed_rows(int64_t rows) {
   if constexpr (kTiles<T>) return rows <= 16 ? 16 : 32;
@@ -65,7 +65,7 @@ FR_INLINE void rows_f32(const float* a, int64_t lda, int64_t a_step, const float
 }
 
 #if FR_BF16
-// Of two split operands the products are hi*hi, hi*lo and lo*hi; lo*lo is below fp32 rounding.
+// The products of bf16x3 are hi*hi, hi*lo and lo*hi; lo*lo is below fp32 rounding.
 template <int TA, int TB>
 constexpr int kProducts = TA + TB - 1;
 template <int TA, int TB>
@@ -78,8 +78,8 @@ constexpr int term_of_b(int product) {
 }
 
 #if FR_AMX
-// Two by two tiles of 16 x 16 sums; registers 0..3 hold C, 4 and 5 A, 6 and 7 B. A block of 32 rows is begun, added to
-// for each 32 of depth, and ended, with no other product in between.
+// Two by two tiles of 16 x 16 sums; registers 0..3 hold C, 4 and 5 A, 6 and 7 B. A block of 32 rows is loaded, summed
+// over depth 32 at a time, and stored, with no other product in between.
 template <int TA, int TB>
 FR_INLINE void begin_block(const Product<bf16, TA, TB>& p, int64_t row) {
   const float* out = p.c + row * p.ldc;
@@ -126,8 +126,8 @@ FR_INLINE void end_block(const Product<bf16, TA, TB>& p, int64_t row) {
 template <int TA, int TB>
 FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Operand<bf16, TB> b, float* c,
                          int64_t rows, int64_t depth, bool add, int64_t ldc = kStrip) {
-  asm volatile("" ::: "memory"); // tile loads do not tell the compiler that they read what was stored before
-  if (rows == 16) { // half of the below, for few rows
+  asm volatile("" ::: "memory"); // the compiler does not know that tile loads read earlier stores
+  if (rows == 16) { // half of the code below, for few rows
     if (add) {
       _tile_loadd(0, c, ldc * 4);
       _tile_loadd(1, c + 16, ldc * 4);
@@ -196,7 +196,7 @@ FR_INLINE void rows_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Opera
 #endif
 #endif
 
-// R rows on the vector units, from their first.
+// Compute R rows on the vector units, starting at the first.
 template <int R, typename T, int TA, int TB>
 FR_INLINE void some_rows(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB> b, float* c, int64_t depth,
                          bool add, int64_t ldc) {
@@ -223,7 +223,7 @@ FR_INLINE void gemm(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB
   }
 }
 
-// `gemm` for as many rows as `computed_rows` tells; they are there to be read, and their places in C to be written.
+// Run `gemm` for `computed_rows` rows; all of them must be readable in A and writable in C.
 template <typename T, int TA, int TB>
 FR_INLINE void gemm_few(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB> b, float* c, int64_t rows,
                         int64_t depth, bool add, int64_t ldc) {
@@ -240,8 +240,8 @@ FR_INLINE void gemm_few(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T
   gemm<T, TA, TB>(a, lda, a_step, b, c, rows, depth, add, ldc);
 }
 
-// Products done a piece at a time between other instructions: tile units work on their own, so that vector units need
-// not wait for them; elsewhere a product is one piece, done at the end. The bits are those of `gemm`.
+// Products in pieces between other instructions: tile units run asynchronously, so vector units need not wait for them.
+// Elsewhere a product is one piece, run at the end. The bits are those of `gemm`.
 template <typename T, int TA, int TB>
 class Queue {
  public:

@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kNames[kIsaCount] = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
 
 #if defined(__x86_64__)
-// Linux hands out the 8 KB tile state only to processes that ask for it (arch_prctl, Documentation/arch/x86/xstate).
+// Linux gives the 8 KB tile state only to processes that request it (arch_prctl, Documentation/arch/x86/xstate).
 bool allow_amx() {
 #if defined(__linux__)
   constexpr int kRequestPermission = 0x1023;
@@ -57,8 +57,8 @@ Isa resolve_isa(const std::string& name) {
   if (name == "auto") return best_isa();
   for (int i = 0; i < kIsaCount; ++i) {
     if (name == kNames[i]) {
-      TORCH_CHECK(i <= static_cast<int>(best_isa()), "instruction set ", name, " is not on this machine, which has ",
-                  isa_name(best_isa()));
+      TORCH_CHECK(i <= static_cast<int>(best_isa()), "instruction set ", name, " is missing on this machine, ",
+                  "whose best is ", isa_name(best_isa()));
       return static_cast<Isa>(i);
     }
   }

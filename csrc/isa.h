@@ -1,21 +1,21 @@
-// The instruction sets the kernels are compiled for, and which of them this machine has.
+// The instruction sets for which the kernels are compiled, and the best one of this machine.
 #pragma once
 
 #include <string>
 
 namespace fastreader {
 
-// In rising order: a machine that has one has all before it.
+// In rising order: a machine that has one also has all before it.
 enum class Isa { portable = 0, avx2, avx512, avx512_bf16, amx };
 
 constexpr int kIsaCount = 5;
 
 const char* isa_name(Isa isa);
 
-// The best instruction set this machine and its operating system let a process use.
+// Return the best instruction set that the machine and its operating system let a process use.
 Isa best_isa();
 
-// The one named, or the best for "auto"; throws when the name is unknown or the machine lacks it.
+// Return the named one, or the best for "auto"; throw if the name is unknown or the machine lacks it.
 Isa resolve_isa(const std::string& name);
 
 } // namespace fastreader

@@ -1,9 +1,9 @@
-// What every instruction set provides: plain structs of pointers in, so that files compiled with other
-// instruction sets share no templates with the rest (an AVX-512 copy of one would crash older machines).
+// The kernels that every instruction set provides. They take plain structs of pointers, so that files compiled with
+// other instruction sets share no templates with the rest (an AVX-512 copy of one would crash older machines).
 //
-// Strips. All matrix products are written transposed: 32 rows of queries (or of hidden states) form a strip, one
-// vector lane each, and the other operand (keys, values, vocabulary) is walked row by row. Softmax statistics are
-// then plain lane-wise vector operations, and the walked operand needs no packing beyond padding.
+// Strips: all matrix products are transposed. 32 rows of queries (or of hidden states) form a strip, one vector lane
+// each, and the kernel walks the other operand (keys, values, vocabulary) row by row. Softmax statistics are then plain
+// lane-wise vector operations, and the walked operand needs no packing beyond padding.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace fastreader {
 
-constexpr int64_t kStrip = 32; // rows of a strip; also the group of keys that values are packed by
+constexpr int64_t kStrip = 32; // rows of a strip; values are packed in groups of as many keys
 
-constexpr int64_t kMaxStrips = 64; // of a tile of queries
+constexpr int64_t kMaxStrips = 64; // in a tile of queries
 
-// Operands of the products. A split value is the sum of two bf16: three products, or two (`half_split`, the
-// vocabulary's weight being bf16 already).
-enum class Mode { f32, bf16, split, half_split };
+// Operands of the products. "bf16x3" writes each value as the sum of two bf16 and takes three products; "bf16x2" takes
+// two, since the weight is bf16 already.
+enum class Mode { f32, bf16, bf16x3, bf16x2 };
 
 // Rows of a strided matrix of float or bf16.
 struct Source {
@@ -28,14 +28,14 @@ struct Source {
   int64_t head_stride;
 };
 
-// Keys of one path are summed in chunks of 32 by depth and the chunks in segments of 16, each segment apart. So the
-// order of every sum is a matter of the path alone, and results do not depend on what else the tree holds.
+// Keys of one path are summed in chunks of 32 by depth, and the chunks in segments of 16, each segment separately. So
+// the order of every sum depends only on the path, and results do not depend on the rest of the tree.
 constexpr int64_t kSegment = 16; // chunks
 
-// 32 slots of keys; see tree_slots.cpp. Births and ends are places of queries: a slot is seen from its birth to its end.
+// 32 slots of keys; see tree_slots.cpp. Births and ends are query nodes: a slot is visible from its birth to its end.
 struct Chunk {
   int32_t level; // depth / 32 of its keys
-  int32_t first_birth, last_birth; // an empty slot is never born
+  int32_t first_birth, last_birth; // an empty slot has no birth
   int32_t first_end, last_end;
 };
 
@@ -43,24 +43,24 @@ struct AttentionArgs {
   Source query, key, value; // [Tq, Hq, D], [Tk, Hk, D], [Tk, Hk, Dv]
   int64_t queries, keys, heads, key_heads, groups, size, value_size;
   int64_t slots, padded_size, padded_value_size; // multiples of 32
-  const int32_t* place; // [Tq] anchors
-  const int32_t* slot_key; // [slots], -1 where empty
+  const int32_t* query_node; // [Tq]
+  const int32_t* slot_key; // [slots], -1 if empty
   const int32_t *slot_birth, *slot_end; // [slots]
   const Chunk* chunks; // [slots / 32]
-  const int32_t* query_positions; // [Tq], read with a window only
+  const int32_t* query_positions; // [Tq], read only with a window
   const int32_t* key_positions; // [Tk]
   float scale;
-  int64_t window; // 0: none
-  float softcap; // 0: none
+  int64_t window; // 0 for no window
+  float softcap; // 0 for no cap
   // The schedule; blocks are runs of slots, whole chunks of one segment.
   int64_t tiles, tile_rows, key_block; // tile_rows: rows of the largest tile, a multiple of 32
-  int64_t threads; // that take tiles in turn
+  int64_t threads; // number of threads, which take tiles in turn
   const int32_t *tile_start, *tile_stop, *block_ptr, *block_start, *block_stop;
   const bool* block_full;
   // Packed operands: keys [terms][Hk][slots][padded_size], values [terms][Hk][slots / 32][padded_value_size][32].
   void* packed_keys;
   void* packed_values;
-  // Where there are few tiles each segment is a task of its own (0 parts: not so), which leaves its state here:
+  // With few tiles each segment is a task of its own (parts > 0), which leaves its state here:
   // sums [tiles][Hk][parts][tile_rows / 32][padded_value_size][32], maximum [tiles][Hk][parts][tile_rows], two totals each.
   int64_t parts;
   float *part_sums, *part_maximum, *part_total;
@@ -70,23 +70,23 @@ struct AttentionArgs {
   float* lse;
 };
 
-// Rows that each see ranges of keys of their own.
-struct RowAttentionArgs {
+// Rows, each of which sees its own ranges of keys.
+struct DecodeAttentionArgs {
   Source query; // [B, Hq, D]
   const Source *keys, *values; // for each part [Tk, Hk, D] and [Tk, Hk, Dv]
   int64_t heads, groups, size, value_size, padded_size, padded_value_size; // padded to multiples of 32
   // Row b sees keys start[r]..stop[r]-1 of part[r] for r in row_ptr[b]..row_ptr[b + 1]-1.
   const int32_t *row_ptr, *part, *start, *stop;
-  float scale, softcap; // softcap 0: none
+  float scale, softcap; // softcap 0 for no cap
   float *out, *lse; // [B, Hq, Dv] and [B, Hq] contiguous
 };
 
-// What 32 rows know of the vocabulary read so far; see linear_logprob_tile.inl.
+// The state of 32 rows after the vocabulary read so far; see linear_logprob_tile.inl.
 struct alignas(64) LogprobState {
   float maximum[kStrip]; // log2 units
   float total[kStrip], total_lost[kStrip]; // the sum is total - total_lost
   float weighted[kStrip], weighted_lost[kStrip];
-  float best[kStrip]; // greatest logit, nats
+  float best[kStrip]; // largest logit, nats
   float picked[kStrip]; // logit of the target
   int32_t argmax[kStrip];
   int32_t target[kStrip];
@@ -101,7 +101,7 @@ struct LogprobArgs {
   const float* bias; // [V] or null
   float scale, softcap;
   // Work is cut into blocks of rows (a multiple of 32), whose packed states stay in cache, times slices of the
-  // vocabulary (a multiple of 32), so that few rows still occupy all threads. Neither depends on their number.
+  // vocabulary (a multiple of 32), so that few rows still occupy all threads. The cut does not depend on their number.
   int64_t row_block, blocks, slice_size;
   LogprobState* states; // [slices][blocks][row_block / 32]
   float* label_logits; // [R, L]
@@ -109,8 +109,8 @@ struct LogprobArgs {
 
 enum class Activation { silu, gelu_tanh };
 
-// What becomes of the products: they are stored, added to what the output holds, or their first half is activated and
-// multiplied by the second.
+// The use of the products: store them, add them to the output, or activate their first half and multiply it by the
+// second.
 enum class After { store, add, gate };
 
 struct LinearArgs {
@@ -119,11 +119,11 @@ struct LinearArgs {
   const void* packed; // the weight, [terms][F / 32] strips, as pack_weight leaves it
   int64_t strips; // F / 32, rounded up
   const float* bias; // [F] or null
-  // Blocks of rows (a multiple of 32), whose operands stay in cache, times slices of the strips. Each output is one
-  // product over the whole depth, so results do not depend on how the work is cut.
+  // Work is cut into blocks of rows (a multiple of 32), whose operands stay in cache, times slices of the strips. Each
+  // output is one product over the whole depth, so results do not depend on the cut.
   int64_t row_block, slice_strips;
   After after;
-  Activation activation; // of After::gate
+  Activation activation; // for After::gate
   void* out; // [T, F], or [T, F / 2] after the gate; float, or bf16 after the gate
   int64_t out_stride;
   bool out_bf16;
@@ -135,7 +135,7 @@ struct PackArgs {
   void* packed;
 };
 
-// Token-wise work: fp32 rows in, the next operand's type out.
+// Token-wise ops: fp32 rows in, the type of the next operand out.
 struct NormArgs {
   const float* input; // [T, E]
   int64_t input_stride, size;
@@ -148,7 +148,7 @@ struct NormArgs {
 
 struct RotaryArgs {
   const float* input; // [T, H, D]
-  int64_t token_stride, head_stride, heads, size, rotated; // the first `rotated` of D turn, the rest pass
+  int64_t token_stride, head_stride, heads, size, rotated; // the first `rotated` of D turn, the others pass
   const float *cosine, *sine; // [T, rotated]
   int64_t angle_stride;
   void* out; // [T, H, D] contiguous
@@ -170,34 +170,34 @@ struct Kernels {
   int64_t weight_bytes; // of one element of a packed weight, all its terms together
   // Pack one chunk of 32 slots of one head.
   void (*pack_keys)(const AttentionArgs&, int64_t head, int64_t chunk);
-  // One tile of queries for one key head, of all segments (part -1) or of one.
+  // Attend with one tile of queries for one key head, over all segments (part -1) or one.
   void (*attend)(const AttentionArgs&, int64_t tile, int64_t head, int64_t part, void* workspace);
-  // Joins the parts of a tile.
+  // Join the parts of a tile.
   void (*join)(const AttentionArgs&, int64_t tile, int64_t head, void* workspace);
-  // One row for one key head.
-  void (*attend_row)(const RowAttentionArgs&, int64_t row, int64_t head, void* workspace);
-  // One block of rows against one slice of the vocabulary.
+  // Attend with one row for one key head.
+  void (*attend_row)(const DecodeAttentionArgs&, int64_t row, int64_t head, void* workspace);
+  // Score one block of rows against one slice of the vocabulary.
   void (*logprob)(const LogprobArgs&, int64_t block, int64_t slice, void* workspace);
   // Pack one strip of 32 weight rows.
   void (*pack_weight)(const PackArgs&, int64_t strip, void* workspace);
-  // One block of rows times one slice of the weight.
+  // Multiply one block of rows by one slice of the weight.
   void (*linear)(const LinearArgs&, int64_t block, int64_t slice, void* workspace);
-  // Rows begin to end of the token-wise ops.
+  // Run the token-wise ops on rows begin to end.
   void (*rms_norm)(const NormArgs&, int64_t begin, int64_t end);
   void (*rotary)(const RotaryArgs&, int64_t begin, int64_t end);
   void (*gate)(const GateArgs&, int64_t begin, int64_t end);
-  // Bytes of workspace, 64-byte aligned, one a thread.
+  // Bytes of workspace for each thread, 64-byte aligned.
   int64_t (*attend_workspace)(const AttentionArgs&);
-  int64_t (*attend_row_workspace)(const RowAttentionArgs&);
+  int64_t (*attend_row_workspace)(const DecodeAttentionArgs&);
   int64_t (*logprob_workspace)(const LogprobArgs&);
   int64_t (*linear_workspace)(const LinearArgs&);
   int64_t (*pack_weight_workspace)(const PackArgs&);
-  // Around the work of a thread: tile registers are configured and released here.
+  // Called around the work of a thread: configure and release tile registers.
   void (*enter)();
   void (*leave)();
 };
 
-// The kernels for operands of `mode` with at most `isa`; null when that instruction set has none for the mode.
+// Return the kernels of an instruction set for operands of `mode`, or null if it has none.
 const Kernels* kernels_portable(Mode mode);
 const Kernels* kernels_avx2(Mode mode);
 const Kernels* kernels_avx512(Mode mode);

@@ -1,4 +1,4 @@
-// All kernels, in the order in which they need each other; for kernels_*.cpp, inside their own namespace.
+// All kernels, each after those it needs; kernels_*.cpp include this inside their own namespace.
 
 #include "simd.inl"
 #include "gemm.inl"
@@ -7,8 +7,8 @@
 #include "tree_attention_units.inl"
 #include "tree_attention_results.inl"
 #include "tree_attention_tile.inl"
-#include "row_attention_tile.inl"
+#include "decode_attention_tile.inl"
 #include "linear_logprob_tile.inl"
-#include "tokens_tile.inl"
+#include "pointwise_tile.inl"
 #include "linear_tile.inl"
 #include "table.inl"

@@ -1,4 +1,4 @@
-// fastreader::linear on the CPU: float32 inputs times a packed weight, operands rounded to bf16 or split in two.
+// fastreader::linear on the CPU: float32 inputs times a packed weight, operands rounded to bf16 or in bf16x3.
 
 #include <ATen/ATen.h>
 #include <torch/library.h>
@@ -8,22 +8,24 @@
 namespace fastreader {
 namespace {
 
-constexpr int64_t kStagedBytes = 512 << 10; // operands of a block of rows: they and a strip of the weight stay in L2
+constexpr int64_t kStagedBytes = 512 << 10; // operands of a block of rows, which stay in L2 with a strip of the weight
 constexpr int64_t kMostRows = 256;
-constexpr int64_t kTasksPerThread = 4; // fewer, and the last one to finish keeps the others waiting
+constexpr int64_t kTasksPerThread = 4; // with fewer the others wait longer for the last one
 
-// A weight exactly bf16 needs one term; any other is rounded to one ("fast") or split into two ("high").
-Mode mode_of(at::ScalarType weight, bool split) {
-  return !split ? Mode::bf16 : weight == at::kBFloat16 ? Mode::half_split : Mode::split;
+// A bf16 weight needs one term; any other is rounded to one ("fast") or written as the sum of two ("high").
+Mode mode_of(at::ScalarType weight, const InputPrecision& input_precision) {
+  if (!is_bf16x3(input_precision)) return Mode::bf16;
+  return weight == at::kBFloat16 ? Mode::bf16x2 : Mode::bf16x3;
 }
 
 } // namespace
 
 Product product_of(int64_t size, const at::Tensor& packed, int64_t width, const std::optional<at::Tensor>& bias,
-                   bool split, bool bf16_weight, c10::string_view isa) {
+                   const InputPrecision& input_precision, bool bf16_weight, c10::string_view isa) {
   TORCH_CHECK(size > 0, "linear: the inputs must have at least one value");
   Product p;
-  p.kernels = &kernels_for(resolve_isa(std::string(isa)), mode_of(bf16_weight ? at::kBFloat16 : at::kFloat, split));
+  const Mode mode = mode_of(bf16_weight ? at::kBFloat16 : at::kFloat, input_precision);
+  p.kernels = &kernels_for(resolve_isa(std::string(isa)), mode);
   LinearArgs& a = p.args;
   a.size = size;
   a.padded_size = round_up(size, kStrip);
@@ -42,12 +44,13 @@ Product product_of(int64_t size, const at::Tensor& packed, int64_t width, const 
 }
 
 Product product_of(const at::Tensor& input, const at::Tensor& packed, int64_t width,
-                   const std::optional<at::Tensor>& bias, bool split, bool bf16_weight, c10::string_view isa) {
+                   const std::optional<at::Tensor>& bias, const InputPrecision& input_precision, bool bf16_weight,
+                   c10::string_view isa) {
   TORCH_CHECK(input.dim() == 2 && input.size(1) > 0 &&
                   (input.scalar_type() == at::kFloat || input.scalar_type() == at::kBFloat16),
               "linear: the CPU kernel takes a float32 or bfloat16 input [T, E], got ", input.sizes(), " ",
               input.scalar_type());
-  Product p = product_of(input.size(1), packed, width, bias, split, bf16_weight, isa);
+  Product p = product_of(input.size(1), packed, width, bias, input_precision, bf16_weight, isa);
   p.input = with_contiguous_rows(input);
   p.args.input = source_of(p.input, -1);
   p.args.rows = p.input.size(0);
@@ -79,12 +82,13 @@ Activation activation_of(c10::string_view name) {
 
 namespace {
 
-at::Tensor pack_weight(const at::Tensor& weight_in, bool split, c10::string_view isa_name) {
+at::Tensor pack_weight(const at::Tensor& weight_in, const InputPrecision& input_precision, c10::string_view isa_name) {
   TORCH_CHECK(weight_in.dim() == 2 && (weight_in.scalar_type() == at::kFloat || weight_in.scalar_type() == at::kBFloat16),
               "linear_pack: the CPU kernel takes a weight [F, E] in float32 or bfloat16, got ", weight_in.sizes(), " ",
               weight_in.scalar_type());
   const at::Tensor weight = with_contiguous_rows(weight_in);
-  const Kernels& kernels = kernels_for(resolve_isa(std::string(isa_name)), mode_of(weight.scalar_type(), split));
+  const Mode mode = mode_of(weight.scalar_type(), input_precision);
+  const Kernels& kernels = kernels_for(resolve_isa(std::string(isa_name)), mode);
   PackArgs a{};
   a.weight = source_of(weight, -1);
   a.width = weight.size(0);
@@ -104,27 +108,30 @@ void run(Product& p, After after, const at::Tensor& out) {
 }
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& packed, int64_t width,
-                  const std::optional<at::Tensor>& bias, bool split, bool bf16_weight, c10::string_view isa_name) {
-  Product p = product_of(input, packed, width, bias, split, bf16_weight, isa_name);
+                  const std::optional<at::Tensor>& bias, const InputPrecision& input_precision, bool bf16_weight,
+                  c10::string_view isa_name) {
+  Product p = product_of(input, packed, width, bias, input_precision, bf16_weight, isa_name);
   const at::Tensor out = at::empty({p.args.rows, width}, input.options().dtype(at::kFloat));
   run(p, After::store, out);
   return out;
 }
 
 void linear_add(const at::Tensor& sum, const at::Tensor& input, const at::Tensor& packed,
-                const std::optional<at::Tensor>& bias, bool split, bool bf16_weight, c10::string_view isa_name) {
+                const std::optional<at::Tensor>& bias, const InputPrecision& input_precision, bool bf16_weight,
+                  c10::string_view isa_name) {
   TORCH_CHECK(sum.dim() == 2 && sum.size(0) == input.size(0) && sum.scalar_type() == at::kFloat && sum.stride(1) == 1,
               "linear_add: expected a float32 sum [", input.size(0), ", F] of contiguous rows, got ", sum.sizes(), " ",
               sum.scalar_type());
-  Product p = product_of(input, packed, sum.size(1), bias, split, bf16_weight, isa_name);
+  Product p = product_of(input, packed, sum.size(1), bias, input_precision, bf16_weight, isa_name);
   run(p, After::add, sum);
 }
 
 at::Tensor linear_gated(const at::Tensor& input, const at::Tensor& packed, int64_t width,
-                        const std::optional<at::Tensor>& bias, c10::string_view activation, bool to_bf16, bool split,
-                        bool bf16_weight, c10::string_view isa_name) {
-  TORCH_CHECK(width % (2 * kStrip) == 0, "linear_gated: the width of the gate must be a multiple of ", kStrip, ", got ", width / 2.0);
-  Product p = product_of(input, packed, width, bias, split, bf16_weight, isa_name);
+                        const std::optional<at::Tensor>& bias, c10::string_view activation, bool to_bf16,
+                        const InputPrecision& input_precision, bool bf16_weight, c10::string_view isa_name) {
+  TORCH_CHECK(width % (2 * kStrip) == 0, "linear_gated: the width of the gate must be a multiple of ", kStrip,
+              ", got ", width / 2.0);
+  Product p = product_of(input, packed, width, bias, input_precision, bf16_weight, isa_name);
   p.args.activation = activation_of(activation);
   const at::Tensor out =
       at::empty({p.args.rows, width / 2}, input.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat));

@@ -10,24 +10,26 @@
 namespace fastreader {
 namespace {
 
-constexpr int64_t kPackedBytes = 512 << 10; // packed states of a block: they and a few weight rows stay in L2
+constexpr int64_t kPackedBytes = 512 << 10; // packed states of a block, which stay in L2 with a few weight rows
 constexpr int64_t kMostRows = 256;
-constexpr int64_t kEnoughTasks = 32; // below this the vocabulary is sliced
+constexpr int64_t kEnoughTasks = 32; // with fewer the vocabulary is sliced
 constexpr int64_t kLeastSlice = 1024;
-// As the kernels have it, in float: dividing by the very factor that logits were multiplied with undoes its rounding.
+// In float, as in the kernels: dividing by exactly the factor that multiplied the logits undoes its rounding.
 constexpr double kLog2E = 1.44269504088896340736f;
 
 using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 Result linear_logprob(const at::Tensor& hidden_in, const at::Tensor& weight_in, const at::Tensor& target_in,
                       const std::optional<at::Tensor>& bias_in, const std::optional<at::Tensor>& labels_in,
-                      double scale, std::optional<double> softcap, bool split, c10::string_view isa_name) {
+                      double scale, std::optional<double> softcap, const InputPrecision& input_precision,
+                      c10::string_view isa_name) {
+  const bool bf16x3 = is_bf16x3(input_precision);
   TORCH_CHECK(hidden_in.dim() == 2 && weight_in.dim() == 2 && hidden_in.size(1) == weight_in.size(1),
               "linear_logprob: expected hidden [R, E] and weight [V, E], got ", hidden_in.sizes(), weight_in.sizes());
   const at::ScalarType dtype = hidden_in.scalar_type(), weight_dtype = weight_in.scalar_type();
-  TORCH_CHECK(split ? dtype == at::kFloat && (weight_dtype == at::kFloat || weight_dtype == at::kBFloat16)
+  TORCH_CHECK(bf16x3 ? dtype == at::kFloat && (weight_dtype == at::kFloat || weight_dtype == at::kBFloat16)
                     : dtype == weight_dtype && (dtype == at::kFloat || dtype == at::kBFloat16),
-              "linear_logprob: the CPU kernel takes float32 or bfloat16, and when split float32 states; got ", dtype,
+              "linear_logprob: the CPU kernel takes float32 or bfloat16, in bf16x3 float32 states; got ", dtype,
               " and ", weight_dtype);
   const at::Tensor hidden = with_contiguous_rows(hidden_in), weight = with_contiguous_rows(weight_in);
   const at::Tensor target = target_in.contiguous();
@@ -65,9 +67,9 @@ Result linear_logprob(const at::Tensor& hidden_in, const at::Tensor& weight_in, 
   a.label_logits = label_logprob.mutable_data_ptr<float>();
 
   TORCH_CHECK(a.size > 0, "linear_logprob: the states must have at least one value");
-  const Mode mode = !split                           ? (dtype == at::kBFloat16 ? Mode::bf16 : Mode::f32)
-                    : weight_dtype == at::kBFloat16 ? Mode::half_split
-                                                    : Mode::split;
+  const Mode mode = !bf16x3                          ? (dtype == at::kBFloat16 ? Mode::bf16 : Mode::f32)
+                    : weight_dtype == at::kBFloat16 ? Mode::bf16x2
+                                                    : Mode::bf16x3;
   const Kernels& kernels = kernels_for(resolve_isa(std::string(isa_name)), mode);
   const int64_t fitting = kPackedBytes / (a.padded_size * kernels.operand_bytes) / kStrip * kStrip;
   a.row_block = std::min(std::clamp(fitting, kStrip, kMostRows), round_up(a.rows, kStrip));

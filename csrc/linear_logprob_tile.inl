@@ -1,9 +1,9 @@
-// A block of rows (several strips) against a slice of the vocabulary, 32 tokens at a time, by online log-sum-exp.
+// Score a block of rows (several strips) against a slice of the vocabulary, 32 tokens at a time, by online log-sum-exp.
 //
-// The logits of 32 tokens x 32 rows are 4 KB and are consumed where they are made. A lane keeps the running maximum m,
-// l = sum of e^(x - m) and t = sum of x e^(x - m); then logsumexp = m + log l and entropy = logsumexp - t / l. What
-// adding 32 tokens' share to l and t rounds off is kept apart and added with the next (Kahan's sums): over a whole
-// vocabulary it would be several units in the last place.
+// The logits of 32 tokens x 32 rows take 4 KB and are consumed in cache. A lane keeps the running maximum m,
+// l = sum of e^(x - m) and t = sum of x e^(x - m); then logsumexp = m + log l and entropy = logsumexp - t / l. The
+// rounding error of adding 32 tokens to l and t is kept and added with the next ones (Kahan's sums): over a whole
+// vocabulary it would reach several units in the last place.
 
 template <typename T, int TW, int TH>
 struct Logits {
@@ -30,7 +30,7 @@ struct Logits {
   }
 };
 
-// Weight rows `ids` (or first.. in order when null) as the walked operand, copied only where they must be.
+// Return weight rows `ids` (or first.. in order if null) as the walked operand, copied only if necessary.
 template <typename T, int TW, int TH>
 FR_INLINE Operand<T, TW> weight_rows(const LogprobArgs& a, Logits<T, TW, TH>& t, int64_t first, const int64_t* ids,
                                      int64_t count, int64_t* stride) {
@@ -66,7 +66,7 @@ FR_INLINE void transform_logits(const LogprobArgs& a, float* tile, int64_t first
   if (a.scale != 1.0f || a.softcap > 0) transform_scores(tile, count * kStrip, a.scale, a.softcap);
 }
 
-// sum += x, with what rounding loses in `lost`.
+// sum += x, with the rounding error in `lost`.
 FR_INLINE void add_exactly(vf& sum, vf& lost, vf x) {
   const vf share = x - lost, grown = sum + share;
   lost = (grown - sum) - share;
@@ -81,7 +81,7 @@ FR_INLINE void absorb(const float* tile, int64_t first, int64_t count, LogprobSt
     for (int64_t r = 1; r < count; ++r) best = larger(best, load(tile + r * kStrip + at));
     const vf known = load(s.best + at);
     if (any(best > known)) {
-      // Backwards, so that the lowest token of a tie is the one that stays.
+      // Backwards, so that the lowest token of a tie remains.
       vi winner = load(s.argmax + at);
       for (int64_t r = count - 1; r >= 0; --r) {
         const vi here = (load(tile + r * kStrip + at) == best) & (best > known);
@@ -163,7 +163,7 @@ void logprob(const LogprobArgs& a, int64_t block, int64_t slice, void* workspace
       gemm<T, TW, TH>(weight, stride, kStrip, {t.hidden + strip * a.padded_size * kStrip, term}, t.tile, kStrip,
                       a.padded_size, false);
       transform_logits(a, t.tile, first, nullptr, count);
-      // Products of bf16 are off by more than the shorter polynomial.
+      // Products of bf16 have larger errors than the shorter polynomial.
       absorb<std::is_same_v<T, float> || TH == 2 ? 6 : 5>(t.tile, first, count, t.state[strip]);
     }
   }

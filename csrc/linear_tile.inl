@@ -1,12 +1,13 @@
-// A block of rows times strips of a packed weight.
+// Multiply a block of rows by strips of a packed weight.
 //
-// The weight is packed once, 32 of its rows a strip, and is the second operand of the product; the inputs are the first,
-// rounded (or split) row by row into the workspace. So a product's result lies as the output does and is stored there.
+// The weight is packed once in strips of 32 rows and is the second operand of the product. The inputs are the first,
+// rounded (or written as two terms) row by row into the workspace. So a product has the layout of the output and is
+// stored there directly.
 
 constexpr int64_t kLine = 64; // bytes
-constexpr int64_t kDepth = 288; // 18 KB of a strip, and as much of the rows that go by
+constexpr int64_t kDepth = 288; // 18 KB of a strip, and as much of the rows
 
-// Up to 32 rows of `source` from `first` on as operand rows, zeros for those that are missing.
+// Load up to 32 rows of `source` from `first` on as operand rows, with zeros for missing rows.
 template <typename T, int TERMS>
 FR_INLINE void stage_rows(const Source& source, int64_t first, int64_t count, int64_t size, int64_t padded, T* out,
                           int64_t term_stride) {
@@ -37,8 +38,8 @@ int64_t pack_weight_workspace(const PackArgs& a) {
   return TW * kStrip * a.padded_size * static_cast<int64_t>(sizeof(T));
 }
 
-// The same with each 32 columns apart, [padded / 32][32][32]: what one step of a product reads then lies together, and
-// 32 rows of any depth do not compete for a few sets of the cache.
+// Do the same with every 32 columns together, [padded / 32][32][32]: the data of one step of a product are then
+// contiguous, and 32 rows of any depth do not compete for a few sets of the cache.
 template <typename T, int TERMS>
 FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count, int64_t size, int64_t padded, T* out,
                              int64_t term_stride) {
@@ -56,19 +57,19 @@ FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count,
   }
 }
 
-// Where a strip of rows lies as operand: in the input itself, or staged.
+// The rows as operands: in the input itself, or staged.
 template <typename T, int TI>
 struct Rows {
-  const T* direct; // whole strips lie here, null where all are staged
+  const T* direct; // whole strips in the input, null if all are staged
   int64_t direct_stride, direct_rows;
   const T* staged; // the others, [padded / 32][32][32] each
   int64_t padded, term;
 };
 
-// Rows begin to end (multiples of 32, or the end) times one strip of the weight, into `out` (or added to it).
-// A chunk of the depth of a strip stays in the first cache while all rows go by. The sums wait in the output between
-// chunks; their order is the same as in one. Meanwhile the next chunk is fetched: the weight is larger than the caches
-// near the core, and each row of tiles would wait for its part of it.
+// Multiply rows begin to end (multiples of 32, or the end) by one strip of the weight, into `out` (or add to it).
+// A chunk of a strip's depth stays in the first cache while all rows pass. Between chunks the sums stay in the output;
+// their order is that of one chunk. Meanwhile the next chunk is prefetched: the weight is larger than the caches near
+// the core, and each row of tiles would wait for its part of it.
 template <typename T, int TW, int TI>
 FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<T, TI>& rows, int64_t strip, int64_t begin, int64_t end,
                               float* out, int64_t out_stride, bool add, int64_t next_strip) {
@@ -84,8 +85,8 @@ FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<T, TI>& rows, int6
                                      : static_cast<const T*>(a.packed) + lesser(next_strip, a.strips - 1) * packed_strip);
     const int64_t lines = lesser(chunk, a.padded_size) * kStrip * static_cast<int64_t>(sizeof(T)) / kLine;
     const int64_t steps = (end - begin + kStrip - 1) / kStrip, share = (lines + steps - 1) / steps;
-    // A vector unit goes through a strip of weights once for a few rows, in order, and fetches it by itself; asking for
-    // as much again at once only keeps it waiting.
+    // For a few rows a vector unit reads a strip of weights once, in order, and the hardware prefetches it; further
+    // prefetches only delay it.
     const bool ahead = kTiles<T> || steps > 2;
     for (int64_t row = begin; row < end; row += kStrip) {
       const int64_t line = (row - begin) / kStrip * share;
@@ -104,8 +105,8 @@ FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<T, TI>& rows, int6
   }
 }
 
-// The products themselves, or added to what is there. What does not fill a strip goes by way of the buffer, added up
-// in the same order.
+// Store the products, or add them to the output. Rows and columns that do not fill a strip go through the buffer and
+// are summed in the same order.
 template <typename T, int TW, int TI>
 FR_INLINE void store_strip(const LinearArgs& a, const Rows<T, TI>& operand, int64_t strip, int64_t begin, int64_t rows,
                            float* buffer) {

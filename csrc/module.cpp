@@ -1,4 +1,4 @@
-// fastreader._C7, or whatever number of the operators' signatures it is built for: importing it registers the CPU kernels; it also tells what the machine has.
+// fastreader._C<ABI>: importing it registers the CPU kernels. It also reports the machine's instruction set.
 
 #include <Python.h>
 
@@ -14,7 +14,7 @@ namespace {
 PyObject* best_isa(PyObject*, PyObject*) { return PyUnicode_FromString(fastreader::isa_name(fastreader::best_isa())); }
 
 PyMethodDef methods[] = {
-    {"best_isa", best_isa, METH_NOARGS, "The best instruction set this machine has kernels for."},
+    {"best_isa", best_isa, METH_NOARGS, "Return the best instruction set of this machine that has kernels."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,21 +1,33 @@
-// Shared by the ops: picking kernels, and handing tasks to threads.
+// Shared by the ops: choice of kernels, and tasks for threads.
 #pragma once
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
 #include <atomic>
+#include <optional>
+#include <string>
 
 #include "kernels.h"
 
 namespace fastreader {
 
-// The kernels of the best instruction set up to `isa` for operands of `mode`. Where a CPU has no bf16 products
-// (before AVX-512 BF16), bf16 and split operands are widened to fp32, which is faster there and no less exact.
+// Return the kernels of the best instruction set up to `isa` for operands of `mode`. If a CPU has no bf16 products
+// (before AVX-512 BF16), bf16 operands of any mode are widened to fp32, which is faster there and at least as exact.
 const Kernels& kernels_for(Isa isa, Mode mode);
 
-// Runs task(i, workspace) for every i; tasks are handed out in order, each to whichever thread is free. Tasks are
-// independent, so results depend neither on the number of threads nor on the order.
+// How an op multiplies float32 operands: "bf16x3" as sums of two bf16 terms, with errors near float32's; nothing as
+// the op does by default.
+using InputPrecision = std::optional<c10::string_view>;
+
+inline bool is_bf16x3(const InputPrecision& input_precision) {
+  TORCH_CHECK(!input_precision.has_value() || *input_precision == "bf16x3",
+              "input_precision: expected \"bf16x3\" or None, got ", std::string(input_precision.value_or("")));
+  return input_precision.has_value();
+}
+
+// Run task(i, workspace) for every i; tasks start in order, each on a free thread. Tasks are independent, so results
+// depend neither on the number of threads nor on the order.
 template <typename Task>
 void run_tasks(const Kernels& kernels, int64_t count, int64_t workspace_bytes, const Task& task) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), count);
@@ -33,7 +45,7 @@ void run_tasks(const Kernels& kernels, int64_t count, int64_t workspace_bytes, c
   });
 }
 
-// run(begin, count, memory) for blocks of rows, the last one of those that are left, as `run_tasks` does.
+// Run run(begin, count, memory) for blocks of rows with `run_tasks`; the last block has the remaining rows.
 template <typename Run>
 void run_blocks(const Kernels& kernels, int64_t rows, int64_t block, int64_t workspace_bytes, const Run& run) {
   run_tasks(kernels, (rows + block - 1) / block, workspace_bytes, [&](int64_t task, void* workspace) {
@@ -41,13 +53,13 @@ void run_blocks(const Kernels& kernels, int64_t rows, int64_t block, int64_t wor
   });
 }
 
-// A tensor as rows [token, head] of float or bf16; `head_axis` is -1 for a matrix.
+// Return a tensor as rows [token, head] of float or bf16; `head_axis` is -1 for a matrix.
 inline Source source_of(const at::Tensor& tensor, int64_t head_axis) {
   return {tensor.data_ptr(), tensor.scalar_type() == at::kBFloat16, tensor.stride(0),
           head_axis < 0 ? 0 : tensor.stride(head_axis)};
 }
 
-// Rows must be contiguous; anything else is copied.
+// Return the tensor, or a copy if its rows are not contiguous.
 inline at::Tensor with_contiguous_rows(const at::Tensor& tensor) {
   return tensor.stride(-1) == 1 || tensor.size(-1) <= 1 ? tensor : tensor.contiguous();
 }

@@ -1,5 +1,5 @@
-// Vectors of the instruction set being compiled (FR_WIDTH floats), the few functions softmax needs, and packing.
-// Included by kernels_*.cpp inside their own namespace.
+// Vectors of the instruction set being compiled (FR_WIDTH floats), the functions that softmax needs, and packing.
+// kernels_*.cpp include this inside their own namespace.
 
 typedef float vf __attribute__((vector_size(FR_WIDTH * 4)));
 typedef int32_t vi __attribute__((vector_size(FR_WIDTH * 4)));
@@ -31,7 +31,7 @@ FR_INLINE bool any(vi mask) {
 #endif
 }
 
-// Not from <algorithm>: a copy of a standard template made here could be the one that older machines run.
+// Not from <algorithm>: older machines could run a copy of a standard template compiled here.
 FR_INLINE int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 FR_INLINE int32_t minimum_of(const int32_t* p, int64_t n) {
   int32_t least = p[0];
@@ -51,7 +51,7 @@ constexpr double kLn2Wide = 0.69314718055994530942;
 
 // Relative error of the polynomials for 2^f: 2.6e-6 (DEGREE 4), 7.5e-8 (5), 1.9e-9 (6, exact at f = 0).
 #if FR_AVX512
-// 2^(x - floor(x)).
+// Return 2^(x - floor(x)).
 template <int DEGREE>
 FR_INLINE vf exp2_fraction(vf x) {
   const vf f = (vf)_mm512_reduce_ps((__m512)x, 0x09);
@@ -81,7 +81,7 @@ FR_INLINE vf exp2_fraction(vf x) {
   return p;
 }
 #else
-// 2^f for f in [-1/2, 1/2].
+// Return 2^f for f in [-1/2, 1/2].
 template <int DEGREE>
 FR_INLINE vf exp2_near(vf f) {
   vf p = fill(0.00015345819701906294f);
@@ -94,7 +94,7 @@ FR_INLINE vf exp2_near(vf f) {
 }
 #endif
 
-// 2^x, exactly 0 at -inf and NaN at NaN.
+// Return 2^x, exactly 0 at -inf and NaN at NaN.
 template <int DEGREE>
 FR_INLINE vf exp2v(vf x) {
 #if FR_AVX512
@@ -109,7 +109,7 @@ FR_INLINE vf exp2v(vf x) {
 #endif
 }
 
-// The integer nearest x; x itself from 2^22 on.
+// Return the integer nearest x, or x itself from 2^22 on.
 FR_INLINE vf whole(vf x) {
 #if FR_AVX512
   return (vf)_mm512_roundscale_ps((__m512)x, 0);
@@ -120,8 +120,8 @@ FR_INLINE vf whole(vf x) {
 #endif
 }
 
-// 2^(t - m) for a whole m (or at most as large as leaves 2^(t - m) finite): 2^t times an exact power of two, so that
-// what is rounded does not depend on m. Exactly 0 at t = -inf and where the result is below the normal numbers.
+// Return 2^(t - m) for a whole m (small enough that 2^(t - m) is finite): 2^t times an exact power of two, so that the
+// rounding does not depend on m. Exactly 0 at t = -inf and if the result is below the normal numbers.
 template <int DEGREE>
 FR_INLINE vf exp2_below(vf t, vf m) {
 #if FR_AVX512
@@ -135,7 +135,7 @@ FR_INLINE vf exp2_below(vf t, vf m) {
 #endif
 }
 
-// tanh as a ratio of polynomials, within a few units in the last place (the coefficients Eigen uses).
+// Return tanh as a ratio of polynomials, within a few units in the last place (Eigen's coefficients).
 FR_INLINE vf tanhv(vf x) {
   const vf bound = fill(7.90531110763549805f);
   x = x > bound ? bound : x;
@@ -168,7 +168,7 @@ FR_INLINE float float_of(uint32_t u) {
   return x;
 }
 FR_INLINE float widen(bf16 x) { return float_of(static_cast<uint32_t>(x) << 16); }
-// Round to nearest even; a NaN stays one.
+// Round to nearest even; a NaN stays a NaN.
 FR_INLINE bf16 narrow(float x) {
   const uint32_t u = bits_of(x);
   if ((u & 0x7fffffff) > 0x7f800000) return static_cast<bf16>(u >> 16 | 64);
@@ -192,7 +192,7 @@ FR_INLINE void copy_row(const bf16* from, bf16* to, int64_t n) {
   for (; i < n; ++i) to[i] = from[i];
 }
 
-// Copy n values of a row of `source` (float or bf16) into TERMS operand rows `term_stride` apart, zeros up to padded.
+// Copy n values of a row of `source` (float or bf16) into TERMS operand rows `term_stride` apart, then zeros to padded.
 template <typename T, int TERMS>
 FR_INLINE void load_row(const void* source, bool is_bf16, int64_t n, int64_t padded, T* out, int64_t term_stride) {
   if constexpr (std::is_same_v<T, float>) {

@@ -48,8 +48,8 @@ constexpr Kernels kTable = {
 const Kernels* table(Mode mode) {
 #if FR_BF16
   if (mode == Mode::bf16) return &kTable<bf16, 1, 1>;
-  if (mode == Mode::split) return &kTable<bf16, 2, 2>;
-  if (mode == Mode::half_split) return &kTable<bf16, 1, 2>;
+  if (mode == Mode::bf16x3) return &kTable<bf16, 2, 2>;
+  if (mode == Mode::bf16x2) return &kTable<bf16, 1, 2>;
   return nullptr;
 #else
   return mode == Mode::f32 ? &kTable<float, 1, 1> : nullptr;

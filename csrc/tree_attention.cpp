@@ -9,8 +9,8 @@ namespace fastreader {
 namespace {
 
 constexpr int64_t kMaxSize = 256;
-constexpr int64_t kEnoughTasks = 16; // with fewer tiles x heads each segment of keys is a task
-constexpr int64_t kPartBytes = 64 << 20; // the most that their states may take
+constexpr int64_t kEnoughTasks = 16; // with fewer tiles x heads, each segment of keys is a task
+constexpr int64_t kPartBytes = 64 << 20; // at most this much memory for their states
 
 const int32_t* indices(const at::Tensor& tensor, int64_t length, const char* name) {
   TORCH_CHECK(tensor.scalar_type() == at::kInt && tensor.dim() == 1 && tensor.is_contiguous() &&
@@ -22,7 +22,7 @@ const int32_t* indices(const at::Tensor& tensor, int64_t length, const char* nam
 
 int64_t segment_of(const AttentionArgs& a, int64_t slot) { return a.chunks[slot / kStrip].level / kSegment; }
 
-// A schedule that reached past the tensors would read foreign memory, one that left out queries leave them unset.
+// A schedule past the tensors would read foreign memory; one without all queries would leave some output unset.
 void check_schedule(const AttentionArgs& a, int64_t blocks) {
   TORCH_CHECK(a.block_ptr[0] == 0 && a.block_ptr[a.tiles] == blocks, "tree_attention: block_ptr does not fit blocks");
   TORCH_CHECK(a.tiles > 0 && a.tile_start[0] == 0 && a.tile_stop[a.tiles - 1] == a.queries,
@@ -43,17 +43,19 @@ void check_schedule(const AttentionArgs& a, int64_t blocks) {
 
 std::tuple<at::Tensor, at::Tensor> tree_attention(
     const at::Tensor& query_in, const at::Tensor& key_in, const at::Tensor& value_in, const at::Tensor& slot_key,
-    const at::Tensor& slot_birth, const at::Tensor& slot_end, const at::Tensor& chunks, const at::Tensor& anchor, const std::optional<at::Tensor>& query_positions,
-    const std::optional<at::Tensor>& key_positions, const at::Tensor& tile_start, const at::Tensor& tile_stop,
-    const at::Tensor& block_ptr, const at::Tensor& block_start, const at::Tensor& block_stop,
-    const at::Tensor& block_full, double scale, std::optional<int64_t> window, std::optional<double> softcap,
-    bool split, bool return_lse, c10::string_view isa_name) {
+    const at::Tensor& slot_birth, const at::Tensor& slot_end, const at::Tensor& chunks, const at::Tensor& query_node,
+    const std::optional<at::Tensor>& query_positions, const std::optional<at::Tensor>& key_positions,
+    const at::Tensor& tile_start, const at::Tensor& tile_stop, const at::Tensor& block_ptr,
+    const at::Tensor& block_start, const at::Tensor& block_stop, const at::Tensor& block_full, double scale,
+    std::optional<int64_t> window, std::optional<double> softcap, const InputPrecision& input_precision,
+    bool return_lse, c10::string_view isa_name) {
+  const bool bf16x3 = is_bf16x3(input_precision);
   TORCH_CHECK(query_in.dim() == 3 && key_in.dim() == 3 && value_in.dim() == 3,
               "tree_attention: query, key and value must be [tokens, heads, size]");
   const at::ScalarType dtype = query_in.scalar_type();
-  TORCH_CHECK((dtype == at::kFloat || (dtype == at::kBFloat16 && !split)) && key_in.scalar_type() == dtype &&
+  TORCH_CHECK((dtype == at::kFloat || (dtype == at::kBFloat16 && !bf16x3)) && key_in.scalar_type() == dtype &&
                   value_in.scalar_type() == dtype,
-              "tree_attention: the CPU kernel takes float32 or bfloat16, and float32 when split; got ", dtype);
+              "tree_attention: the CPU kernel takes float32 or bfloat16, in bf16x3 float32; got ", dtype);
   const at::Tensor query = with_contiguous_rows(query_in), key = with_contiguous_rows(key_in);
   const at::Tensor value = with_contiguous_rows(value_in);
   AttentionArgs a{};
@@ -79,8 +81,8 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(
   a.groups = a.heads / a.key_heads;
   a.padded_size = round_up(a.size, kStrip);
   a.padded_value_size = round_up(a.value_size, kStrip);
-  const at::Tensor place = anchor.to(at::kInt).contiguous();
-  a.place = indices(place, a.queries, "anchor");
+  const at::Tensor nodes = query_node.to(at::kInt).contiguous();
+  a.query_node = indices(nodes, a.queries, "query_node");
   TORCH_CHECK(a.slots % kStrip == 0, "tree_attention: slots must be whole chunks, got ", a.slots);
   a.slot_key = indices(slot_key, a.slots, "slot_key");
   a.slot_birth = indices(slot_birth, a.slots, "slot_birth");
@@ -126,7 +128,7 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(
   a.out_bf16 = dtype == at::kBFloat16;
   a.lse = return_lse ? lse.mutable_data_ptr<float>() : nullptr;
 
-  const Mode mode = split ? Mode::split : dtype == at::kBFloat16 ? Mode::bf16 : Mode::f32;
+  const Mode mode = bf16x3 ? Mode::bf16x3 : dtype == at::kBFloat16 ? Mode::bf16 : Mode::f32;
   const Kernels& kernels = kernels_for(resolve_isa(std::string(isa_name)), mode);
   const int64_t row_bytes = a.key_heads * a.slots * kernels.operand_bytes;
   const at::Tensor packed_keys = at::empty({row_bytes * a.padded_size}, at::kByte);

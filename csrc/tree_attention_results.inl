@@ -1,4 +1,4 @@
-// What a tile leaves behind: its results, or the state of a part of its keys, and how parts are joined.
+// Write the results of a tile, or the state of a part of its keys, and join such parts.
 
 template <typename T, int TERMS>
 FR_INLINE void write_strip(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t strip, int64_t first, int64_t count,
@@ -44,7 +44,7 @@ FR_INLINE void write_strip(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t st
       std::memcpy(static_cast<float*>(a.out) + index * a.value_size, from, a.value_size * sizeof(float));
     }
     if (a.lse != nullptr) {
-      int exponent; // apart, so that the result does not depend on the reference either
+      int exponent; // separate, so that the result does not depend on the reference either
       const float fraction = __builtin_frexpf(mass[lane], &exponent);
       const double lse = (static_cast<double>(t.maximum[row]) + exponent) * kLn2Wide + __builtin_log(fraction);
       a.lse[index] = mass[lane] == 0 ? kMinusInfinity : static_cast<float>(lse);
@@ -52,7 +52,7 @@ FR_INLINE void write_strip(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t st
   }
 }
 
-// Where a part of a tile's strip leaves its state.
+// Locate the state of a part of a tile's strip.
 struct Part {
   float *sums, *maximum, *total;
   FR_MEMBER Part(const AttentionArgs& a, int64_t tile, int64_t head, int64_t part, int64_t strip) {
@@ -63,7 +63,7 @@ struct Part {
   }
 };
 
-// Adds the segments up in the order in which one task adds them.
+// Sum the segments in the order of a single task.
 template <typename T, int TERMS>
 void join(const AttentionArgs& a, int64_t tile, int64_t head, void* workspace) {
   Tile<T, TERMS> t{};
@@ -95,7 +95,7 @@ void join(const AttentionArgs& a, int64_t tile, int64_t head, void* workspace) {
           store(total + at, load(total + at) + load(state.total + at) * scaling[v]);
         }
       }
-      if (!any(seen)) continue; // its sums were not written
+      if (!any(seen)) continue; // its sums are unset
       for (int64_t c = 0; c < columns; ++c) {
         for (int v = 0; v < kVectors; ++v) {
           float* at = sums + c * kStrip + v * kWidth;

@@ -1,10 +1,10 @@
-// Online softmax over a strip of scores [key][32 lanes]: mask, greatest, reference, weights (see _state.inl).
+// Online softmax over a strip of scores [key][32 lanes]: mask, maximum, reference, weights (see _state.inl).
 
-// Scores of keys the lanes do not see become -inf; `scores` are of one chunk.
-FR_INLINE void mask_chunk(const AttentionArgs& a, float* scores, int64_t chunk, const int32_t* place,
+// Set the scores of keys that the lanes do not see to -inf; `scores` are of one chunk.
+FR_INLINE void mask_chunk(const AttentionArgs& a, float* scores, int64_t chunk, const int32_t* query_node,
                           const int32_t* position) {
   for (int v = 0; v < kVectors; ++v) {
-    const vi at = load(place + v * kWidth);
+    const vi at = load(query_node + v * kWidth);
     const vi oldest = load(position + v * kWidth) - fill(static_cast<int32_t>(a.window > 0 ? a.window - 1 : 0));
     for (int64_t j = 0; j < kStrip; ++j) {
       const int64_t slot = chunk * kStrip + j;
@@ -16,7 +16,7 @@ FR_INLINE void mask_chunk(const AttentionArgs& a, float* scores, int64_t chunk, 
   }
 }
 
-// s -> scale * s, through the soft cap where there is one.
+// Return scale * s, soft-capped if there is a cap.
 FR_INLINE void transform_scores(float* scores, int64_t count, float scale, float softcap) {
   for (int64_t i = 0; i < count; i += kWidth) {
     vf s = load(scores + i) * fill(scale);
@@ -25,8 +25,8 @@ FR_INLINE void transform_scores(float* scores, int64_t count, float scale, float
   }
 }
 
-// weights <- 2^(factor * s - m) as operands, for whole m; adds their sums to `total`, pair by pair of slots. `rows` is
-// a multiple of 32. Products in the queue are done meanwhile.
+// Set weights to 2^(factor * s - m) as operands, for whole m, and add their sums to `total`, pair by pair of slots.
+// `rows` is a multiple of 32. Products in the queue run meanwhile.
 template <typename T, int TERMS, bool LSE>
 FR_INLINE void exponentiate(float* scores, T* weights, int64_t term_stride, int64_t rows, float factor,
                             const float* maximum, float* total, Queue<T, TERMS, TERMS>& queue) {
@@ -57,7 +57,7 @@ FR_INLINE void exponentiate(float* scores, T* weights, int64_t term_stride, int6
       if (r % kRowsAStep == 0) queue.step();
       vf even[2], odd[2];
 #pragma GCC unroll 2
-      for (int i = 0; i < 2; ++i) { // all of a row before it is overwritten
+      for (int i = 0; i < 2; ++i) { // read a whole row before it is overwritten
         const float* at = scores + r * kStrip + 16 * i;
         even[i] = exp2_below<DEGREE>(load(at) * spread, m[i]);
         odd[i] = exp2_below<DEGREE>(load(at + kStrip) * spread, m[i]);
@@ -87,11 +87,11 @@ FR_INLINE void exponentiate(float* scores, T* weights, int64_t term_stride, int6
   }
 }
 
-// The greatest score of each lane; `rows` is a multiple of 32.
+// Return the maximum score of each lane; `rows` is a multiple of 32.
 FR_INLINE void greatest_scores(const float* scores, int64_t rows, vf* best) {
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) best[v] = fill(kMinusInfinity);
-  for (int64_t r = 0; r < rows; r += 4) { // four at a time: one chain of maxima would wait for itself
+  for (int64_t r = 0; r < rows; r += 4) { // four at a time, since one chain of maxima would stall
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const float* at = scores + r * kStrip + v * kWidth;
@@ -101,7 +101,7 @@ FR_INLINE void greatest_scores(const float* scores, int64_t rows, vf* best) {
   }
 }
 
-// Raises the running reference of the lanes where it must be; the totals and sums (null: still empty) follow it.
+// Raise the running reference of the lanes that need it, and rescale totals and sums (null while empty).
 FR_INLINE void raise_maximum(const vf* best, float factor, float* maximum, float* total, float* outer_total,
                              float* sums, float* outer_sums, int64_t columns) {
   vf raised[kVectors], scaling[kVectors];
@@ -116,7 +116,7 @@ FR_INLINE void raise_maximum(const vf* best, float factor, float* maximum, float
   for (int v = 0; v < kVectors; ++v) {
     const vf old = load(maximum + v * kWidth);
     raised[v] = larger(old, raised[v]);
-    // A lane that has seen nothing keeps -inf; 0 stands in for it so that no inf - inf arises.
+    // A lane that has seen nothing keeps -inf; compute with 0 instead, so that no inf - inf arises.
     scaling[v] = exp2v<6>(old - (raised[v] == fill(kMinusInfinity) ? vf{} : raised[v]));
     store(maximum + v * kWidth, raised[v]);
     for (int64_t at = v * kWidth; at < kTotals; at += kStrip) {

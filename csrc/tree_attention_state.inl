@@ -1,20 +1,20 @@
-// One tile of queries against the key blocks of its schedule, by online softmax over strips of 32 query rows.
+// Attend with one tile of queries over the key blocks of its schedule, by online softmax over strips of 32 query rows.
 //
 // Row r of the tile is token r / groups, head r % groups of its key head. Everything is held transposed: scores
 // [key][32 lanes], sums [value column][32 lanes]. With m the running reference of a lane (in log2 units), l the sum of
-// 2^(s - m) and O the sum of 2^(s - m) v, a block only raises m where its maximum exceeds m by kSlack, so that O is
-// seldom rescaled; the result O / l is the same, and 2^kSlack is far from overflow.
+// 2^(s - m) and O the sum of 2^(s - m) v, a block raises m only if its maximum exceeds m by kSlack, so that O is seldom
+// rescaled. The result O / l is the same, and 2^kSlack is far from overflow.
 //
-// The result of a row depends, to the last bit, on its query and on the keys of its path alone, however the tree is
-// packed and the blocks are cut. First, m is a whole number: weights and sums then differ by an exact power of two
-// where m differs, and rounding weights to bf16 loses the same bits. Second, the order of summation is one of depth:
-// a product adds up a chunk of 32 slots before it adds to the sums, slots have the parity of their keys' depth,
-// unseen slots weigh 0, and each segment of 16 chunks is summed apart (the inner sums) and then added (the outer).
+// The result of a row depends, to the last bit, only on its query and the keys of its path, however the tree is packed
+// and the blocks are cut. First, m is a whole number: with another m, weights and sums differ by an exact power of two,
+// and rounding weights to bf16 loses the same bits. Second, the order of summation follows depth: a product sums a
+// chunk of 32 slots before it adds to the sums, slots have the parity of their keys' depth, unseen slots weigh 0, and
+// each segment of 16 chunks is summed separately (the inner sums) and then added (the outer sums).
 
 constexpr float kSlack = 8.0f;
-constexpr int64_t kRowsAStep = 8; // of weights, between two pieces of a product: both then end at about the same time
-// A lane has two totals: of the weights as rounded, by which O is divided (so that where one key has nearly all the
-// weight its rounding cancels), and for lse of the weights before rounding.
+constexpr int64_t kRowsAStep = 8; // of weights between two pieces of a product, so that both end at about the same time
+// A lane has two totals: that of the rounded weights divides O (so that the rounding cancels if one key has nearly all
+// the weight), and that of the weights before rounding gives lse.
 constexpr int64_t kTotals = 2 * kStrip;
 
 template <typename T, int TERMS>
@@ -23,18 +23,18 @@ struct Tile {
   T* queries; // [TERMS][strips] packed [padded_size][32]
   T* staging; // [TERMS][32][padded_size]
   float* scores; // two of [key_block][32]
-  T* weights; // two of [TERMS] packed [key_block][32], of split operands only
-  float* sums; // [strips][padded_value_size][32], of the segment at hand
-  float* outer_sums; // the same, of segments before it
+  T* weights; // two of [TERMS] packed [key_block][32], only for bf16x3
+  float* sums; // [strips][padded_value_size][32], of the current segment
+  float* outer_sums; // the same, of earlier segments
   float* rows; // [32][padded_value_size]
   float* maximum; // [strips][32]
-  float* total; // [strips][2][32], of the segment at hand
-  float* outer_total; // the same, of segments before it
-  int32_t* segment; // [strips][32], at hand; -1 before any
-  int32_t* place; // [strips][32], -1 in lanes without a row
+  float* total; // [strips][2][32], of the current segment
+  float* outer_total; // the same, of earlier segments
+  int32_t* segment; // [strips][32], the current one; -1 before the first
+  int32_t* query_node; // [strips][32], -1 for lanes without a row
   int32_t* position; // [strips][32]
 
-  // Weights take the place of the scores they come from, unless they are twice as many.
+  // Weights overwrite the scores they come from, unless they are twice as many.
   FR_MEMBER T* weights_of(const AttentionArgs& a, int64_t turn) const {
     if constexpr (TERMS == 1) return reinterpret_cast<T*>(scores + turn % 2 * a.key_block * kStrip);
     return weights + turn % 2 * TERMS * a.key_block * kStrip;
@@ -62,7 +62,7 @@ struct Tile {
     take(t.total, strips * kTotals);
     take(t.outer_total, strips * kTotals);
     take(t.segment, strips * kStrip);
-    take(t.place, strips * kStrip);
+    take(t.query_node, strips * kStrip);
     take(t.position, strips * kStrip);
     return at;
   }
@@ -79,7 +79,7 @@ FR_INLINE void load_queries(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t f
       if (row < count * a.groups) {
         load_row<T, TERMS>(row_of(a.query, token, head * a.groups + group), a.query.bf16, a.size,
                            a.padded_size, staged, kStrip * a.padded_size);
-        t.place[row] = a.place[token];
+        t.query_node[row] = a.query_node[token];
         t.position[row] = a.window > 0 ? a.query_positions[token] : 0;
         if (++group == a.groups) {
           group = 0;
@@ -89,7 +89,7 @@ FR_INLINE void load_queries(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t f
         for (int i = 0; i < TERMS; ++i) {
           std::memset(staged + i * kStrip * a.padded_size, 0, a.padded_size * sizeof(T));
         }
-        t.place[row] = -1;
+        t.query_node[row] = -1;
         t.position[row] = 0;
       }
     }
@@ -100,15 +100,15 @@ FR_INLINE void load_queries(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t f
   }
 }
 
-// Asks for memory before it is used: queries and results are spread over it a row of a head at a time, which is too
-// short for the machine to foresee.
+// Prefetch memory: queries and results are spread over it, one row of a head at a time, which is too short for the
+// hardware to foresee.
 template <int WRITE>
 FR_INLINE void fetch(const char* row, int64_t bytes) {
   constexpr int64_t kLine = 64;
   for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, WRITE, 2);
 }
 
-// The queries of a tile that this thread will probably take next.
+// Prefetch the queries of the tile that this thread will probably take next.
 FR_INLINE void fetch_queries(const AttentionArgs& a, int64_t tile, int64_t head) {
   if (tile >= a.tiles) return;
   const int64_t bytes = a.groups * a.size * (a.query.bf16 ? 2 : 4);
@@ -117,7 +117,7 @@ FR_INLINE void fetch_queries(const AttentionArgs& a, int64_t tile, int64_t head)
   }
 }
 
-// The place of a tile's results.
+// Prefetch the memory of a tile's results.
 FR_INLINE void fetch_results(const AttentionArgs& a, int64_t tile, int64_t head) {
   const int64_t bytes = a.groups * a.value_size * (a.out_bf16 ? 2 : 4);
   for (int64_t token = a.tile_start[tile]; token < a.tile_stop[tile]; ++token) {
@@ -125,7 +125,7 @@ FR_INLINE void fetch_results(const AttentionArgs& a, int64_t tile, int64_t head)
   }
 }
 
-// Keys and values of a chunk's slots into operand layout; empty slots become zeros.
+// Pack keys and values of a chunk's slots as operands; empty slots become zeros.
 template <typename T, int TERMS>
 void pack_keys(const AttentionArgs& a, int64_t head, int64_t chunk) {
   const int64_t key_term = a.key_heads * a.slots * a.padded_size;

@@ -1,4 +1,4 @@
-// One tile of queries against the key blocks of its schedule (state, softmax, units, results: the files beside this).
+// Attend with one tile of queries over the key blocks of its schedule (see the files state, softmax, units, results).
 
 template <typename T, int TERMS>
 void attend(const AttentionArgs& a, int64_t tile, int64_t head, int64_t part, void* workspace) {
@@ -18,12 +18,12 @@ void attend(const AttentionArgs& a, int64_t tile, int64_t head, int64_t part, vo
   Units units{a, a.block_ptr[tile], a.block_ptr[tile + 1], strips, part};
   for (int64_t strip = 0; strip < strips; ++strip) {
     const int64_t lanes = lesser(kStrip, count * a.groups - strip * kStrip);
-    units.lowest[strip] = minimum_of(t.place + strip * kStrip, lanes);
-    units.highest[strip] = maximum_of(t.place + strip * kStrip, lanes);
+    units.lowest[strip] = minimum_of(t.query_node + strip * kStrip, lanes);
+    units.highest[strip] = maximum_of(t.query_node + strip * kStrip, lanes);
   }
 
-  // While a unit's scores are exponentiated, the tile units sum the values of the unit before it and work out the
-  // scores of the unit after it. Besides, they fall asleep after some 250 ns without a product and take 300 ns to wake.
+  // While the vector units exponentiate a unit's scores, the tile units sum the values of the previous unit and compute
+  // the scores of the next. They also fall asleep after some 250 ns without a product and take 300 ns to wake.
   const float factor = a.softcap > 0 || !(a.scale > 0) ? kLog2E : a.scale * kLog2E;
   Queue<T, TERMS, TERMS> queue;
   Unit before{}, unit{}, after{};
@@ -36,14 +36,14 @@ void attend(const AttentionArgs& a, int64_t tile, int64_t head, int64_t part, vo
     complete_scores(a, t, units, unit, scores);
     greatest_scores(scores, unit.rows(), best);
     if (turn > 0) queue.push(sums_of(a, t, before, head, t.weights_of(a, turn + 1)));
-    if (before.strip == unit.strip) queue.finish(); // its sums may be about to be scaled
+    if (before.strip == unit.strip) queue.finish(); // its sums may be scaled next
     enter_segment(a, t, unit, best, outer_started);
     const int64_t rows = unit.strip * kStrip;
     raise_maximum(best, factor, t.maximum + rows, t.total + 2 * rows, t.outer_total + 2 * rows,
                   unit.first ? nullptr : t.sums + rows * columns,
                   outer_started[unit.strip] ? t.outer_sums + rows * columns : nullptr, columns);
     more = units.next(after);
-    // After the sums in the queue: the weights that they read lie where these scores go.
+    // After the sums in the queue, whose weights these scores overwrite.
     if (more) queue.push(scores_of(a, t, after, head, t.scores + (turn + 1) % 2 * a.key_block * kStrip));
     exponentiate_unit(a, t, unit, factor, scores, t.weights_of(a, turn), queue);
     queue.finish();

@@ -1,6 +1,6 @@
-// The units of work of a tile, a strip of queries against a block of keys each, and the steps of one.
+// The units of work of a tile, each a strip of queries against a block of keys, and the steps of a unit.
 
-// A strip against a block of keys, on its way through scores, maximum, weights and sums.
+// A strip against a block of keys, through the steps scores, maximum, weights and sums.
 struct Unit {
   int64_t strip, start, stop; // slots, whole chunks
   int32_t segment;
@@ -9,19 +9,19 @@ struct Unit {
   FR_MEMBER int64_t rows() const { return stop - start; }
 };
 
-// The units of a tile in order, of one segment or (part -1) of all. A strip leaves out chunks at the ends of a block
-// that none of its rows sees.
+// The units of a tile in order, of one segment or (part -1) of all. A strip skips chunks at the ends of a block that
+// none of its rows sees.
 struct Units {
   const AttentionArgs& a;
   int64_t block, last_block, strips, part;
   int64_t strip = 0;
-  int32_t lowest[kMaxStrips], highest[kMaxStrips]; // places
+  int32_t lowest[kMaxStrips], highest[kMaxStrips]; // query nodes
   bool started[kMaxStrips] = {};
 
   FR_MEMBER bool sees(const Chunk& chunk, int64_t s) const {
     return chunk.first_birth <= highest[s] && lowest[s] < chunk.last_end;
   }
-  // Whether every row of a strip sees the whole chunk, windows aside.
+  // Return whether every row of a strip sees the whole chunk, windows aside.
   FR_MEMBER bool sees_all(const Chunk& chunk, int64_t s) const {
     return chunk.last_birth <= lowest[s] && highest[s] < chunk.first_end;
   }
@@ -47,7 +47,7 @@ struct Units {
   }
 };
 
-// Keys times queries.
+// Multiply keys by queries.
 template <typename T, int TERMS>
 FR_INLINE Product<T, TERMS, TERMS> scores_of(const AttentionArgs& a, Tile<T, TERMS>& t, const Unit& u, int64_t head,
                                              float* scores) {
@@ -57,7 +57,7 @@ FR_INLINE Product<T, TERMS, TERMS> scores_of(const AttentionArgs& a, Tile<T, TER
           {queries, t.strips * a.padded_size * kStrip}, scores, kStrip, u.rows(), a.padded_size, false};
 }
 
-// Values times the unit's weights, added to the sums.
+// Add values times the unit's weights to the sums.
 template <typename T, int TERMS>
 FR_INLINE Product<T, TERMS, TERMS> sums_of(const AttentionArgs& a, Tile<T, TERMS>& t, const Unit& u, int64_t head,
                                            const T* weights) {
@@ -67,7 +67,7 @@ FR_INLINE Product<T, TERMS, TERMS> sums_of(const AttentionArgs& a, Tile<T, TERMS
           a.padded_value_size, u.rows(), !u.first};
 }
 
-// What the products alone do not do: scale where exponentiating does not, the soft cap, the mask.
+// Finish the scores: scale if the exponential does not, soft cap, mask.
 template <typename T, int TERMS>
 FR_INLINE void complete_scores(const AttentionArgs& a, Tile<T, TERMS>& t, const Units& units, const Unit& u,
                                float* scores) {
@@ -76,12 +76,12 @@ FR_INLINE void complete_scores(const AttentionArgs& a, Tile<T, TERMS>& t, const 
   if (u.full) return;
   for (int64_t chunk = u.start / kStrip; chunk < u.stop / kStrip; ++chunk) {
     if (a.window == 0 && units.sees_all(a.chunks[chunk], u.strip)) continue;
-    mask_chunk(a, scores + (chunk * kStrip - u.start) * kStrip, chunk, t.place + u.strip * kStrip,
+    mask_chunk(a, scores + (chunk * kStrip - u.start) * kStrip, chunk, t.query_node + u.strip * kStrip,
                t.position + u.strip * kStrip);
   }
 }
 
-// Where a lane goes on to keys of another segment, what it has summed becomes part of its outer sums.
+// When a lane reaches keys of another segment, add its sums to its outer sums.
 template <typename T, int TERMS>
 FR_INLINE void enter_segment(const AttentionArgs& a, Tile<T, TERMS>& t, const Unit& u, const vf* best,
                              bool* outer_started) {

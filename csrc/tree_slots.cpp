@@ -1,14 +1,14 @@
-// fastreader::tree_slots: where the CPU kernels keep the keys of a tree.
+// fastreader::tree_slots: the slots in which the CPU kernels keep the keys of a tree.
 //
-// Slots come in chunks of 32. The keys of one path whose depth / 32 is the same (a level) lie in one chunk, at rising
-// slots, those of depths 2i and 2i + 1 side by side in an even and an odd slot. The kernels add such a chunk up in
-// one way only, so that a path's sums do not depend on where other paths branch off.
+// Slots come in chunks of 32. The keys of one path with one depth / 32 (a level) lie in one chunk at rising slots,
+// those of depths 2i and 2i + 1 next to each other in an even and an odd slot. The kernels sum such a chunk in one way
+// only, so that the sums of a path do not depend on where other paths branch off.
 //
-// Where a key hangs on an earlier key of its level whose next slot is taken, it takes a slot further on if its whole
-// subtree fits in the chunk (short leaves of one parent then share their parent's last keys), with a copy of its
-// parent before it where the two are a pair; else a new chunk, that starts with copies of the keys before it on its
-// level. Queries from then on see the copies and no longer the old ones: a slot is seen by queries in the places from
-// its birth to its end. No place sees two copies.
+// If a key follows an earlier key of its level whose next slot is taken, it takes a later slot if its whole subtree
+// fits in the chunk (short leaves of one parent then share their parent's last keys), with a copy of its parent before it if
+// the two are a pair. Otherwise it takes a new chunk that starts with copies of the keys before it on its level. Later
+// queries see the copies instead of the old keys: queries see a slot from the node of its birth to its end. No query
+// sees two copies.
 
 #include <ATen/ATen.h>
 #include <torch/library.h>
@@ -25,9 +25,9 @@ using Tensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 class Slots {
  public:
-  explicit Slots(const int32_t* until, int64_t count) : until_(until), count_(count) {
+  explicit Slots(const int32_t* subtree_end, int64_t count) : subtree_end_(subtree_end), count_(count) {
     for (int64_t key = 0; key < count; ++key) {
-      if (until[key] > key) add(static_cast<int32_t>(key)); // any other is seen by nobody
+      if (subtree_end[key] > key) add(static_cast<int32_t>(key)); // no query sees any other key
     }
   }
 
@@ -55,23 +55,23 @@ class Slots {
  private:
   static constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 
-  struct Step { // of the path to the key at hand
+  struct Step { // of the path to the current key
     int32_t key;
     int64_t slot;
   };
 
   void add(int32_t key) {
-    while (!path_.empty() && until_[path_.back().key] <= key) path_.pop_back();
-    const int64_t stop = std::min<int64_t>(until_[key], count_);
-    TORCH_CHECK_VALUE(path_.empty() || stop <= std::min<int64_t>(until_[path_.back().key], count_),
-                      "tree_attention: until is not of a tree in depth-first order: key ", key, " lasts until ",
-                      until_[key], ", the key ", path_.empty() ? 0 : path_.back().key, " above it until ",
-                      path_.empty() ? 0 : until_[path_.back().key]);
+    while (!path_.empty() && subtree_end_[path_.back().key] <= key) path_.pop_back();
+    const int64_t stop = std::min<int64_t>(subtree_end_[key], count_);
+    TORCH_CHECK_VALUE(path_.empty() || stop <= std::min<int64_t>(subtree_end_[path_.back().key], count_),
+                      "tree_attention: subtree_end is not of a tree in depth-first order: key ", key, " ends at ",
+                      subtree_end_[key], ", its ancestor ", path_.empty() ? 0 : path_.back().key, " at ",
+                      path_.empty() ? 0 : subtree_end_[path_.back().key]);
     const int64_t depth = static_cast<int64_t>(path_.size()), level = depth / kStrip, first = level * kStrip;
     if (level == static_cast<int64_t>(current_.size())) current_.push_back(-1);
     int64_t chunk = current_[level];
     const bool begins = depth == first;
-    // A level's chunk comes after that of the level before, so that slots in order are a path in order.
+    // A level's chunk comes after that of the previous level, so that slots in order are a path in order.
     if (begins && level > 0 && chunk < current_[level - 1]) chunk = -1;
     int64_t slot = -1;
     if (chunk >= 0) {
@@ -95,15 +95,15 @@ class Slots {
     }
     current_[level] = chunk;
     fill_[chunk] = slot % kStrip + 1;
-    put(slot, key, key, until_[key]);
+    put(slot, key, key, subtree_end_[key]);
     path_.push_back({key, slot});
   }
 
-  // From the place `birth` on, queries see the step's key in another slot.
+  // From node `birth` on, queries see the step's key in another slot.
   void move(Step& step, int64_t slot, int32_t birth) {
     end_[step.slot] = std::min(end_[step.slot], birth);
     step.slot = slot;
-    put(slot, step.key, birth, until_[step.key]);
+    put(slot, step.key, birth, subtree_end_[step.key]);
   }
 
   int64_t open(int64_t level) {
@@ -121,19 +121,20 @@ class Slots {
     end_[slot] = end;
   }
 
-  const int32_t* until_;
+  const int32_t* subtree_end_;
   int64_t count_;
   std::vector<int32_t> key_, birth_, end_; // [slots]
   std::vector<int32_t> level_; // [chunks]
   std::vector<int64_t> fill_; // [chunks], one past the last slot taken
-  std::vector<int64_t> current_; // [levels], the chunk that holds the path's keys of a level, or lately did
+  std::vector<int64_t> current_; // [levels], the latest chunk with the path's keys of a level
   std::vector<Step> path_;
 };
 
-Tensors tree_slots(const at::Tensor& until) {
-  TORCH_CHECK(until.scalar_type() == at::kInt && until.dim() == 1 && until.is_contiguous(),
-              "tree_slots: until must be contiguous int32 [Tk], got ", until.scalar_type(), " ", until.sizes());
-  return Slots(until.const_data_ptr<int32_t>(), until.numel()).tensors();
+Tensors tree_slots(const at::Tensor& subtree_end) {
+  TORCH_CHECK(subtree_end.scalar_type() == at::kInt && subtree_end.dim() == 1 && subtree_end.is_contiguous(),
+              "tree_slots: subtree_end must be contiguous int32 [Tk], got ", subtree_end.scalar_type(), " ",
+              subtree_end.sizes());
+  return Slots(subtree_end.const_data_ptr<int32_t>(), subtree_end.numel()).tensors();
 }
 
 } // namespace

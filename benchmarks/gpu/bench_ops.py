@@ -1,11 +1,11 @@
-"""Ops on a CUDA device against what else there is, on the shapes of real requests.
+"""Time ops on a CUDA device against their alternatives, on the shapes of real requests.
 
     python benchmarks/gpu/bench_ops.py [--workload W1] [--model smollm2-135m] [--alone] [--tune] [--results FILE]
 
 Times are medians with the 10th and 90th percentile in milliseconds, cold caches (triton.testing.do_bench clears L2
-between runs). The device's bf16 matmul rate is measured before and after; TFLOP/s count useful multiply-adds only,
-TB/s, of what only moves values, useful bytes. An op whose result is wrong is not timed. Lines are printed as they
-come: compiling FlexAttention can take minutes.
+between runs). The device's bf16 matmul rate is measured before and after. TFLOP/s count only useful multiply-adds; TB/s
+count the useful bytes of ops that only move values. An op with a wrong result is not timed. Lines are printed as soon
+as they are measured, since compiling FlexAttention can take minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch import Tensor
 from fastreader.core.tree import PrefixTree
 from fastreader.ops import linear_logprob, tree_attention
 from fastreader.ops.pointwise import gate, rms_norm, rotary
-from fastreader.ops.tree_attention.plan import AttentionPlan
+from fastreader.ops.tree_attention.plan import AttentionContext, AttentionPlan
 from fastreader.ops.tree_attention.triton import tree_attention_triton
 from fastreader.ops.tree_attention.triton_config import Config, default_config
 from fastreader.ops.triton_support import target_of
@@ -45,7 +45,7 @@ class Timing:
     milliseconds: float
     low: float
     high: float
-    rate: float  # useful, per second
+    rate: float  # useful units per second
     unit: str = "TFLOP/s"
 
 
@@ -58,7 +58,7 @@ class Attention:
     query: Tensor
     key: Tensor
     value: Tensor
-    until: Tensor
+    subtree_end: Tensor
     plan: AttentionPlan
     flops: float
 
@@ -68,25 +68,27 @@ class Attention:
         tokens = len(tree)
         query = torch.randn(tokens, shape.heads, shape.size, device="cuda", dtype=DTYPE)
         key, value = (torch.randn(tokens, shape.key_heads, shape.size, device="cuda", dtype=DTYPE) for _ in range(2))
-        plan = AttentionPlan(tree.until)
-        useful = plan.schedule(None, 128, 64).useful
-        until = torch.from_numpy(tree.until).cuda()
-        return cls(tree, shape, query, key, value, until, plan, 4.0 * useful * shape.heads * shape.size)
+        plan = AttentionPlan(tree.subtree_end)
+        useful = int((tree.positions + 1).sum())  # a query sees its path
+        subtree_end = torch.from_numpy(tree.subtree_end).cuda()
+        return cls(tree, shape, query, key, value, subtree_end, plan, 4.0 * useful * shape.heads * shape.size)
 
     @property
     def scale(self) -> float:
         return self.shape.size**-0.5
 
     def ours(self, impl: str = "triton") -> Tensor:
-        out = tree_attention(self.query, self.key, self.value, self.until, scale=self.scale, plan=self.plan, impl=impl)
+        out = tree_attention(
+            self.query, self.key, self.value, self.subtree_end, scale=self.scale, plan=self.plan, impl=impl
+        )
         assert isinstance(out, Tensor)
         return out
 
     def sample(self) -> tuple[Tensor, Tensor]:
-        """Some rows, and what is right for them: dense attention in float32."""
+        """Return some rows, and their dense attention in float32."""
         rows = torch.randperm(len(self.tree), device="cuda")[:64]
         places = torch.arange(len(self.tree), device="cuda")
-        visible = (places <= rows[:, None]) & (rows[:, None] < self.until)  # [rows, T]
+        visible = (places <= rows[:, None]) & (rows[:, None] < self.subtree_end)  # [rows, T]
         groups = self.shape.heads // self.shape.key_heads
         key, value = (t.float().repeat_interleave(groups, dim=1).transpose(0, 1) for t in (self.key, self.value))
         scores = (self.query[rows].float().transpose(0, 1) @ key.transpose(1, 2)) * self.scale  # [H, rows, T]
@@ -95,17 +97,19 @@ class Attention:
 
     def configured(self, config: Config) -> Tensor:
         places = torch.arange(len(self.tree), device="cuda")
-        arguments = (self.query, self.key, self.value, self.until, places, None, None, self.scale, None, None)
-        return tree_attention_triton(*arguments, self.plan, False, config=config)[0]
+        operands = (self.query, self.key, self.value, self.subtree_end, places, None, None)
+        return tree_attention_triton(
+            AttentionContext(*operands, self.plan, self.scale, return_lse=False), config=config
+        )[0]
 
     def flex(self) -> Callable[[], Tensor]:
-        """FlexAttention compiled, with the same mask."""
+        """Return compiled FlexAttention with the same mask."""
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        until = self.until
+        subtree_end = self.subtree_end
 
         def visible(batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return (j <= i) & (i < until[j])
+            return (j <= i) & (i < subtree_end[j])
 
         tokens = len(self.tree)
         mask = torch.compile(create_block_mask)(visible, None, None, tokens, tokens, device="cuda")
@@ -119,10 +123,10 @@ class Attention:
         return call
 
     def unshared(self) -> tuple[Callable[[], Tensor], Tensor]:
-        """flash-attn varlen over every sequence on its own: what packing without sharing would cost.
+        """Return flash-attn varlen over every sequence separately, the cost of packing without sharing.
 
-        Of the flash-attn package, or where that is not installed PyTorch's own build of FlashAttention-2;
-        and the packed index of each of its rows.
+        It comes from the flash-attn package, or from PyTorch's FlashAttention-2 without it. The second result is the
+        packed index of each of its rows.
         """
         paths = [self.tree.path(int(leaf)) for leaf in self.tree.leaves]
         index = torch.tensor(list(itertools.chain.from_iterable(paths)), device="cuda")
@@ -155,7 +159,7 @@ def measure(what: str, call: Callable[[], object], work: float, unit: str = "TFL
 
 
 def matmul_rate() -> float:
-    """bf16 TFLOP/s of a large torch matmul."""
+    """Return the bf16 TFLOP/s of a large torch matmul."""
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=DTYPE) for _ in range(2))
     return measure("matmul", lambda: a @ b, 2 * 8192**3).rate
 
@@ -175,7 +179,7 @@ def bench_attention(name: str, shape: Shape, tune: bool, alone: bool) -> Iterato
         yield from tune_attention(name, attention, rows, golden)
     if alone:
         return
-    if name != "W4":  # whose sequences, one by one, are 340,000 tokens
+    if name != "W4":  # its separate sequences have 340,000 tokens
         unshared, index = attention.unshared()
         places = torch.full((len(attention.tree),), -1, device="cuda")
         places[index] = torch.arange(len(index), device="cuda")
@@ -187,7 +191,7 @@ def bench_attention(name: str, shape: Shape, tune: bool, alone: bool) -> Iterato
 
 
 def tune_attention(name: str, attention: Attention, rows: Tensor, golden: Tensor) -> Iterator[Timing]:
-    """Every configuration around the pinned one."""
+    """Time every configuration around the pinned one."""
     print(f"pinned: {default_config(target_of(attention.query.device), attention.shape.size, DTYPE, 4096)}")
     for m, n, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4)):
         config = Config(m, n, warps, stages)
@@ -217,8 +221,8 @@ def bench_logprob(rows: int, shape: Shape) -> Iterator[Timing]:
         yield measure(f"linear_logprob {rows} rows, {way}", call, flops)
 
 
-def bench_tokens(shape: Shape, tokens: int = 12_701) -> Iterator[Timing]:
-    """Norm, rotary embedding and gate; the rate is of useful bytes, each value read and written once, in TB/s."""
+def bench_pointwise(shape: Shape, tokens: int = 12_701) -> Iterator[Timing]:
+    """Time norm, rotary embedding and gate, in TB/s of useful bytes: each value read and written once."""
     torch.manual_seed(SEED)
     stream = torch.randn(tokens, shape.width, device="cuda")
     weight = torch.randn(shape.width, device="cuda")
@@ -247,14 +251,14 @@ def bench(arguments: argparse.Namespace) -> Iterator[Timing]:
         yield from bench_attention(name, shape, arguments.tune, arguments.alone)
     for rows in (64, 2048, 12_701):
         yield from bench_logprob(rows, shape)
-    yield from bench_tokens(shape)
+    yield from bench_pointwise(shape)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=WORKLOADS, action="append")
     parser.add_argument("--model", choices=SHAPES, default="smollm2-135m")
-    parser.add_argument("--alone", action="store_true", help="no peers, whose compilation takes long")
+    parser.add_argument("--alone", action="store_true", help="skip the peers, whose compilation takes long")
     parser.add_argument("--tune", action="store_true", help="time other configurations too")
     parser.add_argument("--results", type=Path, help="append a JSON line there")
     arguments = parser.parse_args()
@@ -278,7 +282,7 @@ def main() -> None:
 
 
 def write(arguments: argparse.Namespace, rates: list[float], lines: list[Timing]) -> None:
-    """Append what was measured; of a run that was stopped, what it had."""
+    """Append the measurements, also those of a stopped run."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     record = {
         "device": torch.cuda.get_device_name(),

@@ -1,9 +1,9 @@
-"""Whole passes on a CUDA device: workload W1 in each precision and by transformers, in turn, in one process.
+"""Time whole passes on a CUDA device: workload W1 in each precision and by transformers, alternating in one process.
 
     python benchmarks/gpu/bench_pass.py [--tokens FILE] [--rounds 5] [--profile] [--results FILE]
 
-Every way runs once before it is timed. The seconds hold everything from token ids to log-likelihoods, so packing and
-launching too; `--profile` says how much of it the device was at work, and with what.
+Every way runs once before it is timed. The seconds cover everything from token ids to log-likelihoods, packing and
+launching included; `--profile` reports how much of this time the device was busy, and with which kernels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prefix trees with the shape of real requests, over random tokens; and the model shapes to run them with."""
+"""Prefix trees with the shape of real requests over random tokens, and the shapes of models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHAPES = {
 def _orderings(
     rng: np.random.Generator, passages: int, length: int, candidates: int, orderings: int
 ) -> list[tuple[list[int], list[int]]]:
-    """(context, continuation) pairs of one question: header, passages in cyclic order, question, candidates."""
+    """Return (context, continuation) pairs of one question: header, passages in cyclic order, question, candidates."""
 
     def text(count: int) -> list[int]:
         return rng.integers(0, 49_152, count).tolist()
@@ -48,25 +48,25 @@ def _orderings(
 
 
 def w1() -> PrefixTree:
-    """One question, 10 passages, 10 cyclic orderings, 4 candidates: about 12,700 tokens."""
+    """Return W1: one question, 10 passages, 10 cyclic orderings, 4 candidates, about 12,700 tokens."""
     return PrefixTree.build(_orderings(np.random.default_rng(1), 10, 121, 4, 10))
 
 
 def w2() -> PrefixTree:
-    """One body of 1,000 tokens, 512 continuations of 2 to 12."""
+    """Return W2: one body of 1,000 tokens with 512 continuations of 2 to 12 tokens."""
     rng = np.random.default_rng(2)
     body = rng.integers(0, 49_152, 1000).tolist()
     return PrefixTree.build([(body, rng.integers(0, 49_152, rng.integers(2, 13)).tolist()) for _ in range(512)])
 
 
 def w3() -> PrefixTree:
-    """64 questions, 5 passages, 5 orderings, 2 candidates each, in one pass."""
+    """Return W3: 64 questions with 5 passages, 5 orderings and 2 candidates each, in one pass."""
     rng = np.random.default_rng(3)
     return PrefixTree.build([pair for _ in range(64) for pair in _orderings(rng, 5, 121, 2, 5)])
 
 
 def w4() -> PrefixTree:
-    """One question, 20 passages of 400 tokens, 20 cyclic orderings, 2 candidates."""
+    """Return W4: one question, 20 passages of 400 tokens, 20 cyclic orderings, 2 candidates."""
     return PrefixTree.build(_orderings(np.random.default_rng(4), 20, 400, 2, 20))
 
 

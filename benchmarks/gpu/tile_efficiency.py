@@ -1,4 +1,4 @@
-"""Tile efficiency of the Triton kernel on the workloads, exact counts from its schedule; needs no device.
+"""Count the tile efficiency of the Triton kernel on the workloads from its schedule; needs no device.
 
 `python benchmarks/gpu/tile_efficiency.py` prints the table in docs/kernels.md.
 """
@@ -14,10 +14,11 @@ BLOCKS = ((128, 64), (128, 32), (64, 32))
 
 
 def efficiency(tree: PrefixTree, groups: int, block_m: int, block_n: int) -> tuple[float, float]:
-    """(useful / executed multiply-adds, share of the visited blocks that need no mask)."""
-    schedule = AttentionPlan(tree.until).schedule(None, block_m // groups, block_n)
+    """Return (useful / executed multiply-adds, share of the visited blocks that need no mask)."""
+    schedule = AttentionPlan(tree.subtree_end).schedule(None, block_m // groups, block_n)
     whole = schedule.block_full & (schedule.block_stop - schedule.block_start == block_n)
-    return schedule.useful * groups / (schedule.visited * block_m * block_n), float(whole.mean())
+    useful = int((tree.positions + 1).sum())  # a query sees its path
+    return useful * groups / (len(whole) * block_m * block_n), float(whole.mean())
 
 
 def main() -> None:

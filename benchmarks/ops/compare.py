@@ -1,13 +1,13 @@
-"""Side by side: our kernels and the other ways to do the same, interleaved, in one process.
+"""Time our kernels side by side with other implementations of the same op, interleaved, in one process.
 
     python benchmarks/ops/compare.py attention --workload w1 --tokens w1-tokens.json
     python benchmarks/ops/compare.py logprob
     python benchmarks/ops/compare.py linear --rows 512
 
 Inputs and masks are built beforehand; a 64 MB buffer is written before each run so that none starts with warm
-caches. The GEMM rate is measured before and after: where the two differ by more than a fifth, the machine had other
-things to do, and the run is refused unless --allow-loaded, which marks the row. An op whose tests fail is not timed
-(they run first), nor is a way whose result is wrong. Memory is what a way's first run adds. Rows are appended to
+caches. The GEMM rate is measured before and after: if the two differ by more than a fifth, the machine was loaded and
+the run fails, except with --allow-loaded, which marks the row. The op's tests run first, and neither an op with failing
+tests nor a way with a wrong result is timed. Memory is the increase during a way's first run. Rows are appended to
 benchmarks/results/ops.jsonl.
 """
 
@@ -38,23 +38,23 @@ from peak import Peak  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "ops.jsonl"
 TESTS = {"attention": "test_tree_attention_cpu.py", "logprob": "test_linear_logprob_cpu.py", "linear": "test_linear.py"}
-DRIFT = 0.2  # of the GEMM rate, from before to after
-LOAD = 0.5  # runnable processes a core besides this one
+DRIFT = 0.2  # largest change of the GEMM rate during the run
+LOAD = 0.5  # runnable processes per core besides this one
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("op", choices=list(TESTS))
-    parser.add_argument("--workload", choices=["w1", "w2"], default="w1", help="of attention")
-    parser.add_argument("--tokens", type=Path, help="token file of W1; random tokens of its shape without")
-    parser.add_argument("--rows", type=int, help=f"of the LM head ({ROWS} when not given) or of linear layers (512)")
+    parser.add_argument("--workload", choices=["w1", "w2"], default="w1", help="workload of attention")
+    parser.add_argument("--tokens", type=Path, help="token file of W1; default: random tokens of its shape")
+    parser.add_argument("--rows", type=int, help=f"rows: default {ROWS} for the LM head, 512 for linear layers")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--allow-loaded", action="store_true")
     parser.add_argument("--only", nargs="*", help="names of the ways to run")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
 
-    refuse_red_tests(options.op)
+    require_green_tests(options.op)
     if options.op == "attention":
         contests = [attention(options.workload, options.tokens)]
     elif options.op == "logprob":
@@ -65,7 +65,7 @@ def main() -> None:
         run(contest, options)
 
 
-def refuse_red_tests(op: str) -> None:
+def require_green_tests(op: str) -> None:
     """Stop unless the op's tests pass on this machine with this build."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", f"tests/ops/{TESTS[op]}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -78,12 +78,12 @@ def run(contest: Contest, options: argparse.Namespace) -> None:
     ways = {key: way for key, way in contest.ways.items() if not options.only or key in options.only}
     with torch.inference_mode():
         extra = {}
-        for key in reversed(list(ways)):  # what others free would hide what ours takes
+        for key in reversed(list(ways)):  # memory freed by others would hide what ours takes
             with Peak() as peak:
                 got = ways[key]()
             extra[key] = peak.bytes
             if not agrees(got, contest.expected, contest.tolerance):
-                print(f"{key}: its result is off by more than {contest.tolerance}; not timed", file=sys.stderr)
+                print(f"{key}: the error of its result exceeds {contest.tolerance}; not timed", file=sys.stderr)
                 del ways[key]
         loaded = os.getloadavg()[0] / (os.cpu_count() or 1) > 1 + LOAD
         before = gemm_rate()
@@ -91,9 +91,7 @@ def run(contest: Contest, options: argparse.Namespace) -> None:
         after = gemm_rate()
     loaded |= abs(after - before) > DRIFT * max(before, after)
     if loaded and not options.allow_loaded:
-        sys.exit(
-            f"the machine is loaded (GEMM {before:.0f} then {after:.0f} GFLOP/s); --allow-loaded runs all the same"
-        )
+        sys.exit(f"the machine is loaded (GEMM {before:.0f} then {after:.0f} GFLOP/s); --allow-loaded runs anyway")
     report(contest, seconds, extra, before, after, loaded, options.output)
 
 
@@ -115,7 +113,7 @@ def interleave(ways: dict[str, Way], rounds: int) -> dict[str, list[float]]:
 
 
 def gemm_rate() -> float:
-    """GFLOP/s of torch's bf16 product of 2048 x 2048 matrices, the best of 10."""
+    """Return GFLOP/s of torch's bf16 product of 2048 x 2048 matrices, the best of 10."""
     left, right = (torch.randn(2048, 2048).bfloat16() for _ in range(2))
     times = []
     for _ in range(10):

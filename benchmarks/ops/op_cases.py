@@ -1,4 +1,4 @@
-"""Workloads of the op benchmarks: the trees, their random tensors, and the seed they come from."""
+"""Workloads of the op benchmarks: trees, random tensors, and their seed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class AttentionCase:
     query: Tensor
     key: Tensor
     value: Tensor
-    until: Tensor
+    subtree_end: Tensor
     plan: AttentionPlan
     flops: float  # useful multiply-adds, two operations each
 
 
 def w1_tree(path: Path | None) -> PrefixTree:
-    """W1 from its token file, or random tokens of the same shape: 10 orderings x 4 candidates under one header."""
+    """Return W1 from its token file, or random tokens of its shape: 10 orderings x 4 candidates under one header."""
     if path is not None:
         data = json.loads(path.read_text())
         header, bodies, continuations = data["header"], data["bodies"], data["continuations"]
@@ -47,7 +47,7 @@ def w1_tree(path: Path | None) -> PrefixTree:
 
 
 def w2_tree() -> PrefixTree:
-    """One body of 1,000 tokens, 512 continuations of 2 to 12."""
+    """Return W2: one body of 1,000 tokens with 512 continuations of 2 to 12 tokens."""
     rng = np.random.default_rng(SEED)
     body = rng.integers(0, VOCABULARY, 1000).tolist()
     tails = [rng.integers(0, VOCABULARY, int(rng.integers(2, 13))).tolist() for _ in range(512)]
@@ -61,13 +61,15 @@ def attention_case(name: str, dtype: torch.dtype, w1_path: Path | None = None) -
     query, key, value = (
         torch.randn(count, heads, SIZE, generator=generator).to(dtype) for heads in (HEADS, KEY_HEADS, KEY_HEADS)
     )
-    plan = AttentionPlan(tree.until)
-    useful = plan.schedule(None, 32, 64, 32).useful
-    return AttentionCase(name, tree, query, key, value, torch.from_numpy(tree.until), plan, 4.0 * useful * HEADS * SIZE)
+    plan = AttentionPlan(tree.subtree_end)
+    useful = int((tree.positions + 1).sum())  # a query sees its path
+    return AttentionCase(
+        name, tree, query, key, value, torch.from_numpy(tree.subtree_end), plan, 4.0 * useful * HEADS * SIZE
+    )
 
 
 def head_case(dtype: torch.dtype, rows: int = ROWS) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Hidden states, LM head, targets, and the operations of the product."""
+    """Return hidden states, LM head, targets, and the operations of the product."""
     generator = torch.Generator().manual_seed(SEED)
     hidden = torch.randn(rows, WIDTH, generator=generator).to(dtype)
     weight = (torch.randn(VOCABULARY, WIDTH, generator=generator) * 0.05).to(dtype)
@@ -76,7 +78,7 @@ def head_case(dtype: torch.dtype, rows: int = ROWS) -> tuple[Tensor, Tensor, Ten
 
 
 def linear_case(rows: int, shape: tuple[int, int]) -> tuple[Tensor, Tensor, float]:
-    """Inputs [rows, in] in float32, a weight [out, in] in bfloat16, and the operations of the product."""
+    """Return inputs [rows, in] in float32, a weight [out, in] in bfloat16, and the operations of the product."""
     size, width = shape
     generator = torch.Generator().manual_seed(SEED)
     inputs = torch.randn(rows, size, generator=generator)

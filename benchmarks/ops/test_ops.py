@@ -1,4 +1,4 @@
-"""pytest-benchmark suite of the ops: python -m pytest benchmarks/ops --benchmark-only"""
+"""Benchmark the ops with pytest-benchmark: python -m pytest benchmarks/ops --benchmark-only"""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def test_tree_attention(benchmark, workload, dtype, impl):
     case = attention_case(workload, dtype)
     benchmark.extra_info["flops"] = case.flops
     benchmark.pedantic(
-        lambda: tree_attention(case.query, case.key, case.value, case.until, scale=0.125, plan=case.plan, impl=impl),
+        lambda: tree_attention(
+            case.query, case.key, case.value, case.subtree_end, scale=0.125, plan=case.plan, impl=impl
+        ),
         rounds=7,
         warmup_rounds=1,
     )

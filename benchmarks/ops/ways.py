@@ -1,4 +1,4 @@
-"""The ways that `compare.py` runs side by side: what each op is asked, and who else can answer it."""
+"""The ways that `compare.py` runs side by side: the problem of each op, and its implementations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Way = Callable[[], Tensor]
 
 @dataclass(frozen=True)
 class Contest:
-    """One question put to several ways.
+    """One problem solved in several ways.
 
     Attributes:
-        name: of the row of results.
+        name: name in the row of results.
         flops: useful operations.
-        ways: by name.
+        ways: functions by name.
         expected: the result, or its first rows.
-        tolerance: largest difference from it.
+        tolerance: largest allowed difference from it.
     """
 
     name: str
@@ -37,14 +37,15 @@ class Contest:
 
 
 def attention(workload: str, tokens: Path | None) -> Contest:
-    """One layer of SmolLM2-135M's attention over a packed tree."""
+    """Return the contest of one layer of SmolLM2-135M's attention over a packed tree."""
     case = attention_case(workload, torch.bfloat16, tokens)
     scale, narrow = SIZE**-0.5, (case.query, case.key, case.value)
     wide = case.query.float(), case.key.float(), case.value.float()
 
-    def ours(impl: str, inputs: tuple[Tensor, ...], split: bool = False) -> Way:
+    def ours(impl: str, inputs: tuple[Tensor, ...], input_precision: str | None = None) -> Way:
         def run() -> Tensor:
-            out = tree_attention(*inputs, case.until, scale=scale, plan=case.plan, impl=impl, split=split)
+            options = {"impl": impl, "input_precision": input_precision}
+            out = tree_attention(*inputs, case.subtree_end, scale=scale, plan=case.plan, **options)
             assert isinstance(out, Tensor)
             return out
 
@@ -52,17 +53,21 @@ def attention(workload: str, tokens: Path | None) -> Contest:
 
     ways = {"sdpa per segment": ours("torch", narrow), "flex_attention compiled": _flex(case, scale)}
     if extension.why_missing() is None:
-        ways |= {"ours": ours("cpu", narrow), "ours split": ours("cpu", wide, True), "ours fp32": ours("cpu", wide)}
+        ways |= {
+            "ours": ours("cpu", narrow),
+            "ours bf16x3": ours("cpu", wide, "bf16x3"),
+            "ours fp32": ours("cpu", wide),
+        }
     return Contest(f"tree_attention {case.name}", case.flops, ways, ours("torch", wide)(), 0.05)
 
 
 def _flex(case: AttentionCase, scale: float) -> Way:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    until, count = case.until, len(case.until)
+    subtree_end, count = case.subtree_end, len(case.subtree_end)
 
     def visible(_batch: Tensor, _head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return (column <= row) & (row < until[column])
+        return (column <= row) & (row < subtree_end[column])
 
     mask = create_block_mask(visible, None, None, count, count, device="cpu")
     query, key, value = (t.transpose(0, 1)[None].contiguous() for t in (case.query, case.key, case.value))
@@ -76,7 +81,7 @@ def _flex(case: AttentionCase, scale: float) -> Way:
 
 
 def logprob(rows: int) -> Contest:
-    """SmolLM2-135M's LM head at `rows` positions."""
+    """Return the contest of SmolLM2-135M's LM head at `rows` positions."""
     hidden, weight, target, flops = head_case(torch.bfloat16, rows)
 
     def full() -> Tensor:
@@ -94,14 +99,14 @@ def logprob(rows: int) -> Contest:
     if extension.why_missing() is None:
         wide = hidden.float()
         ways["ours"] = lambda: linear_logprob(hidden, weight, target, impl="cpu")
-        ways["ours split"] = lambda: linear_logprob(wide, weight, target, split=True, impl="cpu")
+        ways["ours bf16x3"] = lambda: linear_logprob(wide, weight, target, input_precision="bf16x3", impl="cpu")
     few = slice(0, 256)
     expected = linear_logprob(hidden[few].float(), weight.float(), target[few], impl="torch")
     return Contest(f"linear_logprob {rows}", flops, ways, expected, 0.1)
 
 
 def layers(rows: int, shape: tuple[int, int]) -> Contest:
-    """One linear layer: bfloat16 or float32 inputs, weights packed beforehand, beside torch.mm."""
+    """Return the contest of one linear layer: bfloat16 or float32 inputs, weights packed beforehand, and torch.mm."""
     wide, weight, flops = linear_case(rows, shape)
     narrow, transposed = wide.bfloat16(), weight.T
     ways: dict[str, Way] = {

@@ -133,7 +133,7 @@ def test_models_and_info(tmp_path):
     facts = json.loads(run("info", "--format", "json").stdout)
     assert facts["version"]["torch"] and any("tree_attention" in name for name in facts["operators"])
     printed = run("info").stdout
-    assert "tree_attention" in printed and "layer_in, layer_out" in printed
+    assert "tree_attention" in printed and "decoder_layer_in, decoder_layer_out" in printed
 
 
 def test_help_teaches():

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastreader.core.tree import PrefixTree, split
+from fastreader.core.tree import PrefixTree, partition
 from fastreader.errors import InputError
 
 tokens = st.lists(st.integers(0, 2), max_size=6)
@@ -38,7 +38,7 @@ def test_visible_keys_are_the_ancestors_in_a_naive_trie(sequences):
     tree = PrefixTree.build(sequences)
     prefixes = [text_of(tree, i) for i in range(len(tree))]
     for i, mine in enumerate(prefixes):
-        visible = {j for j in range(len(tree)) if j <= i < tree.until[j]}
+        visible = {j for j in range(len(tree)) if j <= i < tree.subtree_end[j]}
         assert visible == {j for j, other in enumerate(prefixes) if mine[: len(other)] == other}
 
 
@@ -69,7 +69,7 @@ def test_order_of_requests_changes_only_the_order_of_results(sequences, random):
     shuffled = sequences[:]
     random.shuffle(shuffled)
     a, b = PrefixTree.build(sequences), PrefixTree.build(shuffled)
-    for name in ("token_ids", "positions", "until", "parent", "sources", "targets"):
+    for name in ("token_ids", "positions", "subtree_end", "parent", "sources", "targets"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
 
@@ -90,7 +90,7 @@ def brute_force_cost(sequences, budget):
 @settings(max_examples=200)
 @given(sequence_lists, st.integers(1, 20))
 def test_split_recomputes_as_little_as_possible(sequences, budget):
-    trees = split(sequences, budget)
+    trees = partition(sequences, budget)
     ids = sorted(i for tree in trees for i in tree.sequence_ids)
     assert ids == list(range(len(sequences)))
     for tree in trees:
@@ -100,7 +100,7 @@ def test_split_recomputes_as_little_as_possible(sequences, budget):
             or (len(tree.sequence_ids) == 1)
         )
         own = PrefixTree.build([sequences[i] for i in tree.sequence_ids])
-        np.testing.assert_array_equal(own.until, tree.until)
+        np.testing.assert_array_equal(own.subtree_end, tree.subtree_end)
         np.testing.assert_array_equal(own.token_ids, tree.token_ids)
     assert sum(len(tree) for tree in trees) == brute_force_cost(sequences, budget)
 
@@ -112,7 +112,7 @@ def test_hand_example():
     )
     assert tree.token_ids.tolist() == [4, 5, 6, 7, 9, 1, 2]
     assert tree.positions.tolist() == [0, 0, 1, 2, 2, 3, 4]
-    assert tree.until.tolist() == [1, 7, 7, 4, 7, 7, 7]
+    assert tree.subtree_end.tolist() == [1, 7, 7, 4, 7, 7, 7]
     assert tree.parent.tolist() == [-1, -1, 1, 2, 2, 4, 5]
     assert tree.stats.total_tokens == 4 + 5 + 5 + 6 + 2
     assert tree.sum_pairs(np.arange(len(tree.sources))).shape == (5,)
@@ -156,4 +156,4 @@ def test_bad_sequences_are_refused(sequences, message):
 
 def test_bad_budget_is_refused():
     with pytest.raises(InputError, match="max_batch_tokens"):
-        split([([1], [2])], 0)
+        partition([([1], [2])], 0)

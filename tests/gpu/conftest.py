@@ -1,4 +1,4 @@
-"""The suite for machines with a CUDA device: `pytest -m gpu`. Skipped with the reason elsewhere."""
+"""Run the suite of CUDA devices with `pytest -m gpu`; elsewhere it is skipped with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generation and sessions on the device: the same greedy text as on the CPU, and the same numbers with keys kept."""
+"""Generation and sessions on the device: the greedy text of the CPU, and equal numbers with cached keys."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from forests import Inputs, attention_inputs, forest, random_forest
 from gpu_workloads import SHAPES, w1
-from token_cases import GATES, NORMS, ROTARIES, gated, halves_of, heads_of, normed, random, turned
+from pointwise_cases import GATES, NORMS, ROTARIES, gated, halves_of, heads_of, normed, random, turned
 from tolerance import assert_as_exact_as_eager
 
 from fastreader.ops import linear_logprob, linear_logprob_stats, merge_state, tree_attention
@@ -25,8 +25,8 @@ DEVICE = "cuda"
 
 def run(inputs: Inputs, impl: str = "triton", plan: AttentionPlan | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     out, lse = tree_attention(
-        *(inputs.query, inputs.key, inputs.value, inputs.until),
-        anchor=inputs.anchor,
+        *(inputs.query, inputs.key, inputs.value, inputs.subtree_end),
+        query_node=inputs.query_node,
         query_positions=inputs.query_positions,
         key_positions=inputs.key_positions,
         scale=inputs.scale,
@@ -86,20 +86,20 @@ def test_random_forests(seed: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("queries", [1, 4, 33])
 def test_decoding(queries: int, dtype: torch.dtype) -> None:
-    until, positions = random_forest(1, 3000, 0.01)
-    anchor = np.random.default_rng(queries).integers(0, 3000, queries)
-    check(attention_inputs(until, positions, dtype=dtype, heads=(9, 3), anchor=anchor))
+    subtree_end, positions = random_forest(1, 3000, 0.01)
+    query_node = np.random.default_rng(queries).integers(0, 3000, queries)
+    check(attention_inputs(subtree_end, positions, dtype=dtype, heads=(9, 3), query_node=query_node))
 
 
 def test_rows_that_see_nothing() -> None:
-    until, positions = forest([0] * 200 + [999] + [0] * 99)
-    until[:200] = np.arange(200)
-    check(attention_inputs(until, positions, dtype=torch.bfloat16))
+    subtree_end, positions = forest([0] * 200 + [999] + [0] * 99)
+    subtree_end[:200] = np.arange(200)
+    check(attention_inputs(subtree_end, positions, dtype=torch.bfloat16))
 
 
 def test_w1_in_bfloat16_and_again_bit_for_bit() -> None:
     tree = w1()
-    inputs = attention_inputs(tree.until, tree.positions, dtype=torch.bfloat16, heads=(9, 3)).to(DEVICE)
+    inputs = attention_inputs(tree.subtree_end, tree.positions, dtype=torch.bfloat16, heads=(9, 3)).to(DEVICE)
     plan = inputs.plan()
     first, again = run(inputs, plan=plan), run(inputs, plan=plan)
     assert torch.equal(first[0], again[0])
@@ -138,7 +138,7 @@ def test_logprob(rows: int, name: str, softcap: float | None, dtype: torch.dtype
     target = torch.randint(0, shape.vocabulary, (rows,), generator=generator, device=DEVICE)
     got = linear_logprob_stats(hidden, weight, target, softcap=softcap, impl="triton")
     golden = linear_logprob_reference(hidden.double(), weight.double(), target, None, softcap, 1.0)
-    # Matrix units cut products of half types off to fit their sums; eager is PyTorch's product on the same units.
+    # Matrix units truncate products of half types to fit their sums; eager is PyTorch's product on the same units.
     logits = hidden @ weight.T if dtype == torch.float32 else torch.mm(hidden, weight.T, out_dtype=torch.float32)
     logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
     logs = logits.log_softmax(1)
@@ -175,7 +175,7 @@ def test_merge_state(dtype: torch.dtype) -> None:
 
 
 def assert_close(got: torch.Tensor, want: torch.Tensor) -> None:
-    """Within rounding of float64's result, to nearest where it was rounded to bfloat16."""
+    """Assert float64's result up to rounding, to nearest if the result is bfloat16."""
     close = {"rtol": 2**-8, "atol": 1e-5} if got.dtype == torch.bfloat16 else {"rtol": 4e-6, "atol": 4e-6}
     torch.testing.assert_close(got.cpu().double(), want, **close)
 
@@ -205,7 +205,7 @@ def test_gate(rows: int, size: int, activation: str, bf16: bool) -> None:
 
 @pytest.mark.parametrize("rows", [1, 7, 3000])
 def test_linear_add(rows: int) -> None:
-    """Into a stretch of rows of a longer tensor, as the forward pass does."""
+    """Add to a stretch of rows of a longer tensor, as the forward pass does."""
     whole = random(rows + 5, 576).cuda()
     x, weight = random(rows, 1536, seed=1).cuda(), (random(576, 1536, seed=2) * 0.02).cuda().bfloat16()
     before, part = whole.clone(), whole[3 : 3 + rows]

@@ -1,4 +1,4 @@
-"""The fused pass on the device in each precision, held against float32 on the CPU."""
+"""The fused pass on the device in each precision, compared with float32 on the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEQUENCES = random_sequences(np.random.default_rng(1), 261)
 
 @pytest.mark.parametrize("family", ["Llama", "Qwen3", "Gemma3, window"])
 def test_precisions(family: str) -> None:
-    """As on the CPU: "exact" and "high" are near the truth, "fast" nearer than the model's own bfloat16."""
+    """As on the CPU, "exact" and "high" are near float32, and "fast" nearer than the model's own bfloat16."""
     stored = tiny(family).bfloat16()
     truth = np.concatenate(one_by_one(copy.deepcopy(stored).float(), SEQUENCES))
     there = stored.cuda()

@@ -1,7 +1,7 @@
-"""Compile every Triton kernel ahead of time for every target, without a GPU, and say what came out.
+"""Compile every Triton kernel ahead of time for every target, without a GPU, and report the results.
 
-`python tests/ops/compile_report.py` prints a draw of the cases as a table, with `--full` all of them, and with
-`--write docs/compile-report.md` puts them there.
+`python tests/ops/compile_report.py` prints a sample of the cases as a table, and with `--full` all of them;
+`--write docs/compile-report.md` writes the table to that file.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from triton.knobs import nvidia
 
 from fastreader.ops.linear_logprob import triton as logprob
 from fastreader.ops.merge_state import triton as merge
-from fastreader.ops.pointwise import triton as tokens
+from fastreader.ops.pointwise import triton as pointwise
 from fastreader.ops.tree_attention import triton_config as attention
 from fastreader.ops.tree_attention.triton_kernel import tree_attention_kernel
 from fastreader.ops.triton_support import TARGETS
 
 SHARED_LIMIT = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes a program
-# The instruction a half type should be multiplied with. sm_120 has no tcgen05: Triton gives it mma.sync.
+# The matrix instruction of half types. sm_120 has no tcgen05, so Triton uses mma.sync.
 MATRIX = {80: "mma.sync", 89: "mma.sync", 90: "wgmma", 100: "tcgen05", 120: "mma.sync"}
 MATRIX_PATTERN = {
     "mma.sync": re.compile(r"\bmma\.sync\."),
@@ -40,7 +40,7 @@ MATRIX_PATTERN = {
 }
 NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 DTYPES = tuple(NAMES)
-SIZES = (40, 64, 96, 128, 192, 256)  # of each bucket of configurations, the largest or one that is padded
+SIZES = (40, 64, 96, 128, 192, 256)  # for each bucket of configurations, its largest size or a padded one
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Case:
     target: int
     dtype: torch.dtype
     matrix: bool  # multiplies matrices
-    few_rows: bool  # too few rows for wgmma and tcgen05, which take 64 at least
+    few_rows: bool  # too few rows for wgmma and tcgen05, which take at least 64
     types: dict[str, str]
     constants: dict[str, Any]
     options: dict[str, int]
@@ -63,16 +63,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler made of a case."""
+    """A compiled case."""
 
     case: Case
     registers: int
     spilled: int  # bytes of stack
     shared: int  # bytes
-    instructions: tuple[str, ...]  # kinds of matrix instruction in it
+    instructions: tuple[str, ...]  # kinds of matrix instruction
 
     def faults(self) -> list[str]:
-        """What is wrong with it; empty when nothing is."""
+        """Return the faults of the kernel; empty for none."""
         case, faults = self.case, []
         if self.spilled:
             faults.append(f"{self.spilled} bytes of stack")
@@ -87,7 +87,7 @@ class Compiled:
 
 
 def options_of(config: attention.Config | logprob.Config) -> dict[str, int]:
-    """Compiler options, as the launchers pass them."""
+    """Return compiler options, as the launchers pass them."""
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     return options if config.max_registers is None else options | {"maxnreg": config.max_registers}
 
@@ -101,14 +101,14 @@ def attention_case(
     variant: bool = False,
     config: attention.Config | None = None,
 ) -> Case:
-    """tree_attention; `variant` has three heads a key head, a window, a soft cap, lse and another value size."""
+    """Return a case of tree_attention; `variant` has grouped heads, window, soft cap, lse and another value size."""
     rows = 1 if decode else 4096
     config = config or attention.default_config(target, size, dtype, rows)
     value_size = max(size - 8, 8) if variant else size
     element = NAMES[dtype]
     types = dict.fromkeys(("query_ptr", "key_ptr", "value_ptr"), f"*{element}")
-    types |= {"out_ptr": "*fp32" if decode else f"*{element}", "anchor_ptr": "*i64"}
-    types |= dict.fromkeys(("until_ptr", "tile_ptr", "block_start_ptr", "block_stop_ptr"), "*i32")
+    types |= {"out_ptr": "*fp32" if decode else f"*{element}", "query_node_ptr": "*i64"}
+    types |= dict.fromkeys(("subtree_end_ptr", "tile_ptr", "block_start_ptr", "block_stop_ptr"), "*i32")
     types |= dict.fromkeys(("scale", "scale_log2", "softcap"), "fp32")
     constants = dict.fromkeys(("stride_query_size", "stride_key_size", "stride_value_size"), 1)
     constants |= {"D": size, "DV": value_size, "HEADS_PACKED": 3 if variant else 1, "HEAD_CHUNKS": 1}
@@ -149,7 +149,7 @@ def logprob_case(
     capped: bool = False,
     config: logprob.Config | None = None,
 ) -> Case:
-    """linear_logprob; with `stats` also entropy, arg-max, bias and labels."""
+    """Return a case of linear_logprob; with `stats` also entropy, arg-max, bias and labels."""
     config = config or logprob.default_config(target, dtype, 1 if few else 4096, capped)
     element = NAMES[dtype]
     types = {"hidden_ptr": f"*{element}", "weight_ptr": f"*{element}", "target_ptr": "*i64", "picked_ptr": "*fp32"}
@@ -178,7 +178,7 @@ def logprob_case(
 
 
 def merge_cases(target: int, dtype: torch.dtype) -> Iterator[Case]:
-    """merge_state, of two states and of a stack."""
+    """Yield the cases of merge_state: two states and a stack."""
     element = NAMES[dtype]
     shape = {"DV": 256, "BLOCK_R": 8, "BLOCK_DV": 256}
     types = dict.fromkeys(("out_a_ptr", "out_b_ptr", "out_ptr"), f"*{element}")
@@ -191,30 +191,38 @@ def merge_cases(target: int, dtype: torch.dtype) -> Iterator[Case]:
     yield Case("merge-stack", merge.merge_stack_kernel, target, dtype, False, False, types, shape, {"num_warps": 4})
 
 
-def token_cases(target: int, dtype: torch.dtype, width: int = 4096, size: int = 128) -> Iterator[Case]:
-    """rms_norm, rotary and gate; `dtype` is what they write."""
+def pointwise_cases(target: int, dtype: torch.dtype, width: int = 4096, size: int = 128) -> Iterator[Case]:
+    """Yield the cases of rms_norm, rotary and gate; `dtype` is that of the output."""
     out = {"out_ptr": f"*{NAMES[dtype]}"}
-    block, rows, warps = tokens.norm_tile(width)
+    block, rows, warps = pointwise.norm_tile(width)
     types = {"input_ptr": "*fp32", "weight_ptr": "*fp32", "epsilon": "fp32"} | out
     constants: dict[str, Any] = {"WIDTH": width, "BLOCK_R": rows, "BLOCK_E": block}
     yield Case(
-        f"rms-norm-{width}", tokens.rms_norm_kernel, target, dtype, False, False, types, constants, {"num_warps": warps}
+        f"rms-norm-{width}",
+        pointwise.rms_norm_kernel,
+        target,
+        dtype,
+        False,
+        False,
+        types,
+        constants,
+        {"num_warps": warps},
     )
     types = dict.fromkeys(("input_ptr", "cosine_ptr", "sine_ptr"), "*fp32") | out
     for name, half in ((f"rotary-{size}", size // 2), (f"rotary-{size}-partial", size // 4)):
-        block, rest, rows = tokens.rotary_tile(size, half)
+        block, rest, rows = pointwise.rotary_tile(size, half)
         constants = {"HEADS": 8, "SIZE": size, "HALF": half}
         constants |= {"BLOCK_R": rows, "BLOCK_HALF": block, "BLOCK_REST": rest}
-        yield Case(name, tokens.rotary_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
+        yield Case(name, pointwise.rotary_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
     types = dict.fromkeys(("gate_ptr", "up_ptr"), "*fp32") | out
     for silu in (True, False):
-        constants = {"WIDTH": width, "SILU": silu, "BLOCK_F": tokens.gate_tile(width)}
+        constants = {"WIDTH": width, "SILU": silu, "BLOCK_F": pointwise.gate_tile(width)}
         name = f"gate-{width}-{'silu' if silu else 'gelu'}"
-        yield Case(name, tokens.gate_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
+        yield Case(name, pointwise.gate_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
 
 
 def full_cases() -> list[Case]:
-    """Everything the pinned configurations hold."""
+    """Return the cases of all pinned configurations."""
     cases = []
     for target in TARGETS:
         for dtype in DTYPES:
@@ -230,12 +238,12 @@ def full_cases() -> list[Case]:
             (torch.float32, 4096, 128),
             (torch.bfloat16, 16_384, 256),
         ):
-            cases += token_cases(target, dtype, width, size)
+            cases += pointwise_cases(target, dtype, width, size)
     return cases
 
 
 def default_cases() -> list[Case]:
-    """A draw of them that meets each target, head size, type, kernel and feature, not their every combination."""
+    """Return a sample with each target, head size, type, kernel and feature, but not every combination."""
     cases = []
     for i, target in enumerate(TARGETS):
         half = DTYPES[i % 2]
@@ -246,12 +254,12 @@ def default_cases() -> list[Case]:
     cases.append(logprob_case(90, torch.float32, capped=True))
     cases.append(logprob_case(80, torch.bfloat16, few=True, stats=False))
     cases += [*merge_cases(90, torch.bfloat16), *merge_cases(120, torch.float32)]
-    cases += [*token_cases(90, torch.bfloat16), *token_cases(89, torch.float32, 16_384, 256)]
+    cases += [*pointwise_cases(90, torch.bfloat16), *pointwise_cases(89, torch.float32, 16_384, 256)]
     return cases
 
 
 def signature_of(case: Case) -> tuple[dict[str, str], dict[tuple[int], Any], list[tuple[int]]]:
-    """Types by argument, constants by position, and the positions of arguments divisible by 16."""
+    """Return types by argument, constants by position, and the positions of arguments divisible by 16."""
     kernel = case.kernel
     names = kernel.arg_names
     types = {name: "constexpr" if name in case.constants else case.types.get(name, "i32") for name in names}
@@ -286,7 +294,7 @@ def compile_case(case: Case) -> Compiled:
 
 
 def table(results: list[Compiled]) -> str:
-    """A Markdown table of the results."""
+    """Return a Markdown table of the results."""
     lines = [
         "| target | kernel | type | block | warps | stages | registers | stack | shared | matrix | faults |",
         "|-|-|-|-|-|-|-|-|-|-|-|",

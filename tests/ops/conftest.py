@@ -1,7 +1,7 @@
-"""Keeps the suites that need a process of their own out of every other process.
+"""Keep the suites that need their own process out of every other process.
 
-Tests marked `interpreter` or `compile` run where FASTREADER_SUITE names their marker; `test_suites.py` starts such a
-process for each and is itself left out there. So plain `pytest` runs everything once.
+Tests marked `interpreter` or `compile` run if FASTREADER_SUITE names their marker. `test_suites.py` starts a process
+for each marker and is itself skipped there, so plain `pytest` runs everything once.
 """
 
 from __future__ import annotations

@@ -13,15 +13,16 @@ from fastreader.core.tree import PrefixTree
 from fastreader.ops import extension, tree_attention
 from fastreader.ops.tree_attention.reference import visible
 
-MODES = ("float32", "bfloat16", "split")
+MODES = ("float32", "bfloat16", "bf16x3")
+PRECISION = {"float32": None, "bfloat16": None, "bf16x3": "bf16x3"}  # input_precision of each mode
 INSTRUCTION_SETS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 
-# A kernel may be off by this many times what the eager computation with the same operands is off by, at the worst
-# element, plus what rounding an output near 1 costs in its own type.
+# At the worst element, the error of a kernel is at most this many times that of the eager computation with the same
+# operands, plus the rounding of an output near 1 in its own type.
 TIMES_EAGER = 2.0
-FLOOR = {"float32": 2e-6, "bfloat16": 4e-3, "split": 2e-5}
-# exp2 of the bf16 kernels is a polynomial with a relative error of 2.6e-6, which an lse sees as an absolute one.
-LSE_FLOOR = {"float32": 3e-6, "bfloat16": 1e-5, "split": 3e-5}
+FLOOR = {"float32": 2e-6, "bfloat16": 4e-3, "bf16x3": 2e-5}
+# exp2 of the bf16 kernels is a polynomial with a relative error of 2.6e-6, an absolute error of lse.
+LSE_FLOOR = {"float32": 3e-6, "bfloat16": 1e-5, "bf16x3": 3e-5}
 
 
 def available() -> list[str]:
@@ -32,7 +33,7 @@ def available() -> list[str]:
 
 
 def forest(rng: np.random.Generator, sequences: int, longest: int, alphabet: int = 2) -> PrefixTree:
-    """Random sequences over a small alphabet: deep sharing, several roots."""
+    """Build a tree of random sequences over a small alphabet: deep sharing, several roots."""
     return PrefixTree.build(
         [
             (
@@ -45,12 +46,12 @@ def forest(rng: np.random.Generator, sequences: int, longest: int, alphabet: int
 
 
 def quantised(mode: str, *tensors: Tensor) -> list[Tensor]:
-    """Inputs as the kernel gets them."""
+    """Round inputs to the type that the kernel takes."""
     return [t.to(torch.bfloat16) if mode == "bfloat16" else t.to(torch.float32) for t in tensors]
 
 
 def operand(mode: str, tensor: Tensor) -> Tensor:
-    """What the operands of one product represent, in float64."""
+    """Return in float64 the values that the operands of one product represent."""
     if mode == "float32":
         return tensor.double()
     high = tensor.bfloat16()
@@ -60,9 +61,9 @@ def operand(mode: str, tensor: Tensor) -> Tensor:
 
 
 def product(mode: str, equation: str, left: Tensor, right: Tensor) -> Tensor:
-    """A product of rounded operands in float32; of split ones without low times low, as the op defines it."""
+    """Multiply rounded operands in float32; bf16x3 omits low times low, as the op defines it."""
     whole = torch.einsum(equation, operand(mode, left).float(), operand(mode, right).float())
-    if mode != "split":
+    if mode != "bf16x3":
         return whole
     lows = [(t.float() - t.bfloat16().float()).bfloat16().float() for t in (left, right)]
     return whole - torch.einsum(equation, *lows)
@@ -73,8 +74,8 @@ def eager_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    until: Tensor,
-    anchor: Tensor,
+    subtree_end: Tensor,
+    query_node: Tensor,
     *,
     scale: float,
     window: int | None = None,
@@ -82,13 +83,13 @@ def eager_attention(
     query_positions: Tensor | None = None,
     key_positions: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention with operands rounded as `mode` says, products summed and softmax taken in float32."""
+    """Compute attention with operands rounded for `mode`, and sums and softmax in float32."""
     groups = query.shape[1] // key.shape[1]
     k, v = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     score = product(mode, "qhd,khd->hqk", query, k) * scale
     if softcap is not None:
         score = softcap * torch.tanh(score / softcap)
-    score = score.masked_fill(~visible(until, anchor, query_positions, key_positions, window), float("-inf"))
+    score = score.masked_fill(~visible(subtree_end, query_node, query_positions, key_positions, window), float("-inf"))
     lse = torch.logsumexp(score, -1)
     weight = torch.exp(score - lse.masked_fill(lse.isneginf(), 0.0)[..., None])
     out = product(mode, "hqk,khd->qhd", weight, v)
@@ -96,7 +97,7 @@ def eager_attention(
 
 
 def worst(got: Tensor, wanted: Tensor) -> float:
-    """Largest absolute difference; infinite where one is infinite, NaN or both are not alike."""
+    """Return the largest absolute difference; infinite if infinities differ or a value is NaN."""
     got, wanted = got.double(), wanted.double()
     if not torch.equal(got.isneginf(), wanted.isneginf()) or bool(got.isnan().any()):
         return float("inf")
@@ -107,7 +108,7 @@ def worst(got: Tensor, wanted: Tensor) -> float:
 def inputs(
     seed: int, queries: int, keys: int, heads: int = 2, key_heads: int = 1, size: int = 64, value_size: int = 64
 ) -> list[Tensor]:
-    """Normal query, key and value."""
+    """Draw normal query, key and value."""
     generator = torch.Generator().manual_seed(seed)
     shapes = (queries, heads, size), (keys, key_heads, size), (keys, key_heads, value_size)
     return [torch.randn(shape, generator=generator) for shape in shapes]
@@ -115,7 +116,7 @@ def inputs(
 
 @dataclass(frozen=True)
 class Measured:
-    """What a kernel gave, and its largest errors against float64 beside what they may be."""
+    """The results of a kernel, and its largest errors against float64 with their bounds."""
 
     out: Tensor
     lse: Tensor
@@ -127,17 +128,33 @@ class Measured:
 
 
 def measure(
-    mode: str, query: Tensor, key: Tensor, value: Tensor, until: Tensor, anchor: Tensor | None = None, **options: Any
+    mode: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    subtree_end: Tensor,
+    query_node: Tensor | None = None,
+    **options: Any,
 ) -> Measured:
     """Run the C++ kernel, and compare it with float64 and with the eager computation."""
     query, key, value = quantised(mode, query, key, value)
     options.setdefault("scale", query.shape[-1] ** -0.5)
-    places = torch.arange(len(until)) if anchor is None else anchor
+    places = torch.arange(len(subtree_end)) if query_node is None else query_node
     wide = query.double(), key.double(), value.double()
-    wanted, wanted_lse = tree_attention(*wide, until, anchor=anchor, impl="reference", return_lse=True, **options)
-    eager, eager_lse = eager_attention(mode, query, key, value, until, places, **options)
+    wanted, wanted_lse = tree_attention(
+        *wide, subtree_end, query_node=query_node, impl="reference", return_lse=True, **options
+    )
+    eager, eager_lse = eager_attention(mode, query, key, value, subtree_end, places, **options)
     out, lse = tree_attention(
-        query, key, value, until, anchor=anchor, impl="cpu", split=mode == "split", return_lse=True, **options
+        query,
+        key,
+        value,
+        subtree_end,
+        query_node=query_node,
+        impl="cpu",
+        input_precision=PRECISION[mode],
+        return_lse=True,
+        **options,
     )
     by_eager, by_eager_lse = worst(eager, wanted), worst(eager_lse, wanted_lse)
     return Measured(
@@ -152,16 +169,16 @@ def measure(
 
 
 def random_case(seed: int) -> tuple[list[Tensor], Tensor, Tensor | None, dict[str, Any]]:
-    """A random forest with random heads, sizes, window, soft cap and anchors: (inputs, until, anchor, options)."""
+    """Draw a forest, heads, sizes, window, soft cap and nodes: (inputs, subtree_end, query_node, options)."""
     rng = np.random.default_rng(seed)
     longest = int(rng.choice([5, 40, 200], p=[0.45, 0.5, 0.05]))
     tree = forest(rng, int(rng.integers(1, 12)), longest, int(rng.integers(2, 4)))
-    until, positions = torch.from_numpy(tree.until), torch.from_numpy(tree.positions)
+    subtree_end, positions = torch.from_numpy(tree.subtree_end), torch.from_numpy(tree.positions)
     count = len(tree)
-    anchor = None
+    query_node = None
     if rng.random() < 0.3:
-        anchor = torch.from_numpy(rng.integers(0, count, int(rng.integers(0, 50))))
-    queries = count if anchor is None else len(anchor)
+        query_node = torch.from_numpy(rng.integers(0, count, int(rng.integers(0, 50))))
+    queries = count if query_node is None else len(query_node)
     key_heads = int(rng.integers(1, 3))
     size, value_size = (int(rng.choice([8, 32, 64, 80])) for _ in range(2))
     drawn = inputs(
@@ -169,10 +186,10 @@ def random_case(seed: int) -> tuple[list[Tensor], Tensor, Tensor | None, dict[st
     )
     options: dict[str, Any] = {}
     if rng.random() < 0.4:
-        query_positions = positions if anchor is None else positions[anchor]
+        query_positions = positions if query_node is None else positions[query_node]
         options |= {"window": int(rng.integers(1, 60)), "query_positions": query_positions, "key_positions": positions}
     if rng.random() < 0.3:
         options["softcap"] = float(rng.choice([1.0, 30.0]))
     if rng.random() < 0.2:
         options["scale"] = float(rng.choice([-0.2, 0.0, 2.0]))
-    return drawn, until, anchor, options
+    return drawn, subtree_end, query_node, options

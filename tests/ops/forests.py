@@ -12,30 +12,30 @@ import pytest
 import torch
 from torch import Tensor
 
-from fastreader.ops.tree_attention.plan import AttentionPlan
+from fastreader.ops.tree_attention.plan import AttentionContext, AttentionPlan
 from fastreader.ops.tree_attention.reference import tree_attention_reference, visible
 
 
 def forest(climbs: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """(until, positions), int32, of the forest in which token i hangs climbs[i] levels above token i - 1.
+    """Return (subtree_end, positions), int32, of a forest: token i climbs climbs[i] levels from token i - 1.
 
     0 continues a path, 1 makes a sibling, and climbing past the root starts another tree.
     """
     path: list[int] = []
-    until = np.zeros(len(climbs), dtype=np.int32)
+    subtree_end = np.zeros(len(climbs), dtype=np.int32)
     positions = np.zeros(len(climbs), dtype=np.int32)
     for i, climb in enumerate(climbs):
         keep = max(len(path) - climb, 0)
         for gone in path[keep:]:
-            until[gone] = i
+            subtree_end[gone] = i
         path = [*path[:keep], i]
         positions[i] = keep
-    until[path] = len(climbs)
-    return until, positions
+    subtree_end[path] = len(climbs)
+    return subtree_end, positions
 
 
 def random_forest(seed: int, size: int, branching: float = 0.08) -> tuple[np.ndarray, np.ndarray]:
-    """A forest of long paths that branch now and then, sometimes at a root."""
+    """Draw a forest of long paths that branch now and then, sometimes at a root."""
     rng = np.random.default_rng(seed)
     climbs = np.where(rng.random(size) < branching, rng.integers(1, max(size // 2, 2), size), 0)
     return forest(climbs.tolist())
@@ -48,19 +48,16 @@ class Inputs:
     query: Tensor
     key: Tensor
     value: Tensor
-    until: Tensor
-    anchor: Tensor
+    subtree_end: Tensor
+    query_node: Tensor
     query_positions: Tensor
     key_positions: Tensor
     scale: float
     window: int | None = None
     softcap: float | None = None
 
-    def arguments(self) -> tuple[Any, ...]:
-        return (
-            *(self.query, self.key, self.value, self.until, self.anchor),
-            *(self.query_positions, self.key_positions, self.scale, self.window, self.softcap),
-        )
+    def context(self, *, return_lse: bool = True) -> AttentionContext:
+        return AttentionContext(**vars(self), plan=self.plan(), return_lse=return_lse)
 
     def to(self, device: str) -> Inputs:
         moved = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
@@ -68,54 +65,58 @@ class Inputs:
 
     def plan(self) -> AttentionPlan:
         return AttentionPlan(
-            *(t.cpu().numpy() for t in (self.until, self.anchor, self.query_positions, self.key_positions))
+            *(t.cpu().numpy() for t in (self.subtree_end, self.query_node, self.query_positions, self.key_positions))
         )
 
     def golden(self) -> tuple[Tensor, Tensor]:
-        """(output, lse) in float64 from the quantised inputs."""
+        """Return (output, lse) in float64 from the quantised inputs."""
         wide = replace(self, query=self.query.double(), key=self.key.double(), value=self.value.double())
-        return tree_attention_reference(*wide.arguments())
+        return tree_attention_reference(wide.context())
 
     def eager(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(output, lse) with every step in one dtype."""
+        """Return (output, lse) with every step in one dtype."""
         groups = self.query.shape[1] // self.key.shape[1]
         key = self.key.to(dtype).repeat_interleave(groups, dim=1)
         value = self.value.to(dtype).repeat_interleave(groups, dim=1)
         score = torch.einsum("qhd,khd->hqk", self.query.to(dtype), key) * self.scale
         if self.softcap is not None:
             score = self.softcap * torch.tanh(score / self.softcap)
-        mask = visible(self.until, self.anchor, self.query_positions, self.key_positions, self.window)
+        mask = visible(self.subtree_end, self.query_node, self.query_positions, self.key_positions, self.window)
         score = score.masked_fill(~mask, float("-inf"))
         weight = torch.softmax(score, dim=-1).nan_to_num(0.0)
         return torch.einsum("hqk,khd->qhd", weight, value), torch.logsumexp(score, dim=-1).T
 
 
 def attention_inputs(
-    until: np.ndarray,
+    subtree_end: np.ndarray,
     positions: np.ndarray,
     *,
     dtype: torch.dtype,
     heads: tuple[int, int] = (6, 2),
     size: int = 64,
     value_size: int | None = None,
-    anchor: np.ndarray | None = None,
+    query_node: np.ndarray | None = None,
     query_positions: np.ndarray | None = None,
     window: int | None = None,
     softcap: float | None = None,
     seed: int = 0,
 ) -> Inputs:
-    """Normal query, key and value over a forest; query i stands at anchor[i], at i when None."""
+    """Draw normal query, key and value over a forest; query i sees what key query_node[i] sees (i when None)."""
     generator = torch.Generator().manual_seed(seed)
-    place = np.arange(len(until)) if anchor is None else anchor
+    place = np.arange(len(subtree_end)) if query_node is None else query_node
     if query_positions is None:
-        query_positions = positions if anchor is None else positions[place] + 1
-    sizes = ((len(place), heads[0], size), (len(until), heads[1], size), (len(until), heads[1], value_size or size))
+        query_positions = positions if query_node is None else positions[place] + 1
+    sizes = (
+        (len(place), heads[0], size),
+        (len(subtree_end), heads[1], size),
+        (len(subtree_end), heads[1], value_size or size),
+    )
     query, key, value = (torch.randn(s, generator=generator).to(dtype) for s in sizes)
     return Inputs(
         query,
         key,
         value,
-        torch.from_numpy(until),
+        torch.from_numpy(subtree_end),
         torch.from_numpy(place.astype(np.int64)),
         torch.from_numpy(query_positions.astype(np.int32)),
         torch.from_numpy(positions),
@@ -127,7 +128,7 @@ def attention_inputs(
 
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """`torch.empty` gives NaN (int32 and int64: the lowest), so that reading what nobody wrote shows."""
+    """Make `torch.empty` return NaN (the lowest value for int32 and int64), to expose reads of unset memory."""
     empty = torch.empty
 
     def filled(*args: Any, **kwargs: Any) -> Tensor:

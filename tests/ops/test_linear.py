@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import torch
+from cpu_cases import available
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,15 +11,7 @@ from fastreader.ops import extension
 from fastreader.ops.linear import PackedWeight, linear, linear_add, linear_gated, prepare
 from fastreader.ops.pointwise import gate
 
-ISAS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
-ORDER = list(ISAS)
 no_extension = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
-
-
-def available():
-    if extension.why_missing() is not None:
-        return []
-    return ORDER[: ORDER.index(extension.best_instruction_set()) + 1]
 
 
 def inputs(rows, depth, width, weight_dtype, seed=0):
@@ -39,7 +32,7 @@ SIZES = [(0, 8, 5), (1, 8, 1), (63, 40, 33), (127, 64, 129), (129, 576, 192), (2
 @pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32, torch.float16])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_cpu_path(monkeypatch, isa, weight_dtype, size):
-    """Fast: only the operands' rounding, or none where the CPU widens. High: about 2^-16 of the terms summed."""
+    """Fast: only the rounding of operands, or none if the CPU widens. High: about 2^-16 of the summed terms."""
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     x, weight, bias = inputs(*size, weight_dtype)
     terms = x.abs().double() @ weight.abs().double().T + bias.abs().double()
@@ -58,7 +51,7 @@ def test_every_cpu_path(monkeypatch, isa, weight_dtype, size):
 @pytest.mark.parametrize("precision", ["fast", "high"])
 @pytest.mark.parametrize("depth", [40, 320])
 def test_a_row_has_the_same_bits_in_any_company(monkeypatch, isa, weight_dtype, precision, depth):
-    """Few rows, as when texts are written, go through loops of their own."""
+    """Few rows, as in generation, run in separate loops."""
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     x, weight, bias = inputs(100, depth, 40, weight_dtype)
     packed = prepare(weight, precision)
@@ -131,10 +124,12 @@ def test_registration():
     x, weight, bias = inputs(5, 16, 7, torch.bfloat16)
     for precision in ("fast", "high"):
         packed = prepare(weight, precision)
-        arguments = (x, packed.data, 7, bias, precision == "high", True, "auto")
+        arguments = (x, packed.data, 7, bias, "bf16x3" if precision == "high" else None, True, "auto")
         torch.library.opcheck(torch.ops.fastreader.linear, arguments)
     with pytest.raises(RuntimeError, match="packed for another size"):
-        torch.ops.fastreader.linear(x, packed.data[:-1], 7, bias, True, True, "auto")
+        torch.ops.fastreader.linear(x, packed.data[:-1], 7, bias, "bf16x3", True, "auto")
+    with pytest.raises(RuntimeError, match='expected "bf16x3" or None, got tf32'):
+        torch.ops.fastreader.linear(x, packed.data, 7, bias, "tf32", True, "auto")
 
 
 @pytest.mark.parametrize("impl", ["auto", "torch", "reference"])
@@ -238,7 +233,7 @@ def test_opcheck_of_sums_and_gates():
     x, weight, bias = inputs(5, 9, 64, torch.bfloat16)
     packed = prepare(weight, "fast")
     torch.library.opcheck(
-        torch.ops.fastreader.linear_add_, (torch.zeros(5, 64), x, packed.data, bias, False, True, "auto")
+        torch.ops.fastreader.linear_add_, (torch.zeros(5, 64), x, packed.data, bias, None, True, "auto")
     )
-    arguments = (x, packed.data, 64, bias, "silu", True, False, True, "auto")
+    arguments = (x, packed.data, 64, bias, "silu", True, None, True, "auto")
     torch.library.opcheck(torch.ops.fastreader.linear_gated, arguments)

@@ -11,10 +11,10 @@ from fastreader.ops import extension
 from fastreader.ops.linear_logprob import linear_logprob, linear_logprob_stats, status
 
 pytestmark = pytest.mark.skipif(not available(), reason=f"no C++ extension: {extension.why_missing()}")
-MODES = ("float32", "bfloat16", "split", "half_split")
+MODES = ("float32", "bfloat16", "bf16x3", "bf16x2")
 # The eager computation here sums in float32 like the kernel, in another order; polynomials of exp2 add 7.5e-8.
 TIMES_EAGER = 3.0
-FLOOR = {"float32": 5e-6, "bfloat16": 5e-6, "split": 2e-5, "half_split": 2e-5}
+FLOOR = {"float32": 5e-6, "bfloat16": 5e-6, "bf16x3": 2e-5, "bf16x2": 2e-5}
 
 
 @pytest.fixture(params=available())
@@ -30,7 +30,7 @@ def inputs(mode, rows, size, vocabulary, seed=0):
     )
     weight *= 2 * size**-0.5
     hidden, weight, bias = quantised("bfloat16" if mode == "bfloat16" else "float32", hidden, weight, bias)
-    if mode == "half_split":
+    if mode == "bf16x2":
         weight = weight.bfloat16()
     target = torch.randint(0, vocabulary, (rows,), generator=generator)
     return hidden, weight, bias, target, torch.randint(0, vocabulary, (5,), generator=generator)
@@ -38,24 +38,28 @@ def inputs(mode, rows, size, vocabulary, seed=0):
 
 def check(mode, rows, size, vocabulary, with_bias=False, **options):
     hidden, weight, bias, target, labels = inputs(mode, rows, size, vocabulary)
-    split = "split" in mode
+    input_precision = "bf16x3" if mode in ("bf16x3", "bf16x2") else None
     bias = bias if with_bias else None
     wide_bias = None if bias is None else bias.double()
     wanted = linear_logprob_stats(
         hidden.double(), weight.double(), target, bias=wide_bias, labels=labels, impl="reference", **options
     )
-    rounded = [operand("split" if split else "float32", t).to(hidden.dtype) for t in (hidden, weight)]
+    rounded = [operand(input_precision or "float32", t).to(hidden.dtype) for t in (hidden, weight)]
     eager = linear_logprob_stats(*rounded, target, bias=bias, labels=labels, impl="torch", **options)
-    got = linear_logprob_stats(hidden, weight, target, bias=bias, labels=labels, split=split, impl="cpu", **options)
+    got = linear_logprob_stats(
+        hidden, weight, target, bias=bias, labels=labels, input_precision=input_precision, impl="cpu", **options
+    )
     for name in ("logprob", "logsumexp", "entropy", "label_logprob"):
         error, allowed = (
             worst(getattr(got, name), getattr(wanted, name)),
             worst(getattr(eager, name), getattr(wanted, name)),
         )
         assert error <= TIMES_EAGER * allowed + FLOOR[mode] * (10 if name == "entropy" else 1), name
-    if not split:
+    if input_precision is None:
         assert torch.equal(got.argmax, eager.argmax)
-    again = linear_logprob_stats(hidden, weight, target, bias=bias, labels=labels, split=split, impl="cpu", **options)
+    again = linear_logprob_stats(
+        hidden, weight, target, bias=bias, labels=labels, input_precision=input_precision, impl="cpu", **options
+    )
     assert all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
 
 
@@ -121,8 +125,8 @@ def test_refusals():
         linear_logprob_stats(hidden, weight, target, labels=torch.tensor([40]))
     with pytest.raises(InputError, match="requires a gradient"):
         linear_logprob(hidden, weight.clone().requires_grad_(), target)
-    with pytest.raises(InputError, match="split takes float32"):
-        linear_logprob(hidden.bfloat16(), weight.bfloat16(), target, split=True)
+    with pytest.raises(InputError, match="input_precision 'bf16x3' takes float32"):
+        linear_logprob(hidden.bfloat16(), weight.bfloat16(), target, input_precision="bf16x3")
     with pytest.raises(UnsupportedImplementationError, match=r"got torch\.float64"):
         linear_logprob(hidden.double(), weight.double(), target, impl="cpu")
     assert linear_logprob(hidden.double(), weight.double(), target).dtype == torch.float64
@@ -134,12 +138,12 @@ def test_opcheck(mode):
     hidden, weight, bias, target, labels = inputs(mode, 5, 16, 40)
     for optional in ((None, None), (bias, labels)):
         torch.library.opcheck(
-            torch.ops.fastreader.linear_logprob.default, (hidden, weight, target, *optional, 1.0, 2.0, False, "auto")
+            torch.ops.fastreader.linear_logprob.default, (hidden, weight, target, *optional, 1.0, 2.0, None, "auto")
         )
 
 
 def test_tokens_that_cannot_come_first(isa):
-    """A block of tokens of logit -inf, before any other, counts nothing; a NaN is not hidden."""
+    """A first block of tokens with logit -inf has no effect, and a NaN is not hidden."""
     hidden, weight, bias, target, _ = inputs("float32", 40, 32, 100)
     bias[:32] = float("-inf")
     target[:] = 50

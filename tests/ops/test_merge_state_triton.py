@@ -4,31 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from merge_cases import states
 from tolerance import assert_as_exact_as_eager
-from torch import Tensor
 
 from fastreader.ops import merge_state
+from fastreader.ops.merge_state.reference import merge_reference
 
 pytestmark = pytest.mark.interpreter
-
-
-def states(count: int, tokens: int, heads: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Outputs [S, T, H, Dv] and lse [S, T, H], some states empty, in some rows all of them."""
-    generator = torch.Generator().manual_seed(count + size)
-    out = torch.randn((count, tokens, heads, size), generator=generator).to(dtype)
-    lse = torch.randn((count, tokens, heads), generator=generator) * 30
-    lse[torch.rand(lse.shape, generator=generator) < 0.3] = float("-inf")
-    if tokens:
-        lse[:, 0] = float("-inf")
-    out[lse.isneginf()] = 0
-    return out, lse
-
-
-def merged(out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-    """The definition, in the dtypes given."""
-    total = torch.logsumexp(lse, dim=0)
-    weight = torch.exp(lse - total.masked_fill(total.isneginf(), 0.0))
-    return (out * weight[..., None]).sum(0), total
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -37,8 +19,8 @@ def test_two_states(tokens: int, heads: int, size: int, dtype: torch.dtype) -> N
     out, lse = states(2, tokens, heads, size, dtype)
     strided = out.transpose(1, 3).contiguous().transpose(1, 3)
     got, got_lse = merge_state(strided[0], lse[0], out[1], lse[1], impl="triton")
-    golden, golden_lse = merged(out.double(), lse.double())
-    eager, eager_lse = merged(out, lse)
+    golden, golden_lse = merge_reference(out.double(), lse.double())
+    eager, eager_lse = merge_reference(out, lse)
     assert got.dtype == dtype
     assert_as_exact_as_eager("output", got, eager.to(dtype), golden)
     assert_as_exact_as_eager("lse", got_lse, eager_lse, golden_lse)
@@ -52,8 +34,8 @@ def test_a_stack(count: int, dtype: torch.dtype) -> None:
     part, part_lse = states(count, 11, 3, 40, torch.float32)
     out, lse = torch.empty((11, 3, 40), dtype=dtype), torch.empty((11, 3))
     merge_stack_triton(part, part_lse, out, lse)
-    golden, golden_lse = merged(part.double(), part_lse.double())
-    eager, eager_lse = merged(part, part_lse)
+    golden, golden_lse = merge_reference(part.double(), part_lse.double())
+    eager, eager_lse = merge_reference(part, part_lse)
     assert_as_exact_as_eager("output", out, eager.to(dtype), golden)
     assert_as_exact_as_eager("lse", lse, eager_lse, golden_lse)
     merge_stack_triton(part, part_lse, out, None)

@@ -1,4 +1,4 @@
-"""Starts the suites that need a process of their own, and fails with their output."""
+"""Start the suites that need their own process, and fail with their output."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def test_compile_suite() -> None:
 @pytest.mark.timeout(3600)
 def test_full_compile_suite(request: pytest.FixtureRequest) -> None:
     if "slow" not in request.config.option.markexpr:
-        pytest.skip("ten minutes and more; ask for it with -m 'compile and slow'")
+        pytest.skip("takes more than ten minutes; run it with -m 'compile and slow'")
     run("compile", "compile and slow")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cpu_cases import MODES, available, forest, inputs, measure, quantised, random_case
+from cpu_cases import MODES, PRECISION, available, forest, inputs, measure, quantised, random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,15 +23,17 @@ def isa(request, monkeypatch):
     return request.param
 
 
-def check(mode, query, key, value, until, anchor=None, **options):
-    got = measure(mode, query, key, value, until, anchor, **options)
+def check(mode, query, key, value, subtree_end, query_node=None, **options):
+    got = measure(mode, query, key, value, subtree_end, query_node, **options)
     assert got.out.dtype == (torch.bfloat16 if mode == "bfloat16" else torch.float32)
     assert got.lse.dtype == torch.float32
     assert got.error <= got.allowed
     assert got.lse_error <= got.lse_allowed
     options.setdefault("scale", query.shape[-1] ** -0.5)
     inputs = quantised(mode, query, key, value)
-    again = tree_attention(*inputs, until, anchor=anchor, impl="cpu", split=mode == "split", **options)
+    again = tree_attention(
+        *inputs, subtree_end, query_node=query_node, impl="cpu", input_precision=PRECISION[mode], **options
+    )
     assert torch.equal(got.out, again)
     return got.out, got.lse
 
@@ -39,8 +41,8 @@ def check(mode, query, key, value, until, anchor=None, **options):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("length", [0, 1, 63, 127, 129])
 def test_lengths(isa, mode, length):
-    until = torch.full((length,), length, dtype=torch.int32)
-    check(mode, *inputs(length, length, length), until)
+    subtree_end = torch.full((length,), length, dtype=torch.int32)
+    check(mode, *inputs(length, length, length), subtree_end)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -50,7 +52,7 @@ def test_head_sizes(isa, mode, size, value_size):
     check(
         mode,
         *inputs(size, len(tree), len(tree), 3, 1, size, value_size),
-        torch.from_numpy(tree.until),
+        torch.from_numpy(tree.subtree_end),
     )
 
 
@@ -58,7 +60,7 @@ def test_head_sizes(isa, mode, size, value_size):
 @pytest.mark.parametrize(("heads", "key_heads"), [(1, 1), (4, 4), (9, 3), (14, 2), (40, 1)])
 def test_grouped_heads(isa, mode, heads, key_heads):
     tree = forest(np.random.default_rng(heads), 8, 80)
-    check(mode, *inputs(heads, len(tree), len(tree), heads, key_heads), torch.from_numpy(tree.until))
+    check(mode, *inputs(heads, len(tree), len(tree), heads, key_heads), torch.from_numpy(tree.subtree_end))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -66,21 +68,21 @@ def test_strided_inputs(isa, mode):
     tree = forest(np.random.default_rng(0), 8, 80)
     count = len(tree)
     query, key, value = quantised(mode, *inputs(0, count, count, 4, 2))
-    until = torch.from_numpy(tree.until)
-    plain = tree_attention(query, key, value, until, scale=0.125, impl="cpu")
+    subtree_end = torch.from_numpy(tree.subtree_end)
+    plain = tree_attention(query, key, value, subtree_end, scale=0.125, impl="cpu")
     fused = torch.cat([query, key, value], dim=1)
     parts = fused[:, :4], fused[:, 4:6], fused[:, 6:]
-    assert torch.equal(tree_attention(*parts, until, scale=0.125, impl="cpu"), plain)
+    assert torch.equal(tree_attention(*parts, subtree_end, scale=0.125, impl="cpu"), plain)
     by_head = [t.transpose(0, 1).contiguous().transpose(0, 1) for t in (query, key, value)]
-    assert torch.equal(tree_attention(*by_head, until, scale=0.125, impl="cpu"), plain)
+    assert torch.equal(tree_attention(*by_head, subtree_end, scale=0.125, impl="cpu"), plain)
     columns = [t.transpose(0, 2).contiguous().transpose(0, 2) for t in (query, key, value)]
-    assert torch.equal(tree_attention(*columns, until, scale=0.125, impl="cpu"), plain)
+    assert torch.equal(tree_attention(*columns, subtree_end, scale=0.125, impl="cpu"), plain)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_rows_that_see_nothing(isa, mode):
-    until = torch.tensor([1, 1, 4, 3, 0, 6, 6], dtype=torch.int32)
-    got, lse = check(mode, *inputs(3, 7, 7), until)
+    subtree_end = torch.tensor([1, 1, 4, 3, 0, 6, 6], dtype=torch.int32)
+    got, lse = check(mode, *inputs(3, 7, 7), subtree_end)
     for row in (1, 4, 6):
         assert bool((got[row] == 0).all()) and bool(lse[row].isneginf().all())
     nothing = torch.zeros(150, dtype=torch.int32)
@@ -91,22 +93,22 @@ def test_rows_that_see_nothing(isa, mode):
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(MODES), st.sampled_from(available() or ["none"]))
 def test_random_forests(seed, mode, isa):
-    drawn, until, anchor, options = random_case(seed)
+    drawn, subtree_end, query_node, options = random_case(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FASTREADER_CPU_ISA", isa)
-        check(mode, *drawn, until, anchor, **options)
+        check(mode, *drawn, subtree_end, query_node, **options)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_scores_that_rise_along_the_keys(isa, mode):
-    """The running maximum is raised over and over, by less and by more than the slack that is left."""
+    """The running maximum rises again and again, by less and by more than the remaining slack."""
     count = 700
     query, key, value = inputs(5, count, count, 1, 1)
     query[:] = 1.0
     key = key * 0.01 + torch.linspace(-4, 4, count)[:, None, None]
-    until = torch.full((count,), count, dtype=torch.int32)
+    subtree_end = torch.full((count,), count, dtype=torch.int32)
     for scale in (0.05, 0.5):
-        check(mode, query, key, value, until, scale=scale)
+        check(mode, query, key, value, subtree_end, scale=scale)
 
 
 def test_results_do_not_depend_on_threads_or_company(isa):
@@ -114,74 +116,74 @@ def test_results_do_not_depend_on_threads_or_company(isa):
     sequences = [(rng.integers(0, 50, 200).tolist(), rng.integers(0, 50, 6).tolist()) for _ in range(6)]
     tree = PrefixTree.build(sequences)
     query, key, value = (t.bfloat16() for t in inputs(1, len(tree), len(tree), 6, 2))
-    until = torch.from_numpy(tree.until)
+    subtree_end = torch.from_numpy(tree.subtree_end)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        alone = tree_attention(query, key, value, until, scale=0.125, impl="cpu")
+        alone = tree_attention(query, key, value, subtree_end, scale=0.125, impl="cpu")
         torch.set_num_threads(max(before, 2))
-        together = tree_attention(query, key, value, until, scale=0.125, impl="cpu")
+        together = tree_attention(query, key, value, subtree_end, scale=0.125, impl="cpu")
     finally:
         torch.set_num_threads(before)
     assert torch.equal(alone, together)
-    # What another root holds changes nothing here.
-    first = int(tree.until[0])
+    # Keys of another root change nothing here.
+    first = int(tree.subtree_end[0])
     key[first:] = 7.0
     value[first:] = -3.0
-    assert torch.equal(tree_attention(query, key, value, until, scale=0.125, impl="cpu")[:first], alone[:first])
+    assert torch.equal(tree_attention(query, key, value, subtree_end, scale=0.125, impl="cpu")[:first], alone[:first])
 
 
 def test_plan_is_shared(isa):
     tree = forest(np.random.default_rng(2), 8, 80)
     query, key, value = inputs(2, len(tree), len(tree))
-    until = torch.from_numpy(tree.until)
-    plan = AttentionPlan(tree.until)
-    with_plan = tree_attention(query, key, value, until, scale=0.125, plan=plan, impl="cpu")
-    assert torch.equal(with_plan, tree_attention(query, key, value, until, scale=0.125, impl="cpu"))
+    subtree_end = torch.from_numpy(tree.subtree_end)
+    plan = AttentionPlan(tree.subtree_end)
+    with_plan = tree_attention(query, key, value, subtree_end, scale=0.125, plan=plan, impl="cpu")
+    assert torch.equal(with_plan, tree_attention(query, key, value, subtree_end, scale=0.125, impl="cpu"))
 
 
-def test_auto_takes_the_kernel_and_says_so():
-    until = torch.tensor([2, 2], dtype=torch.int32)
+def test_auto_picks_the_kernel_and_reports_it():
+    subtree_end = torch.tensor([2, 2], dtype=torch.int32)
     query, key, value = inputs(0, 2, 2)
-    by_kernel = tree_attention(query, key, value, until, scale=1.0, impl="cpu")
-    assert torch.equal(tree_attention(query, key, value, until, scale=1.0), by_kernel)
+    by_kernel = tree_attention(query, key, value, subtree_end, scale=1.0, impl="cpu")
+    assert torch.equal(tree_attention(query, key, value, subtree_end, scale=1.0), by_kernel)
     assert status()[0].implementation == "cpu"
 
 
-def test_refusals(monkeypatch):
-    until = torch.tensor([2, 2], dtype=torch.int32)
+def test_errors(monkeypatch):
+    subtree_end = torch.tensor([2, 2], dtype=torch.int32)
     query, key, value = inputs(0, 2, 2)
     doubles = [t.double() for t in (query, key, value)]
     with pytest.raises(UnsupportedImplementationError, match=r"take float32 and bfloat16, got torch\.float64"):
-        tree_attention(*doubles, until, scale=1.0, impl="cpu")
-    assert tree_attention(*doubles, until, scale=1.0).dtype == torch.float64
+        tree_attention(*doubles, subtree_end, scale=1.0, impl="cpu")
+    assert tree_attention(*doubles, subtree_end, scale=1.0).dtype == torch.float64
     with pytest.raises(UnsupportedImplementationError, match="impl must be one of"):
-        tree_attention(query, key, value, until, scale=1.0, impl="fastest")
+        tree_attention(query, key, value, subtree_end, scale=1.0, impl="fastest")
     with pytest.raises(InputError, match="requires a gradient"):
-        tree_attention(query.requires_grad_(), key, value, until, scale=1.0, impl="cpu")
-    with pytest.raises(InputError, match="split takes float32"):
-        tree_attention(*doubles, until, scale=1.0, split=True)
+        tree_attention(query.requires_grad_(), key, value, subtree_end, scale=1.0, impl="cpu")
+    with pytest.raises(InputError, match="input_precision 'bf16x3' takes float32"):
+        tree_attention(*doubles, subtree_end, scale=1.0, input_precision="bf16x3")
     monkeypatch.setenv("FASTREADER_CPU_ISA", "sse9")
     with pytest.raises(RuntimeError, match="instruction set must be"):
-        tree_attention(query.detach(), key, value, until, scale=1.0, impl="cpu")
+        tree_attention(query.detach(), key, value, subtree_end, scale=1.0, impl="cpu")
 
 
 def test_without_the_extension(monkeypatch):
     monkeypatch.setattr(extension, "why_missing", lambda: "the C++ extension is not there; to get it, build it")
-    until = torch.tensor([2, 2], dtype=torch.int32)
+    subtree_end = torch.tensor([2, 2], dtype=torch.int32)
     query, key, value = inputs(0, 2, 2)
     with pytest.raises(UnsupportedImplementationError, match="to get it, build it"):
-        tree_attention(query, key, value, until, scale=1.0, impl="cpu")
-    by_torch = tree_attention(query, key, value, until, scale=1.0, impl="torch")
-    assert torch.equal(tree_attention(query, key, value, until, scale=1.0), by_torch)
+        tree_attention(query, key, value, subtree_end, scale=1.0, impl="cpu")
+    by_torch = tree_attention(query, key, value, subtree_end, scale=1.0, impl="torch")
+    assert torch.equal(tree_attention(query, key, value, subtree_end, scale=1.0), by_torch)
     assert status()[0].implementation == "torch"
 
 
 def arguments(tree, mode="float32", window=None):
     count = len(tree)
     positions = torch.from_numpy(tree.positions)
-    plan = AttentionPlan(tree.until, None, tree.positions, tree.positions)
-    tables = [torch.from_numpy(a) for a in (*plan.slots.arrays, *plan.slot_schedule(window, 42, 64).arrays)]
+    plan = AttentionPlan(tree.subtree_end, None, tree.positions, tree.positions)
+    tables = [*plan.slots.tensors, *plan.slot_schedule(window, 42, 64).tensors]
     drawn = quantised(mode, *inputs(0, count, count, 3, 1))
     return (
         *drawn,
@@ -193,7 +195,7 @@ def arguments(tree, mode="float32", window=None):
         0.125,
         window,
         None,
-        False,
+        None,
         True,
         "auto",
     )
@@ -210,7 +212,7 @@ def test_opcheck_slots():
     torch.library.opcheck(torch.ops.fastreader.tree_slots.default, (torch.tensor([4, 4, 3, 4], dtype=torch.int32),))
 
 
-def test_a_schedule_out_of_range_is_refused():
+def test_a_schedule_out_of_range_raises():
     tree = forest(np.random.default_rng(0), 4, 30)
     good = list(arguments(tree))
     # slot_key, tile_start, tile_stop, block_stop
@@ -222,15 +224,15 @@ def test_a_schedule_out_of_range_is_refused():
             torch.ops.fastreader.tree_attention(*bad)
 
 
-def test_until_of_no_tree_is_refused():
-    with pytest.raises(InputError, match="not of a tree in depth-first order: key 1 lasts until 3"):
+def test_subtree_end_of_no_tree_raises():
+    with pytest.raises(InputError, match="not of a tree in depth-first order: key 1 ends at 3"):
         tree_attention(*inputs(0, 3, 3), torch.tensor([2, 3, 3], dtype=torch.int32), scale=1.0, impl="cpu")
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("window", [None, 40])
 def test_a_path_gives_the_same_bits_in_any_tree(isa, mode, window):
-    """Alone, among siblings that branch off everywhere, and in tiles of other rows: no bit of it changes."""
+    """A path alone, among siblings that branch off everywhere, and in tiles of other rows has the same bits."""
     rng = np.random.default_rng(3)
     body = rng.integers(0, 50, 1100).tolist()
     cuts = [31, 64, 511, 512, 700, 701, *[1100] * 9]
@@ -246,16 +248,16 @@ def test_a_path_gives_the_same_bits_in_any_tree(isa, mode, window):
 
     def run(rows):
         size = torch.full((len(rows),), len(rows), dtype=torch.int32)
-        until = torch.from_numpy(tree.until) if len(rows) == count else size
+        subtree_end = torch.from_numpy(tree.subtree_end) if len(rows) == count else size
         place = {"query_positions": positions[rows], "key_positions": positions[rows], "window": window}
         return tree_attention(
             query[rows],
             key[rows],
             value[rows],
-            until,
+            subtree_end,
             scale=scale,
             impl="cpu",
-            split=mode == "split",
+            input_precision=PRECISION[mode],
             return_lse=True,
             **place,
         )
@@ -269,59 +271,68 @@ def test_a_path_gives_the_same_bits_in_any_tree(isa, mode, window):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_few_queries_split_over_the_keys_give_the_same_bits(isa, mode):
-    """Decoding: three tokens by their anchors, one of which sees nothing, against the whole pass over the same tree."""
+    """Compare decoding of a few tokens, one of which sees nothing, with the whole pass over the same tree."""
     tree = forest(np.random.default_rng(7), 4, 1900, 50)
     count = len(tree)
     assert tree.positions.max() > 1024  # three segments at least
     query, key, value = quantised(mode, *inputs(6, count, count, 2, 1))
-    until = torch.from_numpy(tree.until)
-    options = {"scale": 0.125, "impl": "cpu", "split": mode == "split", "return_lse": True}
-    whole, whole_lse = tree_attention(query, key, value, until, **options)
-    anchor = torch.tensor([count - 1, int(tree.positions.argmax()), 5])
-    few, lse = tree_attention(query[anchor], key, value, until, anchor=anchor, **options)
-    assert torch.equal(few, whole[anchor]) and torch.equal(lse, whole_lse[anchor])
+    subtree_end = torch.from_numpy(tree.subtree_end)
+    options = {"scale": 0.125, "impl": "cpu", "input_precision": PRECISION[mode], "return_lse": True}
+    whole, whole_lse = tree_attention(query, key, value, subtree_end, **options)
+    query_node = torch.tensor([count - 1, int(tree.positions.argmax()), 5])
+    few, lse = tree_attention(query[query_node], key, value, subtree_end, query_node=query_node, **options)
+    assert torch.equal(few, whole[query_node]) and torch.equal(lse, whole_lse[query_node])
     nowhere = torch.tensor([-1, 5])
-    got, lse = tree_attention(query[nowhere], key, value, until, anchor=nowhere, **options)
+    got, lse = tree_attention(query[nowhere], key, value, subtree_end, query_node=nowhere, **options)
     assert bool((got[0] == 0).all()) and bool(lse[0].isneginf().all()) and torch.equal(got[1], few[2])
 
 
 @pytest.mark.parametrize("impl", ["cpu", "torch"])
-def test_anchors_beyond_all_that_is_seen(impl):
+def test_query_nodes_beyond_all_that_is_seen(impl):
     query, key, value = quantised("float32", *inputs(8, 2, 3))
-    for until in ([3, 3, 3], [10, 10, 10], [1, 2, 3]):
-        for anchor in ([-1, -1], [7, 7], [2, 5], [-1, 2]):
-            given = (query, key, value, torch.tensor(until, dtype=torch.int32))
-            options = {"anchor": torch.tensor(anchor), "scale": 0.3, "return_lse": True}
+    for subtree_end in ([3, 3, 3], [10, 10, 10], [1, 2, 3]):
+        for query_node in ([-1, -1], [7, 7], [2, 5], [-1, 2]):
+            given = (query, key, value, torch.tensor(subtree_end, dtype=torch.int32))
+            options = {"query_node": torch.tensor(query_node), "scale": 0.3, "return_lse": True}
             got, want = (tree_attention(*given, **options, impl=name) for name in (impl, "reference"))
             torch.testing.assert_close(got[0], want[0].float(), rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(got[1], want[1].float(), rtol=1e-4, atol=1e-5)
     nothing = (query, key[:0], value[:0], torch.zeros(0, dtype=torch.int32))
-    out, lse = tree_attention(*nothing, anchor=torch.tensor([0, 0]), scale=1.0, return_lse=True, impl=impl)
+    out, lse = tree_attention(*nothing, query_node=torch.tensor([0, 0]), scale=1.0, return_lse=True, impl=impl)
     assert bool((out == 0).all()) and bool(lse.isneginf().all())
 
 
 def test_a_nan_is_not_hidden(isa):
-    """Neither in one task, nor in parts of the keys, where a part that is all NaN raises no maximum."""
+    """Neither one task nor parts of the keys hide it, although a part of NaN raises no maximum."""
     count = 1100
-    until = torch.full((count,), count, dtype=torch.int32)
+    subtree_end = torch.full((count,), count, dtype=torch.int32)
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn((n, h, 64), generator=generator) for n, h in ((1, 32), (count, 1), (count, 1)))
     query[0] = float("nan")
-    anchor = torch.tensor([count - 1])
-    out, lse = tree_attention(query, key, value, until, anchor=anchor, scale=0.125, return_lse=True, impl="cpu")
+    query_node = torch.tensor([count - 1])
+    out, lse = tree_attention(
+        query, key, value, subtree_end, query_node=query_node, scale=0.125, return_lse=True, impl="cpu"
+    )
     assert bool(out.isnan().all()) and bool(lse.isnan().all())
     out, lse = tree_attention(
-        query, key[:9], value[:9], until[:9] * 0 + 9, anchor=torch.tensor([8]), scale=0.125, return_lse=True, impl="cpu"
+        query,
+        key[:9],
+        value[:9],
+        subtree_end[:9] * 0 + 9,
+        query_node=torch.tensor([8]),
+        scale=0.125,
+        return_lse=True,
+        impl="cpu",
     )
     assert bool(out.isnan().all()) and bool(lse.isnan().all())
 
 
-def test_a_tile_larger_than_the_kernels_hold_is_refused(monkeypatch):
-    """By the operator itself, whose schedules may come from elsewhere."""
+def test_a_tile_larger_than_the_kernels_hold_raises(monkeypatch):
+    """The op itself checks, since its schedules may come from elsewhere."""
     from fastreader.ops.tree_attention import cpu
 
     monkeypatch.setattr(cpu, "query_block", lambda groups: 4096)
     query, key, value = quantised("float32", *inputs(9, 2100, 2100, 1, 1, 8))
-    until = torch.full((2100,), 2100, dtype=torch.int32)
+    subtree_end = torch.full((2100,), 2100, dtype=torch.int32)
     with pytest.raises(RuntimeError, match="a tile of the schedule has 2112 rows, at most 2048 are possible"):
-        tree_attention(query, key, value, until, scale=1.0, impl="cpu")
+        tree_attention(query, key, value, subtree_end, scale=1.0, impl="cpu")

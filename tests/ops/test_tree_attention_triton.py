@@ -21,13 +21,12 @@ SINGLE_AND_HALF = (torch.float32, torch.float16)
 SMALL = (32, 16, 4, 2)  # blocks small enough that a hundred tokens take many
 
 
-def check(inputs: Inputs, block: tuple[int, int, int, int] | None = SMALL, splits: int | None = None) -> None:
+def check(inputs: Inputs, block: tuple[int, int, int, int] | None = SMALL, num_splits: int | None = None) -> None:
     from fastreader.ops.tree_attention.triton import tree_attention_triton
     from fastreader.ops.tree_attention.triton_config import Config
 
     config = None if block is None else Config(*block)
-    out, lse = tree_attention_triton(*inputs.arguments(), inputs.plan(), True, config=config, splits=splits)
-    assert lse is not None
+    out, lse = tree_attention_triton(inputs.context(), config=config, num_splits=num_splits)
     golden, golden_lse = inputs.golden()
     eager, _ = inputs.eager(inputs.query.dtype)
     _, eager_lse = inputs.eager(torch.float32)
@@ -84,33 +83,33 @@ def test_scale_that_is_not_positive(scale: float, softcap: float | None) -> None
 
 
 @pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
-@pytest.mark.parametrize("splits", [1, 3, None])
-def test_decoding_splits_the_keys(splits: int | None, dtype: torch.dtype) -> None:
-    until, positions = random_forest(8, 300, branching=0.02)
+@pytest.mark.parametrize("num_splits", [1, 3, None])
+def test_decoding_splits_the_keys(num_splits: int | None, dtype: torch.dtype) -> None:
+    subtree_end, positions = random_forest(8, 300, branching=0.02)
     leaves = np.array([17, 299, 120, 121, 250])
-    inputs = attention_inputs(until, positions, dtype=dtype, heads=(3, 1), size=32, anchor=leaves)
-    check(inputs, block=None, splits=splits)
-    check(replace(inputs, window=50), block=SMALL, splits=splits)
+    inputs = attention_inputs(subtree_end, positions, dtype=dtype, heads=(3, 1), size=32, query_node=leaves)
+    check(inputs, block=None, num_splits=num_splits)
+    check(replace(inputs, window=50), block=SMALL, num_splits=num_splits)
 
 
 def test_more_grouped_heads_than_rows() -> None:
     check(attention_inputs(*random_forest(9, 12), dtype=torch.float32, heads=(41, 1), size=16))
 
 
-@pytest.mark.parametrize("splits", [1, 2])
-def test_rows_that_see_nothing(splits: int) -> None:
-    until, positions = forest([0] * 40 + [99] + [0] * 39)
-    until[:40] = np.arange(40)  # the first tree is expired from the start
-    inputs = attention_inputs(until, positions, dtype=torch.float32, heads=(2, 1), size=16)
-    check(inputs, splits=splits)
+@pytest.mark.parametrize("num_splits", [1, 2])
+def test_rows_that_see_nothing(num_splits: int) -> None:
+    subtree_end, positions = forest([0] * 40 + [99] + [0] * 39)
+    subtree_end[:40] = np.arange(40)  # the first tree is expired from the start
+    inputs = attention_inputs(subtree_end, positions, dtype=torch.float32, heads=(2, 1), size=16)
+    check(inputs, num_splits=num_splits)
     _, lse = inputs.golden()
     assert lse[:40].isneginf().all()
     assert lse[40:].isfinite().all()
 
 
 def test_strided_inputs() -> None:
-    until, positions = random_forest(10, 70)
-    inputs = attention_inputs(until, positions, dtype=torch.float16, heads=(4, 2), size=32)
+    subtree_end, positions = random_forest(10, 70)
+    inputs = attention_inputs(subtree_end, positions, dtype=torch.float16, heads=(4, 2), size=32)
     packed = torch.cat([inputs.query, inputs.key, inputs.value], dim=1)  # [T, 4 + 2 + 2, D]
     columns = inputs.key.permute(2, 1, 0).contiguous().permute(2, 1, 0)  # head size outermost
     check(replace(inputs, query=packed[:, :4], key=packed[:, 4:6], value=packed[:, 6:]))
@@ -118,13 +117,13 @@ def test_strided_inputs() -> None:
 
 
 def test_strided_indices() -> None:
-    until, positions = random_forest(10, 70)
-    inputs = attention_inputs(until, positions, dtype=torch.float32, heads=(2, 1), size=16)
-    plain = [torch.from_numpy(a.astype(np.int32)) for a in (until, np.arange(len(until)), positions)]
+    subtree_end, positions = random_forest(10, 70)
+    inputs = attention_inputs(subtree_end, positions, dtype=torch.float32, heads=(2, 1), size=16)
+    plain = [torch.from_numpy(a.astype(np.int32)) for a in (subtree_end, np.arange(len(subtree_end)), positions)]
     apart = [torch.stack([t, t + 9], 1)[:, 0] for t in plain]
     got = [
         tree_attention(
-            inputs.query, inputs.key, inputs.value, u, anchor=a, query_positions=p, key_positions=p, window=7,
+            inputs.query, inputs.key, inputs.value, u, query_node=a, query_positions=p, key_positions=p, window=7,
             scale=0.25, impl="triton",
         )
         for u, a, p in (plain, apart)
@@ -133,7 +132,7 @@ def test_strided_indices() -> None:
 
 
 def test_another_tree_changes_nothing() -> None:
-    """A query's result is bit for bit the same whatever the keys it cannot see hold."""
+    """The keys that a query cannot see do not change a bit of its result."""
     from fastreader.ops.tree_attention.triton import tree_attention_triton
     from fastreader.ops.tree_attention.triton_config import Config
 
@@ -141,9 +140,7 @@ def test_another_tree_changes_nothing() -> None:
     other = replace(inputs, key=inputs.key.clone(), value=inputs.value.clone())
     other.key[50:] *= -3
     other.value[50:] += 7
-    results = [
-        tree_attention_triton(*i.arguments(), i.plan(), False, config=Config(*SMALL))[0] for i in (inputs, other)
-    ]
+    results = [tree_attention_triton(i.context(return_lse=False), config=Config(*SMALL))[0] for i in (inputs, other)]
     assert torch.equal(results[0][:50], results[1][:50])
 
 
@@ -153,8 +150,8 @@ def test_another_tree_changes_nothing() -> None:
     window=st.one_of(st.none(), st.integers(1, 20)),
     softcap=st.sampled_from([None, 4.0]),
     heads=st.sampled_from([(1, 1), (3, 1), (4, 2)]),
-    anchors=st.one_of(st.none(), st.lists(st.integers(0, 1000), max_size=20)),
-    splits=st.sampled_from([1, 2, 5]),
+    query_nodes=st.one_of(st.none(), st.lists(st.integers(0, 1000), max_size=20)),
+    num_splits=st.sampled_from([1, 2, 5]),
     dtype=st.sampled_from(SINGLE_AND_HALF),
 )
 def test_random_forests(
@@ -162,27 +159,27 @@ def test_random_forests(
     window: int | None,
     softcap: float | None,
     heads: tuple[int, int],
-    anchors: list[int] | None,
-    splits: int,
+    query_nodes: list[int] | None,
+    num_splits: int,
     dtype: torch.dtype,
 ) -> None:
-    until, positions = forest(climbs)
-    anchor = None if anchors is None else np.array(anchors, dtype=np.int64) % len(until)
+    subtree_end, positions = forest(climbs)
+    query_node = None if query_nodes is None else np.array(query_nodes, dtype=np.int64) % len(subtree_end)
     options: dict[str, Any] = {
         "window": window,
         "softcap": softcap,
-        "anchor": anchor,
+        "query_node": query_node,
         "heads": heads,
         "dtype": dtype,
         "size": 16,
     }
-    check(attention_inputs(until, positions, **options), block=(16, 16, 4, 2), splits=splits)
+    check(attention_inputs(subtree_end, positions, **options), block=(16, 16, 4, 2), num_splits=num_splits)
 
 
 def test_dispatch_by_name() -> None:
     inputs = attention_inputs(*random_forest(11, 80), dtype=torch.float16, size=32, window=30)
     out = tree_attention(
-        *(inputs.query, inputs.key, inputs.value, inputs.until),
+        *(inputs.query, inputs.key, inputs.value, inputs.subtree_end),
         query_positions=inputs.query_positions,
         key_positions=inputs.key_positions,
         scale=inputs.scale,
@@ -193,24 +190,24 @@ def test_dispatch_by_name() -> None:
     assert_as_exact_as_eager("output", out, inputs.eager(torch.float16)[0], inputs.golden()[0])
 
 
-def test_what_it_cannot_take_is_refused() -> None:
+def test_unsupported_inputs_raise() -> None:
     inputs = attention_inputs(*random_forest(12, 10), dtype=torch.float32, size=16, value_size=264)
     with pytest.raises(UnsupportedImplementationError, match="up to 256, got 264"):
-        tree_attention(inputs.query, inputs.key, inputs.value, inputs.until, scale=1.0, impl="triton")
+        tree_attention(inputs.query, inputs.key, inputs.value, inputs.subtree_end, scale=1.0, impl="triton")
     inputs = attention_inputs(*random_forest(12, 10), dtype=torch.float64, size=16)
     with pytest.raises(UnsupportedImplementationError, match="float16, bfloat16 or float32, got float64"):
-        tree_attention(inputs.query, inputs.key, inputs.value, inputs.until, scale=1.0, impl="triton")
+        tree_attention(inputs.query, inputs.key, inputs.value, inputs.subtree_end, scale=1.0, impl="triton")
 
 
 @pytest.mark.parametrize("window", [None, 9])
 def test_opcheck(window: int | None) -> None:
+    from fastreader.ops.tree_attention.triton import device_schedule
     from fastreader.ops.tree_attention.triton_config import Config
-    from fastreader.ops.tree_attention.triton_schedule import device_schedule
 
     inputs = attention_inputs(*random_forest(1, 40), dtype=torch.float32, heads=(3, 1), size=16)
     tables = device_schedule(inputs.plan().schedule(window, 8, 16), torch.device("cpu"))
     positions = (inputs.query_positions, inputs.key_positions) if window else (None, None)
-    tensors = (inputs.query, inputs.key, inputs.value, inputs.until, inputs.anchor, *positions, *tables[:3])
-    for return_lse, splits in ((True, 1), (False, 2)):
-        options = (inputs.scale, window, None, return_lse, splits, list(Config(32, 16, 4, 2)[:4]), None)
+    tensors = (inputs.query, inputs.key, inputs.value, inputs.subtree_end, inputs.query_node, *positions, *tables[:3])
+    for return_lse, num_splits in ((True, 1), (False, 2)):
+        options = (inputs.scale, window, None, return_lse, num_splits, list(Config(32, 16, 4, 2)[:4]), None)
         torch.library.opcheck(torch.ops.fastreader.tree_attention_triton.default, (*tensors, *options))

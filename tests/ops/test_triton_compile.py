@@ -17,8 +17,8 @@ from compile_report import (
     default_cases,
     full_cases,
     logprob_case,
+    pointwise_cases,
     signature_of,
-    token_cases,
 )
 from forests import attention_inputs, random_forest
 
@@ -37,7 +37,7 @@ def test_every_kernel(case: Case) -> None:
 
 
 class PretendDriver:
-    """A CUDA device of compute capability 9.0 as far as Triton asks before it compiles."""
+    """A CUDA device of compute capability 9.0, as far as Triton needs one to compile."""
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
@@ -53,7 +53,7 @@ class PretendDriver:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What launches ask Triton to compile, by key; nothing is compiled or run."""
+    """Record the compilations that launches request, by key; nothing is compiled or run."""
     from triton import knobs
     from triton.runtime import driver
 
@@ -61,7 +61,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
     def record(*, key: str, compile: dict[str, Any], **_: Any) -> bool:
         requests[str(key)] = compile
-        return True  # as if it were compiled already
+        return True  # pretend it is compiled
 
     monkeypatch.setattr(driver, "_active", PretendDriver())
     monkeypatch.setattr(knobs.runtime, "jit_cache_hook", record)
@@ -72,14 +72,14 @@ def launch_attention(length: int, size: int, *, decode: bool = False, window: in
     from fastreader.ops.tree_attention.triton import tree_attention_triton
     from fastreader.ops.tree_attention.triton_config import default_config
 
-    until, positions = random_forest(length, length)
-    anchor = random_forest(length, 2)[0] % length if decode else None
+    subtree_end, positions = random_forest(length, length)
+    query_node = random_forest(length, 2)[0] % length if decode else None
     inputs = attention_inputs(
-        until, positions, dtype=torch.bfloat16, heads=(16, 16), size=size, anchor=anchor, window=window
+        subtree_end, positions, dtype=torch.bfloat16, heads=(16, 16), size=size, query_node=query_node, window=window
     )
     rows = 1 if decode else 4096
     config = default_config(90, size, torch.bfloat16, rows)
-    tree_attention_triton(*inputs.arguments(), inputs.plan(), decode, config=config, splits=3 if decode else 1)
+    tree_attention_triton(inputs.context(return_lse=decode), config=config, num_splits=3 if decode else 1)
 
 
 @pytest.mark.parametrize("decode", [False, True])
@@ -93,20 +93,20 @@ def test_another_tree_compiles_nothing(asked: dict[str, Any], decode: bool, wind
     assert len(asked) == kernels
 
 
-def launch_logprob(rows: int, vocabulary: int, labels: int, splits: int) -> None:
+def launch_logprob(rows: int, vocabulary: int, labels: int, num_splits: int) -> None:
     from fastreader.ops.linear_logprob.triton import default_config, linear_logprob_triton
 
     config = default_config(90, torch.bfloat16, 4096, False)
     hidden, weight = torch.zeros(rows, 64, dtype=torch.bfloat16), torch.zeros(vocabulary, 64, dtype=torch.bfloat16)
     target = torch.zeros(rows + 1, dtype=torch.int64)[1:]  # 8 bytes off any wider alignment
     wanted = torch.zeros(labels, dtype=torch.int64)
-    linear_logprob_triton(hidden, weight, target, None, None, 1.0, wanted, config=config, splits=splits)
+    linear_logprob_triton(hidden, weight, target, None, None, 1.0, wanted, config=config, num_splits=num_splits)
 
 
 def test_another_batch_compiles_nothing(asked: dict[str, Any]) -> None:
     launch_logprob(64, 1024, 4, 4)
-    for rows, vocabulary, labels, splits in ((1, 1000, 1, 1), (16, 33, 16, 2), (300, 4096, 5, 64)):
-        launch_logprob(rows, vocabulary, labels, splits)
+    for rows, vocabulary, labels, num_splits in ((1, 1000, 1, 1), (16, 33, 16, 2), (300, 4096, 5, 64)):
+        launch_logprob(rows, vocabulary, labels, num_splits)
     assert len(asked) == 1
 
 
@@ -126,7 +126,7 @@ def test_the_report_compiles_what_the_launcher_does(asked: dict[str, Any]) -> No
     assert request["signature"].keys() == types.keys()
 
 
-def launch_tokens(tokens: int) -> None:
+def launch_pointwise(tokens: int) -> None:
     from fastreader.ops.pointwise.triton import gate_triton, rms_norm_triton, rotary_triton
 
     rms_norm_triton(torch.zeros(tokens, 576), torch.zeros(576), 1e-5, True)
@@ -136,13 +136,15 @@ def launch_tokens(tokens: int) -> None:
 
 def test_another_number_of_tokens_compiles_nothing(asked: dict[str, Any]) -> None:
     for tokens in (64, 1, 17, 1024):
-        launch_tokens(tokens)
+        launch_pointwise(tokens)
         assert len(asked) == 3
 
 
 def test_the_report_compiles_the_token_kernels_as_launched(asked: dict[str, Any]) -> None:
-    launch_tokens(64)
-    cases = [c for c in token_cases(90, torch.bfloat16, 576, 64) if "partial" not in c.name and "gelu" not in c.name]
+    launch_pointwise(64)
+    cases = [
+        c for c in pointwise_cases(90, torch.bfloat16, 576, 64) if "partial" not in c.name and "gelu" not in c.name
+    ]
     for request, case in zip(asked.values(), cases, strict=True):
         types, constants, aligned = signature_of(case)
         assert request["signature"] == types

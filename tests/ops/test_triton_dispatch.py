@@ -1,4 +1,4 @@
-"""Asking for the Triton kernels where they cannot run, and not importing Triton where nobody asked."""
+"""Requests for Triton kernels that cannot run, and imports that must not load Triton."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastreader.errors import UnsupportedImplementationError
 from fastreader.ops import linear_logprob, merge_state, tree_attention
 
 
-def test_on_the_cpu_each_op_says_why_not() -> None:
+def test_on_the_cpu_each_op_raises_with_the_reason() -> None:
     pytest.importorskip("triton")
     heads = torch.zeros(3, 2, 16)
     with pytest.raises(UnsupportedImplementationError, match=r"tree_attention.*needs a CUDA device, got cpu"):
@@ -26,7 +26,7 @@ def test_on_the_cpu_each_op_says_why_not() -> None:
         merge_state(heads, lse, heads, lse, impl="fast")
 
 
-def test_importing_the_ops_leaves_triton_alone() -> None:
+def test_importing_the_ops_does_not_import_triton() -> None:
     program = "import sys, torch; before = 'triton' in sys.modules; import fastreader, fastreader.ops; "
     program += "sys.exit(not before and 'triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

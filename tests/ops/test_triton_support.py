@@ -1,4 +1,4 @@
-"""What the Triton implementations decide before they launch anything."""
+"""The decisions of the Triton implementations before a launch."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How far from float64 an op may be: the one place for tolerances of the ops' tests."""
+"""The one place for tolerances of the ops' tests: the allowed distance from float64."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-_EAGER = 2.0  # times the error of the eager computation in the same dtype: another order of the same roundings
+_EAGER = 2.0  # times the error of the eager computation in the same dtype, since the order of roundings differs
 
 
 def assert_as_exact_as_eager(
@@ -13,13 +13,13 @@ def assert_as_exact_as_eager(
 ) -> None:
     """Bound the largest error of `actual` by that of `eager`, both against the float64 `golden`.
 
-    A few units in the last place of the largest value are always allowed, since eager may be exact by luck; of the
-    largest of `operands` where the result is a difference of such.
-    Where golden is infinite, actual must be the same infinity; it holds no NaN anywhere.
+    A few units in the last place of the largest value are always allowed, since eager may be exact by luck. If the
+    result is a difference of `operands`, the largest of them counts. If golden is infinite, actual must be the same
+    infinity; actual has no NaN.
     """
     assert actual.shape == golden.shape, f"{name}: shape {list(actual.shape)}, expected {list(golden.shape)}"
     finite = golden.isfinite()
-    assert torch.equal(actual.double()[~finite], golden[~finite]), f"{name}: differs where golden is infinite"
+    assert torch.equal(actual.double()[~finite], golden[~finite]), f"{name}: differs from an infinite golden value"
     if not finite.any():
         return
     wanted = golden[finite]

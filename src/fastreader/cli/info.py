@@ -80,20 +80,20 @@ def _versions() -> dict[str, str]:
 
 
 def _operators() -> dict[str, str]:
-    from fastreader.ops.decode_attention import status as row_attention_status
-    from fastreader.ops.decoder_layer import status as layer_status
+    from fastreader.ops.decode_attention import status as decode_attention_status
+    from fastreader.ops.decoder_layer import status as decoder_layer_status
     from fastreader.ops.linear import status as linear_status
     from fastreader.ops.linear_logprob import status as linear_logprob_status
-    from fastreader.ops.pointwise import status as tokens_status
+    from fastreader.ops.pointwise import status as pointwise_status
     from fastreader.ops.tree_attention import status as tree_attention_status
 
     served = {
         "tree_attention": tree_attention_status,
         "linear": linear_status,
-        "layer_in, layer_out": layer_status,
+        "decoder_layer_in, decoder_layer_out": decoder_layer_status,
         "linear_logprob": linear_logprob_status,
-        "row_attention": row_attention_status,
-        "rms_norm, rotary, gate": tokens_status,
+        "decode_attention": decode_attention_status,
+        "rms_norm, rotary, gate": pointwise_status,
     }
     return {
         f"{name}, {serving.device}": f"{serving.implementation}: {serving.why}"

@@ -2,8 +2,8 @@
 
 S sequences, each a context plus a continuation to score, become one array of T unique tokens in depth-first
 order. Three integers a token carry the whole structure: its depth (`positions`), one past the end of its
-subtree (`until`), and the token whose hidden state predicts it (`parent`). Key j is visible to query i
-exactly when ``j <= i < until[j]``: causal attention with an expiry date on every key.
+subtree (`subtree_end`), and the token whose hidden state predicts it (`parent`). Key j is visible to query i
+exactly when ``j <= i < subtree_end[j]``: causal attention with an expiry date on every key.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checks import check_int
 from fastreader.errors import InputError
 
 Tokens = Sequence[int]
@@ -70,7 +71,7 @@ class PrefixTree:
     Attributes:
         token_ids: int64 [T], the unique tokens in depth-first order.
         positions: int32 [T], depth of each token; its position in every sequence it is part of.
-        until: int32 [T], one past the last token of each token's subtree.
+        subtree_end: int32 [T], one past the last token of each token's subtree.
         parent: int32 [T], the token whose hidden state predicts this one; -1 for a root.
         sources: int64 [R], packed index whose hidden state predicts ``targets[r]``; pairs are distinct.
         targets: int64 [R], token ids to score.
@@ -83,7 +84,7 @@ class PrefixTree:
 
     token_ids: IntArray
     positions: Int32Array
-    until: Int32Array
+    subtree_end: Int32Array
     parent: Int32Array
     sources: IntArray
     targets: IntArray
@@ -110,7 +111,7 @@ class PrefixTree:
         Raises:
             InputError: no sequence, an empty context, or an id that is not in [0, 2**31).
         """
-        (tree,) = split(sequences, None)
+        (tree,) = partition(sequences, None)
         return tree
 
     def __len__(self) -> int:
@@ -141,28 +142,27 @@ class _Sorted:
     shared: IntArray  # [S] longest common prefix with the sequence before
 
 
-def split(
+def partition(
     sequences: Iterable[tuple[Tokens, Tokens]], max_batch_tokens: int | None, reserve: int = 0
 ) -> list[PrefixTree]:
-    """Pack sequences into as few recomputed tokens as trees of at most `max_batch_tokens` tokens allow.
+    """Pack sequences into trees of at most `max_batch_tokens` tokens that recompute as few tokens as possible.
 
-    Cutting the sorted sequences before the i-th computes the prefix it shares with the one before a second
-    time, so the cuts that cost least are found exactly by dynamic programming over the sorted sequences, in
-    linear time; among equals the fewest trees are taken. A sequence longer than `max_batch_tokens` is a tree alone.
+    A cut before a sorted sequence computes again the prefix that it shares with the previous one. Dynamic
+    programming over the sorted sequences finds the cheapest cuts exactly, in linear time, and among equal
+    cuts the fewest trees. A sequence longer than `max_batch_tokens` gets its own tree.
 
     Args:
         sequences: (context, continuation) pairs of token ids, as for `PrefixTree.build`.
-        max_batch_tokens: tokens computed in one tree at most; None for one tree.
-        reserve: tokens that every sequence takes besides its own, for what is written after it.
+        max_batch_tokens: at most this many tokens computed in one tree; None for one tree.
+        reserve: number of further tokens that every sequence takes, for the text generated after it.
 
     Returns:
         Trees whose `sequence_ids` together are 0..S-1.
 
     Raises:
-        InputError: as `PrefixTree.build`, or `max_batch_tokens` below 1.
+        InputError: if `PrefixTree.build` raises it, or `max_batch_tokens` < 1.
     """
-    if max_batch_tokens is not None and max_batch_tokens < 1:
-        raise InputError(f"split: max_batch_tokens must be at least 1, got {max_batch_tokens}")
+    check_int("max_batch_tokens", max_batch_tokens, optional=True)
     pairs = list(sequences)
     if not pairs:
         raise InputError("PrefixTree: expected at least one sequence, got none")
@@ -265,7 +265,7 @@ def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: i
     depth = np.arange(size) - np.repeat(begins[:-1] - shared, new)
     token_ids = ordered.flat[np.repeat(ordered.starts[first:last], new) + depth]
     parent = np.arange(-1, size - 1, dtype=np.int32)
-    until = np.full(size, size, dtype=np.int32)
+    subtree_end = np.full(size, size, dtype=np.int32)
 
     ids = ordered.order[first:last]
     scored = [max(len(arrays[i]) - int(contexts[i]), 0) for i in ids]
@@ -276,7 +276,7 @@ def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: i
     for i, (begin, keep, length, count) in enumerate(
         zip(begins.tolist(), shared.tolist(), lengths.tolist(), scored, strict=False)
     ):
-        until[open_at[keep:opened]] = begin
+        subtree_end[open_at[keep:opened]] = begin
         if length > keep:
             parent[begin] = open_at[keep - 1] if keep else -1
             open_at[keep:length] = np.arange(begin, begin + length - keep)
@@ -299,7 +299,7 @@ def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: i
     return PrefixTree(
         token_ids=token_ids,
         positions=depth.astype(np.int32),
-        until=until,
+        subtree_end=subtree_end,
         parent=parent,
         sources=pair_keys >> 32,
         targets=pair_keys & 0xFFFFFFFF,

@@ -222,7 +222,8 @@ class TreeModel:
             bias=None if bias is None else bias.to(rows.dtype),
             scale=self.logit_scale,
             softcap=self.logit_softcap,
-            split=self.precision == "high" or weight.dtype != rows.dtype,  # PyTorch widens the weight block by block
+            # "torch" has no bf16x3 and widens a narrower weight block by block.
+            input_precision="bf16x3" if self.precision == "high" or weight.dtype != rows.dtype else None,
             impl="torch" if self.precision == "exact" else "auto",
         )
 

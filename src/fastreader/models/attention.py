@@ -149,7 +149,7 @@ def attention_forward(
             scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
             window=sliding_window,
             softcap=softcap,
-            split=state.precision == "high",
+            input_precision="bf16x3" if state.precision == "high" else None,
         ),
     )
     return out[None].to(given), None

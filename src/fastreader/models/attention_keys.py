@@ -21,13 +21,13 @@ class Scores:
         scale: factor on the products of queries and keys.
         window: of the layer, in tokens; None for full attention.
         softcap: bound on the scores, or None.
-        split: multiply as sums of two bfloat16 terms, see `tree_attention`.
+        input_precision: how float32 operands are multiplied, see `tree_attention`.
     """
 
     scale: float
     window: int | None
     softcap: float | None
-    split: bool
+    input_precision: str | None
 
 
 class Keys(Protocol):
@@ -73,11 +73,11 @@ class TreeKeys:
         if rows is not None:
             places = rows if places is None else places[rows]
         own = tree.positions if places is None else tree.positions[places]
-        self.until = torch.from_numpy(tree.until).to(device)
+        self.subtree_end = torch.from_numpy(tree.subtree_end).to(device)
         self.positions = torch.from_numpy(tree.positions).to(device)
         self.own_positions = torch.from_numpy(own).to(device)
-        self.anchor = None if places is None else torch.from_numpy(places).to(device)
-        self.plan = AttentionPlan(tree.until, places, own, tree.positions)
+        self.query_node = None if places is None else torch.from_numpy(places).to(device)
+        self.plan = AttentionPlan(tree.subtree_end, places, own, tree.positions)
         self.reuse = reuse
         self.record = record
         self.impl = impl
@@ -92,14 +92,14 @@ class TreeKeys:
             query,
             key,
             value,
-            self.until,
-            anchor=self.anchor,
+            self.subtree_end,
+            query_node=self.query_node,
             query_positions=self.own_positions,
             key_positions=self.positions,
             scale=scores.scale,
             window=scores.window,
             softcap=scores.softcap,
-            split=scores.split,
+            input_precision=scores.input_precision,
             plan=self.plan,
             impl=self.impl,
         )

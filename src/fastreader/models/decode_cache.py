@@ -12,8 +12,8 @@ from torch import Tensor
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.models.attention_keys import Scores
 from fastreader.models.key_values import KeyValues
-from fastreader.ops.decode_attention import Ranges, row_attention
-from fastreader.ops.decode_attention.api import why_not_cpu
+from fastreader.ops.decode_attention import Ranges, decode_attention
+from fastreader.ops.extension import why_not as why_not_cpu
 from fastreader.ops.merge_state import merge_state
 from fastreader.ops.tree_attention import AttentionPlan, tree_attention
 
@@ -29,7 +29,7 @@ class RowKeys:
 
     The prompts are one packed tree, its keys kept once however many rows go on from a leaf. What a row wrote lies
     in a slot of its own. Prompts shared by many rows are read by tiles of rows (`tree_attention`), all else row by
-    row where it lies (`row_attention`), and the two are joined by their log-sum-exps. Where no kernel reads row by
+    row where it lies (`decode_attention`), and the two are joined by their log-sum-exps. Where no kernel reads row by
     row, `tree_attention` does both.
 
     Args:
@@ -60,7 +60,7 @@ class RowKeys:
         self._first: Int32Array = tree.positions[leaves] + np.int32(1)  # position of each slot's first token
         self._capacity = min(_FIRST_ROOM, room)
         self._steps = 0
-        self._prompt_until = torch.from_numpy(tree.until).to(self._device)
+        self._prompt_subtree_end = torch.from_numpy(tree.subtree_end).to(self._device)
         self._prompt_positions = torch.from_numpy(tree.positions).to(self._device)
         self._plan_prompt()
 
@@ -104,7 +104,7 @@ class RowKeys:
             states.append(self._tree_attention(query, self._prompt, layer, scores, self._prompt_plan))
         if self._by_row:
             states.append(
-                row_attention(
+                decode_attention(
                     query,
                     [self._prompt.keys[layer], keys],
                     [self._prompt.values[layer], values],
@@ -125,14 +125,14 @@ class RowKeys:
             query,
             kept.keys[layer],
             kept.values[layer],
-            plan.until,
-            anchor=plan.anchor,
+            plan.subtree_end,
+            query_node=plan.query_node,
             query_positions=self._positions,
             key_positions=plan.key_positions,
             scale=scores.scale,
             window=scores.window,
             softcap=scores.softcap,
-            split=scores.split,
+            input_precision=scores.input_precision,
             return_lse=True,
             plan=plan.plan,
             impl=self._impl,
@@ -150,18 +150,18 @@ class RowKeys:
 
     def _plan_tiles(self) -> None:
         """The prompts' keys stay where they are, so this holds until rows leave, or a window moves on."""
-        plan = AttentionPlan(self._tree.until, self._leaves, self.positions, self._tree.positions)
-        anchor = torch.from_numpy(self._leaves).to(self._device)
-        self._prompt_plan = _Tiles(plan, self._prompt_until, anchor, self._prompt_positions)
+        plan = AttentionPlan(self._tree.subtree_end, self._leaves, self.positions, self._tree.positions)
+        query_node = torch.from_numpy(self._leaves).to(self._device)
+        self._prompt_plan = _Tiles(plan, self._prompt_subtree_end, query_node, self._prompt_positions)
 
     def _plan_own(self, own: IntArray) -> None:
         """What rows wrote, as a forest of chains: a slot's keys are one, the row stands on the newest."""
-        until = np.repeat(np.arange(1, self._slot_count + 1, dtype=np.int32) * self._capacity, self._capacity)
+        subtree_end = np.repeat(np.arange(1, self._slot_count + 1, dtype=np.int32) * self._capacity, self._capacity)
         inside = np.tile(np.arange(self._capacity, dtype=np.int32), self._slot_count)
         positions = np.repeat(self._first, self._capacity) + inside
         self._own_plan = _Tiles(
-            AttentionPlan(until, own, self.place, positions),
-            torch.from_numpy(until).to(self._device),
+            AttentionPlan(subtree_end, own, self.place, positions),
+            torch.from_numpy(subtree_end).to(self._device),
             self._own,
             torch.from_numpy(positions).to(self._device),
         )
@@ -195,8 +195,8 @@ class _Tiles:
     """Kept keys as `tree_attention` takes them."""
 
     plan: AttentionPlan
-    until: Tensor
-    anchor: Tensor
+    subtree_end: Tensor
+    query_node: Tensor
     key_positions: Tensor
 
 
@@ -229,7 +229,7 @@ class _Paths:
         distinct, which = np.unique(leaves, return_inverse=True)
         found = []
         for leaf in distinct.tolist():
-            seen = np.flatnonzero(tree.until[: leaf + 1] > leaf)
+            seen = np.flatnonzero(tree.subtree_end[: leaf + 1] > leaf)
             first = np.flatnonzero(np.diff(seen, prepend=-2) != 1)
             last = np.append(first[1:], len(seen)) - 1
             # a stretch of what the row wrote follows those of its prompt

@@ -80,13 +80,13 @@ class Kept:
         """
         regime = self._regime(tree)
         node = np.full(len(tree), -1, dtype=np.int64)
-        tokens, parents, until = tree.token_ids.tolist(), tree.parent.tolist(), tree.until.tolist()
+        tokens, parents, subtree_end = tree.token_ids.tolist(), tree.parent.tolist(), tree.subtree_end.tolist()
         j = 0
         while j < len(tokens):
             before = -1 if parents[j] < 0 else int(node[parents[j]])
             found = self._nodes.get((regime, before, tokens[j]), -1)
             node[j] = found
-            j = j + 1 if found >= 0 else until[j]
+            j = j + 1 if found >= 0 else subtree_end[j]
         node[tree.sources] = -1
         node[tree.leaves] = -1
         known = np.flatnonzero(node >= 0)

@@ -1,15 +1,18 @@
-"""The C++ extension: whether it is there, and what it can use on this machine."""
+"""The C++ extension: whether it is loaded, and what it can use on this machine."""
 
 from __future__ import annotations
 
 import importlib
 import os
-from dataclasses import dataclass
+from collections.abc import Collection
 from functools import cache
 
-# Of the operators' signatures, and part of the extension's name: one left over from other sources is not loaded, since
-# its kernels would be refused at once, and the process with them.
-ABI = 7
+import torch
+from torch import Tensor
+
+# Counts the operators' signatures and is part of the extension's name: an extension built from other sources is not
+# loaded, since torch would reject its kernels and end the process.
+ABI = 8
 _NAME = f"fastreader._C{ABI}"
 
 HOW_TO_GET = (
@@ -18,39 +21,36 @@ HOW_TO_GET = (
 )
 
 
-@dataclass(frozen=True)
-class Serving:
-    """Which implementation of an op `impl="auto"` picks on a device, and why.
-
-    Attributes:
-        device: device type and, where it matters, dtypes.
-        implementation: name as `impl` takes it.
-        why: one sentence.
-    """
-
-    device: str
-    implementation: str
-    why: str
-
-
 @cache
 def why_missing() -> str | None:
-    """None when the extension is loaded (which registers its kernels), else the reason it is not."""
+    """Load the extension, which registers its kernels; return None, or the reason why it is missing."""
     try:
         importlib.import_module(_NAME)
     except ImportError as error:
-        return f"the C++ extension is not there, or built from other sources ({error}); to get it, {HOW_TO_GET}"
+        return f"the C++ extension is missing or was built from other sources ({error}); to get it, {HOW_TO_GET}"
+    return None
+
+
+def why_not(tensor: Tensor, dtypes: Collection[torch.dtype] = (torch.float32, torch.bfloat16)) -> str | None:
+    """Return why the C++ kernels cannot take this tensor here, or None if they can; `dtypes` are those of the op."""
+    missing = why_missing()
+    if missing is not None:
+        return missing
+    if tensor.device.type != "cpu":
+        return f"the C++ kernels run on the CPU, got a tensor on {tensor.device}"
+    if tensor.dtype not in dtypes:
+        return f"the C++ kernels take {' and '.join(str(d).removeprefix('torch.') for d in dtypes)}, got {tensor.dtype}"
     return None
 
 
 def instruction_set() -> str:
-    """The instruction set of the CPU kernels, or "auto": FASTREADER_CPU_ISA, for tests and comparisons.
+    """Return the instruction set of the CPU kernels: FASTREADER_CPU_ISA, for tests and comparisons, or "auto".
 
-    One of portable, avx2, avx512, avx512_bf16, amx; an unknown one, or one the machine lacks, makes the op raise.
+    It is one of portable, avx2, avx512, avx512_bf16, amx; the op raises if the machine lacks it.
     """
     return os.environ.get("FASTREADER_CPU_ISA", "auto")
 
 
 def best_instruction_set() -> str:
-    """The best instruction set of this machine that there are kernels for; the extension must be there."""
+    """Return the best instruction set of this machine that has kernels; the extension must be loaded."""
     return str(importlib.import_module(_NAME).best_isa())

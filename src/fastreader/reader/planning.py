@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from fastreader.core.checks import check_int
-from fastreader.core.tree import PrefixTree, Tokens, split
+from fastreader.core.tree import PrefixTree, Tokens, partition
 from fastreader.errors import ContextOverflowError, InputError, OutOfBudgetError
 from fastreader.models import memory
 from fastreader.models.adapter import TreeModel
@@ -37,7 +37,7 @@ def plan(
     limit = max(1, memory.hard_limit(size, model.device, beside) - choosing)
     budget = min(max_batch_tokens or max(1, memory.default_budget(size, model.device, beside) - choosing), limit)
     for members in regimes.values():
-        for tree in split([sequences[i] for i in members], budget, reserve):
+        for tree in partition([sequences[i] for i in members], budget, reserve):
             if len(tree) + reserve * len(tree.leaves) > limit:
                 writing = f" and {new_tokens} to write" if new_tokens else ""
                 raise OutOfBudgetError(

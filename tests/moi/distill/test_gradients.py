@@ -13,6 +13,8 @@ from fastreader.models.attention_keys import Scores
 from fastreader.moi.distill.attention import GradientKeys
 from fastreader.moi.distill.head import logprobs
 from fastreader.moi.distill.loss import kl_loss
+from fastreader.ops.tree_attention import AttentionPlan
+from fastreader.ops.tree_attention.plan import AttentionContext
 from fastreader.ops.tree_attention.reference import tree_attention_reference
 
 peft = pytest.importorskip("peft", reason="the student's adapters come from PEFT: pip install 'fastreader[distill]'")
@@ -38,10 +40,10 @@ def test_attention_and_its_gradient(window, softcap, heads):
         for h in (heads[0], heads[1], heads[1])
     )
     weight = torch.randn(count, heads[0], 8, dtype=torch.float64, generator=generator)
-    out = keys.attend(0, query, key, value, Scores(0.3, window, softcap, False))
-    want, _ = tree_attention_reference(
-        query, key, value, keys.until, torch.arange(count), keys.positions, keys.positions, 0.3, window, softcap
-    )
+    out = keys.attend(0, query, key, value, Scores(0.3, window, softcap, None))
+    plan = AttentionPlan(tree.subtree_end, None, tree.positions, tree.positions)
+    nodes = keys.subtree_end, torch.arange(count), keys.positions, keys.positions
+    want, _ = tree_attention_reference(AttentionContext(query, key, value, *nodes, plan, 0.3, window, softcap))
     torch.testing.assert_close(out, want, atol=1e-12, rtol=1e-12)
     got = torch.autograd.grad((out * weight).sum(), (query, key, value))
     dense = torch.autograd.grad((want * weight).sum(), (query, key, value))
@@ -53,7 +55,7 @@ def test_attention_gradient_by_differences():
     tree = a_tree(np.random.default_rng(1), longest=8, count=3)
     keys = GradientKeys(tree, torch.device("cpu"))
     tensors = [torch.randn(len(tree), 2, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    assert torch.autograd.gradcheck(lambda q, k, v: keys.attend(0, q, k, v, Scores(0.5, 4, 3.0, False)), tensors)
+    assert torch.autograd.gradcheck(lambda q, k, v: keys.attend(0, q, k, v, Scores(0.5, 4, 3.0, None)), tensors)
 
 
 @pytest.mark.parametrize(("scale", "softcap", "biased"), [(1.0, None, False), (0.25, 3.0, True)])

@@ -1,4 +1,4 @@
-"""A decoder layer by the kernels of `ops.layer`, where its parts are those they compute."""
+"""A decoder layer by the kernels of `ops.decoder_layer`, where its parts are those they compute."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from fastreader.models.fused.attention import Angles, FusedAttention
 from fastreader.models.fused.parts import FusedFeedForward, FusedNorm
-from fastreader.ops.decoder_layer import HeadNorms, Weight, layer_in, layer_out, why_not
+from fastreader.ops.decoder_layer import HeadNorms, Weight, decoder_layer_in, decoder_layer_out, why_not
 from fastreader.ops.linear.cpu import GATE_MULTIPLE
 
 
 @dataclass(frozen=True)
 class LayerKernels:
-    """The parts of a layer with norms before attention and feed-forward alone, as `ops.layer` takes them."""
+    """The parts of a layer with norms before attention and feed-forward alone, as `ops.decoder_layer` takes them."""
 
     attention: FusedAttention
     feed_forward: FusedFeedForward
@@ -52,7 +52,7 @@ class LayerKernels:
     def before(self, stream: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
         """Stream [T, E] to queries [T, Hq, D], keys and values [T, Hk, D]."""
         turns = angles is not None and self.attention.rotates
-        return layer_in(
+        return decoder_layer_in(
             stream,
             self.first.weight,
             self.first.epsilon,
@@ -65,7 +65,7 @@ class LayerKernels:
 
     def after(self, stream: Tensor, attended: Tensor) -> None:
         """Add what follows from attention's output [T, Hq * D] to the stream in place."""
-        layer_out(
+        decoder_layer_out(
             stream,
             attended,
             self.out,

@@ -1,7 +1,7 @@
 """Our own forward for the parts that most decoder families share, adopted only where it gives their numbers.
 
 transformers' code stays the definition. After a model has been widened (`models.wide`), each norm, feed-forward and
-attention whose parts look familiar gets a fused counterpart (`ops.tokens`, joined projections), both are run on the
+attention whose parts look familiar gets a fused counterpart (`ops.pointwise`, joined projections), both are run on the
 same inputs, and the counterpart replaces it only where they agree to rounding: also on large values, which some
 families clip, and at the last positions, where some scale their queries. So a family that does something else keeps
 its own code, and nothing depends on a list of class names.

@@ -1,8 +1,8 @@
 """Tree attention with gradients, in plain PyTorch.
 
 The operators of `fastreader.ops` are forward only. This is the same attention, key j visible to query i exactly when
-``j <= i < until[j]``, as one dense attention for each stretch of queries over the keys it can see; autograd does the
-rest. K and V of a stretch are gathered copies, so memory grows with (stretches x keys seen), not with T x T.
+``j <= i < subtree_end[j]``, as one dense attention for each stretch of queries over the keys it can see; autograd does
+the rest. K and V of a stretch are gathered copies, so memory grows with (stretches x keys seen), not with T x T.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class GradientKeys:
     """
 
     def __init__(self, tree: PrefixTree, device: torch.device) -> None:
-        self.until = torch.from_numpy(tree.until).to(device)
+        self.subtree_end = torch.from_numpy(tree.subtree_end).to(device)
         self.positions = torch.from_numpy(tree.positions).to(device)
-        self.tiles = cut_tiles(tree.until, np.arange(len(tree.until)))
+        self.tiles = cut_tiles(tree.subtree_end, np.arange(len(tree.subtree_end)))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         """Attention of one layer.
@@ -46,7 +46,7 @@ class GradientKeys:
         blocks = []
         for start, stop, seen in zip(self.tiles.starts, self.tiles.stops, self.tiles.keys, strict=True):
             index = torch.from_numpy(seen).to(query.device)
-            mask = visible_among(index, self.until, places[start:stop])
+            mask = visible_among(index, self.subtree_end, places[start:stop])
             if scores.window is not None:
                 mask &= self.positions[start:stop, None] - self.positions[index][None, :] < scores.window
             blocks.append(_dense(query[start:stop], key[index], value[index], mask, scores.scale, scores.softcap))

@@ -1,24 +1,22 @@
-"""row_attention: attention of rows that each see keys of their own, read where they lie."""
+"""decode_attention: attention of rows that each see keys of their own, read where they lie."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fastreader.errors import InputError, UnsupportedImplementationError
+from fastreader.errors import InputError
 from fastreader.ops import extension
 from fastreader.ops.decode_attention import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.decode_attention.ranges import Ranges
-from fastreader.ops.decode_attention.reference import row_attention_reference
-from fastreader.ops.extension import Serving
+from fastreader.ops.decode_attention.reference import decode_attention_reference
+from fastreader.ops.dispatch import Serving, choose, cpu_serving
+from fastreader.ops.operands import check_heads, check_softcap
 
-IMPLEMENTATIONS = ("auto", "reference", "cpu")
 
-
-def row_attention(
+def decode_attention(
     query: Tensor,
     keys: Sequence[Tensor],
     values: Sequence[Tensor],
@@ -28,16 +26,16 @@ def row_attention(
     softcap: float | None = None,
     impl: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Softmax attention of B rows, each over its own ranges of keys.
+    """Compute softmax attention of B rows, each over its own ranges of keys.
 
-    For rows that share few keys, such as texts written after prompts of their own: keys are neither packed nor
-    copied. Where many rows share keys, `tree_attention` reads them once for all.
+    It serves rows that share few keys, such as texts written after prompts of their own: keys are neither packed nor
+    copied. If many rows share keys, `tree_attention` reads them once for all.
 
     Args:
         query: [B, Hq, D], floating; D a multiple of 8 up to 256.
         keys: parts [Tk, Hk, D] of query's dtype and device; Hq is a multiple of Hk.
-        values: [Tk, Hk, Dv] for each part.
-        ranges: which keys each row sees.
+        values: [Tk, Hk, Dv] for each part, Dv up to 256.
+        ranges: the keys that each row sees.
         scale: factor on the scores, usually ``D ** -0.5``.
         softcap: bound on the scores, as in Gemma 2.
         impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
@@ -47,88 +45,27 @@ def row_attention(
         nothing has output 0 and lse -inf. Products are float32 for bfloat16 inputs too.
 
     Raises:
-        InputError: shapes, dtypes, devices or ranges do not fit, or an input requires a gradient.
-        UnsupportedImplementationError: no such implementation, or the one named cannot take these inputs here.
+        InputError: if shapes, dtypes, devices or ranges do not fit, or an input requires a gradient.
+        UnsupportedImplementationError: if `impl` is unknown, or the named one cannot take these inputs here.
     """
-    _check(query, keys, values, softcap)
+    if not keys or len(keys) != len(values):
+        raise InputError(f"decode_attention: expected as many keys as values, got {len(keys)} and {len(values)}")
+    named = [{f"{name}[{i}]": part for i, part in enumerate(p)} for name, p in (("keys", keys), ("values", values))]
+    check_heads("decode_attention", query, *named)
+    if not 1 <= values[0].shape[2] <= 256:
+        raise InputError(f"decode_attention: value size must be from 1 to 256, got {values[0].shape[2]}")
+    check_softcap("decode_attention", softcap)
     tensors = ranges.tensors(query.shape[0], [key.shape[0] for key in keys])
-    if impl not in IMPLEMENTATIONS:
-        raise UnsupportedImplementationError(
-            f"row_attention: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}"
-        )
-    missing = why_not_cpu(query)
-    if impl == "cpu" and missing is not None:
-        raise UnsupportedImplementationError(f"row_attention: impl 'cpu' cannot run: {missing}")
-    if impl == "reference" or missing is not None:
-        return row_attention_reference(query, keys, values, ranges, scale, softcap)
-    out, lse = torch.ops.fastreader.row_attention(
-        query,
-        list(keys),
-        list(values),
-        *tensors,
-        scale,
-        softcap,
-        extension.instruction_set(),
+    chosen = choose("decode_attention", impl, query, cpu=lambda: extension.why_not(query), torch=False)
+    if chosen == "reference":
+        return decode_attention_reference(query, keys, values, ranges, scale, softcap)
+    out, lse = torch.ops.fastreader.decode_attention(
+        query, list(keys), list(values), *tensors, scale, softcap, extension.instruction_set()
     )
     return out, lse
 
 
-def why_not_cpu(query: Tensor) -> str | None:
-    """Why the C++ kernel cannot take such inputs here, or None when it can."""
-    missing = extension.why_missing()
-    if missing is not None:
-        return missing
-    if query.device.type != "cpu":
-        return f"the C++ kernel runs on the CPU, the inputs are on {query.device}"
-    if query.dtype not in (torch.float32, torch.bfloat16):
-        return f"the C++ kernel takes float32 and bfloat16, got {query.dtype}"
-    return None
-
-
 def status() -> list[Serving]:
-    """Which implementation `impl="auto"` picks on each kind of device, and why."""
-    missing = extension.why_missing()
-    served = (
-        Serving("cpu", "reference", missing)
-        if missing
-        else Serving(
-            "cpu (float32, bfloat16)", "cpu", f"C++ kernel, up to {extension.best_instruction_set()} on this machine"
-        )
-    )
-    return [served, Serving("other dtypes and devices", "reference", "generation uses tree_attention there")]
-
-
-def _check(query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], softcap: float | None) -> None:
-    if not keys or len(keys) != len(values):
-        raise InputError(f"row_attention: expected as many keys as values, got {len(keys)} and {len(values)}")
-    size = query.shape[-1]
-    for name, tensor in (("query", query), *(("keys", k) for k in keys), *(("values", v) for v in values)):
-        if tensor.dim() != 3 or not tensor.is_floating_point():
-            raise InputError(
-                f"row_attention: {name} must be floating [tokens, heads, size], got {tensor.dtype} {list(tensor.shape)}"
-            )
-        if tensor.dtype != query.dtype or tensor.device != query.device:
-            raise InputError(
-                f"row_attention: {name} must be {query.dtype} on {query.device} like query, "
-                f"got {tensor.dtype} on {tensor.device}"
-            )
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise InputError(
-                f"row_attention: {name} requires a gradient, and this op is forward only; use torch.no_grad()"
-            )
-    if size % 8 or not 8 <= size <= 256 or not 1 <= values[0].shape[2] <= 256:
-        raise InputError(
-            f"row_attention: head sizes must be a multiple of 8 up to 256 (values: any up to 256), "
-            f"got {size} and {values[0].shape[2]}"
-        )
-    heads, key_heads = query.shape[1], keys[0].shape[1]
-    for key, value in zip(keys, values, strict=True):
-        if key.shape[1:] != (key_heads, size) or value.shape != (len(key), key_heads, values[0].shape[2]):
-            raise InputError(
-                f"row_attention: expected keys [Tk, {key_heads}, {size}] and values [Tk, {key_heads}, "
-                f"{values[0].shape[2]}], got {list(key.shape)} and {list(value.shape)}"
-            )
-    if heads % key_heads if key_heads else heads:
-        raise InputError(f"row_attention: query heads must be a multiple of key heads, got {heads} and {key_heads}")
-    if softcap is not None and not (softcap > 0 and np.isfinite(softcap)):
-        raise InputError(f"row_attention: softcap must be positive and finite, got {softcap}")
+    """Return the implementation that `impl="auto"` picks on each kind of device, and why."""
+    other = Serving("other dtypes and devices", "reference", "generation uses tree_attention there")
+    return [cpu_serving(otherwise="reference"), other]

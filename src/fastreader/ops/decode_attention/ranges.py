@@ -1,4 +1,4 @@
-"""Ranges: which keys each row sees, as a few stretches of each row's."""
+"""Ranges: the keys that each row sees, as a few stretches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastreader.errors import InputError
+from fastreader.core.checks import expect
 
 Int32 = npt.NDArray[np.int32]
 
@@ -18,52 +18,46 @@ Int32 = npt.NDArray[np.int32]
 class Ranges:
     """Row b sees the keys ``start[r]:stop[r]`` of part ``part[r]`` for each r in ``row_ptr[b]:row_ptr[b + 1]``.
 
-    The arrays must not change: all layers of a pass ask for the same, and they are looked at once.
+    The arrays must not change, since all layers of a pass use them and they are checked once.
 
     Attributes:
         row_ptr: int32 [B + 1], ascending from 0.
-        part: int32 [n], which of the key tensors; a row's ranges do not overlap.
-        start, stop: int32 [n]; a range whose start is not below its stop is empty.
+        part: int32 [n], index of the key tensor; the ranges of a row do not overlap.
+        start, stop: int32 [n]; a range is empty unless start < stop.
     """
 
     row_ptr: Int32
     part: Int32
     start: Int32
     stop: Int32
-    _found: tuple[tuple[int, ...], tuple[Tensor, ...]] | None = field(default=None, init=False, repr=False)
+    _checked: tuple[tuple[int, ...], tuple[Tensor, ...]] | None = field(default=None, init=False, repr=False)
 
     def tensors(self, rows: int, lengths: list[int]) -> tuple[Tensor, ...]:
-        """The four arrays, checked and copied.
+        """Return copies of the four arrays.
 
         Raises:
-            InputError: as `check`.
+            InputError: if the ranges do not fit `rows` rows over parts of these lengths.
         """
-        asked = rows, *lengths
-        if self._found is None or self._found[0] != asked:
-            self.check(rows, lengths)
+        if self._checked is None or self._checked[0] != (rows, *lengths):
+            self._check(rows, lengths)
             arrays = self.row_ptr, self.part, self.start, self.stop
-            object.__setattr__(self, "_found", (asked, tuple(torch.from_numpy(a.copy()) for a in arrays)))
-        assert self._found is not None
-        return self._found[1]
+            object.__setattr__(self, "_checked", ((rows, *lengths), tuple(torch.from_numpy(a.copy()) for a in arrays)))
+        assert self._checked is not None
+        return self._checked[1]
 
-    def check(self, rows: int, lengths: list[int]) -> None:
-        """Refuse ranges that do not fit `rows` rows over parts of these lengths.
-
-        Raises:
-            InputError: naming what does not fit.
-        """
-        for name in ("row_ptr", "part", "start", "stop"):
-            array, count = getattr(self, name), len(self.part)
-            wanted = rows + 1 if name == "row_ptr" else count
-            if array.dtype != np.int32 or array.shape != (wanted,):
-                raise InputError(
-                    f"row_attention: ranges.{name} must be int32 [{wanted}], got {array.dtype} {list(array.shape)}"
-                )
-        if self.row_ptr[0] != 0 or self.row_ptr[-1] != len(self.part) or (np.diff(self.row_ptr) < 0).any():
-            raise InputError("row_attention: ranges.row_ptr must ascend from 0 to the number of ranges")
-        if len(self.part) == 0:
+    def _check(self, rows: int, lengths: list[int]) -> None:
+        count = len(self.part)
+        for name, length in (("row_ptr", rows + 1), ("part", count), ("start", count), ("stop", count)):
+            array, fits = getattr(self, name), f"int32 [{length}]"
+            _expect(f"{array.dtype} {list(array.shape)}" == fits, name, fits, f"{array.dtype} {list(array.shape)}")
+        ascends = self.row_ptr[0] == 0 and self.row_ptr[-1] == count and (np.diff(self.row_ptr) >= 0).all()
+        _expect(ascends, "row_ptr", f"values that ascend from 0 to {count}", self.row_ptr)
+        if count == 0:
             return
-        if self.part.min() < 0 or self.part.max() >= len(lengths):
-            raise InputError(f"row_attention: ranges.part must be in [0, {len(lengths)})")
-        if self.start.min() < 0 or (self.stop > np.asarray(lengths)[self.part]).any():
-            raise InputError("row_attention: ranges reach past their keys")
+        _expect(self.part.min() >= 0 and self.part.max() < len(lengths), "part", f"in [0, {len(lengths)})", self.part)
+        inside = self.start.min() >= 0 and (self.stop <= np.asarray(lengths)[self.part]).all()
+        _expect(inside, "start, stop", f"inside parts of {lengths} keys", (self.start, self.stop))
+
+
+def _expect(condition: object, name: str, expected: str, value: object) -> None:
+    expect(bool(condition), f"decode_attention: ranges.{name}", expected, value)

@@ -1,4 +1,4 @@
-"""row_attention as its definition reads: a row at a time, on any device, in any floating type."""
+"""decode_attention as its definition reads, row by row: any dtype up to float64."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 from fastreader.ops.decode_attention.ranges import Ranges
 
 
-def row_attention_reference(
+def decode_attention_reference(
     query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], ranges: Ranges, scale: float, softcap: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Arguments as `row_attention`; products and sums in float32 (float64 for float64 inputs)."""
+    """Return (out, lse) for the arguments of `decode_attention`, in float32, or float64 for float64 inputs."""
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     rows, heads, _ = query.shape
     groups = heads // keys[0].shape[1]

@@ -1,33 +1,20 @@
-"""fastreader::row_attention for torch.library: its signature, and shapes without data.
-
-The CPU kernel is registered by the C++ extension (csrc/row_attention.cpp).
-"""
+"""The op of the C++ kernel (csrc/decode_attention.cpp) and its fake."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-LIBRARY = torch.library.Library("fastreader", "FRAGMENT")  # type: ignore[no-untyped-call]
-LIBRARY.define(  # type: ignore[no-untyped-call]
-    "row_attention(Tensor query, Tensor[] keys, Tensor[] values, Tensor row_ptr, Tensor part, Tensor start, "
+from fastreader.ops.library import define
+
+
+@define(
+    "decode_attention(Tensor query, Tensor[] keys, Tensor[] values, Tensor row_ptr, Tensor part, Tensor start, "
     "Tensor stop, float scale, float? softcap, str isa) -> (Tensor, Tensor)"
 )
-
-
-@torch.library.register_fake("fastreader::row_attention", lib=LIBRARY)  # type: ignore[untyped-decorator]
-def _fake(
-    query: Tensor,
-    keys: list[Tensor],
-    values: list[Tensor],
-    row_ptr: Tensor,
-    part: Tensor,
-    start: Tensor,
-    stop: Tensor,
-    scale: float,
-    softcap: float | None,
-    isa: str,
-) -> tuple[Tensor, Tensor]:
+def _fake(query: Tensor, keys: list[Tensor], values: list[Tensor], *others: Any) -> tuple[Tensor, Tensor]:
     rows, heads, _ = query.shape
     out = query.new_empty((rows, heads, values[0].shape[2]), dtype=torch.float32)
     return out, query.new_empty((rows, heads), dtype=torch.float32)

@@ -1,5 +1,12 @@
-"""A decoder layer before and after attention, a block of rows at a time in one thread."""
+"""A decoder layer before and after attention, one block of rows at a time in one thread."""
 
-from fastreader.ops.decoder_layer.api import HeadNorms, Weight, layer_in, layer_out, status, why_not
+from fastreader.ops.decoder_layer.api import (
+    HeadNorms,
+    Weight,
+    decoder_layer_in,
+    decoder_layer_out,
+    status,
+    why_not,
+)
 
-__all__ = ["HeadNorms", "Weight", "layer_in", "layer_out", "status", "why_not"]
+__all__ = ["HeadNorms", "Weight", "decoder_layer_in", "decoder_layer_out", "status", "why_not"]

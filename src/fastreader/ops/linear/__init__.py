@@ -1,6 +1,6 @@
 """Linear layers in three precisions."""
 
-from fastreader.ops.linear.api import IMPLEMENTATIONS, linear, linear_add, linear_gated, prepare, status
+from fastreader.ops.linear.api import linear, linear_add, linear_gated, prepare, status
 from fastreader.ops.linear.cpu import PackedWeight
 
-__all__ = ["IMPLEMENTATIONS", "PackedWeight", "linear", "linear_add", "linear_gated", "prepare", "status"]
+__all__ = ["PackedWeight", "linear", "linear_add", "linear_gated", "prepare", "status"]

@@ -1,30 +1,23 @@
-"""linear by the C++ kernels (csrc/linear*): what they take, and the call."""
+"""Packed weights, which the C++ kernels of linear take (csrc/linear*)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fastreader.ops import extension
-from fastreader.ops.linear import schema as _schema  # noqa: F401  (defines the op)
+from fastreader.ops.linear import schema as _schema  # noqa: F401  (defines the ops)
 
-GATE_MULTIPLE = 64  # of a gated weight's rows: two strips of 32
+GATE_MULTIPLE = 64  # rows of a gated weight come in multiples of two strips of 32
 
 
 def why_not(weight: Tensor, precision: str) -> str | None:
-    """Why the kernels cannot take this weight here, or None when they can."""
-    missing = extension.why_missing()
-    if missing is not None:
-        return missing
-    if weight.device.type != "cpu":
-        return f"the C++ kernels run on the CPU, the weight is on {weight.device}"
-    if precision == "exact":
-        return "float32 products are PyTorch's own"
-    if weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return f"the C++ kernels take float32, bfloat16 and float16 weights, got {weight.dtype}"
-    return None
+    """Return why the kernels cannot take this weight here, or None if they can."""
+    why = extension.why_not(weight, (torch.float32, torch.bfloat16, torch.float16))
+    return "float32 products are PyTorch's own" if why is None and precision == "exact" else why
 
 
 @dataclass(frozen=True)
@@ -35,9 +28,9 @@ class PackedWeight:
         data: uint8, the operand in strips of 32 rows; its layout depends on the instruction set.
         width: F, rows of the weight.
         depth: E, columns of the weight.
-        precision: "fast" or "high", which it was packed for.
+        precision: "fast" or "high", for which it was packed.
         bf16: whether the weight was stored in bfloat16.
-        isa: the instruction set it was packed for.
+        isa: instruction set for which it was packed.
     """
 
     data: Tensor
@@ -47,41 +40,19 @@ class PackedWeight:
     bf16: bool
     isa: str
 
+    @cached_property
+    def layout(self) -> tuple[str | None, bool, str]:
+        """Return what ops take with `data`: input_precision, bf16 and isa."""
+        return _input_precision(self.precision), self.bf16, self.isa
+
+
+def _input_precision(precision: str) -> str | None:
+    return "bf16x3" if precision == "high" else None
+
 
 def pack(weight: Tensor, precision: str) -> PackedWeight:
     """Lay out a weight [F, E] (float32, bfloat16 or float16) once, for many products."""
     weight = weight.float() if weight.dtype == torch.float16 else weight
     isa = extension.instruction_set()
-    data = torch.ops.fastreader.linear_pack(weight, precision == "high", isa)
+    data = torch.ops.fastreader.linear_pack(weight, _input_precision(precision), isa)
     return PackedWeight(data, weight.shape[0], weight.shape[1], precision, weight.dtype == torch.bfloat16, isa)
-
-
-def linear_packed(input: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
-    """[T, E] float32 to [T, F] float32."""
-    out: Tensor = torch.ops.fastreader.linear(
-        input, weight.data, weight.width, bias, weight.precision == "high", weight.bf16, weight.isa
-    )
-    return out
-
-
-def linear_add_packed(sum: Tensor, input: Tensor, weight: PackedWeight, bias: Tensor | None) -> None:
-    """Add the product to `sum` [T, F] float32 of contiguous rows."""
-    torch.ops.fastreader.linear_add_(sum, input, weight.data, bias, weight.precision == "high", weight.bf16, weight.isa)
-
-
-def linear_gated_packed(
-    input: Tensor, weight: PackedWeight, bias: Tensor | None, activation: str, bf16: bool
-) -> Tensor:
-    """[T, E] to [T, F / 2] float32 or bfloat16, F / 2 a multiple of 32."""
-    out: Tensor = torch.ops.fastreader.linear_gated(
-        input,
-        weight.data,
-        weight.width,
-        bias,
-        activation,
-        bf16,
-        weight.precision == "high",
-        weight.bf16,
-        weight.isa,
-    )
-    return out

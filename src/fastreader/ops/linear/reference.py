@@ -1,4 +1,4 @@
-"""linear as its definition reads, any dtype to float64, with the operand rounding of each precision."""
+"""linear as its definition reads, any dtype up to float64, with the operand rounding of each precision."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def linear_reference(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
-    """Arguments as `linear`; products of the rounded operands accumulate in float64."""
+    """Multiply the rounded operands and accumulate in float64; arguments are those of `linear`."""
     left, right = input.double(), weight.double()
     if precision == "fast":
         left, right = input.bfloat16().double(), weight.bfloat16().double()

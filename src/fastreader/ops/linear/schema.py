@@ -1,49 +1,32 @@
-"""fastreader::linear and its kin for torch.library: signatures, and shapes without data.
-
-The CPU kernels are registered by the C++ extension (csrc/linear.cpp).
-"""
+"""The ops of the C++ kernels (csrc/linear.cpp) and their fakes."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-LIBRARY = torch.library.Library("fastreader", "FRAGMENT")  # type: ignore[no-untyped-call]
-for signature in (
-    "linear_pack(Tensor weight, bool split, str isa) -> Tensor",
-    "linear(Tensor input, Tensor packed, int width, Tensor? bias, bool split, bool bf16_weight, str isa) -> Tensor",
-    "linear_add_(Tensor(a!) sum, Tensor input, Tensor packed, Tensor? bias, bool split, bool bf16_weight, str isa) "
-    "-> ()",
-    "linear_gated(Tensor input, Tensor packed, int width, Tensor? bias, str activation, bool to_bf16, bool split, "
-    "bool bf16_weight, str isa) -> Tensor",
-):
-    LIBRARY.define(signature)  # type: ignore[no-untyped-call]
+from fastreader.ops.library import LIBRARY, define
+
+_LAYOUT = "str? input_precision, bool bf16_weight, str isa"  # of a packed weight
+LIBRARY.define("linear_pack(Tensor weight, str? input_precision, str isa) -> Tensor")  # type: ignore[no-untyped-call]
 
 
-@torch.library.register_fake("fastreader::linear", lib=LIBRARY)  # type: ignore[untyped-decorator]
-def _linear(
-    input: Tensor, packed: Tensor, width: int, bias: Tensor | None, split: bool, bf16_weight: bool, isa: str
-) -> Tensor:
+@define(f"linear(Tensor input, Tensor packed, int width, Tensor? bias, {_LAYOUT}) -> Tensor")
+def _linear(input: Tensor, packed: Tensor, width: int, *others: Any) -> Tensor:
     return input.new_empty((input.shape[0], width), dtype=torch.float32)
 
 
-@torch.library.register_fake("fastreader::linear_add_", lib=LIBRARY)  # type: ignore[untyped-decorator]
-def _linear_add(
-    sum: Tensor, input: Tensor, packed: Tensor, bias: Tensor | None, split: bool, bf16_weight: bool, isa: str
-) -> None:
+@define(f"linear_add_(Tensor(a!) sum, Tensor input, Tensor packed, Tensor? bias, {_LAYOUT}) -> ()")
+def _linear_add(sum: Tensor, *others: Any) -> None:
     return None
 
 
-@torch.library.register_fake("fastreader::linear_gated", lib=LIBRARY)  # type: ignore[untyped-decorator]
-def _linear_gated(
-    input: Tensor,
-    packed: Tensor,
-    width: int,
-    bias: Tensor | None,
-    activation: str,
-    to_bf16: bool,
-    split: bool,
-    bf16_weight: bool,
-    isa: str,
-) -> Tensor:
+@define(
+    "linear_gated(Tensor input, Tensor packed, int width, Tensor? bias, str activation, bool to_bf16, "
+    f"{_LAYOUT}) -> Tensor"
+)
+def _linear_gated(input: Tensor, packed: Tensor, width: int, *others: Any) -> Tensor:
+    to_bf16 = others[2]
     return input.new_empty((input.shape[0], width // 2), dtype=torch.bfloat16 if to_bf16 else torch.float32)

@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 def linear_torch(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
-    """Arguments as `linear`.
+    """Multiply with PyTorch; arguments are those of `linear`.
 
-    "fast" on the CPU rounds the result to bfloat16 as well, since PyTorch has no bfloat16 product there with a
-    float32 result; on CUDA it has. "high" is computed in float32, which is no less accurate.
+    "fast" on the CPU also rounds the result to bfloat16, since PyTorch has no bfloat16 product with a float32 result
+    there; on CUDA it has one. "high" is computed in float32, which is at least as accurate.
     """
     if precision == "fast":
         left, right = input.bfloat16(), weight.bfloat16()
@@ -24,5 +24,5 @@ def linear_torch(input: Tensor, weight: Tensor, bias: Tensor | None, precision: 
 
 
 def linear_add_cuda(sum: Tensor, input: Tensor, weight: Tensor) -> None:
-    """``sum += input @ weight.T`` in one product: bfloat16 operands, `sum` [T, F] in float32, all on CUDA."""
+    """Add ``input @ weight.T`` to `sum` [T, F] float32 in one product of bfloat16 operands, all on CUDA."""
     torch.addmm(sum, input.bfloat16(), weight.bfloat16().T, out_dtype=torch.float32, out=sum)

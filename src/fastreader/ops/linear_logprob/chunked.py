@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_ROWS = 512  # with _VOCABULARY: a 16 MB block of float32 logits
+from fastreader.ops.linear_logprob.schema import LogprobStats
+
+_ROWS = 512  # with _VOCABULARY, a 16 MB block of float32 logits
 _VOCABULARY = 8192
 
 
@@ -17,16 +19,16 @@ def linear_logprob_chunked(
     softcap: float | None,
     scale: float,
     labels: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Arguments as `linear_logprob_stats`; returns the fields of `LogprobStats`.
+) -> LogprobStats:
+    """Score targets; arguments and results are those of `linear_logprob_stats`.
 
-    Products accumulate in float32 (float64 for float64 inputs): bfloat16 logits near 20 would be off by 0.06.
+    Products accumulate in float32 (float64 for float64 inputs), since bfloat16 logits near 20 would be off by 0.06.
     """
     dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     count, device = hidden.shape[0], hidden.device
     lse = torch.full((count,), float("-inf"), dtype=dtype, device=device)
     picked = torch.zeros(count, dtype=dtype, device=device)
-    # Running sum of logit * exp(logit), relative to the running log-sum-exp: the mean logit, for the entropy.
+    # Running sum of logit * exp(logit) relative to the running log-sum-exp: the mean logit, for the entropy.
     mean = torch.zeros(count, dtype=dtype, device=device)
     best = torch.full((count,), float("-inf"), dtype=dtype, device=device)
     argmax = torch.zeros(count, dtype=torch.int64, device=device)
@@ -52,7 +54,7 @@ def linear_logprob_chunked(
     if labels is not None:
         label_bias = None if bias is None else bias[labels].to(dtype)
         labelled = _logits(hidden.to(dtype), weight[labels].to(dtype), label_bias, softcap, scale) - lse[:, None]
-    return picked - lse, lse, lse - mean, argmax, labelled
+    return LogprobStats(picked - lse, lse, lse - mean, argmax, labelled)
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None, scale: float) -> Tensor:

@@ -1,9 +1,11 @@
-"""linear_logprob as its definition reads: full logits, any dtype to float64. For checks and small sizes."""
+"""linear_logprob as its definition reads: full logits, any dtype up to float64. For checks and small sizes."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from fastreader.ops.linear_logprob.schema import LogprobStats
 
 
 def linear_logprob_reference(
@@ -14,8 +16,8 @@ def linear_logprob_reference(
     softcap: float | None,
     scale: float,
     labels: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Arguments as `linear_logprob_stats`; returns the fields of `LogprobStats`."""
+) -> LogprobStats:
+    """Score targets; arguments and results are those of `linear_logprob_stats`."""
     dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     logits = hidden.to(dtype) @ weight.to(dtype).T
     if bias is not None:
@@ -27,4 +29,4 @@ def linear_logprob_reference(
     logprob = logits - lse[:, None]
     entropy = -(logprob.exp() * logprob).sum(-1)
     labelled = None if labels is None else logprob[:, labels]
-    return logprob.gather(1, target[:, None])[:, 0], lse, entropy, logits.argmax(-1), labelled
+    return LogprobStats(logprob.gather(1, target[:, None])[:, 0], lse, entropy, logits.argmax(-1), labelled)

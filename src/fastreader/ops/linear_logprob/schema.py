@@ -1,34 +1,41 @@
-"""fastreader::linear_logprob for torch.library: its signature, and shapes without data.
-
-The CPU kernel is registered by the C++ extension (csrc/linear_logprob.cpp).
-"""
+"""The results of linear_logprob, the op of its C++ kernel (csrc/linear_logprob.cpp) and the fake."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-LIBRARY = torch.library.Library("fastreader", "FRAGMENT")  # type: ignore[no-untyped-call]
-LIBRARY.define(  # type: ignore[no-untyped-call]
+from fastreader.ops.library import define
+
+
+class LogprobStats(NamedTuple):
+    """The results of one pass over the vocabulary, for each row.
+
+    Attributes:
+        logprob: [R], log-probability of the target, nats.
+        logsumexp: [R], log-sum-exp of the logits, nats.
+        entropy: [R], entropy of the distribution, nats.
+        argmax: int64 [R], most likely token; the lowest id of a tie.
+        label_logprob: [R, L], log-probabilities of the labels, nats; None without labels.
+    """
+
+    logprob: Tensor
+    logsumexp: Tensor
+    entropy: Tensor
+    argmax: Tensor
+    label_logprob: Tensor | None = None
+
+
+@define(
     "linear_logprob(Tensor hidden, Tensor weight, Tensor target, Tensor? bias, Tensor? labels, float scale, "
-    "float? softcap, bool split, str isa) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "float? softcap, str? input_precision, str isa) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-
-
-@torch.library.register_fake("fastreader::linear_logprob", lib=LIBRARY)  # type: ignore[untyped-decorator]
 def _fake(
-    hidden: Tensor,
-    weight: Tensor,
-    target: Tensor,
-    bias: Tensor | None,
-    labels: Tensor | None,
-    scale: float,
-    softcap: float | None,
-    split: bool,
-    isa: str,
+    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, labels: Tensor | None, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     rows = hidden.shape[0]
-    count = 0 if labels is None else labels.shape[0]
-    floats = [hidden.new_empty(rows, dtype=torch.float32) for _ in range(3)]
-    label_logprob = hidden.new_empty((rows, count), dtype=torch.float32)
-    return floats[0], floats[1], floats[2], hidden.new_empty(rows, dtype=torch.int64), label_logprob
+    logprob, logsumexp, entropy = (hidden.new_empty(rows, dtype=torch.float32) for _ in range(3))
+    label_logprob = hidden.new_empty((rows, 0 if labels is None else labels.shape[0]), dtype=torch.float32)
+    return logprob, logsumexp, entropy, hidden.new_empty(rows, dtype=torch.int64), label_logprob

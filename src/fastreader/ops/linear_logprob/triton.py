@@ -6,8 +6,8 @@
 One program takes BLOCK_R rows and one split of the vocabulary, whose logits it makes tile by tile in registers.
 It keeps for each row the running maximum m, l = sum exp(z - m) and t = sum (z - m) exp(z - m); the entropy is
 log l - t / l, free of the cancellation in log-sum-exp minus mean logit. The target's logit and those of a few
-label tokens are picked from the tile that holds them. The splits' states are joined at the end, a few values a row.
-Everything is accumulated in float32. No length is a constexpr or specialised on.
+label tokens are picked from the tile that holds them. The states of the splits are joined at the end, a few values per
+row. Everything is accumulated in float32. No length is a constexpr or specialised.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fastreader.ops.linear_logprob.schema import LogprobStats
 from fastreader.ops.triton_support import interpreting, processors, target_of, triton_op, with_near_tiles
 
-_LOWEST = -1.0e30  # stands for -inf in the running maximum, so that differences of two of them are numbers
+_LOWEST = -1.0e30  # first running maximum: unlike -inf, the difference of two of them is a number
 _MAX_SPLITS = 64
 
 
 class Config(NamedTuple):
-    """Rows, vocabulary and hidden columns of a block, warps, stages of the load pipeline, registers at most.
+    """Rows, vocabulary and hidden columns of a block, warps, pipeline stages and maximum of registers.
 
-    `max_registers` is for the compiler, which for float32 aims at more warps than fit and spills a few bytes.
+    `max_registers` guides the compiler, which for float32 otherwise aims at more warps than fit and spills a few bytes.
     """
 
     block_r: int
@@ -39,9 +40,8 @@ class Config(NamedTuple):
     max_registers: int | None = None
 
 
-# The pinned configurations, for each compute capability: without and with a soft cap, whose tanh needs registers.
-# None spills or exceeds shared memory, with or without the other features: the compile report (docs/compile-report.md)
-# checks it.
+# The pinned configurations by compute capability, without and with a soft cap, whose tanh needs registers. The compile
+# report (docs/compile-report.md) checks that none spills or exceeds shared memory, with or without other features.
 _SQUARE, _LOW = Config(128, 128, 64, 8, 3), Config(64, 128, 64, 8, 3)
 _HALF = {
     80: (_SQUARE, _LOW),
@@ -56,12 +56,12 @@ _SINGLE = Config(64, 64, 16, 8, 2, 255)
 
 
 def default_config(target: int, dtype: torch.dtype, rows: int, capped: bool) -> Config:
-    """The pinned configuration.
+    """Return the pinned configuration.
 
     Args:
         target: an entry of `triton_support.TARGETS`.
-        dtype: of the inputs.
-        rows: of hidden; few of a half type take a configuration of their own.
+        dtype: type of the inputs.
+        rows: number of rows; few rows of a half type have their own configuration.
         capped: whether there is a soft cap.
     """
     if dtype == torch.float32:
@@ -70,7 +70,7 @@ def default_config(target: int, dtype: torch.dtype, rows: int, capped: bool) -> 
 
 
 @triton.jit(
-    do_not_specialize=["rows", "vocabulary", "labels", "tiles_a_split"],
+    do_not_specialize=["rows", "vocabulary", "labels", "tiles_per_split"],
     do_not_specialize_on_alignment=["target_ptr", "label_ptr"],
 )
 def linear_logprob_kernel(
@@ -89,7 +89,7 @@ def linear_logprob_kernel(
     vocabulary,
     width,
     labels,
-    tiles_a_split,
+    tiles_per_split,
     scale,
     softcap,
     stride_hidden_row,
@@ -104,7 +104,7 @@ def linear_logprob_kernel(
     BLOCK_E: tl.constexpr,
     LOWEST: tl.constexpr,
 ):
-    """Program (row tile, split of the vocabulary)."""
+    """Run program (row tile, split of the vocabulary)."""
     split = tl.program_id(1)
     row_first = tl.program_id(0) * BLOCK_R
     o_r = tl.arange(0, BLOCK_R)  # [R]
@@ -112,7 +112,7 @@ def linear_logprob_kernel(
     o_e = tl.arange(0, BLOCK_E)  # [E]
     m_r = o_r < rows - row_first  # [R]
     b_target = tl.load(target_ptr + row_first + o_r, mask=m_r, other=-1).to(tl.int32)  # [R]
-    # Only a tile's own address has 64 bits; the offsets inside fit 32, which saves registers.
+    # Only a tile's address has 64 bits; the offsets inside fit 32, which saves registers.
     hidden_ptr += row_first.to(tl.int64) * stride_hidden_row
     o_hidden = o_r[:, None] * stride_hidden_row + o_e[None, :] * stride_hidden_width  # [R, E]
     o_weight = o_v[None, :] * stride_weight_token + o_e[:, None] * stride_weight_width  # [E, V]
@@ -123,8 +123,8 @@ def linear_logprob_kernel(
     b_argmax = tl.zeros([BLOCK_R], tl.int32)  # [R]
     b_picked = tl.zeros([BLOCK_R], tl.float32)  # [R]
 
-    first = split * tiles_a_split * BLOCK_V
-    end = tl.minimum(first + tiles_a_split * BLOCK_V, vocabulary)
+    first = split * tiles_per_split * BLOCK_V
+    end = tl.minimum(first + tiles_per_split * BLOCK_V, vocabulary)
     for low in range(first, end, BLOCK_V):
         m_v = o_v < vocabulary - low  # [V]
         tile_ptr = weight_ptr + tl.cast(low, tl.int64) * stride_weight_token
@@ -160,7 +160,7 @@ def linear_logprob_kernel(
         b_z = tl.where(m_v[None, :], b_z, float("-inf"))
         b_top = tl.max(b_z, 1)  # [R]
         if STATS:
-            b_lowest = tl.min(tl.where(b_z == b_top[:, None], o_v[None, :], BLOCK_V), 1)  # [R], of those that tie
+            b_lowest = tl.min(tl.where(b_z == b_top[:, None], o_v[None, :], BLOCK_V), 1)  # [R], lowest of a tie
             b_argmax = tl.where(b_top > b_max, low + b_lowest, b_argmax)
         b_new = tl.maximum(b_max, b_top)  # [R]
         b_shrink = tl.exp(b_max - b_new)  # [R]
@@ -173,9 +173,9 @@ def linear_logprob_kernel(
         b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
         b_max = b_new
 
-    m_here = (b_target >= first) & (b_target < end)  # [R]; another split has the other targets
+    m_here = (b_target >= first) & (b_target < end)  # [R]; other splits have the other targets
     tl.store(picked_ptr + row_first + o_r, b_picked, mask=m_r & m_here)
-    o_part = split * rows.to(tl.int64) + row_first + o_r  # [R], into the parts laid end to end
+    o_part = split * rows.to(tl.int64) + row_first + o_r  # [R], in the parts laid end to end
     tl.store(max_ptr + o_part, b_max, mask=m_r)
     tl.store(sum_ptr + o_part, b_sum, mask=m_r)
     if STATS:
@@ -183,30 +183,18 @@ def linear_logprob_kernel(
         tl.store(argmax_ptr + o_part, b_argmax, mask=m_r)
 
 
-def _join(
-    peak: Tensor, total: Tensor, tilt: Tensor | None, argmax: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Join the splits' states, each [S, R]: (log-sum-exp, entropy, arg-max), each [R]."""
+def _join(peak: Tensor, total: Tensor, tilt: Tensor, argmax: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Join the states of the splits, each [S, R] or empty: (log-sum-exp, entropy, arg-max), each [R] or empty."""
     top = peak.amax(0)
     gap = peak - top
     weight = torch.exp(gap)
     mass = (weight * total).sum(0)
     logsumexp = top + torch.log(mass)
-    if tilt is None or argmax is None:
-        return logsumexp, None, None
+    if len(tilt) == 0:
+        return logsumexp, tilt.new_empty(0), argmax.new_empty(0)
     entropy = torch.log(mass) - (weight * (tilt + total * gap)).sum(0) / mass
     lowest = torch.where(peak == top, argmax, torch.iinfo(argmax.dtype).max).amin(0)
     return logsumexp, entropy, lowest.to(torch.int64)
-
-
-class TritonStats(NamedTuple):
-    """What the kernel gives for each row, float32 nats; None for what was not asked for."""
-
-    logprob: Tensor
-    logsumexp: Tensor
-    entropy: Tensor | None
-    argmax: Tensor | None
-    label_logprob: Tensor | None
 
 
 def linear_logprob_triton(
@@ -220,11 +208,11 @@ def linear_logprob_triton(
     *,
     stats: bool = True,
     config: Config | None = None,
-    splits: int | None = None,
-) -> TritonStats:
-    """Arguments as `linear_logprob_stats`; without `stats` no entropy and arg-max.
+    num_splits: int | None = None,
+) -> LogprobStats:
+    """Run the kernel on the arguments of `linear_logprob_stats`; without `stats`, entropy and arg-max are empty.
 
-    `config` and `splits` replace the pinned configuration and the split of the vocabulary.
+    `config` and `num_splits` replace the pinned configuration and the number of splits of the vocabulary.
     """
     rows = hidden.shape[0]
     vocabulary, device = weight.shape[0], hidden.device
@@ -233,39 +221,52 @@ def linear_logprob_triton(
     weight = with_near_tiles(weight, (config.block_v, config.block_e))
     row_tiles = triton.cdiv(rows, config.block_r)
     tiles = triton.cdiv(vocabulary, config.block_v)
-    if splits is None:
-        splits = min(triton.cdiv(4 * processors(device), max(row_tiles, 1)), _MAX_SPLITS)
-    tiles_a_split = triton.cdiv(tiles, min(splits, tiles))
-    splits = triton.cdiv(tiles, tiles_a_split)  # none of them empty
+    if num_splits is None:
+        num_splits = min(triton.cdiv(4 * processors(device), max(row_tiles, 1)), _MAX_SPLITS)
+    tiles_per_split = triton.cdiv(tiles, min(num_splits, tiles))
+    num_splits = triton.cdiv(tiles, tiles_per_split)  # so that no split is empty
 
     picked, label_logits, peak, total, tilt, argmax = torch.ops.fastreader.linear_logprob_triton(
-        hidden,
-        weight,
-        target.contiguous(),
-        None if bias is None else bias.contiguous(),
-        None if labels is None else labels.contiguous(),
-        float(scale),
-        softcap,
-        stats,
-        splits,
-        tiles_a_split,
+        *(hidden, weight, target.contiguous()),
+        *(None if tensor is None else tensor.contiguous() for tensor in (bias, labels)),
+        *(float(scale), softcap, stats, num_splits, tiles_per_split),
         [config.block_r, config.block_v, config.block_e, config.num_warps, config.num_stages],
         config.max_registers,
     )
-    logsumexp, entropy, best = _join(peak, total, tilt if stats else None, argmax if stats else None)
-    return TritonStats(
-        picked - logsumexp,
-        logsumexp,
-        entropy,
-        best,
-        None if labels is None else label_logits - logsumexp[:, None],
+    logsumexp, entropy, best = _join(peak, total, tilt, argmax)
+    labelled = None if labels is None else label_logits - logsumexp[:, None]
+    return LogprobStats(picked - logsumexp, logsumexp, entropy, best, labelled)
+
+
+def _states(hidden: Tensor, labels: Tensor | None, num_splits: int, stats: bool) -> tuple[Tensor, ...]:
+    """Return unset results of the kernel; those not requested are empty."""
+    rows = hidden.shape[0]
+    kept = num_splits if stats else 0
+
+    def unset(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=hidden.device)
+
+    label_logits = unset(rows, 0 if labels is None else labels.shape[0])
+    return (
+        unset(rows),
+        label_logits,
+        unset(num_splits, rows),
+        unset(num_splits, rows),
+        unset(kept, rows),
+        unset(kept, rows, dtype=torch.int32),
     )
+
+
+def _fake(hidden: Tensor, weight: Tensor, target: Tensor, bias: Any, labels: Any, *others: Any) -> tuple[Tensor, ...]:
+    stats, num_splits = others[2:4]
+    return _states(hidden, labels, num_splits, stats)
 
 
 @triton_op(
     "linear_logprob_triton(Tensor hidden, Tensor weight, Tensor target, Tensor? bias, Tensor? labels, float scale, "
-    "float? softcap, bool stats, int splits, int tiles_a_split, int[] config, int? max_registers) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "float? softcap, bool stats, int num_splits, int tiles_per_split, int[] config, int? max_registers) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _fake,
 )
 def _run(
     hidden: Tensor,
@@ -276,38 +277,24 @@ def _run(
     scale: float,
     softcap: float | None,
     stats: bool,
-    splits: int,
-    tiles_a_split: int,
+    num_splits: int,
+    tiles_per_split: int,
     config: list[int],
     max_registers: int | None,
 ) -> tuple[Tensor, ...]:
-    """The states of the splits: the target's logit [R], labels' [R, L], maxima, sums, tilts and arg-maxima [S, R]."""
+    """Return the states of the splits: logits of targets [R] and labels [R, L], then maxima to arg-maxima [S, R]."""
     rows, width = hidden.shape
     block_r, block_v, block_e, num_warps, num_stages = config
-    states = _states(hidden, labels, splits, stats)
+    states = _states(hidden, labels, num_splits, stats)
     picked, label_logits, peak, total, tilt, argmax = states
-    # A bfloat16 weight under float32 states is exact in float32. The interpreter mistakes bfloat16 altogether.
+    # A bfloat16 weight with float32 states is exact in float32. The interpreter cannot multiply bfloat16 at all.
     upcast = weight.dtype != hidden.dtype or (interpreting() and hidden.dtype == torch.bfloat16)
     if rows:
-        linear_logprob_kernel[(triton.cdiv(rows, block_r), splits)](
-            hidden,
-            weight,
-            bias,
-            target,
-            labels,
-            picked,
-            label_logits if labels is not None else None,
-            peak,
-            total,
-            tilt if stats else None,
-            argmax if stats else None,
-            rows,
-            weight.shape[0],
-            width,
-            0 if labels is None else len(labels),
-            tiles_a_split,
-            scale,
-            softcap or 1.0,
+        linear_logprob_kernel[(triton.cdiv(rows, block_r), num_splits)](
+            *(hidden, weight, bias, target, labels, picked, label_logits if labels is not None else None),
+            *((peak, total, tilt, argmax) if stats else (peak, total, None, None)),
+            *(rows, weight.shape[0], width, 0 if labels is None else len(labels), tiles_per_split),
+            *(scale, softcap or 1.0),
             *hidden.stride(),
             *weight.stride(),
             SOFTCAP=softcap is not None,
@@ -323,28 +310,3 @@ def _run(
             enable_fp_fusion=True,
         )
     return states
-
-
-def _states(hidden: Tensor, labels: Tensor | None, splits: int, stats: bool) -> tuple[Tensor, ...]:
-    """Unset results of the kernel; those not asked for are empty."""
-    rows = hidden.shape[0]
-    kept = splits if stats else 0
-
-    def unset(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=hidden.device)
-
-    label_logits = unset(rows, 0 if labels is None else labels.shape[0])
-    return (
-        unset(rows),
-        label_logits,
-        unset(splits, rows),
-        unset(splits, rows),
-        unset(kept, rows),
-        unset(kept, rows, dtype=torch.int32),
-    )
-
-
-@_run.register_fake
-def _fake(hidden: Tensor, weight: Tensor, target: Tensor, bias: Any, labels: Any, *others: Any) -> tuple[Tensor, ...]:
-    stats, splits = others[2:4]
-    return _states(hidden, labels, splits, stats)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fastreader.errors import InputError, UnsupportedImplementationError
-from fastreader.ops.triton_support import require_triton, why_not
-
-IMPLEMENTATIONS = ("auto", "torch", "triton")
+from fastreader.errors import InputError
+from fastreader.ops import triton_support
+from fastreader.ops.dispatch import choose
+from fastreader.ops.merge_state.reference import merge_reference
+from fastreader.ops.operands import check_placement
 
 
 def merge_state(
@@ -25,32 +26,25 @@ def merge_state(
         out [T, H, Dv] in out_a's dtype and lse [T, H] in lse_a's; two empty states give 0 and -inf.
 
     Raises:
-        InputError: shapes differ, or an input requires a gradient.
-        UnsupportedImplementationError: no such implementation.
+        InputError: if shapes or devices differ, or an input requires a gradient.
+        UnsupportedImplementationError: if `impl` is unknown, or the named one cannot run here.
     """
     if out_a.shape != out_b.shape or lse_a.shape != lse_b.shape or lse_a.shape != out_a.shape[:-1]:
         raise InputError(
             "merge_state: expected two outputs [T, H, Dv] and two lse [T, H] of one shape, "
             f"got {list(out_a.shape)}, {list(lse_a.shape)}, {list(out_b.shape)}, {list(lse_b.shape)}"
         )
-    for name, tensor in (("out_a", out_a), ("lse_a", lse_a), ("out_b", out_b), ("lse_b", lse_b)):
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise InputError(
-                f"merge_state: {name} requires a gradient, and this op is forward only; use torch.no_grad()"
-            )
-    if impl == "auto":
-        impl = "triton" if out_a.is_cuda and why_not(out_a, out_a.shape[-1]) is None else "torch"
-    if impl == "triton":
-        require_triton("merge_state", out_a, out_a.shape[-1])
+    check_placement("merge_state", {"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b})
+    chosen = choose("merge_state", impl, out_a, triton=lambda: triton_support.why_not(out_a, out_a.shape[-1]))
+    if chosen == "triton":
         from fastreader.ops.merge_state.triton import merge_state_triton
 
         return merge_state_triton(out_a, lse_a, out_b, lse_b)
-    if impl != "torch":
-        raise UnsupportedImplementationError(
-            f"merge_state: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}"
-        )
+    if chosen == "reference":
+        out, lse = merge_reference(torch.stack([out_a, out_b]), torch.stack([lse_a, lse_b]))
+        return out.to(out_a.dtype), lse.to(lse_a.dtype)
     lse = torch.logaddexp(lse_a, lse_b)
-    base = lse.masked_fill(lse.isneginf(), 0.0)  # exp(-inf - 0) = 0, where exp(-inf - -inf) would be NaN
+    base = lse.masked_fill(lse.isneginf(), 0.0)  # exp(-inf - 0) is 0, exp(-inf - -inf) would be NaN
     weight_a = torch.exp(lse_a - base)[..., None]
     weight_b = torch.exp(lse_b - base)[..., None]
     return (out_a * weight_a + out_b * weight_b).to(out_a.dtype), lse

@@ -4,7 +4,7 @@
     lse = log sum_s exp(lse_s),    out = sum_s exp(lse_s - lse) out_s
 
 One program takes BLOCK_R (token, head) rows. States that saw nothing (lse -inf) weigh 0, and a row whose states
-are all empty gives output 0 and lse -inf. Sums are in float32; the log-sum-exp is natural.
+are all empty gives output 0 and lse -inf. Sums are float32; the log-sum-exp is natural.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from torch import Tensor
 
 from fastreader.ops.triton_support import interpreting, triton_op
 
-_ROWS = 8  # rows of a program; 8 x 256 values in 4 warps is 16 registers a thread
+_ROWS = 8  # rows of a program: 8 x 256 values in 4 warps take 16 registers per thread
+_OPTIONS = {"BLOCK_R": _ROWS, "num_warps": 4, "enable_fp_fusion": True}
 
 
 @triton.jit
 def _finite(b_lse):
-    """The log-sum-exp itself, 0 where it is -inf: exp(-inf - 0) is 0 and exp(-inf - -inf) would be NaN."""
+    """Return the log-sum-exp, with 0 for -inf: exp(-inf - 0) is 0 and exp(-inf - -inf) would be NaN."""
     return tl.where(b_lse == float("-inf"), 0.0, b_lse)
 
 
@@ -127,57 +128,34 @@ def merge_stack_triton(part: Tensor, part_lse: Tensor, out: Tensor, lse: Tensor 
     if rows == 0:
         return
     merge_stack_kernel[(triton.cdiv(rows, _ROWS),)](
-        part,
-        part_lse,
-        out,
-        lse,
-        states,
-        rows,
-        DV=size,
-        BLOCK_R=_ROWS,
-        BLOCK_DV=triton.next_power_of_2(size),
-        num_warps=4,
-        enable_fp_fusion=True,
+        *(part, part_lse, out, lse, states, rows), DV=size, BLOCK_DV=triton.next_power_of_2(size), **_OPTIONS
     )
 
 
 def merge_state_triton(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    """Arguments as `merge_state`; returns (out [T, H, Dv] in out_a's dtype, lse [T, H] in lse_a's)."""
+    """Merge two states; arguments and results are those of `merge_state`."""
     out, lse = torch.ops.fastreader.merge_state_triton(out_a, lse_a, out_b, lse_b)
     return out, lse
 
 
-@triton_op("merge_state_triton(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) -> (Tensor, Tensor)")
+def _fake(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    return out_a.new_empty(out_a.shape), lse_a.new_empty(lse_a.shape)
+
+
+@triton_op("merge_state_triton(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) -> (Tensor, Tensor)", _fake)
 def _run(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     tokens, heads, size = out_a.shape
-    # The interpreter truncates a cast to bfloat16, so there PyTorch does it.
+    # The interpreter truncates when it casts to bfloat16, so there PyTorch casts.
     wide = torch.float32 if interpreting() else out_a.dtype
     out = torch.empty((tokens, heads, size), dtype=wide, device=out_a.device)
     lse = torch.empty((tokens, heads), dtype=torch.float32, device=out_a.device)
     rows = tokens * heads
     if rows:
         merge_pair_kernel[(triton.cdiv(rows, _ROWS),)](
-            out_a,
-            lse_a,
-            out_b,
-            lse_b,
-            out,
-            lse,
-            rows,
-            heads,
-            *out_a.stride(),
-            *lse_a.stride(),
-            *out_b.stride(),
-            *lse_b.stride(),
+            *(out_a, lse_a, out_b, lse_b, out, lse, rows, heads),
+            *(*out_a.stride(), *lse_a.stride(), *out_b.stride(), *lse_b.stride()),
             DV=size,
-            BLOCK_R=_ROWS,
             BLOCK_DV=triton.next_power_of_2(size),
-            num_warps=4,
-            enable_fp_fusion=True,
+            **_OPTIONS,
         )
     return out.to(out_a.dtype), lse.to(lse_a.dtype)
-
-
-@_run.register_fake
-def _fake(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    return out_a.new_empty(out_a.shape), lse_a.new_empty(lse_a.shape)

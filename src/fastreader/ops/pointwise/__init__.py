@@ -1,5 +1,6 @@
-"""What happens to each token alone between the matrix products: norm, rotary embedding, gated activation."""
+"""The work on each token between matrix products: norm, rotary embedding, gated activation."""
 
-from fastreader.ops.pointwise.api import ACTIVATIONS, gate, rms_norm, rotary, status
+from fastreader.ops.operands import ACTIVATIONS
+from fastreader.ops.pointwise.api import gate, rms_norm, rotary, status
 
 __all__ = ["ACTIVATIONS", "gate", "rms_norm", "rotary", "status"]

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """rms_norm, rotary and gate in Triton: float32 in, float32 or bfloat16 out, each value read and written once.
 
-PyTorch takes six to eight kernels for each, and every one of them moves the whole tensor. Only the number of tokens
-is not specialised on; widths and heads are a model's own.
+PyTorch takes six to eight kernels for each, and every one of them moves the whole tensor. Widths and heads are
+specialised, since a model fixes them; the number of tokens is not.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 
 from fastreader.ops.triton_support import on_its_device
 
-_TILE = 2048  # values of a program: 16 a thread in 4 warps
+_TILE = 2048  # values of a program: 16 per thread in 4 warps
 _GELU = tl.constexpr(2.0 * math.sqrt(2.0 / math.pi))
 
 
 @triton.jit
 def _sigmoid(b_x):
-    """1 / (1 + exp(-x)) [...], without overflow on either side."""
+    """Return 1 / (1 + exp(-x)) [...], without overflow on either side."""
     b_e = tl.exp(-tl.abs(b_x))
     return tl.where(b_x < 0, b_e, 1.0) / (1.0 + b_e)
 
@@ -39,7 +39,7 @@ def rms_norm_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_E: tl.constexpr,
 ):
-    """Norm BLOCK_R rows."""
+    """Normalise BLOCK_R rows."""
     o_r = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)  # [R]
     o_e = tl.arange(0, BLOCK_E)  # [E]
     m_e = o_e < WIDTH  # [E]
@@ -116,30 +116,21 @@ def gate_kernel(
 
 @on_its_device
 def rms_norm_triton(input: Tensor, weight: Tensor, epsilon: float, bf16: bool) -> Tensor:
-    """As `rms_norm`, float32."""
+    """Run `rms_norm` in float32."""
     input = _rows_apart(input)
     rows, width = input.shape
     out = input.new_empty(input.shape, dtype=torch.bfloat16 if bf16 else torch.float32)
     if out.numel():
         block, block_r, warps = norm_tile(width)
         rms_norm_kernel[(triton.cdiv(rows, block_r),)](
-            input,
-            weight.contiguous(),
-            out,
-            rows,
-            input.stride(0),
-            epsilon,
-            width,
-            block_r,
-            block,
-            num_warps=warps,
+            *(input, weight.contiguous(), out, rows, input.stride(0), epsilon, width, block_r, block), num_warps=warps
         )
     return out
 
 
 @on_its_device
 def rotary_triton(input: Tensor, cosine: Tensor, sine: Tensor, bf16: bool) -> Tensor:
-    """As `rotary`, float32."""
+    """Run `rotary` in float32."""
     input = input if input.stride(2) == 1 else input.contiguous()
     tokens, heads, size = input.shape
     half = cosine.shape[1] // 2
@@ -147,26 +138,15 @@ def rotary_triton(input: Tensor, cosine: Tensor, sine: Tensor, bf16: bool) -> Te
     if out.numel():
         block, rest, block_r = rotary_tile(size, half)
         rotary_kernel[(triton.cdiv(tokens * heads, block_r),)](
-            input,
-            cosine.contiguous(),
-            sine.contiguous(),
-            out,
-            tokens * heads,
-            input.stride(0),
-            input.stride(1),
-            heads,
-            size,
-            half,
-            block_r,
-            block,
-            rest,
+            *(input, cosine.contiguous(), sine.contiguous(), out, tokens * heads, input.stride(0), input.stride(1)),
+            *(heads, size, half, block_r, block, rest),
         )
     return out
 
 
 @on_its_device
 def gate_triton(gate: Tensor, up: Tensor, activation: str, bf16: bool) -> Tensor:
-    """As `gate`, float32."""
+    """Run `gate` in float32."""
     gate, up = _rows_apart(gate), _rows_apart(up)
     rows, width = gate.shape
     out = gate.new_empty(gate.shape, dtype=torch.bfloat16 if bf16 else torch.float32)
@@ -179,22 +159,22 @@ def gate_triton(gate: Tensor, up: Tensor, activation: str, bf16: bool) -> Tensor
 
 
 def _rows_apart(tensor: Tensor) -> Tensor:
-    """The tensor [T, F] with the values of a row side by side."""
+    """Return the tensor [T, F] with the values of a row next to each other."""
     return tensor if tensor.stride(1) == 1 else tensor.contiguous()
 
 
 def norm_tile(width: int) -> tuple[int, int, int]:
-    """Values and rows of a program of rms_norm_kernel, and its warps: of 16,384 values a thread holds 32."""
+    """Return values and rows of a program of rms_norm_kernel, and its warps: with 16,384 values a thread holds 32."""
     block = triton.next_power_of_2(width)
     return block, max(1, _TILE // block), max(4, min(16, block // 1024))
 
 
 def rotary_tile(size: int, half: int) -> tuple[int, int, int]:
-    """Values turned in each half, values passed on, and rows of a program of rotary_kernel."""
+    """Return values turned in each half, values passed on, and rows of a program of rotary_kernel."""
     block, rest = triton.next_power_of_2(max(half, 1)), triton.next_power_of_2(max(size - 2 * half, 1))
     return block, rest, max(1, _TILE // (2 * max(block, rest)))
 
 
 def gate_tile(width: int) -> int:
-    """Values of a program of gate_kernel."""
+    """Return the number of values of a program of gate_kernel."""
     return int(min(_TILE, triton.next_power_of_2(width)))

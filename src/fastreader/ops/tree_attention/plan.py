@@ -1,98 +1,138 @@
-"""AttentionPlan: everything about a tree that attention works out once and every layer uses again."""
+"""AttentionPlan, the tables of a tree that attention derives once, and AttentionContext, one call of the op."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from fastreader.errors import InputError
-from fastreader.ops.tree_attention.schedule import Schedule, make_schedule
-from fastreader.ops.tree_attention.slots import Slots, make_slot_schedule
+from fastreader.ops.tree_attention.schedule import Runs, Schedule, key_blocks, tile_bounds
+from fastreader.ops.tree_attention.slots import Slots, slot_blocks
 from fastreader.ops.tree_attention.tiles import Tiles, cut_tiles
 
 
 class AttentionPlan:
-    """The structure of one tree for `tree_attention`, its derived tables made on first use and kept.
+    """The structure of one tree for `tree_attention`; derived tables are made on first use and kept.
 
     Args:
-        until: int32 [Tk], one past the last descendant of each key.
-        anchor: int64 [Tq], the key index in whose place each query stands; query i in place i when None.
+        subtree_end: int32 [Tk], one past the last descendant of each key.
+        query_node: int64 [Tq], the key whose visible keys each query sees; i for query i when None.
         query_positions: int32 [Tq], depth of each query; needed for schedules with a window.
         key_positions: int32 [Tk], depth of each key; needed for schedules with a window.
     """
 
     def __init__(
         self,
-        until: npt.NDArray[np.int32],
-        anchor: npt.NDArray[np.int64] | None = None,
+        subtree_end: npt.NDArray[np.int32],
+        query_node: npt.NDArray[np.int64] | None = None,
         query_positions: npt.NDArray[np.int32] | None = None,
         key_positions: npt.NDArray[np.int32] | None = None,
     ) -> None:
-        self.until = until
-        self.anchor = np.arange(len(until), dtype=np.int64) if anchor is None else anchor
+        self.subtree_end = subtree_end
+        self.query_node = np.arange(len(subtree_end), dtype=np.int64) if query_node is None else query_node
         self.query_positions = query_positions
         self.key_positions = key_positions
-        self._schedules: dict[tuple[int | None, int, int, int], Schedule] = {}
-        self._slot_schedules: dict[tuple[int | None, int, int], Schedule] = {}
+        self._schedules: dict[tuple[int | None, ...], Schedule] = {}
 
     @cached_property
     def tiles(self) -> Tiles:
-        """Stretches of queries and the keys each can see, for the PyTorch path."""
-        return cut_tiles(self.until, self.anchor)
-
-    def schedule(self, window: int | None, query_block: int, key_block: int, key_align: int = 1) -> Schedule:
-        """The block schedule of this tree for tiles of one size, made once; arguments as `make_schedule`.
-
-        Raises:
-            InputError: a window, and the plan was made without positions.
-        """
-        self._check_window(window)
-        key = (window, query_block, key_block, key_align)
-        if key not in self._schedules:
-            self._schedules[key] = make_schedule(
-                self.until,
-                self.anchor,
-                self.query_positions,
-                self.key_positions,
-                window,
-                query_block=query_block,
-                key_block=key_block,
-                key_align=key_align,
-            )
-        return self._schedules[key]
+        """Return stretches of queries and the keys that each can see, for the PyTorch path."""
+        return cut_tiles(self.subtree_end, self.query_node)
 
     @cached_property
     def slots(self) -> Slots:
-        """Where the C++ kernels keep the keys; needs the extension.
+        """Return where the C++ kernels keep the keys; needs the extension.
 
         Raises:
-            InputError: `until` is not of a tree in depth-first order.
+            InputError: if `subtree_end` is not of a tree in depth-first order.
         """
-        return Slots.of(self.until)
+        return Slots.of(self.subtree_end)
+
+    def schedule(self, window: int | None, query_block: int, key_block: int, key_align: int = 1) -> Schedule:
+        """Return the block schedule of this tree for tiles of one size; made once.
+
+        Args:
+            window: a key is visible only if query_position - key_position < window (tokens); None for no window.
+            query_block: at most this many tokens in a tile.
+            key_block: at most this many keys in a block, a multiple of `key_align`.
+            key_align: cuts inside a visible range fall on multiples of this (for operands packed in groups of keys).
+
+        Returns:
+            The schedule; tiles cover all queries in order.
+
+        Raises:
+            InputError: if there is a window and the plan was made without positions.
+        """
+        return self._schedule(window, query_block, key_block, key_align)
 
     def slot_schedule(self, window: int | None, query_block: int, key_block: int) -> Schedule:
-        """The schedule of the C++ kernels, its blocks runs of slots; made once, arguments as `make_slot_schedule`.
+        """Return the schedule of the C++ kernels, whose blocks are runs of slots: whole chunks, of one segment.
 
-        Raises:
-            InputError: as `schedule` and `slots`.
+        Args and errors are those of `schedule` and `slots`; `key_block` counts slots, a multiple of 32.
         """
-        self._check_window(window)
-        key = (window, query_block, key_block)
-        if key not in self._slot_schedules:
-            self._slot_schedules[key] = make_slot_schedule(
-                self.slots,
-                self.until,
-                self.anchor,
-                self.query_positions,
-                self.key_positions,
-                window,
-                query_block=query_block,
-                key_block=key_block,
-            )
-        return self._slot_schedules[key]
+        return self._schedule(window, query_block, key_block, None)
 
-    def _check_window(self, window: int | None) -> None:
+    def _schedule(self, window: int | None, query_block: int, key_block: int, key_align: int | None) -> Schedule:
         if window is not None and (self.query_positions is None or self.key_positions is None):
             raise InputError("AttentionPlan.schedule: a window needs query_positions and key_positions, got None")
+        key = (window, query_block, key_block, key_align)
+        if key not in self._schedules:
+            self._schedules[key] = self._make_schedule(*key)
+        return self._schedules[key]
+
+    def _make_schedule(self, window: int | None, query_block: int, key_block: int, key_align: int | None) -> Schedule:
+        ends, nodes = self.subtree_end.astype(np.int64), self.query_node.astype(np.int64)
+        bounds = tile_bounds(ends, nodes, query_block, key_block)
+        tiles = len(bounds) - 1
+        runs = Runs.of(ends, self.key_positions if window is not None else None)
+        if key_align is None:
+            positions = self.query_positions, self.key_positions
+            start, stop, full, owner = slot_blocks(self.slots, nodes, bounds, *positions, window, key_block)
+        else:
+            start, stop, full, owner = key_blocks(
+                runs, nodes, bounds, self.query_positions, window, key_block, key_align
+            )
+        pointer = np.zeros(tiles + 1, dtype=np.int32)
+        np.cumsum(np.bincount(owner, minlength=tiles), out=pointer[1:])
+        return Schedule(
+            query_block=query_block,
+            key_block=key_block,
+            tile_start=bounds[:-1].astype(np.int32),
+            tile_stop=bounds[1:].astype(np.int32),
+            block_ptr=pointer,
+            block_start=start.astype(np.int32),
+            block_stop=stop.astype(np.int32),
+            block_full=full,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionContext:
+    """The checked arguments of one `tree_attention` call.
+
+    Attributes are the arguments, except that `query_node` (int64 [Tq]) and `plan` are always set. An implementation
+    takes a context and returns (out [Tq, Hq, Dv], lse [Tq, Hq]); lse is undefined unless `return_lse`.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    subtree_end: Tensor
+    query_node: Tensor
+    query_positions: Tensor | None
+    key_positions: Tensor | None
+    plan: AttentionPlan
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    input_precision: str | None = None
+    return_lse: bool = True
+
+    @property
+    def groups(self) -> int:
+        """Return the number of query heads per key head, at least 1."""
+        return max(self.query.shape[1] // max(self.key.shape[1], 1), 1)

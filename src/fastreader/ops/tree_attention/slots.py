@@ -1,35 +1,26 @@
-"""Where the C++ kernels keep the keys of a tree, and which of those places each stretch of queries visits.
+"""Slots: where the C++ kernels keep the keys of a tree, and which slots each tile of queries visits.
 
 Slots come in chunks of 32 that hold the keys of one level (depth / 32) of one path, or of several paths that branch
-off near its end; a few keys lie in several slots (csrc/tree_slots.cpp says which and why). A query standing at place
-i sees a slot exactly when ``birth <= i < end``, and through these slots every visible key exactly once.
+off near its end. A few keys lie in several slots; csrc/tree_slots.cpp explains which and why. A query at node i sees
+a slot exactly when ``birth <= i < end``, and through these slots every visible key exactly once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
 from fastreader.ops.tree_attention import schema as _schema  # noqa: F401  (defines the op)
-from fastreader.ops.tree_attention.schedule import (
-    Bool,
-    Int32,
-    Int64,
-    Runs,
-    Schedule,
-    expand,
-    seen_runs,
-    tile_bounds,
-    useful_pairs,
-)
+from fastreader.ops.tree_attention.schedule import Bool, Int32, Int64, Runs, expand, seen_runs
 
 CHUNK = 32  # slots (kStrip in csrc/kernels.h)
-SEGMENT = 16  # chunks of a path that are summed apart (kSegment there)
+SEGMENT = 16  # chunks of a path that are summed separately (kSegment there)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +28,10 @@ class Slots:
     """The slots of a tree.
 
     Attributes:
-        key: int32 [S], the key in each slot, -1 where empty; S is a multiple of 32.
-        birth: int32 [S], first place whose queries see the slot.
-        end: int32 [S], one past the last such place.
-        chunks: int32 [S / 32, 5], of each chunk its level, first and last birth, first and last end.
+        key: int32 [S], the key in each slot, -1 if it is empty; S is a multiple of 32.
+        birth: int32 [S], first node whose queries see the slot.
+        end: int32 [S], one past the last such node.
+        chunks: int32 [S / 32, 5], level, first and last birth, first and last end of each chunk.
     """
 
     key: Int32
@@ -49,88 +40,55 @@ class Slots:
     chunks: Int32
 
     @classmethod
-    def of(cls, until: Int32) -> Slots:
-        """The slots of a tree, from one past the last descendant of each key: int32 [Tk].
+    def of(cls, subtree_end: Int32) -> Slots:
+        """Return the slots of a tree, from one past the last descendant of each key: int32 [Tk].
 
         Raises:
-            InputError: `until` is not of a tree in depth-first order.
-            UnsupportedImplementationError: the C++ extension is not there.
+            InputError: if `subtree_end` is not of a tree in depth-first order.
+            UnsupportedImplementationError: if the C++ extension is missing.
         """
         if (missing := extension.why_missing()) is not None:
             raise UnsupportedImplementationError(f"tree_attention: {missing}")
-        given = torch.from_numpy(np.ascontiguousarray(until))
+        given = torch.from_numpy(np.ascontiguousarray(subtree_end))
         try:
             arrays = torch.ops.fastreader.tree_slots(given)
         except ValueError as error:
             raise InputError(str(error).splitlines()[0]) from error
         return cls(*(array.numpy() for array in arrays))
 
-    @property
-    def arrays(self) -> tuple[Int32, Int32, Int32, Int32]:
-        """The slots as the kernels take them: key, birth, end, chunks."""
-        return self.key, self.birth, self.end, self.chunks
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return what the kernels take: key, birth, end, chunks."""
+        return tuple(torch.from_numpy(array) for array in (self.key, self.birth, self.end, self.chunks))
 
 
-def make_slot_schedule(
+def slot_blocks(
     slots: Slots,
-    until: Int32,
-    anchor: npt.NDArray[np.integer],
-    query_positions: Int32 | None = None,
-    key_positions: Int32 | None = None,
-    window: int | None = None,
-    *,
-    query_block: int,
+    nodes: Int64,
+    bounds: Int64,
+    query_positions: Int32 | None,
+    key_positions: Int32 | None,
+    window: int | None,
     key_block: int,
-) -> Schedule:
-    """Cut queries into tiles and list the runs of slots each visits: whole chunks, of one segment.
-
-    Args:
-        slots: of the tree.
-        until: int32 [Tk], one past the last descendant of each key.
-        anchor: integer [Tq], the key in whose place each query stands.
-        query_positions: int32 [Tq], needed with a window.
-        key_positions: int32 [Tk], needed with a window.
-        window: a key is visible only when query_position - key_position < window (tokens); None for no window.
-        query_block: tokens a tile holds at most.
-        key_block: slots a block holds at most, a multiple of 32.
-
-    Returns:
-        The schedule, its blocks in slots; tiles cover all queries in order.
-    """
-    until64, place = until.astype(np.int64), anchor.astype(np.int64)
-    bounds = tile_bounds(until64, place, query_block, key_block)
-    tiles = len(bounds) - 1
-    tile, chunk, full = _seen_chunks(slots, place, bounds, query_positions, key_positions, window)
+) -> tuple[Int64, Int64, Bool, Int64]:
+    """List the blocks of slots that tiles visit, as `AttentionPlan.slot_schedule`: (start, stop, full, tile), [m]."""
+    tile, chunk, full = _seen_chunks(slots, nodes, bounds, query_positions, key_positions, window)
     start, stop, full, owner = _join(tile, chunk, full, slots.chunks[:, 0], key_block // CHUNK)
-    pointer = np.zeros(tiles + 1, dtype=np.int32)
-    np.cumsum(np.bincount(owner, minlength=tiles), out=pointer[1:])
-    runs = Runs.of(until64, key_positions if window is not None else None)
-    return Schedule(
-        query_block=query_block,
-        key_block=key_block,
-        tile_start=bounds[:-1].astype(np.int32),
-        tile_stop=bounds[1:].astype(np.int32),
-        block_ptr=pointer,
-        block_start=(start * CHUNK).astype(np.int32),
-        block_stop=(stop * CHUNK).astype(np.int32),
-        block_full=full,
-        useful=useful_pairs(runs, place, query_positions, window),
-        skipped=max(tiles * -(-len(until) // key_block) - len(start), 0),
-    )
+    return start * CHUNK, stop * CHUNK, full, owner
 
 
 def _seen_chunks(
     slots: Slots,
-    place: Int64,
+    nodes: Int64,
     bounds: Int64,
     query_positions: Int32 | None,
     key_positions: Int32 | None,
     window: int | None,
 ) -> tuple[Int64, Int64, Bool]:
-    """(tile, chunk) pairs in which some query may see some slot, in order, and whether all of them see all."""
+    """List the (tile, chunk) pairs in which some query may see some slot, in order, and whether all see all."""
     _, first_birth, last_birth, first_end, last_end = slots.chunks.astype(np.int64).T
     runs = Runs(first_birth, first_birth, last_end, None)
-    tile, chunk, lowest, highest, least, most, all_see = seen_runs(runs, place, bounds, query_positions)
+    tile, chunk, lowest, highest, least, most, all_see = seen_runs(runs, nodes, bounds, query_positions)
     full = all_see & (last_birth[chunk] <= lowest) & (highest < first_end[chunk])
     keep = np.ones(len(tile), dtype=np.bool_)
     if window is not None:
@@ -145,7 +103,7 @@ def _seen_chunks(
 
 
 def _join(tile: Int64, chunk: Int64, full: Bool, level: Int32, most: int) -> tuple[Int64, Int64, Bool, Int64]:
-    """Join neighbouring chunks of a segment into blocks of at most `most`: (start, stop, full, tile), in chunks."""
+    """Join neighbouring chunks of a segment into blocks of at most `most` chunks: (start, stop, full, tile)."""
     if len(tile) == 0:
         return tile, chunk, full, tile
     segment = level[chunk] // SEGMENT

@@ -1,7 +1,7 @@
 """tree_attention in plain PyTorch: one dense attention for each stretch of queries over the keys it can see.
 
-Runs anywhere PyTorch does. The grouped heads of a key head are packed as query rows, so its keys are read
-once for all of them.
+It runs wherever PyTorch does. The query heads of a key head are packed as rows, so that its keys are read once for
+all of them.
 """
 
 from __future__ import annotations
@@ -10,63 +10,48 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fastreader.ops.tree_attention.tiles import Tiles
+from fastreader.ops.tree_attention.plan import AttentionContext
 
 
-def tree_attention_tiled(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    until: Tensor,
-    anchor: Tensor,
-    query_positions: Tensor | None,
-    key_positions: Tensor | None,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    tiles: Tiles,
-    return_lse: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """Arguments as `tree_attention`; returns (output [Tq, Hq, Dv] in the input dtype, lse [Tq, Hq] or None).
+def tree_attention_tiled(context: AttentionContext) -> tuple[Tensor, Tensor]:
+    """Return (out, lse) of a call, out in the input dtype.
 
-    The softmax runs in float32 (float64 for float64 inputs). Without lse, soft cap or rows that may see
-    nothing it is torch's fused kernel, otherwise written out.
+    The softmax runs in float32 (float64 for float64 inputs). It is torch's fused kernel if neither lse nor a soft cap
+    is needed and every row sees a key.
     """
+    query, window = context.query, context.window
     rows, heads, _ = query.shape
-    out = query.new_zeros(rows, heads, value.shape[-1])
-    lse_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    lse = torch.full((rows, heads), float("-inf"), dtype=lse_dtype, device=query.device) if return_lse else None
+    out = query.new_zeros(rows, heads, context.value.shape[-1])
+    lse = query.new_full((rows if context.return_lse else 0, heads), float("-inf"), dtype=_wide(query))
+    tiles = context.plan.tiles
     for start, stop, keys in zip(tiles.starts, tiles.stops, tiles.keys, strict=True):
         if len(keys) == 0:
             continue
         index = torch.from_numpy(keys).to(query.device)
-        places = anchor[start:stop]
-        mask = visible_among(index, until, places)
+        mask = visible_among(index, context.subtree_end, context.query_node[start:stop])
         if window is not None:
-            assert query_positions is not None and key_positions is not None
-            mask &= query_positions[start:stop, None] - key_positions[index][None, :] < window
-        block_out, block_lse = _tile(query[start:stop], key[index], value[index], mask, scale, softcap, return_lse)
+            assert context.query_positions is not None and context.key_positions is not None
+            mask &= context.query_positions[start:stop, None] - context.key_positions[index][None, :] < window
+        block_out, block_lse = _tile(context, query[start:stop], context.key[index], context.value[index], mask)
         out[start:stop] = block_out
-        if lse is not None:
-            assert block_lse is not None
+        if context.return_lse and block_lse is not None:
             lse[start:stop] = block_lse
     return out, lse
 
 
-def visible_among(index: Tensor, until: Tensor, anchor: Tensor) -> Tensor:
-    """bool [q, n]: which of the keys `index` [n] the queries standing at `anchor` [q] see."""
-    return (index[None, :] <= anchor[:, None]) & (anchor[:, None] < until[index][None, :])
+def visible_among(index: Tensor, subtree_end: Tensor, query_node: Tensor) -> Tensor:
+    """Return bool [q, n]: which of the keys `index` [n] the queries at `query_node` [q] see."""
+    return (index[None, :] <= query_node[:, None]) & (query_node[:, None] < subtree_end[index][None, :])
 
 
 def _tile(
+    context: AttentionContext,
     query: Tensor,  # [q, Hq, D]
     key: Tensor,  # [n, Hk, D]
     value: Tensor,  # [n, Hk, Dv]
     mask: Tensor,  # bool [q, n]
-    scale: float,
-    softcap: float | None,
-    return_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:
+    softcap, scale = context.softcap, context.scale
     rows, heads, size = query.shape
     key_heads = key.shape[1]
     groups = heads // key_heads
@@ -75,10 +60,10 @@ def _tile(
     v = value.transpose(0, 1)[None]
     m = mask.repeat(groups, 1)  # [groups * q, n]
     lse: Tensor | None = None
-    if softcap is None and not return_lse and bool(mask.any(dim=1).all()):
+    if softcap is None and not context.return_lse and bool(mask.any(dim=1).all()):
         out = F.scaled_dot_product_attention(packed, k, v, attn_mask=m, scale=scale)
     else:
-        wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+        wide = _wide(query)
         score = (packed.to(wide) @ k.to(wide).transpose(-1, -2)) * scale
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
@@ -89,3 +74,7 @@ def _tile(
         lse = full.reshape(key_heads, groups, rows).permute(2, 0, 1).reshape(rows, heads)
     out = out.reshape(key_heads, groups, rows, value.shape[-1]).permute(2, 0, 1, 3)
     return out.reshape(rows, heads, value.shape[-1]), lse
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32

@@ -1,4 +1,4 @@
-"""Which keys each stretch of queries needs: the tiles of the PyTorch path."""
+"""The tiles of the PyTorch path: stretches of queries and the keys that each needs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-_TILE = 256  # query rows at most: bounds the mask and score buffers at a tile x its keys
-_DROP = 64  # a tile ends where at least this many tokens fall out of sight, so that it does not carry them along
+_TILE = 256  # at most this many query rows, which bounds the mask and score buffers at a tile x its keys
+_DROP = 64  # a tile ends where at least this many keys fall out of sight, to drop them
 
 
 @dataclass(frozen=True)
@@ -21,31 +21,31 @@ class Tiles:
     keys: list[npt.NDArray[np.int64]]
 
 
-def cut_tiles(until: npt.NDArray[np.int32], anchor: npt.NDArray[np.int64]) -> Tiles:
+def cut_tiles(subtree_end: npt.NDArray[np.int32], query_node: npt.NDArray[np.int64]) -> Tiles:
     """Cut the queries into tiles and list the keys each can see.
 
     Args:
-        until: int32 [Tk], one past the last descendant of each key.
-        anchor: int64 [Tq], the key index in whose place each query stands.
+        subtree_end: int32 [Tk], one past the last descendant of each key.
+        query_node: int64 [Tq], the key whose visible keys each query sees.
 
     Returns:
         Tiles that cover all queries in order.
     """
-    bounds = _bounds(until, anchor)
-    keys = [_keys(until, anchor[start:stop]) for start, stop in itertools.pairwise(bounds)]
+    bounds = _bounds(subtree_end, query_node)
+    keys = [_keys(subtree_end, query_node[start:stop]) for start, stop in itertools.pairwise(bounds)]
     return Tiles(bounds[:-1], bounds[1:], keys)
 
 
-def _bounds(until: npt.NDArray[np.int32], place: npt.NDArray[np.int64]) -> list[int]:
-    count = len(place)
+def _bounds(subtree_end: npt.NDArray[np.int32], nodes: npt.NDArray[np.int64]) -> list[int]:
+    count = len(nodes)
     if count == 0:
         return [0]
-    alive = np.zeros(len(until) + 1, dtype=np.int64)  # keys that expire at each index
-    np.add.at(alive, np.clip(until, 0, len(until)), 1)
-    place = np.clip(place, 0, len(until))
+    alive = np.zeros(len(subtree_end) + 1, dtype=np.int64)  # keys that expire at each index
+    np.add.at(alive, np.clip(subtree_end, 0, len(subtree_end)), 1)
+    nodes = np.clip(nodes, 0, len(subtree_end))
     expired = np.cumsum(alive)
-    moved = np.diff(place, prepend=place[0])
-    dropped = np.where(moved >= 0, expired[place] - expired[np.maximum(place - moved, 0)], _DROP)
+    moved = np.diff(nodes, prepend=nodes[0])
+    dropped = np.where(moved >= 0, expired[nodes] - expired[np.maximum(nodes - moved, 0)], _DROP)
     bounds = [0]
     for row in [*np.flatnonzero(dropped >= _DROP).tolist(), count]:
         while row - bounds[-1] > _TILE:
@@ -55,6 +55,6 @@ def _bounds(until: npt.NDArray[np.int32], place: npt.NDArray[np.int64]) -> list[
     return bounds
 
 
-def _keys(until: npt.NDArray[np.int32], place: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    first, last = int(place.min()), int(place.max())
-    return np.flatnonzero(until[: last + 1] > first)
+def _keys(subtree_end: npt.NDArray[np.int32], nodes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    first, last = int(nodes.min()), int(nodes.max())
+    return np.flatnonzero(subtree_end[: last + 1] > first)

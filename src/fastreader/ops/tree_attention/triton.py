@@ -1,107 +1,134 @@
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-"""tree_attention in Triton: how its kernel is launched, and the operator that torch.compile sees."""
+"""tree_attention in Triton: the launcher of its kernel, and the op that torch.compile sees."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 import triton
 from torch import Tensor
 
 from fastreader.ops.merge_state.triton import merge_stack_triton
-from fastreader.ops.tree_attention.plan import AttentionPlan
+from fastreader.ops.tree_attention.plan import AttentionContext
+from fastreader.ops.tree_attention.schedule import Schedule
 from fastreader.ops.tree_attention.triton_config import Config, default_config
 from fastreader.ops.tree_attention.triton_kernel import tree_attention_kernel
-from fastreader.ops.tree_attention.triton_schedule import device_schedule
 from fastreader.ops.triton_support import interpreting, processors, target_of, triton_op, with_near_tiles
 
 _LOG2_E = 1.0 / math.log(2.0)
 _MAX_SPLITS = 64
-_BLOCKS_A_SPLIT = 4  # key blocks that are worth a program of their own
+_BLOCKS_PER_SPLIT = 4  # fewer key blocks are not worth a program
+
+
+class DeviceSchedule(NamedTuple):
+    """A schedule on a device.
+
+    Attributes:
+        tiles: int32 [tiles, 5]: first token, end token, first block, first masked block, end block. The tiles
+            with most blocks come first, so that no long tile starts last.
+        block_start: int32 [blocks + 1], each tile's unmasked blocks first; one element of padding.
+        block_stop: int32 [blocks + 1].
+        longest: number of blocks of the longest tile.
+    """
+
+    tiles: Tensor
+    block_start: Tensor
+    block_stop: Tensor
+    longest: int
+
+
+_ON_DEVICE: WeakKeyDictionary[Schedule, dict[torch.device, DeviceSchedule]] = WeakKeyDictionary()
+
+
+def device_schedule(schedule: Schedule, device: torch.device) -> DeviceSchedule:
+    """Return the schedule on the device, kept as long as the schedule itself, since every layer uses it."""
+    by_device = _ON_DEVICE.setdefault(schedule, {})
+    if device not in by_device:
+        by_device[device] = _upload(schedule, device)
+    return by_device[device]
+
+
+def _upload(schedule: Schedule, device: torch.device) -> DeviceSchedule:
+    counts = np.diff(schedule.block_ptr)
+    tile = np.repeat(np.arange(len(counts)), counts)
+    whole = schedule.block_full & (schedule.block_stop - schedule.block_start == schedule.key_block)
+    order = np.lexsort((~whole, tile))  # stable: ascending keys within each run
+    first = schedule.block_ptr[:-1]
+    masked = first + np.bincount(tile[whole], minlength=len(counts))
+    tiles = np.stack([schedule.tile_start, schedule.tile_stop, first, masked, schedule.block_ptr[1:]], axis=1)
+    tiles = tiles[np.argsort(-counts, kind="stable")].astype(np.int32)
+    padded = [np.append(a[order], 0).astype(np.int32) for a in (schedule.block_start, schedule.block_stop)]
+    longest = int(counts.max(initial=0))
+    on_device = [torch.from_numpy(a).to(device) for a in (tiles, *padded)]
+    return DeviceSchedule(on_device[0], on_device[1], on_device[2], longest)
 
 
 def pack_heads(groups: int, block_m: int) -> tuple[int, int]:
-    """How the query heads of a key head become rows: (heads packed in one tile, tiles a token stretch needs)."""
+    """Return how the query heads of a key head become rows: (heads packed in a tile, tiles per stretch of tokens)."""
     chunks = -(-groups // block_m)
     return -(-groups // chunks), chunks
 
 
 def tree_attention_triton(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    until: Tensor,
-    anchor: Tensor,
-    query_positions: Tensor | None,
-    key_positions: Tensor | None,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    plan: AttentionPlan,
-    return_lse: bool,
-    *,
-    config: Config | None = None,
-    splits: int | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Arguments as `tree_attention`; `config` and `splits` replace the pinned configuration and key-splitting.
+    context: AttentionContext, *, config: Config | None = None, num_splits: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return (out, lse) of a call, lse float32 and empty unless it is needed.
 
-    Returns (output [Tq, Hq, Dv] in the input dtype, lse float32 [Tq, Hq] or None).
+    `config` and `num_splits` replace the pinned configuration and the number of programs that share a tile's keys.
     """
-    tokens, heads, size = query.shape
-    key_heads, value_size = key.shape[1], value.shape[2]
-    device = query.device
+    query, key, value, scale, window = context.query, context.key, context.value, context.scale, context.window
+    size, key_heads, value_size = query.shape[2], key.shape[1], value.shape[2]
+    device, groups = query.device, context.groups
     if scale <= 0:  # the kernel takes maxima before it scales
         query, scale = query * (0.0 if scale == 0 else -1.0), abs(scale) or 1.0
-    groups = heads // max(key_heads, 1)
     if config is None:
-        config = default_config(target_of(device), max(size, value_size), query.dtype, tokens * groups)
-    packed, chunks = pack_heads(max(groups, 1), config.block_m)
-    query = with_near_tiles(query, (config.block_m // packed, max(groups, 1), size))
-    key = with_near_tiles(key, (config.block_n, 1, size))
-    value = with_near_tiles(value, (config.block_n, 1, value_size))
-    schedule = plan.schedule(window, config.block_m // packed, config.block_n)
-    tables = device_schedule(schedule, device)
-    if splits is None:
+        config = default_config(target_of(device), max(size, value_size), query.dtype, len(query) * groups)
+    packed, chunks = pack_heads(groups, config.block_m)
+    tables = device_schedule(context.plan.schedule(window, config.block_m // packed, config.block_n), device)
+    if num_splits is None:
         programs = max(len(tables.tiles) * key_heads * chunks, 1)
-        splits = min(
-            triton.cdiv(2 * processors(device), programs), triton.cdiv(tables.longest, _BLOCKS_A_SPLIT), _MAX_SPLITS
-        )
+        wanted = triton.cdiv(2 * processors(device), programs)
+        num_splits = min(wanted, triton.cdiv(tables.longest, _BLOCKS_PER_SPLIT), _MAX_SPLITS)
+    positions = (context.query_positions, context.key_positions) if window is not None else (None, None)
     out, lse = torch.ops.fastreader.tree_attention_triton(
-        query,
-        key,
-        value,
-        until.contiguous(),
-        anchor.contiguous(),
-        query_positions.contiguous() if window is not None and query_positions is not None else None,
-        key_positions.contiguous() if window is not None and key_positions is not None else None,
-        tables.tiles,
-        tables.block_start,
-        tables.block_stop,
-        float(scale),
-        window,
-        softcap,
-        return_lse,
-        max(splits, 1),
+        with_near_tiles(query, (config.block_m // packed, groups, size)),
+        with_near_tiles(key, (config.block_n, 1, size)),
+        with_near_tiles(value, (config.block_n, 1, value_size)),
+        context.subtree_end.contiguous(),
+        context.query_node.contiguous(),
+        *(None if tensor is None else tensor.contiguous() for tensor in positions),
+        *(tables.tiles, tables.block_start, tables.block_stop),
+        *(float(scale), window, context.softcap, context.return_lse, max(num_splits, 1)),
         [config.block_m, config.block_n, config.num_warps, config.num_stages],
         config.max_registers,
     )
-    return out, lse if return_lse else None
+    return out, lse
+
+
+def _fake(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    return_lse = others[-4]
+    tokens, heads, _ = query.shape
+    out = query.new_empty((tokens, heads, value.shape[2]))
+    return out, query.new_empty((tokens if return_lse else 0, heads), dtype=torch.float32)
 
 
 @triton_op(
-    "tree_attention_triton(Tensor query, Tensor key, Tensor value, Tensor until, Tensor anchor, "
+    "tree_attention_triton(Tensor query, Tensor key, Tensor value, Tensor subtree_end, Tensor query_node, "
     "Tensor? query_positions, Tensor? key_positions, Tensor tiles, Tensor block_start, Tensor block_stop, "
-    "float scale, int? window, float? softcap, bool return_lse, int splits, int[] config, int? max_registers) "
-    "-> (Tensor, Tensor)"
+    "float scale, int? window, float? softcap, bool return_lse, int num_splits, int[] config, int? max_registers) "
+    "-> (Tensor, Tensor)",
+    _fake,
 )
 def _run(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    until: Tensor,
-    anchor: Tensor,
+    subtree_end: Tensor,
+    query_node: Tensor,
     query_positions: Tensor | None,
     key_positions: Tensor | None,
     tiles: Tensor,
@@ -111,7 +138,7 @@ def _run(
     window: int | None,
     softcap: float | None,
     return_lse: bool,
-    splits: int,
+    num_splits: int,
     config: list[int],
     max_registers: int | None,
 ) -> tuple[Tensor, Tensor]:
@@ -121,32 +148,19 @@ def _run(
     block_m, block_n, num_warps, num_stages = config
     packed, chunks = pack_heads(max(groups, 1), block_m)
     device = query.device
-    # The interpreter mistakes bfloat16 (it multiplies raw bits, and truncates): there it computes in float32.
+    # The interpreter multiplies bfloat16 as raw bits, and truncates, so there the kernel computes in float32.
     upcast = interpreting() and query.dtype == torch.bfloat16
     out = torch.empty((tokens, heads, value_size), dtype=torch.float32 if upcast else query.dtype, device=device)
     lse = torch.empty((tokens if return_lse else 0, heads), dtype=torch.float32, device=device)
     if len(tiles) * key_heads * chunks == 0:
         return out.to(query.dtype), lse
     part, part_lse = out, lse if return_lse else None
-    if splits > 1:
-        part = torch.empty((splits, tokens, heads, value_size), dtype=torch.float32, device=device)
-        part_lse = torch.empty((splits, tokens, heads), dtype=torch.float32, device=device)
-    tree_attention_kernel[(len(tiles), key_heads * chunks, splits)](
-        query,
-        key,
-        value,
-        part,
-        part_lse,
-        until,
-        anchor,
-        query_positions,
-        key_positions,
-        tiles,
-        block_start,
-        block_stop,
-        tokens,
-        splits,
-        groups,
+    if num_splits > 1:
+        part = torch.empty((num_splits, tokens, heads, value_size), dtype=torch.float32, device=device)
+        part_lse = torch.empty((num_splits, tokens, heads), dtype=torch.float32, device=device)
+    tree_attention_kernel[(len(tiles), key_heads * chunks, num_splits)](
+        *(query, key, value, part, part_lse, subtree_end, query_node, query_positions, key_positions),
+        *(tiles, block_start, block_stop, tokens, num_splits, groups),
         scale,
         scale * _LOG2_E if softcap is None else _LOG2_E,
         softcap or 1.0,
@@ -173,14 +187,6 @@ def _run(
         maxnreg=max_registers,
         enable_fp_fusion=True,
     )
-    if splits > 1 and part_lse is not None:
+    if num_splits > 1 and part_lse is not None:
         merge_stack_triton(part, part_lse, out, lse if return_lse else None)
     return out.to(query.dtype), lse
-
-
-@_run.register_fake
-def _fake(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    return_lse = others[-4]
-    tokens, heads, _ = query.shape
-    out = query.new_empty((tokens, heads, value.shape[2]))
-    return out, query.new_empty((tokens if return_lse else 0, heads), dtype=torch.float32)

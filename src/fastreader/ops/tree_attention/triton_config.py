@@ -8,9 +8,9 @@ import torch
 
 
 class Config(NamedTuple):
-    """Rows of queries (tokens x heads packed) and keys of a block, warps, pipeline stages, registers at most.
+    """Rows of queries (tokens x packed heads) and keys of a block, warps, pipeline stages and maximum of registers.
 
-    `max_registers` is for the compiler, which for float32 aims at more warps than fit and spills a few bytes.
+    `max_registers` guides the compiler, which for float32 otherwise aims at more warps than fit and spills a few bytes.
     """
 
     block_m: int
@@ -20,9 +20,9 @@ class Config(NamedTuple):
     max_registers: int | None = None
 
 
-# The pinned configurations, for each compute capability and largest head size (96: all sizes between 64 and 128,
-# padded to 128; 192 likewise). None spills or exceeds shared memory, with or without a window, a soft cap and lse:
-# the compile report (docs/compile-report.md) checks it.
+# The pinned configurations, by compute capability and largest head size (96: all sizes between 64 and 128, padded to
+# 128; 192 likewise). The compile report (docs/compile-report.md) checks that none spills or exceeds shared memory,
+# with or without a window, a soft cap and lse.
 _WIDE, _FLAT = Config(128, 64, 8, 2), Config(128, 32, 8, 2)
 _DEEP = Config(64, 32, 8, 2)
 _HALF = {
@@ -40,13 +40,13 @@ _HALF_FEW |= {192: Config(16, 64, 4, 2), 256: Config(16, 64, 4, 2)}
 
 
 def default_config(target: int, size: int, dtype: torch.dtype, rows: int) -> Config:
-    """The pinned configuration.
+    """Return the pinned configuration.
 
     Args:
         target: an entry of `triton_support.TARGETS`.
-        size: the larger of key and value head size.
-        dtype: of the inputs.
-        rows: query tokens times query heads a key head; few of a half type take a configuration of their own.
+        size: larger one of key and value head size.
+        dtype: type of the inputs.
+        rows: query tokens times query heads per key head; few rows of a half type have their own configuration.
     """
     bucket = 64 if size <= 64 else 96 if size < 128 else 128 if size == 128 else 192 if size < 256 else 256
     if dtype == torch.float32:

@@ -1,15 +1,15 @@
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """tree_attention in Triton: online softmax over the key blocks that the schedule gives a tile of queries.
 
-    out_i = sum_j exp(s_ij - lse_i) v_j,    lse_i = log sum_j exp(s_ij),    j <= anchor[i] < until[j]
+    out_i = sum_j exp(s_ij - lse_i) v_j,    lse_i = log sum_j exp(s_ij),    j <= query_node[i] < subtree_end[j]
 
 One program takes a tile of consecutive query tokens and one key head. The query heads of that key head are packed
-as rows (row r is token r // HEADS_PACKED, head r % HEADS_PACKED), so its keys are read once for all of them. The
-tile's blocks come in two runs: those that every query sees whole, computed without a mask, then those with one.
-Where there are few tiles (decoding), the runs are split over programs and the partial states merged afterwards.
+as rows (row r is token r // HEADS_PACKED, head r % HEADS_PACKED), so that its keys are read once for all of them. The
+tile's blocks come in two runs: first those that every query sees whole, computed without a mask, then the others.
+With few tiles (decoding), the runs are split over programs and the partial states merged afterwards.
 
 The softmax is in base 2, scores in units of log 2: exp2(s * log2(e)) is one instruction, exp(s) two. Sums, maxima
-and the accumulator are float32. No length is a constexpr or specialised on, so another tree compiles nothing.
+and the accumulator are float32. No length is a constexpr or specialised, so another tree compiles nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import triton.language as tl
 
 @triton.jit
 def _scores(b_q, b_k, scale, softcap, SOFTCAP: tl.constexpr):
-    """Scores in nats without their scale [M, N]; with a soft cap the scale and the cap are applied."""
+    """Return scores [M, N] in nats, unscaled; with a soft cap, scaled and capped."""
     b_s = tl.dot(b_q, b_k, input_precision="ieee")  # [M, N]
     if SOFTCAP:
         # tanh by one exponential of a negative number: no overflow on either side.
@@ -32,9 +32,9 @@ def _scores(b_q, b_k, scale, softcap, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def _load_tile(ptr, start, stride_token, o_tile, m_tile, ALL: tl.constexpr):
-    """The tile at offsets o_tile from token `start`, masked unless ALL of it is there.
+    """Load the tile at offsets o_tile from token `start`, masked unless ALL of it exists.
 
-    Only the tile's own address has 64 bits; the offsets inside fit 32, which saves registers.
+    Only the tile's address has 64 bits; the offsets inside fit 32, which saves registers.
     """
     p_tile = ptr + start.to(tl.int64) * stride_token + o_tile
     if ALL:
@@ -57,8 +57,8 @@ def _online_softmax(b_s, b_v, b_acc, b_max_log2, b_sum, scale_log2, GUARD: tl.co
 
 
 @triton.jit(
-    do_not_specialize=["tokens", "splits", "window"],
-    do_not_specialize_on_alignment=["until_ptr", "anchor_ptr", "query_position_ptr", "key_position_ptr"],
+    do_not_specialize=["tokens", "num_splits", "window"],
+    do_not_specialize_on_alignment=["subtree_end_ptr", "query_node_ptr", "query_position_ptr", "key_position_ptr"],
 )
 def tree_attention_kernel(
     query_ptr,  # [Tq, Hq, D]
@@ -66,15 +66,15 @@ def tree_attention_kernel(
     value_ptr,  # [Tk, Hk, Dv]
     out_ptr,  # [S, Tq, Hq, Dv]
     lse_ptr,  # [S, Tq, Hq] or None
-    until_ptr,  # [Tk]
-    anchor_ptr,  # [Tq]
+    subtree_end_ptr,  # [Tk]
+    query_node_ptr,  # [Tq]
     query_position_ptr,  # [Tq] or None
     key_position_ptr,  # [Tk] or None
     tile_ptr,  # int32 [tiles, 5]: first token, end token, first block, first masked block, end block
     block_start_ptr,  # int32 [blocks + 1]
     block_stop_ptr,  # int32 [blocks + 1]
     tokens,
-    splits,
+    num_splits,
     heads_a_key,
     scale,
     scale_log2,
@@ -104,7 +104,7 @@ def tree_attention_kernel(
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):
-    """Program (tile, key head x chunk of its query heads, split of the tile's blocks)."""
+    """Run program (tile, key head x chunk of its query heads, split of the tile's blocks)."""
     tile = tl.program_id(0).to(tl.int64)
     key_head = (tl.program_id(1) // HEAD_CHUNKS).to(tl.int64)
     chunk = tl.program_id(1) % HEAD_CHUNKS
@@ -114,7 +114,7 @@ def tree_attention_kernel(
     block_first = tl.load(tile_ptr + tile * 5 + 2)
     block_masked = tl.load(tile_ptr + tile * 5 + 3)
     block_end = tl.load(tile_ptr + tile * 5 + 4)
-    share = tl.cdiv(block_end - block_first, splits)
+    share = tl.cdiv(block_end - block_first, num_splits)
     block_first = tl.minimum(block_first + split * share, block_end)
     block_end = tl.minimum(block_first + share, block_end)
     block_masked = tl.minimum(tl.maximum(block_masked, block_first), block_end)
@@ -132,7 +132,7 @@ def tree_attention_kernel(
     query_ptr += token_first.to(tl.int64) * stride_query_token + key_head * heads_a_key * stride_query_head
     o_query = (o_token * stride_query_token + o_group * stride_query_head)[:, None] + o_d[None, :] * stride_query_size
     b_q = tl.load(query_ptr + o_query, mask=m_m[:, None] & m_d[None, :], other=0.0)  # [M, D]
-    b_anchor = tl.load(anchor_ptr + token_first + o_token, mask=m_m, other=-1).to(tl.int32)  # [M]
+    b_query_node = tl.load(query_node_ptr + token_first + o_token, mask=m_m, other=-1).to(tl.int32)  # [M]
     if WINDOW:
         b_oldest = tl.load(query_position_ptr + token_first + o_token, mask=m_m, other=0) - window  # [M]
     if UPCAST:
@@ -146,7 +146,7 @@ def tree_attention_kernel(
     b_sum = tl.zeros([BLOCK_M], tl.float32)  # [M]
     b_acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)  # [M, Dv]
 
-    # The start of the next block is fetched one iteration ahead of the loads whose addresses need it.
+    # The start of the next block is loaded one iteration before the loads whose addresses need it.
     next_start = tl.load(block_start_ptr + block_first)
     for block in range(block_first, block_masked):
         start = next_start
@@ -168,8 +168,10 @@ def tree_attention_kernel(
         m_v = m_n[:, None] & m_dv[None, :]  # [N, Dv]
         b_v = _load_tile(value_ptr, start, stride_value_token, o_v, m_v, False)  # [N, Dv]
         o_key = start + o_n  # [N]
-        b_until = tl.load(until_ptr + o_key, mask=m_n, other=0)  # [N]; a key past the block's end expires at 0
-        m_mn = (o_key[None, :] <= b_anchor[:, None]) & (b_anchor[:, None] < b_until[None, :])  # [M, N]
+        b_subtree_end = tl.load(
+            subtree_end_ptr + o_key, mask=m_n, other=0
+        )  # [N]; 0 past the block's end, where no key is visible
+        m_mn = (o_key[None, :] <= b_query_node[:, None]) & (b_query_node[:, None] < b_subtree_end[None, :])  # [M, N]
         if WINDOW:
             b_key_position = tl.load(key_position_ptr + o_key, mask=m_n, other=0)  # [N]
             m_mn = m_mn & (b_key_position[None, :] > b_oldest[:, None])
@@ -180,11 +182,11 @@ def tree_attention_kernel(
 
     m_empty = b_sum == 0.0  # [M]
     b_out = b_acc / tl.where(m_empty, 1.0, b_sum)[:, None]  # [M, Dv]
-    row = split * tokens.to(tl.int64) + token_first  # of the parts, laid end to end
+    row = split * tokens.to(tl.int64) + token_first  # in the parts, laid end to end
     out_ptr += row * stride_out_token + key_head * heads_a_key * stride_out_head
     o_out = (o_token * stride_out_token + o_group * stride_out_head)[:, None] + o_dv[None, :]  # [M, Dv]
     tl.store(out_ptr + o_out, b_out.to(out_ptr.dtype.element_ty), mask=m_m[:, None] & m_dv[None, :])
     if lse_ptr is not None:
-        b_lse = (b_max_log2 + tl.log2(b_sum)) * 0.6931471805599453  # [M], nats; -inf where nothing was seen
+        b_lse = (b_max_log2 + tl.log2(b_sum)) * 0.6931471805599453  # [M], nats; -inf if nothing was seen
         lse_ptr += row * stride_lse_token + key_head * heads_a_key
         tl.store(lse_ptr + o_token * stride_lse_token + o_group, b_lse, mask=m_m)

@@ -1,7 +1,7 @@
-// What a transformer does to each token alone between the matrix products: root-mean-square norm, rotary embedding,
-// gated activation. Each reads its input once and writes the type the next product takes.
+// The work of a transformer on each token between matrix products: root-mean-square norm, rotary embedding, gated
+// activation. Each reads its input once and writes the type that the next product takes.
 
-// The first n of kWidth floats, zeros after them.
+// Load the first n of kWidth floats, then zeros.
 FR_INLINE vf load_some(const float* p, int64_t n) {
   if (n >= kWidth) return load(p);
   alignas(64) float part[kWidth] = {};
@@ -88,10 +88,10 @@ void rotary(const RotaryArgs& a, int64_t begin, int64_t end) {
 }
 
 // x / (1 + e^-z): SiLU has z = x; GELU's tanh form is the same with z = 2 sqrt(2 / pi) (x + 0.044715 x^3), since
-// (1 + tanh(z / 2)) / 2 = 1 / (1 + e^-z), and loses nothing where 1 + tanh would cancel.
+// (1 + tanh(z / 2)) / 2 = 1 / (1 + e^-z), and stays exact when 1 + tanh would cancel.
 FR_INLINE vf activate(Activation kind, vf x) {
   const vf z = kind == Activation::silu ? x : fill(1.5957691216057308f) * (x + fill(0.044715f) * x * x * x);
-  const vf top = fill(126.0f); // a power the portable exponential can hold
+  const vf top = fill(126.0f); // largest power of the portable exponential
   const vf power = z * fill(-kLog2E);
   return x / (fill(1.0f) + exp2v<6>(power < top ? power : top));
 }

@@ -1,23 +1,16 @@
 import pytest
 import torch
-import torch.nn.functional as F
+from cpu_cases import available
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from token_cases import random, turned
+from pointwise_cases import GATES, NORMS, ROTARIES, gated, halves_of, heads_of, normed, random, turned
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
 from fastreader.ops.pointwise import gate, rms_norm, rotary
 
-ORDER = ["portable", "avx2", "avx512", "avx512_bf16", "amx"]
 no_extension = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
-
-
-def available():
-    if extension.why_missing() is not None:
-        return []
-    return ORDER[: ORDER.index(extension.best_instruction_set()) + 1]
 
 
 @no_extension
@@ -42,9 +35,7 @@ def test_rms_norm_is_transformers(monkeypatch, isa, rows, size):
 )
 def test_rotary_is_transformers(monkeypatch, isa, tokens, heads, size, width):
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
-    x = random(tokens, heads * size + 16)[:, 16:].unflatten(
-        1, (heads, size)
-    )  # rows strided, as within q, k and v joined
+    x = heads_of(tokens, heads, size)
     cosine, sine = random(tokens, width, seed=1), random(tokens, width, seed=2)
     want = turned(x, cosine, sine)
     torch.testing.assert_close(rotary(x, cosine, sine, impl="cpu").double(), want, rtol=1e-6, atol=2e-6)
@@ -58,13 +49,9 @@ def test_rotary_is_transformers(monkeypatch, isa, tokens, heads, size, width):
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 def test_gate_is_torch(monkeypatch, isa, activation):
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
-    joined = random(37, 2 * 83) * 4
-    joined[0, :6] = torch.tensor([-200.0, -90.0, 0.0, 90.0, 200.0, -1e30])
-    g, up = joined.chunk(2, dim=1)
-    g64 = g.double()
-    act = F.silu(g64) if activation == "silu" else F.gelu(g64, approximate="tanh")
+    g, up = halves_of(37, 83)
     got = gate(g, up, activation, impl="cpu")
-    torch.testing.assert_close(got.double(), act * up.double(), rtol=4e-6, atol=2e-6)
+    torch.testing.assert_close(got.double(), gated(g, up, activation), rtol=4e-6, atol=2e-6)
     rounded = gate(g, up, activation, bf16=True, impl="cpu")
     torch.testing.assert_close(rounded, got.bfloat16(), rtol=0, atol=1e-37)  # AVX-512 BF16 flushes denormals
 
@@ -81,12 +68,26 @@ def test_rows_do_not_depend_on_their_neighbours(rows, size, seed):
         assert torch.equal(gate(x[one], up[one], "silu"), gated[one])
 
 
-def test_the_torch_path_takes_float64():
-    x, weight = random(4, 6).double(), random(6, seed=1).double()
-    assert rms_norm(x, weight, 1e-6).dtype == torch.float64
-    heads, angles = random(4, 2, 6).double(), random(4, 6, seed=3).double()
-    torch.testing.assert_close(rotary(heads, angles, angles), turned(heads, angles, angles))
-    assert gate(x, x, "gelu_tanh").dtype == torch.float64
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("impl", ["torch", "reference"])
+def test_pytorch_and_reference_in_each_type(impl, dtype):
+    close = {"rtol": 1e-13, "atol": 1e-13} if dtype == torch.float64 else {"rtol": 4e-6, "atol": 4e-6}
+
+    def assert_close(got, want):
+        assert got.dtype == dtype
+        torch.testing.assert_close(got.double(), want, **close)
+
+    for rows, size in NORMS:
+        x, weight = random(rows, size).to(dtype), random(size, seed=1).to(dtype)
+        assert_close(rms_norm(x, weight, 1e-6, impl=impl), normed(x, weight, 1e-6))
+    for tokens, heads, size, width in ROTARIES:
+        x, cosine, sine = (t.to(dtype) for t in (heads_of(tokens, heads, size), *random(2, tokens, width)))
+        assert_close(rotary(x, cosine, sine, impl=impl), turned(x, cosine, sine))
+    for activation in ("silu", "gelu_tanh"):
+        for rows, size in GATES:
+            x, up = (t.to(dtype) for t in halves_of(rows, size))
+            assert_close(gate(x, up, activation, impl=impl), gated(x, up, activation))
+            assert gate(x, up, activation, bf16=True, impl=impl).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_bad_input(call):
         call()
 
 
-def test_an_implementation_asked_for_by_name():
+def test_a_named_implementation():
     with pytest.raises(UnsupportedImplementationError, match="one of"):
         gate(random(3, 4), random(3, 4), "silu", impl="cuda")
     with pytest.raises(UnsupportedImplementationError, match="cannot run"):

@@ -1,4 +1,4 @@
-// fastreader::row_attention on the CPU: (row, key head) tasks over keys that stay where they are.
+// fastreader::decode_attention on the CPU: (row, key head) tasks over keys that are not copied.
 
 #include <ATen/ATen.h>
 #include <torch/library.h>
@@ -15,26 +15,26 @@ constexpr int64_t kMaxSize = 256;
 const int32_t* indices(const at::Tensor& tensor, int64_t length, const char* name) {
   TORCH_CHECK(tensor.scalar_type() == at::kInt && tensor.dim() == 1 && tensor.is_contiguous() &&
                   tensor.size(0) == length,
-              "row_attention: ", name, " must be contiguous int32 [", length, "], got ", tensor.scalar_type(), " ",
+              "decode_attention: ", name, " must be contiguous int32 [", length, "], got ", tensor.scalar_type(), " ",
               tensor.sizes());
   return tensor.const_data_ptr<int32_t>();
 }
 
-// A range that reached past its keys would read foreign memory.
-void check_ranges(const RowAttentionArgs& a, int64_t rows, int64_t ranges, const std::vector<at::Tensor>& keys) {
-  TORCH_CHECK(a.row_ptr[0] == 0 && a.row_ptr[rows] == ranges, "row_attention: row_ptr does not fit the ranges");
+// A range past its keys would read foreign memory.
+void check_ranges(const DecodeAttentionArgs& a, int64_t rows, int64_t ranges, const std::vector<at::Tensor>& keys) {
+  TORCH_CHECK(a.row_ptr[0] == 0 && a.row_ptr[rows] == ranges, "decode_attention: row_ptr does not fit the ranges");
   for (int64_t b = 0; b < rows; ++b) {
-    TORCH_CHECK(a.row_ptr[b] <= a.row_ptr[b + 1], "row_attention: row_ptr descends at row ", b);
+    TORCH_CHECK(a.row_ptr[b] <= a.row_ptr[b + 1], "decode_attention: row_ptr descends at row ", b);
   }
   for (int64_t r = 0; r < ranges; ++r) {
-    TORCH_CHECK(0 <= a.part[r] && a.part[r] < static_cast<int64_t>(keys.size()), "row_attention: range ", r,
+    TORCH_CHECK(0 <= a.part[r] && a.part[r] < static_cast<int64_t>(keys.size()), "decode_attention: range ", r,
                 " is of part ", a.part[r]);
-    TORCH_CHECK(0 <= a.start[r] && a.stop[r] <= keys[a.part[r]].size(0), "row_attention: range ", r,
+    TORCH_CHECK(0 <= a.start[r] && a.stop[r] <= keys[a.part[r]].size(0), "decode_attention: range ", r,
                 " reaches past its keys");
   }
 }
 
-std::tuple<at::Tensor, at::Tensor> row_attention(const at::Tensor& query_in, at::TensorList keys_in,
+std::tuple<at::Tensor, at::Tensor> decode_attention(const at::Tensor& query_in, at::TensorList keys_in,
                                                  at::TensorList values_in, const at::Tensor& row_ptr,
                                                  const at::Tensor& part, const at::Tensor& start,
                                                  const at::Tensor& stop, double scale, std::optional<double> softcap,
@@ -42,9 +42,9 @@ std::tuple<at::Tensor, at::Tensor> row_attention(const at::Tensor& query_in, at:
   const auto fits = [](const at::Tensor& t) {
     return t.dim() == 3 && (t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16);
   };
-  TORCH_CHECK(fits(query_in), "row_attention: query must be float32 or bfloat16 [B, Hq, D], got ", query_in.sizes());
-  TORCH_CHECK(keys_in.size() == values_in.size() && !keys_in.empty(), "row_attention: as many keys as values, got ",
-              keys_in.size(), " and ", values_in.size());
+  TORCH_CHECK(fits(query_in), "decode_attention: query must be float32 or bfloat16 [B, Hq, D], got ", query_in.sizes());
+  TORCH_CHECK(keys_in.size() == values_in.size() && !keys_in.empty(), "decode_attention: expected as many keys as ",
+              "values, got ", keys_in.size(), " and ", values_in.size());
   const at::Tensor query = with_contiguous_rows(query_in);
   std::vector<at::Tensor> keys, values;
   std::vector<Source> key_sources, value_sources;
@@ -53,23 +53,23 @@ std::tuple<at::Tensor, at::Tensor> row_attention(const at::Tensor& query_in, at:
     TORCH_CHECK(fits(key) && fits(value) && key.scalar_type() == value.scalar_type() && key.size(0) == value.size(0) &&
                     key.size(1) == value.size(1) && key.size(2) == query.size(2) &&
                     key.size(1) == keys_in[0].size(1) && value.size(2) == values_in[0].size(2),
-                "row_attention: keys ", key.sizes(), " and values ", value.sizes(), " of part ", i, " do not fit");
+                "decode_attention: keys ", key.sizes(), " and values ", value.sizes(), " of part ", i, " do not fit");
     keys.push_back(with_contiguous_rows(key));
     values.push_back(with_contiguous_rows(value));
     key_sources.push_back(source_of(keys.back(), 1));
     value_sources.push_back(source_of(values.back(), 1));
   }
   const int64_t rows = query.size(0), key_heads = keys[0].size(1);
-  RowAttentionArgs a{};
+  DecodeAttentionArgs a{};
   a.query = source_of(query, 1);
   a.keys = key_sources.data();
   a.values = value_sources.data();
   a.heads = query.size(1);
   a.size = query.size(2);
   a.value_size = values[0].size(2);
-  TORCH_CHECK(key_heads > 0 ? a.heads % key_heads == 0 : a.heads == 0, "row_attention: ", a.heads,
+  TORCH_CHECK(key_heads > 0 ? a.heads % key_heads == 0 : a.heads == 0, "decode_attention: ", a.heads,
               " query heads over ", key_heads, " key heads");
-  TORCH_CHECK(a.size <= kMaxSize && a.value_size <= kMaxSize, "row_attention: head sizes above ", kMaxSize);
+  TORCH_CHECK(a.size <= kMaxSize && a.value_size <= kMaxSize, "decode_attention: head sizes above ", kMaxSize);
   const at::Tensor out = at::empty({rows, a.heads, a.value_size}, query.options().dtype(at::kFloat));
   const at::Tensor lse = at::empty({rows, a.heads}, query.options().dtype(at::kFloat));
   if (lse.numel() == 0) return {out, lse};
@@ -95,6 +95,6 @@ std::tuple<at::Tensor, at::Tensor> row_attention(const at::Tensor& query_in, at:
 
 } // namespace
 
-TORCH_LIBRARY_IMPL(fastreader, CPU, m) { m.impl("row_attention", &row_attention); }
+TORCH_LIBRARY_IMPL(fastreader, CPU, m) { m.impl("decode_attention", &decode_attention); }
 
 } // namespace fastreader

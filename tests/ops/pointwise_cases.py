@@ -1,4 +1,4 @@
-"""Inputs of rms_norm, rotary and gate, and what is right for them: transformers and PyTorch in float64."""
+"""Inputs of rms_norm, rotary and gate, and their results by transformers and PyTorch in float64."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def normed(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """By transformers; features beyond the angles pass."""
+    """Turn features by transformers; those beyond the angles pass unchanged."""
     width = cosine.shape[1]
     part = x[None].double().transpose(1, 2)[..., :width]
     out, _ = apply_rotary_pos_emb(part, part, cosine[None].double(), sine[None].double())
@@ -41,12 +41,12 @@ def gated(x: Tensor, up: Tensor, activation: str) -> Tensor:
 
 
 def heads_of(tokens: int, heads: int, size: int) -> Tensor:
-    """[T, H, D] whose rows are strided, as within queries, keys and values joined."""
+    """Draw [T, H, D] with strided rows, like a part of joined queries, keys and values."""
     return random(tokens, heads * size + 16)[:, 16:].unflatten(1, (heads, size))
 
 
 def halves_of(rows: int, size: int) -> tuple[Tensor, Tensor]:
-    """Two [T, F], strided, with values where exponentials run over."""
+    """Draw two strided [T, F], with values for which exponentials overflow."""
     joined = random(rows, 2 * size) * 4
     extremes = torch.tensor([-200.0, -90.0, 0.0, 90.0, 200.0, -1e30])[: 2 * size]
     joined[:1, : len(extremes)] = extremes

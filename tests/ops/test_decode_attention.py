@@ -1,4 +1,4 @@
-"""row_attention against the definition in float64, for every instruction set."""
+"""decode_attention against the definition in float64, for every instruction set."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
-from fastreader.ops.decode_attention import Ranges, row_attention, status
-from fastreader.ops.tree_attention.reference import tree_attention_reference
+from fastreader.ops.decode_attention import Ranges, decode_attention, status
+from fastreader.ops.tree_attention import tree_attention
 
 needs_extension = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
 LENGTHS = (0, 1, 15, 16, 63, 64, 65, 129)
@@ -21,7 +21,7 @@ def random(*shape, seed):
 
 
 def ranges_of(*rows) -> Ranges:
-    """Each row a list of (part, start, stop)."""
+    """Make ranges; each row is a list of (part, start, stop)."""
     flat = [r for row in rows for r in row]
     pointer = np.cumsum([0, *map(len, rows)]).astype(np.int32)
     columns = np.array(flat, dtype=np.int32).reshape(-1, 3).T.copy()
@@ -29,16 +29,15 @@ def ranges_of(*rows) -> Ranges:
 
 
 def dense(query, keys, values, rows, scale, softcap):
-    """Every row by the attention reference over its keys gathered, float64."""
+    """Attend row by row with tree_attention's reference over gathered keys, in float64."""
     outs, lses = [], []
     for b, row in enumerate(rows):
         key = torch.cat([keys[p][i:j] for p, i, j in row] or [keys[0][:0]]).double()
         value = torch.cat([values[p][i:j] for p, i, j in row] or [values[0][:0]]).double()
-        until = torch.full((len(key),), max(len(key), 1), dtype=torch.int32)
-        place = torch.tensor([max(len(key), 1) - 1])
-        out, lse = tree_attention_reference(
-            query[b : b + 1].double(), key, value, until, place, None, None, scale, None, softcap
-        )
+        subtree_end = torch.full((len(key),), max(len(key), 1), dtype=torch.int32)
+        node = torch.tensor([max(len(key), 1) - 1])
+        options = {"scale": scale, "softcap": softcap, "return_lse": True, "impl": "reference"}
+        out, lse = tree_attention(query[b : b + 1].double(), key, value, subtree_end, query_node=node, **options)
         outs.append(out[0])
         lses.append(lse[0])
     return torch.stack(outs), torch.stack(lses)
@@ -79,7 +78,7 @@ def test_equals_the_definition(monkeypatch, isa, dtype, heads, key_heads, size, 
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     for softcap in (None, 2.5):
         query, keys, values = operands(dtype, len(ROWS), heads, key_heads, size, value_size, (200, 40), seed=size)
-        got = row_attention(query, keys, values, ranges_of(*ROWS), scale=size**-0.5, softcap=softcap, impl="cpu")
+        got = decode_attention(query, keys, values, ranges_of(*ROWS), scale=size**-0.5, softcap=softcap, impl="cpu")
         check(got, dense(query, keys, values, ROWS, size**-0.5, softcap))
 
 
@@ -89,7 +88,7 @@ def test_lengths(length):
     query, keys, values = operands(torch.bfloat16, 2, 3, 1, 64, 64, (length,), seed=3)
     rows = [[(0, 0, length)], [(0, length // 2, length)]]
     check(
-        row_attention(query, keys, values, ranges_of(*rows), scale=0.125, impl="cpu"),
+        decode_attention(query, keys, values, ranges_of(*rows), scale=0.125, impl="cpu"),
         dense(query, keys, values, rows, 0.125, None),
     )
 
@@ -113,13 +112,13 @@ def test_random_ranges(seed, isa, half):
         rows.append(row)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FASTREADER_CPU_ISA", isa)
-        got = row_attention(query, keys, values, ranges_of(*rows), scale=size**-0.5, impl="cpu")
+        got = decode_attention(query, keys, values, ranges_of(*rows), scale=size**-0.5, impl="cpu")
     check(got, dense(query, keys, values, rows, size**-0.5, None))
 
 
 @needs_extension
 def test_large_scores_and_strided_inputs():
-    """The maximum rises block by block; rows of the inputs lie apart."""
+    """The maximum rises block by block, and the inputs have strided rows."""
     query, keys, values = operands(torch.float32, 3, 6, 2, 32, 32, (300,), seed=9)
     keys = [keys[0] * torch.linspace(0, 40, 300)[:, None, None]]
     rows = [[(0, 0, 300)]] * 3
@@ -128,7 +127,7 @@ def test_large_scores_and_strided_inputs():
         [torch.randn(300, 2, 96)[..., 32:64].copy_(keys[0])],
         [torch.randn(2, 300, 32).transpose(0, 1).copy_(values[0])],
     )
-    out, lse = row_attention(query, *wide, ranges_of(*rows), scale=1.0, impl="cpu")
+    out, lse = decode_attention(query, *wide, ranges_of(*rows), scale=1.0, impl="cpu")
     torch.testing.assert_close(out.double(), want[0], atol=2e-5, rtol=2e-5)
     torch.testing.assert_close(lse.double(), want[1], atol=1e-4, rtol=1e-6)
 
@@ -139,27 +138,27 @@ def test_a_nan_is_not_hidden(monkeypatch, isa):
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     query, keys, values = operands(torch.float32, 1, 1, 1, 8, 8, (5,), seed=1)
     keys[0][2] = float("nan")
-    out, _ = row_attention(query, keys, values, ranges_of([(0, 0, 5)]), scale=1.0, impl="cpu")
+    out, _ = decode_attention(query, keys, values, ranges_of([(0, 0, 5)]), scale=1.0, impl="cpu")
     assert out.isnan().all()
 
 
 @needs_extension
 def test_neighbours_and_threads_change_no_bit():
     query, keys, values = operands(torch.bfloat16, len(ROWS), 9, 3, 64, 64, (200, 40), seed=2)
-    out, lse = row_attention(query, keys, values, ranges_of(*ROWS), scale=0.125, impl="cpu")
+    out, lse = decode_attention(query, keys, values, ranges_of(*ROWS), scale=0.125, impl="cpu")
     for b, row in enumerate(ROWS):
-        alone = row_attention(query[b : b + 1], keys, values, ranges_of(row), scale=0.125, impl="cpu")
+        alone = decode_attention(query[b : b + 1], keys, values, ranges_of(row), scale=0.125, impl="cpu")
         assert torch.equal(alone[0][0], out[b]) and torch.equal(alone[1][0], lse[b])
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    again = row_attention(query, keys, values, ranges_of(*ROWS), scale=0.125, impl="cpu")
+    again = decode_attention(query, keys, values, ranges_of(*ROWS), scale=0.125, impl="cpu")
     torch.set_num_threads(threads)
     assert torch.equal(again[0], out) and torch.equal(again[1], lse)
 
 
 def test_the_reference_in_float64():
     query, keys, values = operands(torch.float64, len(ROWS), 4, 2, 8, 8, (200, 40), seed=5)
-    out, lse = row_attention(query, keys, values, ranges_of(*ROWS), scale=0.3, softcap=2.0)
+    out, lse = decode_attention(query, keys, values, ranges_of(*ROWS), scale=0.3, softcap=2.0)
     want = dense(query, keys, values, ROWS, 0.3, 2.0)
     torch.testing.assert_close(out, want[0], atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(lse, want[1], atol=1e-12, rtol=1e-12)
@@ -171,7 +170,7 @@ def test_opcheck():
     ranges = ranges_of(*ROWS)
     arrays = [torch.from_numpy(a) for a in (ranges.row_ptr, ranges.part, ranges.start, ranges.stop)]
     torch.library.opcheck(
-        torch.ops.fastreader.row_attention.default, (query, keys, values, *arrays, 0.25, None, "auto")
+        torch.ops.fastreader.decode_attention.default, (query, keys, values, *arrays, 0.25, None, "auto")
     )
 
 
@@ -190,34 +189,34 @@ def bad(**changes):
         ({"query": torch.zeros(1, 4, 16, dtype=torch.bfloat16)}, "like query"),
         ({"query": torch.zeros(1, 4, 16, dtype=torch.int64)}, "must be floating"),
         ({"query": torch.zeros(1, 4, 16, requires_grad=True)}, "requires a gradient"),
-        ({"keys": [torch.zeros(10, 2, 24)]}, r"expected keys \[Tk, 2, 16\]"),
-        ({"values": [torch.zeros(9, 2, 16)]}, "and values"),
+        ({"keys": [torch.zeros(10, 2, 24)]}, r"expected keys\[0\] \[Tk, 2, 16\]"),
+        ({"values": [torch.zeros(9, 2, 16)]}, r"and values\[0\]"),
         ({"softcap": 0.0}, "softcap"),
-        ({"ranges": ranges_of([(0, 0, 11)])}, "reach past"),
-        ({"ranges": ranges_of([(0, -1, 5)])}, "reach past"),
-        ({"ranges": ranges_of([(1, 0, 5)])}, r"part must be in \[0, 1\)"),
-        ({"ranges": ranges_of([(0, 0, 5)], [(0, 0, 5)])}, r"row_ptr must be int32 \[2\]"),
+        ({"ranges": ranges_of([(0, 0, 11)])}, "inside parts"),
+        ({"ranges": ranges_of([(0, -1, 5)])}, "inside parts"),
+        ({"ranges": ranges_of([(1, 0, 5)])}, r"part: expected in \[0, 1\), got array"),
+        ({"ranges": ranges_of([(0, 0, 5)], [(0, 0, 5)])}, r"row_ptr: expected int32 \[2\], got"),
         ({"ranges": Ranges(np.array([0, 2], np.int32), *np.zeros((3, 1), np.int32))}, "ascend from 0"),
     ],
 )
 def test_bad_inputs_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
-        row_attention(**bad(**changes))
+        decode_attention(**bad(**changes))
 
 
 def test_ranges_that_fitted_once_are_checked_against_other_keys():
     ranges = ranges_of([(0, 0, 10)])
-    row_attention(**bad(ranges=ranges))
-    with pytest.raises(InputError, match="reach past"):
-        row_attention(**bad(ranges=ranges, keys=[torch.zeros(9, 2, 16)], values=[torch.zeros(9, 2, 16)]))
-    with pytest.raises(InputError, match=r"row_ptr must be int32 \[3\]"):
-        row_attention(**bad(ranges=ranges, query=torch.zeros(2, 4, 16)))
+    decode_attention(**bad(ranges=ranges))
+    with pytest.raises(InputError, match="inside parts"):
+        decode_attention(**bad(ranges=ranges, keys=[torch.zeros(9, 2, 16)], values=[torch.zeros(9, 2, 16)]))
+    with pytest.raises(InputError, match=r"row_ptr: expected int32 \[3\], got"):
+        decode_attention(**bad(ranges=ranges, query=torch.zeros(2, 4, 16)))
 
 
 def test_named_implementations_run_or_raise():
     with pytest.raises(UnsupportedImplementationError, match="impl must be one of"):
-        row_attention(**bad(impl="triton"))
+        decode_attention(**bad(impl="fastest"))
     double = operands(torch.float64, 1, 4, 2, 16, 16, (10,), seed=0)
     with pytest.raises(UnsupportedImplementationError, match="cannot run"):
-        row_attention(*double, ranges_of([(0, 0, 10)]), scale=1.0, impl="cpu")
+        decode_attention(*double, ranges_of([(0, 0, 10)]), scale=1.0, impl="cpu")
     assert {s.implementation for s in status()} <= {"cpu", "reference"}

@@ -1,4 +1,4 @@
-// fastreader::rms_norm, rotary and gate on the CPU: what happens to each token alone between the matrix products.
+// fastreader::rms_norm, rotary and gate on the CPU: the work on each token between matrix products.
 
 #include <ATen/ATen.h>
 #include <torch/library.h>

@@ -1,9 +1,9 @@
-// fastreader::layer_in and layer_out_ on the CPU: a decoder layer before and after attention.
+// fastreader::decoder_layer_in and decoder_layer_out_ on the CPU: a decoder layer before and after attention.
 //
-// A block of rows goes through everything in one thread, its values staying in that core's caches: nothing waits for
-// the slowest thread between two products, and nothing wider than a query is ever written to memory. Where there are
-// too few rows for a block a thread, as when texts are written, the threads share each product instead, so that each
-// weight is read once. Both ways give the same bits.
+// A block of rows goes through everything in one thread, and its values stay in that core's caches: no thread waits
+// for the slowest one between two products, and nothing wider than a query is written to memory. With too few rows for
+// one block per thread, as when texts are written, the threads share each product instead, so that each weight is read
+// once. Both ways give the same bits.
 
 #include <ATen/ATen.h>
 #include <torch/library.h>
@@ -13,13 +13,13 @@
 namespace fastreader {
 namespace {
 
-constexpr int64_t kBlocks[] = {256, 128, 64}; // rows; more of them read the weights less often
+constexpr int64_t kBlocks[] = {256, 128, 64}; // rows; larger blocks read the weights less often
 constexpr int64_t kTasksPerThread = 4;
-constexpr int64_t kRowsAThread = 256; // fewer, and the threads had better share each product
+constexpr int64_t kRowsAThread = 256; // with fewer, sharing each product is faster
 
 bool shared_by_threads(int64_t rows) { return rows < kRowsAThread * at::get_num_threads(); }
 
-// The largest block that leaves every thread several, so that the last one to finish keeps the others waiting little.
+// Return the largest block that leaves several for every thread, so that the others wait little for the last one.
 int64_t block_of(int64_t rows) {
   for (const int64_t block : kBlocks) {
     if (rows / block >= kTasksPerThread * at::get_num_threads()) return block;
@@ -27,7 +27,7 @@ int64_t block_of(int64_t rows) {
   return kStrip;
 }
 
-// Memory of a thread, handed out in pieces.
+// Memory of a thread, divided into pieces.
 struct Pieces {
   int64_t bytes = 0;
   int64_t add(int64_t size) {
@@ -37,7 +37,7 @@ struct Pieces {
   }
 };
 
-// Sets up a product that one thread computes whole for rows of its own.
+// Set up a product that one thread computes whole for its own rows.
 void whole(LinearArgs& a, int64_t block) {
   a.row_block = block;
   a.slice_strips = a.strips;
@@ -55,7 +55,7 @@ at::Tensor vector_of(const at::Tensor& weight, int64_t size, const char* name) {
   return weight.contiguous();
 }
 
-// Norm of heads (each row has several) or of whole rows, in place.
+// Normalise heads (each row has several) or whole rows, in place.
 struct HeadNorm {
   at::Tensor weight;
   float epsilon = 0;
@@ -70,7 +70,7 @@ struct HeadNorm {
   }
 };
 
-// Norm of rows of the stream, as the next product reads them: rounded where it would round them.
+// Normalise rows of the stream, rounded if the next product would round them.
 struct StreamNorm {
   const at::Tensor& stream;
   at::Tensor weight;
@@ -81,7 +81,7 @@ struct StreamNorm {
     const float* first = stream.const_data_ptr<float>() + begin * stride;
     kernels.rms_norm({first, stride, size, weight.const_data_ptr<float>(), epsilon, out, size, to_bf16}, 0, count);
   }
-  // All rows of it, by blocks.
+  // Normalise all rows, block by block.
   at::Tensor all(const Kernels& kernels) const {
     const at::Tensor out = at::empty(stream.sizes(), stream.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat));
     char* const first = static_cast<char*>(out.mutable_data_ptr());
@@ -92,24 +92,25 @@ struct StreamNorm {
   }
 };
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_layer_in(
     const at::Tensor& stream, const at::Tensor& norm_in, double epsilon, const at::Tensor& packed,
     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& query_norm,
     const std::optional<at::Tensor>& key_norm, double head_epsilon, const std::optional<at::Tensor>& cosine_in,
-    const std::optional<at::Tensor>& sine_in, int64_t heads, int64_t key_heads, int64_t size, bool to_bf16, bool split,
-    bool bf16_weight, c10::string_view isa) {
-  check_stream(stream, "layer_in");
+    const std::optional<at::Tensor>& sine_in, int64_t heads, int64_t key_heads, int64_t size, bool to_bf16,
+    const InputPrecision& input_precision, bool bf16_weight, c10::string_view isa) {
+  check_stream(stream, "decoder_layer_in");
   const int64_t rows = stream.size(0), hidden = stream.size(1), width = (heads + 2 * key_heads) * size;
-  const bool round = !split;
-  const StreamNorm norm{stream, vector_of(norm_in, hidden, "layer_in: norm"), static_cast<float>(epsilon), round};
-  Product product = product_of(hidden, packed, width, bias, split, bf16_weight, isa);
+  const bool round = !is_bf16x3(input_precision);
+  const at::Tensor norm_weight = vector_of(norm_in, hidden, "decoder_layer_in: norm");
+  const StreamNorm norm{stream, norm_weight, static_cast<float>(epsilon), round};
+  Product product = product_of(hidden, packed, width, bias, input_precision, bf16_weight, isa);
   const Kernels& kernels = *product.kernels;
   HeadNorm of_query, of_key;
   const auto head_norm = [&](const std::optional<at::Tensor>& weight, int64_t count, HeadNorm& out) {
     if (!weight.has_value()) return;
     TORCH_CHECK(weight->numel() == size || weight->numel() == count * size,
-                "layer_in: a norm of heads must be of one or of all, got ", weight->sizes());
-    out = {vector_of(*weight, weight->numel(), "layer_in: norm of heads"), static_cast<float>(head_epsilon)};
+                "decoder_layer_in: a norm of heads must be that of one head or of all, got ", weight->sizes());
+    out = {vector_of(*weight, weight->numel(), "decoder_layer_in: norm of heads"), static_cast<float>(head_epsilon)};
   };
   head_norm(query_norm, heads, of_query);
   head_norm(key_norm, key_heads, of_key);
@@ -118,7 +119,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
     TORCH_CHECK(sine_in.has_value() && cosine_in->dim() == 2 && cosine_in->sizes() == sine_in->sizes() &&
                     cosine_in->size(0) == rows && cosine_in->size(1) % 2 == 0 && cosine_in->size(1) <= size &&
                     cosine_in->scalar_type() == at::kFloat && sine_in->scalar_type() == at::kFloat,
-                "layer_in: cosine and sine must be float32 [T, R], R even and at most ", size);
+                "decoder_layer_in: cosine and sine must be float32 [T, R], R even and at most ", size);
     cosine = cosine_in->contiguous();
     sine = sine_in->contiguous();
   }
@@ -181,20 +182,24 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_in(
   return {query, key, value};
 }
 
-void layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::Tensor& out_packed,
-               const std::optional<at::Tensor>& out_bias, const at::Tensor& norm_in, double epsilon,
-               const at::Tensor& inner_packed, int64_t inner, const std::optional<at::Tensor>& inner_bias,
-               c10::string_view activation, const at::Tensor& down_packed,
-               const std::optional<at::Tensor>& down_bias, bool split, bool bf16_weight, c10::string_view isa) {
-  check_stream(stream, "layer_out_");
+void decoder_layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::Tensor& out_packed,
+                       const std::optional<at::Tensor>& out_bias, const at::Tensor& norm_in, double epsilon,
+                       const at::Tensor& inner_packed, int64_t inner, const std::optional<at::Tensor>& inner_bias,
+                       c10::string_view activation, const at::Tensor& down_packed,
+                       const std::optional<at::Tensor>& down_bias, const InputPrecision& input_precision,
+                       bool bf16_weight, c10::string_view isa) {
+  check_stream(stream, "decoder_layer_out_");
   const int64_t rows = stream.size(0), hidden = stream.size(1);
-  TORCH_CHECK(attended.size(0) == rows, "layer_out_: attention's output has ", attended.size(0), " rows, the stream ", rows);
-  TORCH_CHECK(inner % kStrip == 0, "layer_out_: the gate's width must be a multiple of ", kStrip, ", got ", inner);
-  const bool round = !split;
-  const StreamNorm norm{stream, vector_of(norm_in, hidden, "layer_out_: norm"), static_cast<float>(epsilon), round};
-  Product out = product_of(attended, out_packed, hidden, out_bias, split, bf16_weight, isa);
-  Product gate = product_of(hidden, inner_packed, 2 * inner, inner_bias, split, bf16_weight, isa);
-  Product down = product_of(inner, down_packed, hidden, down_bias, split, bf16_weight, isa);
+  TORCH_CHECK(attended.size(0) == rows, "decoder_layer_out_: attention's output has ", attended.size(0),
+              " rows, the stream ", rows);
+  TORCH_CHECK(inner % kStrip == 0, "decoder_layer_out_: the gate's width must be a multiple of ", kStrip, ", got ",
+              inner);
+  const bool round = !is_bf16x3(input_precision);
+  const at::Tensor norm_weight = vector_of(norm_in, hidden, "decoder_layer_out_: norm");
+  const StreamNorm norm{stream, norm_weight, static_cast<float>(epsilon), round};
+  Product out = product_of(attended, out_packed, hidden, out_bias, input_precision, bf16_weight, isa);
+  Product gate = product_of(hidden, inner_packed, 2 * inner, inner_bias, input_precision, bf16_weight, isa);
+  Product down = product_of(inner, down_packed, hidden, down_bias, input_precision, bf16_weight, isa);
   const Kernels& kernels = *out.kernels;
   if (rows == 0) return;
   gate.args.activation = activation_of(activation);
@@ -249,8 +254,8 @@ void layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::T
 } // namespace
 
 TORCH_LIBRARY_IMPL(fastreader, CPU, m) {
-  m.impl("layer_in", &layer_in);
-  m.impl("layer_out_", &layer_out);
+  m.impl("decoder_layer_in", &decoder_layer_in);
+  m.impl("decoder_layer_out_", &decoder_layer_out);
 }
 
 } // namespace fastreader

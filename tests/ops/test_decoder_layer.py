@@ -1,4 +1,4 @@
-"""layer_in and layer_out against float64, and bit for bit against the ops they are made of."""
+"""decoder_layer_in and decoder_layer_out against their reference, and bit for bit against the ops they are made of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from fastreader.errors import InputError
 from fastreader.ops import extension
-from fastreader.ops.decoder_layer import HeadNorms, Weight, layer_in, layer_out, why_not
+from fastreader.ops.decoder_layer import HeadNorms, Weight, decoder_layer_in, decoder_layer_out, why_not
+from fastreader.ops.decoder_layer.reference import decoder_layer_in_reference, decoder_layer_out_reference
 from fastreader.ops.linear import linear, linear_add, linear_gated, prepare
 from fastreader.ops.pointwise import rms_norm, rotary
 
@@ -23,7 +24,7 @@ ALLOWED = {"fast": 2e-2, "high": 1e-4}
 
 
 class Case:
-    """Weights of a small layer and a stream of tokens, biases and norms of heads on request."""
+    """Weights of a small layer and a stream of tokens, with optional biases and norms of heads."""
 
     def __init__(self, rows: int, precision: str, *, biases: bool = False, norms: str = "none") -> None:
         self.generator = torch.Generator().manual_seed(rows)
@@ -49,7 +50,7 @@ class Case:
         return torch.randn(*shape, generator=self.generator)
 
     def before(self) -> tuple[Tensor, Tensor, Tensor]:
-        return layer_in(
+        return decoder_layer_in(
             self.stream,
             self.norm,
             EPSILON,
@@ -63,7 +64,7 @@ class Case:
     def after(self) -> Tensor:
         stream = self.stream.clone()
         out, inner, down = (self.weights[name] for name in ("out", "inner", "down"))
-        layer_out(stream, self.attended, out, self.second, EPSILON, inner, "silu", down)
+        decoder_layer_out(stream, self.attended, out, self.second, EPSILON, inner, "silu", down)
         return stream
 
 
@@ -81,13 +82,25 @@ def assert_near(got: Tensor, want: Tensor, precision: str) -> None:
     assert (got.double() - want).abs().max() <= ALLOWED[precision] * want.abs().max()
 
 
-@pytest.mark.parametrize("precision", ["fast", "high"])
-@pytest.mark.parametrize("rows", [1, 31, 70, 1100])
-@pytest.mark.parametrize(("biases", "norms"), [(False, "none"), (True, "head"), (True, "flat")])
-def test_against_float64(isa, rows, precision, biases, norms):
-    case = Case(rows, precision, biases=biases, norms=norms)
-    wide = {n: (w.double(), None if case.biases[n] is None else case.biases[n].double()) for n, w in case.plain.items()}
+def reference(case: Case) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    """Return queries, keys and values, and the stream after the layer, in float64."""
+    plain = {name: (weight, case.biases[name]) for name, weight in case.plain.items()}
+    norms = case.head_norms and (case.head_norms.query, case.head_norms.key, case.head_norms.epsilon)
+    before = decoder_layer_in_reference(
+        *(case.stream, case.norm, EPSILON, plain["projections"]),
+        heads=HEADS,
+        key_heads=KEY_HEADS,
+        head_norms=norms,
+        angles=case.angles,
+    )
+    rest = case.second, EPSILON, plain["inner"], "silu", plain["down"]
+    return before, decoder_layer_out_reference(case.stream, case.attended, plain["out"], *rest)
 
+
+@pytest.mark.parametrize(("biases", "norms"), [(False, "none"), (True, "head"), (True, "flat")])
+def test_the_reference_against_transformers_and_pytorch(biases, norms):
+    case = Case(70, "fast", biases=biases, norms=norms)
+    wide = {n: (w.double(), None if case.biases[n] is None else case.biases[n].double()) for n, w in case.plain.items()}
     projected = F.linear(normed(case.stream, case.norm), *wide["projections"])
     parts = torch.split(projected, [HEADS * SIZE, KEY_HEADS * SIZE, KEY_HEADS * SIZE], dim=1)
     query, key, value = (part.unflatten(1, (-1, SIZE)) for part in parts)
@@ -101,13 +114,25 @@ def test_against_float64(isa, rows, precision, biases, norms):
     query, key = (
         x[0].transpose(0, 1) for x in apply_rotary_pos_emb(*(x.transpose(0, 1)[None] for x in (query, key)), *angles)
     )
-    for got, want in zip(case.before(), (query, key, value), strict=True):
-        assert got.dtype == (torch.bfloat16 if precision == "fast" else torch.float32)
-        assert_near(got, want, precision)
-
+    before, after = reference(case)
+    for got, want in zip(before, (query, key, value), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
     stream = case.stream.double() + F.linear(case.attended.double(), *wide["out"])
     gates, up = F.linear(normed(stream, case.second), *wide["inner"]).chunk(2, dim=1)
-    assert_near(case.after(), stream + F.linear(F.silu(gates) * up, *wide["down"]), precision)
+    want = stream + F.linear(F.silu(gates) * up, *wide["down"])
+    torch.testing.assert_close(after, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("precision", ["fast", "high"])
+@pytest.mark.parametrize("rows", [1, 31, 70, 1100])
+@pytest.mark.parametrize(("biases", "norms"), [(False, "none"), (True, "head"), (True, "flat")])
+def test_against_the_reference(isa, rows, precision, biases, norms):
+    case = Case(rows, precision, biases=biases, norms=norms)
+    before, after = reference(case)
+    for got, want in zip(case.before(), before, strict=True):
+        assert got.dtype == (torch.bfloat16 if precision == "fast" else torch.float32)
+        assert_near(got, want, precision)
+    assert_near(case.after(), after, precision)
 
 
 @pytest.mark.parametrize("precision", ["fast", "high"])
@@ -161,12 +186,12 @@ def test_opcheck():
     case = Case(5, "fast", biases=True, norms="head")
     weight, norms = case.weights["projections"], case.head_norms
     arguments = (case.stream, case.norm, EPSILON, weight.packed.data, weight.bias, norms.query, norms.key, EPSILON)
-    sizes = (HEADS, KEY_HEADS, SIZE, True, False, True, "auto")
-    torch.library.opcheck(torch.ops.fastreader.layer_in, (*arguments, *case.angles, *sizes))
+    sizes = (HEADS, KEY_HEADS, SIZE, True, None, True, "auto")
+    torch.library.opcheck(torch.ops.fastreader.decoder_layer_in, (*arguments, *case.angles, *sizes))
     out, inner, down = (case.weights[name] for name in ("out", "inner", "down"))
     arguments = (case.stream, case.attended, out.packed.data, out.bias, case.second, EPSILON)
-    rest = (inner.packed.data, INNER, inner.bias, "silu", down.packed.data, down.bias, False, True, "auto")
-    torch.library.opcheck(torch.ops.fastreader.layer_out_, (*arguments, *rest))
+    rest = (inner.packed.data, INNER, inner.bias, "silu", down.packed.data, down.bias, None, True, "auto")
+    torch.library.opcheck(torch.ops.fastreader.decoder_layer_out_, (*arguments, *rest))
 
 
 def test_when_they_serve():

@@ -1,10 +1,10 @@
-// One row of queries against ranges of keys read where they lie, by online softmax over blocks of keys.
+// Attend with one row of queries over ranges of keys read where they lie, by online softmax over blocks of keys.
 //
-// A row that writes a text shares its keys with few others or none, so that packing them, as the tiles of
-// tree_attention do, would cost more than the products. Products are fp32 whatever the keys are stored in; the query
-// heads of one key head go through its keys together, kMostGroups at a time.
+// A row that writes a text shares its keys with few other rows, so packing them, as tree_attention does, would cost
+// more than the products. Products are fp32 for any stored type. The query heads of one key head read its keys
+// together, kMostGroups at a time.
 
-constexpr int64_t kRowKeys = 64; // keys a block: scores and weights of a block stay in cache
+constexpr int64_t kRowKeys = 64; // keys of a block, whose scores and weights stay in cache
 constexpr int kMostGroups = 4;
 
 typedef uint16_t vh_u __attribute__((vector_size(FR_WIDTH * 2), aligned(2), may_alias));
@@ -14,7 +14,7 @@ FR_INLINE vf read(const float* p) { return load(p); }
 FR_INLINE vf read(const bf16* p) {
   return (vf)(__builtin_convertvector(*reinterpret_cast<const vh_u*>(p), vu) << 16);
 }
-// The first n of kWidth values, zeros after them.
+// Load the first n of kWidth values, then zeros.
 template <typename T>
 FR_INLINE vf read_some(const T* p, int64_t n) {
   alignas(64) T part[kWidth] = {};
@@ -40,7 +40,7 @@ FR_INLINE float greatest_of(vf x) {
 #endif
 }
 
-// What one key head's queries know of the keys read so far.
+// The state of one key head's queries after the keys read so far.
 struct RowState {
   float* queries = nullptr; // [groups][padded_size]
   float* sums = nullptr; // [groups][padded_value_size], weighted by 2^(score - maximum), scores in log2 units
@@ -48,7 +48,7 @@ struct RowState {
   float* maximum = nullptr; // [groups]
   float* total = nullptr; // [groups]
 
-  static int64_t layout(const RowAttentionArgs& a, float* base, RowState* state) {
+  static int64_t layout(const DecodeAttentionArgs& a, float* base, RowState* state) {
     int64_t at = 0; // floats
     const auto take = [&](float*& pointer, int64_t count) {
       if (base != nullptr) pointer = base + at;
@@ -65,7 +65,7 @@ struct RowState {
   }
 };
 
-// keys [count][stride] -> products with G queries, [G][kRowKeys].
+// Multiply keys [count][stride] by G queries: [G][kRowKeys].
 template <typename T, int G>
 FR_INLINE void multiply_keys(const T* keys, int64_t stride, int64_t count, int64_t size, const float* queries,
                              int64_t query_stride, float* scores) {
@@ -118,7 +118,7 @@ FR_INLINE void add_values(const T* values, int64_t stride, int64_t count, const 
 template <typename T, int G>
 FR_INLINE void weigh_values(const T* values, int64_t stride, int64_t count, int64_t size, const float* weights,
                             float* sums, int64_t sum_stride) {
-  constexpr int C = G > 2 ? 2 : 4; // enough sums at once to hide the latency of adding, few enough for registers
+  constexpr int C = G > 2 ? 2 : 4; // enough sums to hide the latency of additions, few enough for registers
   int64_t c = 0;
   for (; c + C * kWidth <= size; c += C * kWidth) {
     add_values<T, G, C>(values + c, stride, count, weights, sums + c, sum_stride);
@@ -134,8 +134,8 @@ FR_INLINE void weigh_values(const T* values, int64_t stride, int64_t count, int6
   }
 }
 
-// Scores of one query -> weights; raises its maximum where a score is greater.
-FR_INLINE void weigh_scores(const RowAttentionArgs& a, const RowState& s, int64_t group, int64_t count) {
+// Turn the scores of one query into weights, and raise its maximum if a score exceeds it.
+FR_INLINE void weigh_scores(const DecodeAttentionArgs& a, const RowState& s, int64_t group, int64_t count) {
   float* scores = s.scores + group * kRowKeys;
   const int64_t padded = round_up(count, kWidth);
   for (int64_t j = count; j < padded; ++j) scores[j] = 0.0f;
@@ -165,7 +165,7 @@ FR_INLINE void weigh_scores(const RowAttentionArgs& a, const RowState& s, int64_
 }
 
 template <typename T, int G>
-FR_INLINE void score_and_weigh(const RowAttentionArgs& a, const RowState& s, const T* keys, int64_t key_stride,
+FR_INLINE void score_and_weigh(const DecodeAttentionArgs& a, const RowState& s, const T* keys, int64_t key_stride,
                                const T* values, int64_t value_stride, int64_t count, int64_t first) {
   float* scores = s.scores + first * kRowKeys;
   multiply_keys<T, G>(keys, key_stride, count, a.size, s.queries + first * a.padded_size, a.padded_size, scores);
@@ -175,7 +175,7 @@ FR_INLINE void score_and_weigh(const RowAttentionArgs& a, const RowState& s, con
 }
 
 template <typename T>
-FR_INLINE void attend_block(const RowAttentionArgs& a, const RowState& s, const Source& key, const Source& value,
+FR_INLINE void attend_block(const DecodeAttentionArgs& a, const RowState& s, const Source& key, const Source& value,
                             int64_t first, int64_t count, int64_t head) {
   const T* keys = static_cast<const T*>(row_of(key, first, head));
   const T* values = static_cast<const T*>(row_of(value, first, head));
@@ -190,7 +190,7 @@ FR_INLINE void attend_block(const RowAttentionArgs& a, const RowState& s, const 
   }
 }
 
-void attend_row(const RowAttentionArgs& a, int64_t row, int64_t head, void* workspace) {
+void attend_row(const DecodeAttentionArgs& a, int64_t row, int64_t head, void* workspace) {
   RowState s;
   RowState::layout(a, static_cast<float*>(workspace), &s);
   for (int64_t g = 0; g < a.groups; ++g) {
@@ -213,11 +213,11 @@ void attend_row(const RowAttentionArgs& a, int64_t row, int64_t head, void* work
   }
   for (int64_t g = 0; g < a.groups; ++g) {
     const int64_t at = row * a.heads + head * a.groups + g;
-    const bool any = s.total[g] != 0.0f; // not asked of the maximum, which passes over a NaN
+    const bool any = s.total[g] != 0.0f; // the maximum would miss a NaN
     const float share = any ? 1.0f / s.total[g] : 0.0f;
     for (int64_t c = 0; c < a.value_size; ++c) a.out[at * a.value_size + c] = s.sums[g * a.padded_value_size + c] * share;
     a.lse[at] = any ? s.maximum[g] * kLn2 + std::log(s.total[g]) : kMinusInfinity;
   }
 }
 
-int64_t attend_row_workspace(const RowAttentionArgs& a) { return RowState::layout(a, nullptr, nullptr); }
+int64_t attend_row_workspace(const DecodeAttentionArgs& a) { return RowState::layout(a, nullptr, nullptr); }

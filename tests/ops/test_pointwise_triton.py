@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from token_cases import GATES, NORMS, ROTARIES, gated, halves_of, heads_of, normed, random, turned
+from pointwise_cases import GATES, NORMS, ROTARIES, gated, halves_of, heads_of, normed, random, turned
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops.pointwise import gate, rms_norm, rotary

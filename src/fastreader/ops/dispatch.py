@@ -1,0 +1,80 @@
+"""Which implementation of an op serves a call: the one place that checks and chooses `impl`."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fastreader.errors import UnsupportedImplementationError
+from fastreader.ops import extension
+
+IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu", "triton")
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The implementation that `impl="auto"` picks on a device.
+
+    Attributes:
+        device: device type and, if it matters, dtypes.
+        implementation: name, as `impl` takes it.
+        why: reason, one sentence.
+    """
+
+    device: str
+    implementation: str
+    why: str
+
+
+def choose(
+    op: str,
+    impl: str,
+    tensor: Tensor,
+    *,
+    cpu: Callable[[], str | None] | None = None,
+    triton: Callable[[], str | None] | None = None,
+    torch: bool = True,
+) -> str:
+    """Return the implementation that serves a call: the named one, or for "auto" the kernel of the tensor's device.
+
+    Args:
+        op: name of the op, for messages.
+        impl: one of `IMPLEMENTATIONS`. "auto" falls back to PyTorch, or to the reference, if the kernel cannot run.
+        tensor: an operand; its device decides for "auto".
+        cpu, triton: return why the kernel cannot take these operands here, or None; None for an op without it.
+        torch: whether the op has a PyTorch implementation.
+
+    Raises:
+        UnsupportedImplementationError: if `impl` is unknown, or the named implementation cannot run.
+    """
+    kernels = {"cpu": cpu, "triton": triton}
+    if impl == "auto":
+        device = "triton" if tensor.is_cuda else "cpu"
+        kernel = kernels[device]
+        return device if kernel is not None and kernel() is None else "torch" if torch else "reference"
+    if impl not in IMPLEMENTATIONS:
+        raise UnsupportedImplementationError(f"{op}: impl must be one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}")
+    if impl in kernels or (impl == "torch" and not torch):
+        kernel = kernels.get(impl)
+        why = kernel() if kernel is not None else "the op has no such implementation"
+        if why is not None:
+            raise UnsupportedImplementationError(f"{op}: impl {impl!r} cannot run here: {why}")
+    return impl
+
+
+def cpu_serving(device: str = "cpu (float32, bfloat16)", otherwise: str = "torch") -> Serving:
+    """Return the implementation that "auto" picks on the CPU; `otherwise` serves without the C++ extension."""
+    missing = extension.why_missing()
+    if missing is not None:
+        return Serving(device, otherwise, missing)
+    return Serving(device, "cpu", f"C++ kernels, up to {extension.best_instruction_set()} on this machine")
+
+
+def cuda_serving(dtypes: str = "float32, float16, bfloat16") -> Serving:
+    """Return the implementation that "auto" picks on a CUDA device for inputs of these types."""
+    if importlib.util.find_spec("triton") is None:
+        return Serving("cuda", "torch", "the triton package is not installed")
+    return Serving(f"cuda ({dtypes})", "triton", "Triton kernels, from compute capability 8.0; torch below it")

@@ -1,0 +1,101 @@
+"""Checks of operands that several ops share. Messages name the op, the operand, what was expected and what came."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from fastreader.errors import InputError
+
+ACTIVATIONS = ("silu", "gelu_tanh")
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without "torch."."""
+    return str(dtype).removeprefix("torch.")
+
+
+def check_placement(op: str, operands: Mapping[str, Tensor | None]) -> None:
+    """Check that operands lie on the device of the first one, and that none requires a gradient."""
+    (first, like), *_ = operands.items()
+    assert like is not None
+    for name, tensor in operands.items():
+        if tensor is None:
+            continue
+        if tensor.device != like.device:
+            raise InputError(f"{op}: {name} must be on {like.device} like {first}, got {tensor.device}")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise InputError(f"{op}: {name} requires a gradient, and this op is forward only; use torch.no_grad()")
+
+
+def check_dtypes(op: str, operands: Mapping[str, Tensor | None], dtypes: Collection[torch.dtype] | None = None) -> None:
+    """Check that each operand has one of `dtypes`; None is the dtype of the first operand."""
+    (first, like), *_ = operands.items()
+    assert like is not None
+    for name, tensor in operands.items():
+        if tensor is not None and tensor.dtype not in (dtypes or (like.dtype,)):
+            wanted = " or ".join(map(name_of, dtypes)) if dtypes else f"{name_of(like.dtype)} like {first}"
+            raise InputError(f"{op}: {name} must be {wanted}, got {name_of(tensor.dtype)}")
+
+
+def check_indices(
+    op: str,
+    name: str,
+    tensor: Tensor,
+    length: int | None,
+    device: torch.device,
+    dtypes: Collection[torch.dtype] = (torch.int32,),
+) -> None:
+    """Check a vector of integers on a device; None allows any length."""
+    fits = tensor.dim() == 1 and (length is None or len(tensor) == length)
+    if tensor.dtype not in dtypes or not fits or tensor.device != device:
+        wanted = f"{' or '.join(map(name_of, dtypes))} [{length if length is not None else 'L'}] on {device}"
+        got = f"{name_of(tensor.dtype)} {list(tensor.shape)} on {tensor.device}"
+        raise InputError(f"{op}: {name} must be {wanted}, got {got}")
+
+
+def check_heads(op: str, query: Tensor, keys: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    """Check query [Tq, Hq, D] with parts of keys [Tk, Hk, D] and values [Tk, Hk, Dv], and their heads and sizes."""
+    operands = {"query": query, **keys, **values}
+    for name, tensor in operands.items():
+        if tensor.dim() != 3 or not tensor.is_floating_point():
+            got = f"{name_of(tensor.dtype)} {list(tensor.shape)}"
+            raise InputError(f"{op}: {name} must be floating [tokens, heads, size], got {got}")
+    check_placement(op, operands)
+    check_dtypes(op, operands)
+    _, heads, size = query.shape
+    if size % 8 or not 8 <= size <= 256:
+        raise InputError(f"{op}: head size must be a multiple of 8 up to 256, got {size}")
+    first, last = next(iter(keys.values())), next(iter(values.values()))
+    key_heads, value_size = first.shape[1], last.shape[2]
+    for (key_name, key), (value_name, value) in zip(keys.items(), values.items(), strict=True):
+        if key.shape[1:] != (key_heads, size) or value.shape != (len(key), key_heads, value_size):
+            raise InputError(
+                f"{op}: expected {key_name} [Tk, {key_heads}, {size}] and {value_name} [Tk, {key_heads}, "
+                f"{value_size}], got {list(key.shape)} and {list(value.shape)}"
+            )
+    if heads % key_heads if key_heads else heads:
+        raise InputError(f"{op}: query heads must be a multiple of key heads, got {heads} and {key_heads}")
+
+
+def check_softcap(op: str, softcap: float | None) -> None:
+    """Check a soft cap: positive and finite, or None."""
+    if softcap is not None and not (softcap > 0 and math.isfinite(softcap)):
+        raise InputError(f"{op}: softcap must be positive and finite, got {softcap}")
+
+
+def check_input_precision(op: str, input_precision: str | None, dtype: torch.dtype) -> None:
+    """Check how float32 operands are multiplied: None, or "bf16x3" for sums of two bfloat16 terms."""
+    if input_precision not in (None, "bf16x3"):
+        raise InputError(f"{op}: input_precision must be None or 'bf16x3', got {input_precision!r}")
+    if input_precision is not None and dtype != torch.float32:
+        raise InputError(f"{op}: input_precision 'bf16x3' takes float32 inputs, got {name_of(dtype)}")
+
+
+def check_activation(op: str, activation: str) -> None:
+    """Check the name of an activation."""
+    if activation not in ACTIVATIONS:
+        raise InputError(f"{op}: activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
