@@ -1,6 +1,6 @@
 """The orders that MoI has to beat, each a small function of one signature, and `METHODS`, all of them by name.
 
-``function(reader, question, passages, *, ...) -> Ordering``; those that read nothing take None for the reader.
+``function(reader, question, passages, *, ...) -> Ordering``; orders that need no reader accept None for it.
 Importing this loads no torch.
 """
 
@@ -13,14 +13,13 @@ from typing import Any
 
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
-from fastreader.moi.baselines.alone import bayes_saliency, long_llm_lingua, qg
+from fastreader.moi.baselines.alone import bayes_saliency, cross_encoder, long_llm_lingua, qg, retriever_scores
 from fastreader.moi.baselines.consistency import Vote, permutation_self_consistency, self_consistency
-from fastreader.moi.baselines.cross_encoder import cross_encoder
 from fastreader.moi.baselines.fixed import backwards, best_at_the_ends, long_context_reorder, oracle, random, retriever
 from fastreader.moi.baselines.listwise import ListwisePrompt, listwise
 from fastreader.moi.baselines.ordering import Ordering
 from fastreader.moi.baselines.pairwise import PairwisePrompt, pairwise
-from fastreader.moi.baselines.placed import placed, retriever_scores, score_matched
+from fastreader.moi.baselines.placed import placed, score_matched
 from fastreader.moi.baselines.saliency_plus import bayes_saliency_plus
 from fastreader.moi.gold import gold_of
 
@@ -56,11 +55,11 @@ class Method:
     """A baseline by name.
 
     Attributes:
-        name: of it.
-        function: what it calls.
-        settings: of all those a study has at hand, the ones it takes.
-        needs: what it cannot do without: "reader", "generate" (a reader that writes), "bias", "scores" (the
-            retriever's), "gold" (annotations), "model" (a cross-encoder's name).
+        name: its name.
+        function: the function it calls.
+        settings: names of the keyword arguments that it takes.
+        needs: its requirements: "reader", "generate" (a reader that writes), "bias", "scores" (the retriever's),
+            "gold" (annotations), "model" (a cross-encoder's name).
     """
 
     name: str
@@ -69,10 +68,10 @@ class Method:
     needs: frozenset[str]
 
     def __call__(self, reader: Any, question: str, passages: Sequence[Passage], **settings: Any) -> Ordering:
-        """Run it with those of `settings` (bias, seed, template, model, ...) that it takes; the others are for others.
+        """Run it with those of `settings` (bias, seed, template, model, ...) that it takes, ignoring the others.
 
         Raises:
-            InputError: something it needs is missing.
+            InputError: if a requirement is missing.
         """
         given = {"reader": reader, **settings}
         if missing := sorted(n for n in self.needs & {"reader", "bias", "model"} if given.get(n) is None):
@@ -80,13 +79,16 @@ class Method:
         return self.function(reader, question, passages, **{k: v for k, v in settings.items() if k in self.settings})
 
 
-def _method(name: str, function: Callable[..., Ordering], needs: str = "", inner: Any = None) -> Method:
-    taken = {p.name for p in inspect.signature(inner or function).parameters.values() if p.kind is p.KEYWORD_ONLY}
-    return Method(name, function, frozenset(taken | ({"bias"} if inner else set())), frozenset(needs.split()))
+def _method(name: str, function: Callable[..., Ordering], needs: str = "") -> Method:
+    parameters = inspect.signature(function).parameters.values()  # those of the function that `placed` wraps
+    taken = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        taken |= {"template", "max_batch_tokens"}
+    return Method(name, function, frozenset(taken) | ({"bias"} & {*needs.split()}), frozenset(needs.split()))
 
 
 def _matched(name: str, function: Callable[..., Ordering], needs: str) -> Method:
-    return _method(name, placed(function), f"bias {needs}", inner=function)
+    return _method(name, placed(function), f"bias {needs}")
 
 
 METHODS: dict[str, Method] = {

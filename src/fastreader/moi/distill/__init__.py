@@ -47,5 +47,4 @@ __all__ = [
     "read_teacher",
 ]
 
-
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -1,4 +1,4 @@
-"""How near a student's preferences are to the teacher's, on questions it was not trained on."""
+"""Agreement of a student's preferences with the teacher's, on questions it was not trained on."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from fastreader.errors import InputError
+from fastreader.core.checks import expect
 from fastreader.moi.distill.lessons import Lesson
 from fastreader.moi.distill.loss import kl_divergence
+from fastreader.moi.types import FloatArray
 from fastreader.reader.prompts.template import Template, as_template
 
 if TYPE_CHECKING:
     from fastreader.moi.distill.settings import DistillSettings
     from fastreader.moi.distill.student import Student
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Evaluation:
 
     Attributes:
         kl: for each question, KL of the softmaxed scores (direction and temperature of the settings), nats.
-        spearman: for each question, rank correlation of the scores; 0 where the student ties them all.
+        spearman: for each question, rank correlation of the scores; 0 if the student ties them all.
         best: for each question, whether student and teacher prefer the same ordering.
     """
 
@@ -41,17 +39,16 @@ class Evaluation:
         return {name: float(np.mean(values)) for name, values in asdict(self).items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Means and single values, as JSON values."""
+        """Return means and single values as JSON values."""
         return {"means": self.means, **asdict(self)}
 
 
 def compare(
     teacher: Sequence[FloatArray], student: Sequence[FloatArray], temperature: float = 1.0, direction: str = "forward"
 ) -> Evaluation:
-    """The measures from both sides' scores of the same orderings, an array [K] for each question, nats."""
+    """Evaluate both sides' scores of the same orderings, an array [K] for each question, nats."""
     pairs = list(zip(teacher, student, strict=True))
-    if not pairs:
-        raise InputError("compare: expected at least one question, got none")
+    expect(bool(pairs), "teacher", "at least one question", teacher)
     return Evaluation(
         kl=[kl_divergence(t, s, temperature, direction) for t, s in pairs],
         spearman=[spearman(t, s) for t, s in pairs],
@@ -60,12 +57,10 @@ def compare(
 
 
 def spearman(a: FloatArray, b: FloatArray) -> float:
-    """Spearman's rank correlation, ties at their mean rank; 0 where either side ties everything."""
+    """Return Spearman's rank correlation, ties at their mean rank; 0 if either side ties everything."""
     from scipy.stats import spearmanr
 
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
-        return 0.0
-    return float(spearmanr(a, b).statistic)
+    return 0.0 if np.ptp(a) == 0 or np.ptp(b) == 0 else float(spearmanr(a, b).statistic)
 
 
 def evaluate(
@@ -74,7 +69,7 @@ def evaluate(
     """Score all orderings of each question with the student, without dropout or gradients, and `compare`."""
     import torch
 
-    from fastreader.moi.distill.scoring import score_rows
+    from fastreader.moi.distill.student import score_rows
 
     student.train(False)
     scores = []

@@ -1,27 +1,26 @@
-"""The loss of preference distillation, and how well a student ranks; float64 NumPy twins need no torch."""
+"""The loss of preference distillation, and its float64 NumPy twin without torch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
+
+from fastreader.moi.types import FloatArray
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FloatArray = npt.NDArray[np.float64]
-
 
 def kl_loss(teacher: Tensor, student: Tensor, temperature: float = 1.0, direction: str = "forward") -> Tensor:
-    """KL divergence between the softmaxes of two sets of scores of the same orderings, nats.
+    """Return the KL divergence between the softmaxes of two scorings of the same orderings, nats.
 
     ``t = softmax(teacher / T), s = softmax(student / T)``; "forward" is ``sum t (log t - log s)``, "reverse"
     ``sum s (log s - log t)`` (MoI, section 3.3.2, which states neither T nor the direction).
 
     Args:
         teacher: float [K'], log-likelihoods in nats.
-        student: float [K'], the gradient flows here.
+        student: float [K'], receives the gradient.
         temperature: T, nats.
         direction: "forward" or "reverse".
     """
@@ -35,15 +34,10 @@ def kl_loss(teacher: Tensor, student: Tensor, temperature: float = 1.0, directio
 def kl_divergence(
     teacher: FloatArray, student: FloatArray, temperature: float = 1.0, direction: str = "forward"
 ) -> float:
-    """`kl_loss` of NumPy arrays, without gradients."""
-    log_t, log_s = _log_softmax(teacher / temperature), _log_softmax(student / temperature)
+    """Return `kl_loss` of NumPy arrays, without gradients."""
+    from scipy.special import log_softmax
+
+    log_t, log_s = log_softmax(teacher / temperature), log_softmax(student / temperature)
     if direction == "reverse":
         log_t, log_s = log_s, log_t
     return float((np.exp(log_t) * (log_t - log_s)).sum())
-
-
-def _log_softmax(scores: FloatArray) -> FloatArray:
-    from scipy.special import log_softmax
-
-    out: FloatArray = log_softmax(scores)
-    return out
