@@ -92,11 +92,11 @@ def test_the_table_by_hand(study, monkeypatch, data, tmp_path, capsys):
 
 
 class Killed(BaseException):
-    """Stands for the process being killed."""
+    """Raised as if the process were killed."""
 
 
 @pytest.mark.parametrize("calls", [0, 1, 5, 9, 13])
-def test_a_killed_study_goes_on_with_what_was_computed(study, monkeypatch, data, tmp_path, capsys, calls):
+def test_a_killed_study_resumes_with_the_stored_replies(study, monkeypatch, data, tmp_path, capsys, calls):
     arguments = ("--questions", 3, "--group", 2, "--methods", *ROWS)
     whole = reader()
     run(study, monkeypatch, whole, data, "--output", tmp_path / "whole.jsonl", *arguments)

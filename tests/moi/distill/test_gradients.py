@@ -10,8 +10,8 @@ from support import byte_tokenizer, tiny_llama
 
 from fastreader.core.tree import PrefixTree
 from fastreader.models.attention_keys import Scores
+from fastreader.moi.distill.evaluation import kl_loss
 from fastreader.moi.distill.gradients import GradientKeys, logprobs
-from fastreader.moi.distill.loss import kl_loss
 from fastreader.ops.tree_attention.reference import tree_attention_reference
 
 peft = pytest.importorskip("peft", reason="the student's adapters come from PEFT: pip install 'fastreader[distill]'")

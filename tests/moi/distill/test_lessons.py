@@ -13,8 +13,8 @@ from fastreader import Example, Passage, PermutationScores, Template, TreeStats
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError
 from fastreader.moi.distill import DistillSettings, LoraSettings, compare, make_lessons, read_teacher
+from fastreader.moi.distill.evaluation import kl_divergence, kl_loss
 from fastreader.moi.distill.lessons import draw
-from fastreader.moi.distill.loss import kl_divergence, kl_loss
 
 ORDERS = [[0, 1, 2], [2, 1, 0], [1, 0, 2], [0, 2, 1]]
 EXAMPLE = Example("Which river?", [Passage("The Nile."), Passage("The Seine."), Passage("The Po.")], id="a")

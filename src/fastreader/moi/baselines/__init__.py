@@ -1,7 +1,8 @@
 """The orders that MoI has to beat, each a small function of one signature, and `METHODS`, all of them by name.
 
-``function(reader, question, passages, *, ...) -> Ordering``; orders that need no reader accept None for it.
-Importing this loads no torch.
+``function(reader, question, passages, *, ...) -> Ordering`` takes any reader, or None if the order needs none, the
+question's text, and passages in the retriever's order. `max_batch_tokens` limits the tokens of one pass. Importing this
+package loads no torch.
 """
 
 from __future__ import annotations
@@ -87,10 +88,6 @@ def _method(name: str, function: Callable[..., Ordering], needs: str = "") -> Me
     return Method(name, function, frozenset(taken) | ({"bias"} & {*needs.split()}), frozenset(needs.split()))
 
 
-def _matched(name: str, function: Callable[..., Ordering], needs: str) -> Method:
-    return _method(name, placed(function), f"bias {needs}")
-
-
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
@@ -99,20 +96,20 @@ METHODS: dict[str, Method] = {
         _method("reversed", backwards),
         _method("best-at-the-ends", best_at_the_ends),
         _method("long-context-reorder", long_context_reorder),
-        _matched("bm25-matched", retriever_scores, "scores"),
+        _method("bm25-matched", placed(retriever_scores), "bias scores"),
         _method("qg", qg, "reader"),
-        _matched("qg-matched", qg, "reader"),
+        _method("qg-matched", placed(qg), "bias reader"),
         _method("bayes-saliency", bayes_saliency, "reader"),
-        _matched("bayes-saliency-matched", bayes_saliency, "reader"),
+        _method("bayes-saliency-matched", placed(bayes_saliency), "bias reader"),
         _method("bayes-saliency-plus", bayes_saliency_plus, "reader"),
         _method("longllmlingua", long_llm_lingua, "reader"),
         _method("pairwise", pairwise, "reader"),
-        _matched("pairwise-matched", pairwise, "reader"),
+        _method("pairwise-matched", placed(pairwise), "bias reader"),
         _method("rankgpt", listwise, "reader generate"),
-        _matched("rankgpt-matched", listwise, "reader generate"),
+        _method("rankgpt-matched", placed(listwise), "bias reader generate"),
         _method("permutation-self-consistency", permutation_self_consistency, "reader generate"),
         _method("cross-encoder", cross_encoder, "model"),
-        _matched("cross-encoder-matched", cross_encoder, "model"),
+        _method("cross-encoder-matched", placed(cross_encoder), "bias model"),
         _method("oracle", oracle, "bias gold"),
     )
 }

@@ -69,9 +69,6 @@ def cross_encoder(reader: Any, question: str, passages: Sequence[Passage], *, mo
     """Score by a cross-encoder's relevance (sentence-transformers; the extra "cross-encoder").
 
     Args:
-        reader: unused.
-        question: its text.
-        passages: in the retriever's order.
         model: a name or folder for sentence-transformers' ``CrossEncoder``, which stays loaded, or such an object.
         batch: number of pairs in a batch.
 

@@ -39,13 +39,10 @@ def permutation_self_consistency(
     """Re-rank `count` shuffles of the passages listwise, and take the order nearest to all the rankings.
 
     Args:
-        reader: any reader that generates.
-        question: its text.
-        passages: in the retriever's order.
         count: number of shuffles, all distinct; at most N!.
         aggregate: "kemeny" (the paper's, exact) or "borda".
         seed: seed of the shuffles.
-        prompt, max_new_tokens, max_batch_tokens: as for `rank_lists`.
+        prompt, max_new_tokens: as for `rank_lists`.
 
     Raises:
         InputError: if `aggregate` is something else or `count` < 1.
@@ -102,8 +99,6 @@ def self_consistency(
 
     Args:
         reader: writes the answers; may be a session (`Reader.session`).
-        question: its text.
-        passages: in the retriever's order.
         count: number of orders, all distinct; MoI takes 30; at most N!.
         seed: seed of the orders.
         template: texts of the prompt.

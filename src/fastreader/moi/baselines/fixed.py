@@ -66,7 +66,6 @@ def oracle(
 
     Args:
         reader: None, or the reader that the bias was measured on.
-        question: unused.
         passages: one of them with `is_gold`, else with `has_answer`; the first counts.
         bias: its largest weight is the best place.
         place: the place itself, from 0, instead of a bias.

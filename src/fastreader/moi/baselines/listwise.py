@@ -92,13 +92,9 @@ def rank_lists(
     """Ask for a ranking of each list of passages, greedily, all in one call.
 
     Args:
-        reader: any reader that generates.
-        question: its text.
-        passages: all passages.
         orders: lists of indices into them; the prompt numbers passages by their place in the list.
-        prompt: the texts.
+        prompt: texts of a request.
         max_new_tokens: at most this number of tokens in an answer; None allows eight a passage, enough for "[12] > ".
-        max_batch_tokens: at most this number of tokens in one pass.
 
     Returns:
         (for each list its parsed permutation, in places of the list; tokens given and computed)
@@ -133,12 +129,9 @@ def listwise(
     it named, repeated or made up.
 
     Args:
-        reader: any reader that generates.
-        question: its text.
-        passages: in the retriever's order.
         window: number of passages in one request, at least 2.
         step: number of places a window moves, at most `window`; below it, the best passages move along.
-        prompt, max_new_tokens, max_batch_tokens: as for `rank_lists`.
+        prompt, max_new_tokens: as for `rank_lists`.
 
     Raises:
         InputError: if `window` < 2, or `step` is outside 1..window.

@@ -63,12 +63,8 @@ def pairwise(
     comparisons.
 
     Args:
-        reader: any reader.
-        question: its text.
-        passages: in the retriever's order.
-        prompt: the texts.
+        prompt: texts of a comparison.
         aggregate: "wins" or "margin".
-        max_batch_tokens: at most this number of tokens in one pass.
 
     Raises:
         InputError: if `aggregate` is something else.

@@ -1,4 +1,4 @@
-"""Agreement of a student's preferences with the teacher's, on questions it was not trained on."""
+"""The loss of preference distillation, and a student's agreement with its teacher on held-out questions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,45 @@ import numpy as np
 
 from fastreader.core.checks import expect
 from fastreader.moi.distill.lessons import Lesson
-from fastreader.moi.distill.loss import kl_divergence
 from fastreader.moi.types import FloatArray
 from fastreader.reader.prompts.template import Template, as_template
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fastreader.moi.distill.settings import DistillSettings
     from fastreader.moi.distill.student import Student
+
+
+def kl_loss(teacher: Tensor, student: Tensor, temperature: float = 1.0, direction: str = "forward") -> Tensor:
+    """Return the KL divergence between the softmaxes of two scorings of the same orderings, nats.
+
+    ``t = softmax(teacher / T), s = softmax(student / T)``; "forward" is ``sum t (log t - log s)``, "reverse"
+    ``sum s (log s - log t)`` (MoI, section 3.3.2, which states neither T nor the direction).
+
+    Args:
+        teacher: float [K'], log-likelihoods in nats.
+        student: float [K'], receives the gradient.
+        temperature: T, nats.
+        direction: "forward" or "reverse".
+    """
+    log_t = (teacher / temperature).log_softmax(dim=-1)
+    log_s = (student / temperature).log_softmax(dim=-1)
+    if direction == "reverse":
+        log_t, log_s = log_s, log_t
+    return (log_t.exp() * (log_t - log_s)).sum()
+
+
+def kl_divergence(
+    teacher: FloatArray, student: FloatArray, temperature: float = 1.0, direction: str = "forward"
+) -> float:
+    """Return `kl_loss` of NumPy arrays, without gradients."""
+    from scipy.special import log_softmax
+
+    log_t, log_s = log_softmax(teacher / temperature), log_softmax(student / temperature)
+    if direction == "reverse":
+        log_t, log_s = log_s, log_t
+    return float((np.exp(log_t) * (log_t - log_s)).sum())
 
 
 @dataclass(frozen=True)

@@ -66,18 +66,15 @@ class Student:
         self.lora = lora or LoraSettings()
         self._checkpointing = False
         self._own_attention = model.config._attn_implementation
-        core = _frozen_copy(model)
         targets = self.lora.target_modules
-        self.peft: Any = peft.get_peft_model(
-            core,
-            peft.LoraConfig(
-                task_type="CAUSAL_LM",
-                r=self.lora.rank,
-                lora_alpha=self.lora.alpha,
-                lora_dropout=self.lora.dropout,
-                target_modules=targets if isinstance(targets, str) else list(targets),
-            ),
+        adapter = peft.LoraConfig(
+            task_type="CAUSAL_LM",
+            r=self.lora.rank,
+            lora_alpha=self.lora.alpha,
+            lora_dropout=self.lora.dropout,
+            target_modules=targets if isinstance(targets, str) else list(targets),
         )
+        self.peft: Any = peft.get_peft_model(_frozen_copy(model), adapter)
         self.model: Any = self.peft.get_base_model()
         config = self.model.config.get_text_config()
         self._windows = layer_windows(config, name)
@@ -185,13 +182,10 @@ class Student:
         """Return the log-probability of each (source, target) pair of the tree: [R]."""
         device = self.device
         state = TreePass(GradientKeys(tree, device), self._windows)
-        arguments: dict[str, Any] = {
-            "input_ids": torch.from_numpy(tree.token_ids).to(device)[None],
-            "position_ids": torch.from_numpy(tree.positions).to(device, torch.int64)[None],
-            "use_cache": False,
-            KEYWORD: state,
-        }
-        states: Tensor = self.model.base_model(**arguments).last_hidden_state[0]
+        ids = torch.from_numpy(tree.token_ids).to(device)[None]
+        positions = torch.from_numpy(tree.positions).to(device, torch.int64)[None]
+        output = self.model.base_model(input_ids=ids, position_ids=positions, use_cache=False, **{KEYWORD: state})
+        states: Tensor = output.last_hidden_state[0]
         state.check_calls(self.name)
         sources, targets = (torch.from_numpy(x).to(device) for x in (tree.sources, tree.targets))
         head = self._head

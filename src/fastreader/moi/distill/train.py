@@ -20,9 +20,8 @@ from fastreader.core.tree import TreeStats
 from fastreader.data.files import write_text
 from fastreader.errors import InputError, NumericsError
 from fastreader.moi.distill import checkpoint as checkpoints
-from fastreader.moi.distill.evaluation import Evaluation, evaluate
+from fastreader.moi.distill.evaluation import Evaluation, evaluate, kl_loss
 from fastreader.moi.distill.lessons import Lesson, draw
-from fastreader.moi.distill.loss import kl_loss
 from fastreader.moi.distill.settings import DistillSettings
 from fastreader.moi.distill.student import Student, score_rows
 from fastreader.reader.prompts.template import Template, as_template
