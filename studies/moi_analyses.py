@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from moi_rows import Row, cluster_of
-from shared import cell, fingerprint, make_parser, rows_of, table, unpack, write_both
+from shared import cell, fingerprint, moi_parser, rows_of, table, unpack, write_both
 
 from fastreader import Example, PermutationScores, Reader, Template, load_examples, score_permutations
 from fastreader.core.progress import track
@@ -41,18 +41,8 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument("data", type=Path, help="questions with ranked passages, one flagged as gold, and answers")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--passages", type=int, default=5, help="N: read the first N passages of each question")
-    parser.add_argument("--questions", type=int, default=200)
+    parser = moi_parser(__doc__, questions=200)
     parser.add_argument("--orders", type=int, default=20, help="number of random orders to compare")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--precision", default="fast")
-    parser.add_argument("--max-new-tokens", type=int, default=24)
-    parser.add_argument("--max-batch-tokens", type=int, help="at most this number of tokens in one pass")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--report", action="store_true", help="only write the report of the existing rows")
     return parser.parse_args()
 
 

@@ -23,7 +23,6 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ from moi_rows import (
     scores_of,
     tokens,
 )
-from shared import fingerprint, make_parser, rows_of, unpack
+from shared import fingerprint, moi_parser, rows_of, unpack
 
 from fastreader import Example, Reader, Template, load_examples, score_permutations
 from fastreader.core.progress import track
@@ -74,23 +73,13 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument("data", type=Path, help="questions with ranked passages, one flagged as gold, and answers")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--passages", type=int, default=5, help="N: read the first N passages of each question")
-    parser.add_argument("--questions", type=int, default=800)
+    parser = moi_parser(__doc__, questions=800)
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--calibration-questions", type=int, default=100, help="maximum of each fold")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--precision", default="fast")
     parser.add_argument("--methods", nargs="*", default=[*BASELINES, *MOI, ANSWERS], help="names [default: all]")
     parser.add_argument("--cross-encoder", help="name or folder; adds cross-encoder and cross-encoder-matched")
     parser.add_argument("--shuffles", type=int, default=10, help="number of shuffles of permutation self-consistency")
-    parser.add_argument("--max-new-tokens", type=int, default=24)
-    parser.add_argument("--max-batch-tokens", type=int, help="at most this number of tokens in one pass")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="number of processes, each with its own reader")
-    parser.add_argument("--report", action="store_true", help="only write the report of the existing rows")
     arguments = parser.parse_args()
     if arguments.jobs < 1:
         parser.error(f"--jobs: expected at least 1, got {arguments.jobs}")

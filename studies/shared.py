@@ -21,6 +21,22 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
+def moi_parser(description: str | None, questions: int) -> argparse.ArgumentParser:
+    """Return a parser with the arguments of the MoI study and its analyses; `questions` is a default."""
+    parser = make_parser(description)
+    parser.add_argument("data", type=Path, help="questions with ranked passages, one flagged as gold, and answers")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--passages", type=int, default=5, help="N: read the first N passages of each question")
+    parser.add_argument("--questions", type=int, default=questions)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--precision", default="fast")
+    parser.add_argument("--max-new-tokens", type=int, default=24)
+    parser.add_argument("--max-batch-tokens", type=int, help="at most this number of tokens in one pass")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--report", action="store_true", help="only write the report of the existing rows")
+    return parser
+
+
 def fingerprint(path: Path) -> str:
     """Return 16 digits that distinguish data files; settings of a run hold them."""
     return content(path)[:16]

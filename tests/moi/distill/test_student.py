@@ -94,7 +94,7 @@ def test_too_long():
         student.loglikelihood([([5] * 39, [6, 7])])
 
 
-def test_an_architecture_that_differs_is_refused(monkeypatch):
+def test_an_architecture_that_differs_is_rejected(monkeypatch):
     """The probe at the start sees what no rule names: here attention that is off."""
     off = lambda self, layer, q, k, v, scores: v.repeat_interleave(q.shape[1] // v.shape[1], 1)  # noqa: E731
     monkeypatch.setattr(GradientKeys, "attend", off)
@@ -102,7 +102,7 @@ def test_an_architecture_that_differs_is_refused(monkeypatch):
         Student.load((tiny_llama(), byte_tokenizer()))
 
 
-def test_other_weights_are_refused():
+def test_other_weights_are_rejected():
     small, large = (Student.load((tiny_llama(), byte_tokenizer()), lora=LoraSettings(rank=r)) for r in (2, 4))
     with pytest.raises(InputError, match="weights of this adapter"):
         small.set_adapter(large.adapter())
