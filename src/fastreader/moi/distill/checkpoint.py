@@ -44,7 +44,7 @@ def save(
 
 
 def latest(folder: Path) -> Path | None:
-    """Return the checkpoint of the highest step, or None if there is none."""
+    """Return the checkpoint of the highest step, or None if there are no checkpoints."""
     return found[-1] if (found := _all(folder)) else None
 
 
