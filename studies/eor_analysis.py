@@ -1,4 +1,4 @@
-"""What studies/eor_study.py makes of its answers: every condition by every measure, with intervals."""
+"""The analysis of studies/eor_study.py: every condition by every measure, with intervals."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def load_rows(path: Path) -> list[Answers]:
 
 
 def half(count: int, seed: int) -> np.ndarray:
-    """bool [count]: the first half of a drawn order."""
+    """Return whether each question is in the first half of a drawn order: bool [count]."""
     chosen = np.zeros(count, dtype=bool)
     chosen[np.random.default_rng(seed + 1).permutation(count)[: count // 2]] = True
     return chosen
 
 
 def at_floor(rows: Sequence[Answers], measure: str) -> bool:
-    """Whether no answer at all is right, so that the measure tells no condition from another."""
+    """Return whether no answer is right, so that the measure cannot distinguish conditions."""
     return not correctness(rows, measure).any()
 
 
 def best_of_halves(rows: Sequence[Answers], measure: str, first: np.ndarray) -> list[str]:
-    """The best single retriever on the first half, and on the second; by containment where the measure is at 0."""
+    """Return the best single retriever on each half; by containment if no answer is right by the measure."""
     correct = correctness(rows, "contained" if at_floor(rows, measure) else measure)
     return [rows[0].retrievers[int(correct[part].mean(axis=0).argmax())] for part in (first, ~first)]
 
@@ -48,16 +48,16 @@ def best_of_halves(rows: Sequence[Answers], measure: str, first: np.ndarray) -> 
 def analyse(
     output: Path, names: Sequence[str], by: Sequence[str], *, starts: int = 16, reader: Reader | None = None
 ) -> dict[str, Any]:
-    """All measures of the answers in `output` and of its control.
+    """Analyse the answers in `output` and those of its control.
 
     Raises:
-        InputError: an answer of the control is missing.
+        InputError: if an answer of the control is missing.
     """
     rows = load_rows(output)
     made_with = next(iter(iter_results(output)))["settings"]
     seed = made_with["seed"]
     first = half(len(rows), seed)
-    similarities = [resolve(name, reader=reader) for name in names]  # once, so that all voters share what they know
+    similarities = [resolve(name, reader=reader) for name in names]  # once, so that all voters share its cache
     floors = {measure: at_floor(rows, measure) for measure in by}
     primary = next((measure for measure in by if not floors[measure]), "contained")
     found: dict[str, Any] = {
@@ -79,13 +79,13 @@ def analyse(
 
 
 def controls(path: Path, rows: Sequence[Answers], best: Sequence[str]) -> dict[str, list[list[Answers]]]:
-    """By kind, for each half's choice of retriever, the control's answers to all questions."""
+    """Return by kind, for each half's choice of retriever, the control's answers to all questions."""
     by_key = {row["id"]: row for row in iter_results(path)} if path.exists() else {}
     wanted = [f"{name}/{row.id}" for name in dict.fromkeys(best) for row in rows]
     if missing := [key for key in wanted if key not in by_key]:
         raise InputError(
             f"{path}: {len(missing)} of {len(wanted)} answers of the control are missing, the first {missing[0]}; "
-            "run with DATA and POOL, which makes them"
+            "run with DATA and POOL to add them"
         )
     return {
         kind: [
@@ -101,19 +101,19 @@ def controls(path: Path, rows: Sequence[Answers], best: Sequence[str]) -> dict[s
 
 
 class Fits:
-    """Voters for each half learned on the other."""
+    """Voters for each half, fitted on the other."""
 
     def __init__(self, similarities: Sequence[Any], measure: str, first: np.ndarray, starts: int, seed: int) -> None:
         self.similarities, self.measure, self.first = similarities, measure, first
         self.starts, self.seed = starts, seed
 
     def unweighted(self, sets: Sequence[Sequence[Answers]]) -> np.ndarray:
-        """Correctness with equal weights; sets[h] are the answers to go with what half h chose."""
+        """Return correctness with equal weights; sets[h] are the answers that belong to half h's choice."""
         plain = [won(Voter(self.similarities), rows, correctness(rows, self.measure)) for rows in sets]
         return np.where(self.first, plain[1], plain[0])
 
     def fitted(self, sets: Sequence[Sequence[Answers]]) -> tuple[np.ndarray, list[dict[str, Any]]]:
-        """Correctness with weights learned on the other half, and what was learned."""
+        """Return correctness with weights fitted on the other half, and those weights."""
         value = np.zeros(len(self.first))
         learned = []
         for part, rows in zip((self.first, ~self.first), sets, strict=True):
@@ -140,13 +140,13 @@ def won(voter: Voter, rows: Sequence[Answers], correct: np.ndarray) -> np.ndarra
 def one_measure(
     measure: str, rows: Sequence[Answers], others: dict[str, list[list[Answers]]], voters: Fits
 ) -> dict[str, Any]:
-    """All conditions by one measure of correctness; every value is of a question that nothing was learned from."""
+    """Evaluate all conditions by one measure of correctness; no value is of a question that was fitted on."""
     names, first = rows[0].retrievers, voters.first
     correct = correctness(rows, measure)
     best = best_of_halves(rows, measure, first)
     chosen = [names.index(name) for name in best]
     every = np.arange(len(rows))
-    # For each question, the retriever whose answer a condition is; -1 where it is one by a vote.
+    # For each question, the retriever whose answer the condition gives; -1 if a vote decides.
     taken = {name: np.full(len(rows), m) for m, name in enumerate(names)}
     taken[REFERENCE] = np.where(first, chosen[1], chosen[0])
     taken["best single, oracle"] = np.where(first, chosen[0], chosen[1])
@@ -192,15 +192,15 @@ def one_measure(
 def lose_ratio(
     correct: np.ndarray, value: np.ndarray, own: np.ndarray, *, resamples: int = 2000, seed: int = 0
 ) -> dict[str, float | None]:
-    """MRLR (Eq. 3) of a condition beside the retrievers, with a percentile bootstrap interval over questions.
+    """Return MRLR (Eq. 3) of a condition beside the retrievers, with a percentile bootstrap interval over questions.
 
-    A condition that gives a retriever's own answer (the best single one) is not compared with that retriever there.
+    A condition that gives a retriever's own answer (the best single one) is not compared with that retriever.
 
     Args:
-        correct: 0/1 [Q, M], of the retrievers.
-        value: 0/1 [Q], of the condition.
+        correct: 0/1 [Q, M], correctness of the retrievers.
+        value: 0/1 [Q], correctness of the condition.
         own: int [Q], the retriever whose answer the condition gave; -1 for none.
-        resamples, seed: of the interval. Draws in which nothing is defined are left out of it.
+        resamples, seed: of the interval. It ignores draws in which nothing is defined.
     """
     missed = (own[:, None] != np.arange(correct.shape[1])) * (1.0 - value)[:, None]
     drawn = np.random.default_rng(seed).multinomial(len(value), np.full(len(value), 1 / len(value)), size=resamples)
@@ -214,7 +214,7 @@ def lose_ratio(
 
 
 def error_analysis(rows: Sequence[Answers]) -> dict[str, Any]:
-    """Rates of the four errors, and how far Eq. 4 holds, with the paper's filter and without it."""
+    """Return rates of the four errors and the residual of Eq. 4, with and without the paper's filter."""
     every = measures.errors(rows, correctness(rows, "contained"))
     out: dict[str, Any] = {"retrievers": rows[0].retrievers, "kept": int(every.kept.sum())}
     for name, found in (("all", every), ("filtered", every.filtered())):
@@ -232,6 +232,6 @@ def error_analysis(rows: Sequence[Answers]) -> dict[str, Any]:
 
 
 def plain(values: np.ndarray) -> list[Any]:
-    """Nested lists, None for what is undefined."""
+    """Return nested lists, with None for undefined values."""
     rows: list[Any] = np.where(np.isnan(values), None, values.astype(object)).tolist()
     return rows

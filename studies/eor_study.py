@@ -3,20 +3,17 @@
     python studies/eor_study.py DATA POOL --questions 300 --output eor.jsonl --report eor
 
 Sources overlap: BM25 and a sentence encoder over the same pool, and each over the pool without 20% of it, drawn apart.
-Each question is answered once a retriever. The control reads the best single retriever's passages as often as there are
-retrievers: in other orders, and by sampling. Questions are halved; what is chosen or learned for one half (the best
-single retriever by each measure, a voter's weights) comes from the other, so that all questions are reported and none
-was fitted on.
+Each question is answered once for each retriever. The control reads the best single retriever's passages once for each
+retriever too: in other orders, and by sampling. Questions are halved; choices and fits for one half (the best single
+retriever by each measure, a voter's weights) come from the other, so all questions are reported and none was fitted on.
 
-Every answer is on the disk as soon as it is there, and a stopped run continues. Without DATA and POOL only the report
-is made: PREFIX.md and PREFIX.json.
+Every answer is written as it comes, and the same command resumes a stopped run. Without DATA and POOL only the report
+is written: PREFIX.md and PREFIX.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,10 +23,11 @@ from typing import Any
 import numpy as np
 from eor_analysis import analyse, best_of_halves, control_file, half, load_rows
 from eor_report import markdown
+from shared import make_parser, write_both
 
 from fastreader import Reader, load_examples
 from fastreader.data import Passage, load_passages
-from fastreader.data.fingerprints import guarding
+from fastreader.data.fingerprints import content, guarding
 from fastreader.data.result_log import ResultLog
 from fastreader.eor import BM25, Answers, Dense, Document, Retrieval, Retrievers, answer, load_texts
 from fastreader.eor.answer import write_lines
@@ -41,28 +39,28 @@ DEPTH = 20
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path, nargs="?", help="questions with right answers")
     parser.add_argument("pool", type=Path, nargs="?", help="passages, a .jsonl file")
-    parser.add_argument("--output", type=Path, required=True, help="a .jsonl file of all answers; continued")
+    parser.add_argument("--output", type=Path, required=True, help="a .jsonl file of all answers; resumed if it exists")
     parser.add_argument("--report", type=Path, help="write PREFIX.md and PREFIX.json", metavar="PREFIX")
     parser.add_argument("--questions", type=int, default=300)
     parser.add_argument("--retrievers", nargs="+", default=RETRIEVERS, metavar="SPEC")
     parser.add_argument("--encoder", default="all-minilm-l6-v2")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--precision", default="fast")
-    parser.add_argument("--texts", default="short", help="of the prompts: default, short or a .json file")
+    parser.add_argument("--texts", default="short", help="texts of the prompts: default, short or a .json file")
     parser.add_argument("--max-new-tokens", type=int, default=24)
-    parser.add_argument("--temperature", type=float, default=0.7, help="of the sampling control")
-    parser.add_argument("--group", type=int, default=2, help="questions read together")
+    parser.add_argument("--temperature", type=float, default=0.7, help="temperature of the sampling control")
+    parser.add_argument("--group", type=int, default=2, help="number of questions read together")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--starts", type=int, default=16, help="of a fit")
+    parser.add_argument("--starts", type=int, default=16, help="number of starts of a fit")
     parser.add_argument(
         "--similarities",
         nargs="+",
         default=["exact", "f1", "bertscore:all-minilm-l6-v2"],
         metavar="NAME",
-        help="nli:reader asks the reader",
+        help="nli:reader uses the reader",
     )
     arguments = parser.parse_args()
     reader = None
@@ -79,12 +77,11 @@ def main() -> None:
     text = markdown(found)
     print(text)
     if arguments.report:
-        arguments.report.with_suffix(".md").write_text(text + "\n")
-        arguments.report.with_suffix(".json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        write_both(arguments.report, found, text + "\n")
 
 
 def settings(arguments: argparse.Namespace, reader: Reader) -> dict[str, Any]:
-    """What the answers depend on; a file of answers made with others is not continued."""
+    """Return the settings that the answers depend on; a file made with others cannot be resumed."""
     return {
         "reader": guarding(reader.describe()),
         "retrievers": arguments.retrievers,
@@ -92,17 +89,13 @@ def settings(arguments: argparse.Namespace, reader: Reader) -> dict[str, Any]:
         "texts": load_texts(arguments.texts).to_dict(),
         "max_new_tokens": arguments.max_new_tokens,
         "seed": arguments.seed,
-        "data": {"name": arguments.data.name, "sha256": digest(arguments.data)},
-        "pool": {"name": arguments.pool.name, "sha256": digest(arguments.pool)},
+        "data": {"name": arguments.data.name, "sha256": content(arguments.data)},
+        "pool": {"name": arguments.pool.name, "sha256": content(arguments.pool)},
     }
 
 
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def sources(arguments: argparse.Namespace, pool_digest: str) -> dict[str, Any]:
-    """BM25 and the encoder over all passages, and each without its own 20% of them."""
+    """Index all passages with BM25 and the encoder, and again with each without its own 20% of them."""
     pool = load_passages(arguments.pool)
     whole = encoded(arguments, pool, pool_digest)
     generator = np.random.default_rng(arguments.seed)
@@ -117,7 +110,7 @@ def sources(arguments: argparse.Namespace, pool_digest: str) -> dict[str, Any]:
 
 
 def encoded(arguments: argparse.Namespace, pool: Sequence[Passage], pool_digest: str) -> Dense:
-    """The pool's index by the encoder; its vectors are kept beside --output, for the same pool and encoder alone."""
+    """Index the pool with the encoder; vectors stored beside --output serve the same pool and encoder only."""
     path = arguments.output.with_suffix(".vectors.npz")  # encoding the pool takes minutes on a CPU
     made_from = f"{pool_digest} {arguments.encoder}"
     if path.exists():
@@ -130,7 +123,7 @@ def encoded(arguments: argparse.Namespace, pool: Sequence[Passage], pool_digest:
 
 
 def answer_all(arguments: argparse.Namespace, reader: Reader, made_with: dict[str, Any]) -> None:
-    """Every retriever's answer to every question, into --output."""
+    """Write every retriever's answer to every question into --output."""
     examples = [replace(e, id=str(i)) for i, e in enumerate(load_examples(arguments.data, limit=arguments.questions))]
     texts = load_texts(arguments.texts)
     with ResultLog(arguments.output, settings=made_with, resume=True) as log:
@@ -149,7 +142,7 @@ def answer_all(arguments: argparse.Namespace, reader: Reader, made_with: dict[st
 
 
 def control(arguments: argparse.Namespace, reader: Reader, made_with: dict[str, Any]) -> None:
-    """The best single retrievers of both halves, by each measure, read as often as there are retrievers."""
+    """Read the passages of both halves' best retrievers, by each measure, once for each retriever."""
     rows = load_rows(arguments.output)
     count, texts = len(arguments.retrievers), load_texts(arguments.texts)
     first = half(len(rows), arguments.seed)
@@ -181,7 +174,7 @@ def control(arguments: argparse.Namespace, reader: Reader, made_with: dict[str, 
 
 
 def shuffled(document: Document, count: int, seed: int, row: Answers) -> list[Document]:
-    """The document as it is, and in count - 1 orders drawn for the question."""
+    """Return the document as it is, and in count - 1 orders drawn for the question."""
     generator = np.random.default_rng([seed, int(row.id or 0)])
     orders: list[Sequence[Passage]] = [document.passages]
     orders += [[document.passages[i] for i in generator.permutation(len(document.passages))] for _ in range(count - 1)]
@@ -195,17 +188,17 @@ def samples(
     documents: Sequence[Document],
     count: int,
 ) -> list[list[str | None]]:
-    """count sampled answers from each document; None where it failed."""
+    """Sample `count` answers from each document; None if its retrieval failed."""
     texts = load_texts(arguments.texts)
-    asked, places = [], []
+    prompts, places = [], []
     for i, ((_, row), document) in enumerate(zip(part, documents, strict=True)):
         if document.failure is None:
-            asked.append(reader.prompt(texts.reading(row.question, document.passages), lead=texts.answer_lead))
+            prompts.append(reader.prompt(texts.reading(row.question, document.passages), lead=texts.answer_lead))
             places.append(i)
     out: list[list[str | None]] = [[None] * count for _ in part]
     written = write_lines(
         reader,
-        asked,
+        prompts,
         max_new_tokens=arguments.max_new_tokens,
         n=count,
         temperature=arguments.temperature,

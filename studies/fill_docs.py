@@ -3,16 +3,18 @@
     python studies/fill_docs.py runs/noise docs/noise.md
     python studies/fill_docs.py runs/methods docs/which-method.md
 
-The page has a line ``<!-- measured -->`` and a line ``<!-- /measured -->``; what is between them is replaced by a table
-of the run: methods with their interval, paired difference from the baseline, corrected p value and tokens.
+The page has a line ``<!-- measured -->`` and a line ``<!-- /measured -->``; a table of the run replaces the lines
+between them: methods with their interval, paired difference from the baseline, corrected p value and tokens.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
+from shared import make_parser
+
+from fastreader.data.files import write_text
 from fastreader.report.study_data import StudyRun
 from fastreader.report.summary import summary_rows
 
@@ -20,19 +22,19 @@ PLACE = re.compile(r"(<!-- measured -->\n).*?(<!-- /measured -->)", re.DOTALL)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("run", type=Path, help="folder of a study's run")
-    parser.add_argument("page", type=Path, help="page with the place for its table")
+    parser.add_argument("page", type=Path, help="page with the two lines")
     arguments = parser.parse_args()
     page = arguments.page.read_text(encoding="utf-8")
     if not PLACE.search(page):
-        raise SystemExit(f"{arguments.page}: has no <!-- measured --> place")
+        raise SystemExit(f"{arguments.page}: has no <!-- measured --> lines")
     filled = table(StudyRun(arguments.run))
-    arguments.page.write_text(PLACE.sub(lambda found: f"{found[1]}{filled}\n{found[2]}", page), encoding="utf-8")
+    write_text(arguments.page, PLACE.sub(lambda found: f"{found[1]}{filled}\n{found[2]}", page))
 
 
 def table(run: StudyRun) -> str:
-    """The run in words and a table."""
+    """Return a sentence and a table about the run."""
     study = run.study
     head = (
         f"{', '.join(study.readers)} over {len(run.questions)} questions, {run.gold_passages} distinct gold passages; "

@@ -4,37 +4,32 @@
     python studies/moi_analyses.py ... --output runs/moi5-analyses --report
 
 For each question: its answers with the gold passage at each place (the paper's table 7; questions without one are
-passed over there), the L1 distances of the answer's first token between random orders (appendix B), and the scores of
-3N random orders, from which each question's own joint solve gives a bias (figure 6), beside the pooled calibration.
-Polarity (table 8) is in the report of moi_study.py. Rows are appended as they come; the same command goes on.
+skipped there), the L1 distances of the answer's first token between random orders (appendix B), and the scores of 3N
+random orders, from which each question's own joint solve gives a bias (figure 6), beside the pooled calibration.
+Polarity (table 8) is in the report of moi_study.py. Rows are appended as they come; the same command resumes a run.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from moi_folds import cluster_of
-from moi_markdown import cell
+from moi_rows import Row, cluster_of
+from shared import cell, fingerprint, moi_parser, rows_of, table, unpack, write_both
 
 from fastreader import Example, PermutationScores, Reader, Template, load_examples, score_permutations
 from fastreader.core.progress import track
 from fastreader.data.fingerprints import guarding
-from fastreader.data.result_log import ResultLog, iter_results
+from fastreader.data.result_log import ResultLog
 from fastreader.moi import calibrate
 from fastreader.moi.analyses import first_token_distances, gold_places, mean_bias, partition_means
 from fastreader.moi.gold import gold_of
 from fastreader.moi.outcomes import MEASURES
 from fastreader.permutations import random
 from fastreader.statistics import bootstrap
-
-Row = dict[str, Any]
 
 
 def main() -> None:
@@ -46,25 +41,15 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="questions with ranked passages, one flagged as gold, and answers")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--passages", type=int, default=5, help="N, of the retriever's first")
-    parser.add_argument("--questions", type=int, default=200)
-    parser.add_argument("--orders", type=int, default=20, help="random orders whose first tokens are compared")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--precision", default="fast")
-    parser.add_argument("--max-new-tokens", type=int, default=24)
-    parser.add_argument("--max-batch-tokens", type=int, help="tokens a pass computes at most")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--report", action="store_true", help="only write the report of the rows there are")
+    parser = moi_parser(__doc__, questions=200)
+    parser.add_argument("--orders", type=int, default=20, help="number of random orders to compare")
     return parser.parse_args()
 
 
 def run(a: argparse.Namespace) -> None:
     reader, template = Reader.load(a.model, precision=a.precision), Template()
     settings = {
-        "data": hashlib.sha256(a.data.read_bytes()).hexdigest()[:16],
+        "data": fingerprint(a.data),
         "reader": guarding(reader.describe()),
         "template": template.digest(),
         "passages": a.passages,
@@ -74,7 +59,7 @@ def run(a: argparse.Namespace) -> None:
     }
     examples = load_examples(a.data, limit=a.questions)
     with (
-        ResultLog(a.output / "analyses.jsonl", settings=settings, resume=True) as log,
+        ResultLog(unpack(a.output / "analyses.jsonl"), settings=settings, resume=True) as log,
         track("analysing", len(examples), "questions", None) as advance,
     ):
         for i, example in enumerate(examples):
@@ -85,7 +70,7 @@ def run(a: argparse.Namespace) -> None:
 
 
 def analysed(reader: Reader, template: Template, example: Example, a: argparse.Namespace, i: int) -> Row:
-    """One question's row, without the data's texts."""
+    """Return one question's row, without the data's texts."""
     orders = random(
         len(example.passages), min(a.orders, math.factorial(len(example.passages))), a.seed + i
     ).permutations.tolist()
@@ -121,7 +106,7 @@ def analysed(reader: Reader, template: Template, example: Example, a: argparse.N
 
 def write_report(folder: Path) -> None:
     """Write analyses.json and analyses.md beside the rows."""
-    rows = list(iter_results(folder / "analyses.jsonl"))
+    rows = list(rows_of(folder / "analyses.jsonl"))
     if not rows:
         raise SystemExit(f"{folder}: no rows yet")
     scores = [PermutationScores.from_dict(r["scores"] | {"question": "", "candidates": []}) for r in rows]
@@ -132,13 +117,11 @@ def write_report(folder: Path) -> None:
         "distances": {name: distance(rows, name) for name in rows[0]["distances"]},
         "bias": biases(scores),
     }
-    (folder / "analyses.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    (folder / "analyses.md").write_text(markdown(report), encoding="utf-8")
-    print(folder / "analyses.md")
+    write_both(folder / "analyses", report, markdown(report))
 
 
 def by_place(rows: list[Row]) -> list[Row]:
-    """Means with intervals of every measure, the gold passage at each place."""
+    """Return means with intervals of every measure, for the gold passage at each place."""
     if not rows:
         return []
     clusters = [r["cluster"] for r in rows]
@@ -157,7 +140,7 @@ def distance(rows: list[Row], name: str) -> Row | None:
 
 
 def biases(scores: list[PermutationScores]) -> Row:
-    """The mean of each question's joint solve, and the pooled calibration of the same scores."""
+    """Return the mean of each question's joint solve, and the pooled calibration of the same scores."""
     single = mean_bias(scores)
     out: Row = {"joint": single.mean.tolist(), "identified": sum(single.identified)}
     if len(scores) >= 2:
@@ -169,28 +152,26 @@ def biases(scores: list[PermutationScores]) -> Row:
 
 def markdown(report: Row) -> str:
     settings, bias = report["settings"], report["bias"]
-    lines = [f"# MoI's analyses on {report['questions']} questions, N = {settings['passages']}", ""]
-    lines += [f"Reader {settings['reader']['name']}. 95% intervals, bootstrap over gold passages.", ""]
-    lines += ["## The gold passage at each place", ""]
-    lines += ["| place | gold MRR | answer, nats | EM | contained | F1 | n |", "|-|-|-|-|-|-|-|"]
-    for place, row in enumerate(report["places"], 1):
-        cells = [cell(row[measure], 2 if measure == "nats" else 3) for measure in MEASURES]
-        lines.append(f"| {place} | {1 / place:.3f} | " + " | ".join([*cells, str(row["n"])]) + " |")
-    lines += ["", "## L1 distance of the answer's first token, two orders with", ""]
-    lines += [f"- {name}: {cell(value, 3) or 'none'}" for name, value in report["distances"].items()]
-    lines += ["", "## Bias by place", ""]
-    lines += [
+    places = [
+        [place, f"{1 / place:.3f}", *(cell(row[m], 2 if m == "nats" else 3) for m in MEASURES), row["n"]]
+        for place, row in enumerate(report["places"], 1)
+    ]
+    biases = [[place, f"{value:.3f}", ""] for place, value in enumerate(bias["joint"], 1)]
+    if "calibrated" in bias:
+        for row, *values in zip(biases, bias["joint_se"], bias["calibrated"], bias["calibrated_se"], strict=True):
+            row[1:] = [f"{row[1]} +- {values[0]:.3f}", f"{values[1]:+.3f} +- {values[2]:.3f}"]
+    lines = [
+        *(f"# MoI's analyses on {report['questions']} questions, N = {settings['passages']}", ""),
+        *(f"Reader {settings['reader']['name']}. 95% intervals, bootstrap over gold passages.", ""),
+        *("## The gold passage at each place", ""),
+        *table(["place", "gold MRR", "answer, nats", "EM", "contained", "F1", "n"], places),
+        *("", "## L1 distance of the answer's first token, two orders with", ""),
+        *(f"- {name}: {cell(value, 3) or 'none'}" for name, value in report["distances"].items()),
+        *("", "## Bias by place", ""),
         f"Joint: the mean of each question's own solve, of which {bias['identified']} determine an order; calibrated: "
         f"all questions pooled (unit norm, sign: {bias.get('sign', 'none')}).",
-        "",
+        *("", *table(["place", "joint", "calibrated"], biases)),
     ]
-    lines += ["| place | joint | calibrated |", "|-|-|-|"]
-    for place, value in enumerate(bias["joint"]):
-        cells = [f"{value:.3f}", ""]
-        if "calibrated" in bias:
-            cells[0] += f" +- {bias['joint_se'][place]:.3f}"
-            cells[1] = f"{bias['calibrated'][place]:+.3f} +- {bias['calibrated_se'][place]:.3f}"
-        lines.append(f"| {place + 1} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

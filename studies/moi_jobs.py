@@ -1,4 +1,4 @@
-"""The questions of a study in several processes, each with a reader of its own."""
+"""Run the questions of a study in several processes, each with its own reader."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from multiprocessing.connection import wait as wait_for
 from types import TracebackType
 from typing import Any
 
-_worker: Any = None  # what a process of the pool does its questions with
+_worker: Any = None  # the object of this process of the pool
 
 
 class Jobs:
     """Runs a method of an object for many questions; a context manager.
 
-    A stop loses the questions under way, one a process at most.
+    A stop loses the questions in progress, at most one for each process.
 
     Args:
-        count: processes, at least 1; 1 does everything in this one, with `own`.
+        count: number of processes, at least 1; 1 runs everything in this process, with `own`.
         own: the object.
-        make: makes its like from `arguments`, once a process; at a module's top level.
-        arguments: what it is made of.
+        make: function at a module's top level that makes an equal object from `arguments`, once in each process.
+        arguments: argument of `make`.
     """
 
     def __init__(self, count: int, own: Any, make: Callable[[Any], Any], arguments: Any) -> None:
@@ -46,7 +46,7 @@ class Jobs:
             self._pool.shutdown(cancel_futures=True)
 
     def run(self, what: str, tasks: Mapping[int, tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
-        """(key, ``what(key, *given)``) of each task, as they are done; the first error once all begun are done."""
+        """Yield (key, ``what(key, *given)``) of each task as it finishes; raise the first error at the end."""
         if self._pool is None:
             yield from ((key, getattr(self._own, what)(key, *given)) for key, given in tasks.items())
             return
@@ -78,7 +78,7 @@ def _begin(make: Callable[[Any], Any], arguments: Any, threads: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """A pool's process does not see its parent killed, and would keep its reader for good."""
+    """Exit when the parent ends: a pool's process does not notice a killed parent, and would keep its reader."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait_for([parent.sentinel])

@@ -1,16 +1,17 @@
-"""The orders of one question by every method of the MoI study, with the tokens that finding each took.
+"""The orders of one question by every method of the MoI study, with the tokens spent on finding each.
 
-Methods that read the question's prompts find them in a session (`Reader.session`); tokens are those that each method
-computes by itself under the same budget.
+Methods that read the question's prompts share a session (`Reader.session`); their tokens are those that each method
+would compute by itself under the same budget.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from moi_rows import Row
 
 from fastreader import Example, PermutationScores, Template, permutation_cost, score_permutations
 from fastreader.core.tree import TreeStats
@@ -22,25 +23,28 @@ from fastreader.moi.baselines.placed import outside_bias
 from fastreader.moi.designs import prefixes
 from fastreader.reader.session import Session
 
-Row = dict[str, Any]
-
 BASELINES = [name for name, method in METHODS.items() if "model" not in method.needs]
 MOI = [
-    "moi-calibrated",  # what the package does: N cyclic orderings, matched
+    "moi-calibrated",  # the package's default: N cyclic orderings, matched
     "moi-calibrated-descending",
     "moi-calibrated-3n",  # the paper's 3N random orderings, matched
     "moi-joint",  # the paper: joint likelihood, joint solve, descending
     "moi-joint-matched",
     "moi-joint-question",  # the same on the question's likelihood
     "moi-joint-question-matched",
-    "moi-prefixes",  # the joint solve where it is identified
+    "moi-prefixes",  # the joint solve of a design that identifies it
 ]
 POLARITY = ["moi-calibrated", "qg-matched", "moi-joint", "rankgpt"]  # also read in reverse
 REVERSED = " (reversed)"
 
 
+def spent(stats: TreeStats) -> Row:
+    """Return the tokens of a method, under the rows' short names."""
+    return {"computed": stats.computed_tokens, "given": stats.total_tokens}
+
+
 def by_itself(stats: TreeStats) -> TreeStats:
-    """What a call in a session would have computed without it, split into the same passes."""
+    """Return the counts of a call without its session, split into the same passes."""
     return replace(stats, computed_tokens=stats.computed_tokens + stats.cached_tokens, cached_tokens=0)
 
 
@@ -54,19 +58,19 @@ def all_orders(
     seed: int,
     options: dict[str, Any],
 ) -> dict[str, Row]:
-    """Each method's order, tokens and details, or the error that says why it has none.
+    """Return each method's order, tokens and details, or the error that prevents it.
 
     Args:
-        session: holds what several methods read.
-        template: of the prompts.
+        session: shared by the methods.
+        template: texts of the prompts.
         example: the question with N passages.
-        scores: its 3N random orderings, passages and each passage alone scored too.
+        scores: its 3N random orderings, with scores of the passages and of each passage alone.
         bias: measured on other questions.
-        methods: names out of BASELINES and MOI.
-        seed: of this question.
+        methods: names from BASELINES and MOI.
+        seed: seed of this question.
         options: further settings of baselines, by name of the argument (`model`, `count`, `max_batch_tokens`, ...).
     """
-    question = _Question(session, template, example, scores, bias, seed, options)
+    question = _Question(session, template, replace(example, candidates=[]), scores, bias, seed, options)
     rows: dict[str, Row] = {}
     for name in methods:
         try:
@@ -79,29 +83,22 @@ def all_orders(
     return rows
 
 
+@dataclass
 class _Question:
-    """All methods on one question; what several of them need is made once."""
+    """All methods on one question; results that several of them need are computed once."""
 
-    def __init__(
-        self,
-        session: Session,
-        template: Template,
-        example: Example,
-        scores: PermutationScores,
-        bias: PositionBias,
-        seed: int,
-        options: dict[str, Any],
-    ) -> None:
-        self.session, self.template, self.bias, self.seed = session, template, bias, seed
-        self.example = replace(example, candidates=[])
-        self.scores = scores
-        self.options = options
-        self.max_batch_tokens: int | None = options.get("max_batch_tokens")
-        self.cyclic: Any = None
-        self.found: dict[str, Ordering] = {}
+    session: Session
+    template: Template
+    example: Example
+    scores: PermutationScores
+    bias: PositionBias
+    seed: int
+    options: dict[str, Any]
+    cyclic: Any = None
+    found: dict[str, Ordering] = field(default_factory=dict)
 
     def baseline(self, name: str) -> Row:
-        """A baseline's order; "-matched" ones place the scores of their plain one, which runs once."""
+        """Return a baseline's order; "-matched" ones place the scores of their plain one, which runs once."""
         plain = name.removesuffix("-matched")
         if plain == name or plain not in METHODS:
             found = self.ordering(name)
@@ -109,10 +106,9 @@ class _Question:
             outside_bias(self.bias, len(self.example.passages))  # before the work
             found = self.ordering(plain)
             if found.scores is None:
-                raise InputError(f"{plain}: gives an order and no scores to place")
+                raise InputError(f"{plain}: has no scores to place")
             found = replace(found, order=score_matched(found.scores, self.bias))
-        row = found.to_dict()
-        return {key: row[key] for key in ("order", "computed", "given", "details")}
+        return {"order": found.order, **spent(found.stats), "details": dict(found.details)}
 
     def ordering(self, name: str) -> Ordering:
         if name not in self.found:
@@ -122,11 +118,11 @@ class _Question:
     def run(self, name: str) -> Ordering:
         settings = {"bias": self.bias, "seed": self.seed, "template": self.template, **self.options}
         found = METHODS[name](self.session, self.example.question, self.example.passages, **settings)
-        # It opens a session of its own, and what that one saves between the steps is its merit.
+        # It opens a session of its own, whose savings between the steps belong to the method.
         return found if name == "bayes-saliency-plus" else replace(found, stats=by_itself(found.stats))
 
     def query_likelihood(self) -> Ordering:
-        """As `baselines.qg`, out of the scores at hand, at the tokens that it takes by itself."""
+        """Order as `baselines.qg`, from the scores at hand, with the tokens that it takes by itself."""
         if self.scores.query_logprobs is None:
             raise InputError("qg: the scores at hand lack each passage alone")
         alone = np.arange(len(self.example.passages))[:, None]
@@ -139,7 +135,7 @@ class _Question:
             permutations=permutations,
             template=self.template,
             question_only=True,
-            max_batch_tokens=self.max_batch_tokens,
+            max_batch_tokens=self.options.get("max_batch_tokens"),
             **more,
         )
 
@@ -157,7 +153,7 @@ class _Question:
         return make[name]()
 
     def calibrated(self, order: str) -> Row:
-        """As `moi.rerank` does with a calibration."""
+        """Order as `moi.rerank` with a calibration."""
         if self.cyclic is None:
             self.cyclic = rerank(
                 self.session,
@@ -166,7 +162,7 @@ class _Question:
                 template=self.template,
                 seed=self.seed,
                 max_passages=10**6,
-                max_batch_tokens=self.max_batch_tokens,
+                max_batch_tokens=self.options.get("max_batch_tokens"),
             )
         assert self.cyclic.utilities is not None
         cost = self.cyclic.cost
@@ -174,17 +170,17 @@ class _Question:
         return {**row, "computed": cost.computed_tokens + cost.cached_tokens, "given": cost.total_tokens}
 
     def joint(self, kind: str, order: str) -> Row:
-        """The paper's solve on the 3N random orderings."""
+        """Solve the 3N random orderings jointly, as the paper does."""
         observed = observe(replace(self.scores, query_logprobs=None), kind, passages=len(self.example.passages))
         return self.random(debias(observed, method="joint", seed=self.seed), order, passages=kind == "joint")
 
     def random(self, utilities: Utilities, order: str, *, alone: bool = False, passages: bool = False) -> Row:
-        """An order of the utilities, at the cost of the 3N orderings with what was scored of them."""
+        """Order by the utilities, at the cost of the 3N orderings as they were scored."""
         cost = self.cost(self.scores.permutations, query_likelihood=alone, score_passages=passages)
-        return {**_row(utilities, order), "computed": cost.computed_tokens, "given": cost.total_tokens}
+        return {**_row(utilities, order), **spent(cost)}
 
     def prefixes(self) -> Row:
-        """What `moi.rerank` does without a calibration: random prefixes, joint solve, descending."""
+        """Order as `moi.rerank` without a calibration: random prefixes, joint solve, descending."""
         n = len(self.example.passages)
         scored = score_permutations(
             self.session,
@@ -192,10 +188,10 @@ class _Question:
             permutations=prefixes(n, seed=self.seed),
             template=self.template,
             question_only=True,
-            max_batch_tokens=self.max_batch_tokens,
+            max_batch_tokens=self.options.get("max_batch_tokens"),
         )
         row = _row(debias(observe(scored, passages=n), method="joint", seed=self.seed), "descending")
-        return {**row, "computed": by_itself(scored.stats).computed_tokens, "given": scored.stats.total_tokens}
+        return {**row, **spent(by_itself(scored.stats))}
 
 
 def _row(utilities: Utilities, order: str) -> Row:

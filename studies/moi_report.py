@@ -1,27 +1,24 @@
-"""The report of the MoI study: every method's means with intervals, the contrasts, the strata; JSON and Markdown."""
+"""The report of the MoI study, as JSON and Markdown: means with intervals, contrasts and strata of every method."""
 
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from moi_markdown import markdown
 from moi_orders import REVERSED
-from moi_rows import RATES, outcome_of
-from moi_signflip import sign_flip
+from moi_rows import RATES, Row, outcome_of
+from shared import cell, rows_of, table, write_both
 
-from fastreader.data.result_log import iter_results
 from fastreader.moi import PositionBias
 from fastreader.moi.analyses import gold_ranks
 from fastreader.moi.outcomes import MEASURES
 from fastreader.statistics import bootstrap, holm, minimum_detectable_effect, paired_bootstrap
 
-Row = dict[str, Any]
 CLAIMED = (0.0, 0.5, 0.7, 0.9, 1.01)  # bins of P(best)
+RESAMPLES = 20_000
+EXACT = 14  # clusters up to which all sign patterns are enumerated
 STRATA: dict[str, Callable[[Row], bool]] = {
     "gold at rank 1": lambda r: r["gold_rank"] == 1,
     "gold at rank 2 to N": lambda r: r["gold_rank"] != 1 and _is_gold(r),
@@ -33,10 +30,10 @@ def write_report(folder: Path, primary: tuple[str, str, str]) -> None:
     """Write report.json and report.md beside the rows.
 
     Args:
-        folder: of the run.
-        primary: (method, baseline, measure) of the contrast stated beforehand.
+        folder: folder of the run.
+        primary: (method, baseline, measure) of the contrast stated in advance.
     """
-    rows = sorted(iter_results(folder / "readings.jsonl"), key=lambda row: int(row["id"]))
+    rows = sorted(rows_of(folder / "readings.jsonl"), key=lambda row: int(row["id"]))
     if not rows:
         raise SystemExit(f"{folder}: no readings yet")
     values = collect(rows)
@@ -55,13 +52,11 @@ def write_report(folder: Path, primary: tuple[str, str, str]) -> None:
         "biases": [_bias(path) for path in sorted(folder.glob("bias-fold*.json"))],
         "errors": errors(rows),
     }
-    (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    (folder / "report.md").write_text(markdown(report, MEASURES), encoding="utf-8")
-    print(folder / "report.md")
+    write_both(folder / "report", report, markdown(report, MEASURES))
 
 
 def collect(rows: list[Row]) -> dict[str, dict[str, dict[str, float]]]:
-    """method -> measure -> question id -> value; a method without an order for a question lacks it."""
+    """Return method -> measure -> question id -> value; a method without an order for a question lacks it."""
     values: dict[str, dict[str, dict[str, float]]] = {}
 
     def put(name: str, measure: str, key: str, value: float) -> None:
@@ -80,7 +75,7 @@ def collect(rows: list[Row]) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def summary(name: str, own: dict[str, dict[str, float]], rows: list[Row], clusters: dict[str, str]) -> Row:
-    """Means with intervals of one method, its tokens and where it puts the gold passage."""
+    """Return one method's means with intervals, its tokens and its MRR of the gold passage."""
     out: Row = {"name": name}
     for measure, by_question in own.items():
         out[measure] = interval(by_question, clusters)
@@ -100,7 +95,7 @@ def summary(name: str, own: dict[str, dict[str, float]], rows: list[Row], cluste
 
 
 def _tokens(computed: list[int], full: list[int]) -> Row:
-    """Mean tokens a question, and their share of 3N whole orderings with the question."""
+    """Return the mean tokens of a question, and their share of 3N whole orderings with the question."""
     return {"tokens": float(np.mean(computed)), "share": sum(computed) / sum(full)}
 
 
@@ -111,7 +106,7 @@ def interval(by_question: dict[str, float], clusters: dict[str, str]) -> dict[st
 def contrasts(
     values: dict[str, dict[str, dict[str, float]]], clusters: dict[str, str], primary: tuple[str, str, str]
 ) -> list[Row]:
-    """The primary method less every other one, in every measure; Holm over all but the primary contrast."""
+    """Compare the primary method with every other, in every measure; Holm over all but the primary contrast."""
     method, baseline, first = primary
     own = values.get(method, {})
     found = [
@@ -141,6 +136,30 @@ def contrast(a: dict[str, float], b: dict[str, float], clusters: dict[str, str])
     }
 
 
+def sign_flip(differences: Sequence[float], clusters: Sequence[str], seed: int = 0) -> float:
+    """Return the two-sided p of a mean difference of 0, by flipping the signs of whole clusters.
+
+    Under the null the differences of a cluster (here: questions of one gold passage) are as likely to have all their
+    signs turned; questions of one cluster may depend on each other in any way. Exact up to `EXACT` clusters that
+    differ from 0, else by `RESAMPLES` random patterns, with the observed one counted.
+    """
+    names = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
+    sums = np.zeros(len(names))
+    np.add.at(sums, [names[name] for name in clusters], np.asarray(differences, dtype=np.float64))
+    sums = sums[sums != 0]
+    if not len(sums):
+        return 1.0
+    least = abs(sums.sum()) * (1 - 1e-12)
+    if len(sums) <= EXACT:
+        patterns = (np.arange(2 ** len(sums))[:, None] >> np.arange(len(sums))) & 1
+        return float(np.mean(np.abs((2.0 * patterns - 1) @ sums) >= least))
+    rng, reached = np.random.default_rng(seed), 0
+    for _ in range(RESAMPLES // 1000):
+        patterns = rng.integers(0, 2, (1000, len(sums)), dtype=np.int8)
+        reached += int((np.abs((2.0 * patterns - 1) @ sums) >= least).sum())
+    return (reached + 1) / (RESAMPLES + 1)
+
+
 def stratum(
     rows: list[Row],
     values: dict[str, dict[str, dict[str, float]]],
@@ -148,7 +167,7 @@ def stratum(
     inside: Callable[[Row], bool],
     method: str,
 ) -> Row:
-    """`summary` of each method within a stratum, and the primary method's lead in nats over each other one."""
+    """Summarise each method within a stratum, with the primary method's lead over it in nats."""
     among = [row for row in rows if inside(row)]
     keys = {row["id"] for row in among}
     own = _within(values.get(method, {}).get("nats", {}), keys)
@@ -166,7 +185,7 @@ def stratum(
 
 
 def polarity(values: dict[str, dict[str, dict[str, float]]], clusters: dict[str, str]) -> list[Row]:
-    """Each order that was also read in reverse, less its reverse, in every measure."""
+    """Compare each order that was also read in reverse with its reverse, in every measure."""
     return [
         contrast(own[measure], values[name + REVERSED][measure], clusters) | {"name": name, "measure": measure}
         for name, own in values.items()
@@ -177,7 +196,7 @@ def polarity(values: dict[str, dict[str, dict[str, float]]], clusters: dict[str,
 
 
 def claims(rows: list[Row], method: str) -> list[Row]:
-    """P(best) of the passage that a method finds best, and how often that is gold, where one of the N is."""
+    """Return P(best) of a method's best passage, and how often it is gold, for questions with gold among the N."""
     found = [
         (np.array(m["details"]["p_best"]), r["gold"])
         for r in rows
@@ -201,7 +220,7 @@ def claims(rows: list[Row], method: str) -> list[Row]:
 
 
 def errors(rows: list[Row]) -> dict[str, Row]:
-    """For each method that had no order for some questions: how many, and what it said first."""
+    """Return for each method without an order for some questions their number and the first error."""
     found: dict[str, Row] = {}
     for row in rows:
         for name, method in row["methods"].items():
@@ -218,9 +237,129 @@ def _bias(path: Path) -> Row:
 
 
 def _is_gold(row: Row) -> bool:
-    """Whether the gold passage itself is among the N (`gold` may be one that only has the answer)."""
+    """Return whether the gold passage itself is among the N (`gold` may only contain the answer)."""
     return row["gold_rank"] is not None and row["gold_rank"] <= row["settings"]["passages"]
 
 
 def _within(by_question: dict[str, float], keys: set[str]) -> dict[str, float]:
     return {q: v for q, v in by_question.items() if q in keys}
+
+
+def markdown(report: Row, measures: tuple[str, ...]) -> str:
+    """Return the report as Markdown."""
+    lines = _methods(report, measures) + _contrasts(report) + _strata(report, measures) + _polarity(report)
+    return "\n".join([*lines, *_claims(report), *_biases(report), *_errors(report)]) + "\n"
+
+
+def _methods(report: Row, measures: tuple[str, ...]) -> list[str]:
+    settings = report["settings"]
+    columns = ["order", "n", "answer, nats", "EM", "contained", "F1", "gold MRR", "detectable, nats", "tokens"]
+    least = {c["against"]: c["mde"] for c in report["contrasts"] if c["measure"] == "nats"}
+    rows = [
+        [
+            *(m["name"], m["n"], *_means(m, measures)),
+            *(_number(m.get("gold_mrr"), ".3f"), _number(least.get(m["name"]), ".3f")),
+            *(_number(m.get("tokens"), ",.0f"), _number(m.get("share"), ".1%")),
+        ]
+        for m in _best_first(report["methods"])
+    ]
+    return [
+        f"# MoI on {report['questions']} questions, N = {settings['passages']}",
+        "",
+        f"Reader {settings['reader']['name']}. Means with 95% intervals, bootstrap over gold passages. Detectable: the "
+        f"least lead of {report['primary'][0]} in nats found with power 0.8. Tokens are those computed to find the "
+        "order; the share is of 3N whole orderings, each read alone. Orders of other n are of other questions.",
+        "",
+        *table([*columns, "share of 3N"], rows),
+    ]
+
+
+def _contrasts(report: Row) -> list[str]:
+    method, baseline, measure = report["primary"]
+    n, total = report["primary_questions"], report["questions"]
+    read = f"{n} of {total} questions" if n else f"**not available**: no question has both (of {total})"
+    rows = []
+    for c in report["contrasts"]:
+        name, corrected = (f"**{c['against']}**", "") if c["primary"] else (c["against"], f"{c['p_holm']:.3g}")
+        p = f"{c['p']:.3g}"
+        rows.append([name, c["measure"], cell(c["difference"], 3), p, corrected, _number(c["mde"], ".3f"), c["n"]])
+    return [
+        *("", f"## {method} less each other order", ""),
+        *(f"Primary, stated beforehand: against {baseline} in {measure}: {read}. Holm over all the others.", ""),
+        *("p by flipping signs of whole gold passages.", ""),
+        *table(["against", "measure", "difference", "p", "p (Holm)", "detectable", "n"], rows),
+    ]
+
+
+def _strata(report: Row, measures: tuple[str, ...]) -> list[str]:
+    columns = ["order", "n", "answer, nats", "EM", "contained", "F1", f"{report['primary'][0]} leads by, nats"]
+    lines = []
+    for name, part in report["strata"].items():
+        rows = [
+            [
+                *(m["name"], m["n"], *_means(m, measures), cell(m.get("lead"), 2)),
+                *(_number(m.get("mde"), ".3f"), _number(m.get("tokens"), ",.0f")),
+            ]
+            for m in _best_first(part["methods"])
+        ]
+        lines += ["", f"## {name}: {part['questions']} questions", ""]
+        lines += table([*columns, "detectable", "tokens"], rows)
+    return lines
+
+
+def _polarity(report: Row) -> list[str]:
+    if not report["polarity"]:
+        return []
+    rows = [
+        [c["name"], c["measure"], cell(c["difference"], 3), f"{c['p']:.3g}", _number(c["mde"], ".3f"), c["n"]]
+        for c in report["polarity"]
+    ]
+    return [
+        *("", "## Polarity: what reversing an order loses (forward less reversed)", ""),
+        *("p is not corrected for the number of these contrasts.", ""),
+        *table(["order", "measure", "loss", "p", "detectable", "n"], rows),
+    ]
+
+
+def _claims(report: Row) -> list[str]:
+    if not report["claims"]:
+        return []
+    rows = [
+        [f"{c['from']:.1f} to {c['to']:.1f}", c["n"], f"{c['claimed']:.3f}", f"{c['gold']:.3f}"]
+        for c in report["claims"]
+    ]
+    return [
+        *("", f"## P(best) of {report['primary'][0]}, where the gold passage is among those read", ""),
+        *table(["P(best) of its best passage", "questions", "mean P(best)", "that passage is gold"], rows),
+    ]
+
+
+def _biases(report: Row) -> list[str]:
+    rows = [
+        [
+            *(b["fold"], b["questions"], " ".join(f"{w:+.2f}" for w in b["bias"]), b["sign"]),
+            *(_number(b["sign_z"], ".1f"), _number(b["contrast_z"], ".1f"), f"{b['r2']:.2f}"),
+        ]
+        for b in report["biases"]
+    ]
+    columns = ["fold", "questions", "bias by place", "sign", "beta z", "gold z", "R2"]
+    return ["", "## Position bias of each fold", "", *table(columns, rows)]
+
+
+def _errors(report: Row) -> list[str]:
+    if not report["errors"]:
+        return []
+    found = [f"- {name}: {e['questions']} questions; {e['first']}" for name, e in report["errors"].items()]
+    return ["", "## Without an order", "", *found]
+
+
+def _best_first(methods: list[Row]) -> list[Row]:
+    return sorted(methods, key=lambda m: -m.get("nats", {"estimate": -1e9})["estimate"])
+
+
+def _means(method: Row, measures: tuple[str, ...]) -> list[str]:
+    return [cell(method.get(measure), 2 if measure == "nats" else 3) for measure in measures]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

@@ -1,4 +1,4 @@
-"""Rows of the MoI study: numbers alone, none of the data's text, so that they can be kept with the results."""
+"""Rows of the MoI study: numbers only, without the data's text, so that they can be stored with the results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fastreader import PermutationScores
+from fastreader import Example, PermutationScores
+from fastreader.core.tree import TreeStats
+from fastreader.moi.gold import gold_of
 from fastreader.moi.outcomes import MEASURES, Outcome
 from fastreader.statistics.answers import contained, exact_match, f1
 
@@ -20,14 +22,14 @@ _DIGITS = 4  # of nats; bfloat16 products are off by more
 
 
 def observation(scores: PermutationScores) -> Row:
-    """The scores of a question's orderings; `scores_of` gives them back, without texts and candidates."""
+    """Return the row of a question's scored orderings; `scores_of` restores them, without texts and candidates."""
     values = scores.to_dict()
     row = {name: values[name] for name in _NEEDED}
     return row | {name: rounded(values[name]) for name in _NATS} | {"stats": asdict(scores.stats)}
 
 
 def scores_of(row: Row) -> PermutationScores:
-    """The scores in an observation's row."""
+    """Return the scores in an observation's row."""
     count = len(row["permutations"])
     empty: list[list[float]] = [[]] * count
     return PermutationScores.from_dict(
@@ -36,17 +38,17 @@ def scores_of(row: Row) -> PermutationScores:
 
 
 def rounded(values: Any) -> Any:
-    """Nats, alone or in lists, to as many digits as say something."""
+    """Round nats, single or in lists, to the digits that the arithmetic supports."""
     return [rounded(v) for v in values] if isinstance(values, list) else round(float(values), _DIGITS)
 
 
 def mean_rates(texts: Sequence[str], right: Sequence[str]) -> dict[str, float]:
-    """EM, containment and F1 of answers, each against the right ones; means."""
+    """Return mean EM, containment and F1 of answers against the right ones."""
     return {name: float(np.mean([rate(text, right) for text in texts])) for name, rate in RATES.items()}
 
 
 def method_row(found: Row) -> Row:
-    """Order, tokens and error of a method; of its details P(best) and single values."""
+    """Return a method's order, tokens and error, with P(best) and the single values of its details."""
     row = {name: found[name] for name in ("order", "computed", "given", "error") if name in found}
     details = {k: v for k, v in found.get("details", {}).items() if isinstance(v, (bool, int, float))}
     if "p_best" in found.get("details", {}):
@@ -55,7 +57,7 @@ def method_row(found: Row) -> Row:
 
 
 def read_once(orders: Sequence[Sequence[int]], results: Sequence[Outcome]) -> Row:
-    """What reading each order gave, by its passages; orders that several methods share are there once."""
+    """Return the outcome of each order, by its passages; orders that several methods share appear once."""
     return {
         key(order): {name: rounded(getattr(result, name)) for name in MEASURES}
         for order, result in zip(orders, results, strict=True)
@@ -63,12 +65,43 @@ def read_once(orders: Sequence[Sequence[int]], results: Sequence[Outcome]) -> Ro
 
 
 def outcome_of(row: Row, method: str) -> dict[str, float] | None:
-    """What reading a method's order gave; None where it has none for this question."""
+    """Return the outcome of a method's order, or None if it has no order for this question."""
     order = row["methods"].get(method, {}).get("order")
     found: dict[str, float] | None = None if order is None else row["outcomes"][key(order)]
     return found
 
 
 def key(order: Sequence[int]) -> str:
-    """An order as text."""
+    """Return an order as text."""
     return " ".join(map(str, order))
+
+
+def tokens(stats: TreeStats) -> Row:
+    """Return the counts of a call, under the rows' short names."""
+    return {
+        "sequences": stats.sequences,
+        "given": stats.total_tokens,
+        "computed": stats.computed_tokens,
+        "scored": stats.scored,
+        "reused": stats.cached_tokens,
+    }
+
+
+def cluster_of(index: int, example: Example) -> str:
+    """Name the gold passage, wherever it was retrieved; a question without one is a cluster of its own."""
+    gold = gold_of(example.passages, ("is_gold",))
+    return f"question {index}" if gold is None else f"passage {example.passages[gold].id}"
+
+
+def gold_rank(example: Example) -> int | None:
+    """Return the gold passage's place in the whole retrieved list, from 1."""
+    found = gold_of(example.passages, ("is_gold",))
+    return None if found is None else found + 1
+
+
+def folds_of(clusters: list[str], folds: int, seed: int) -> list[int]:
+    """Draw a fold for each question: clusters stay whole, and folds differ by at most one cluster."""
+    distinct = list(dict.fromkeys(clusters))
+    order = np.random.default_rng(seed).permutation(len(distinct)).tolist()
+    fold = {distinct[c]: place % folds for place, c in enumerate(order)}
+    return [fold[c] for c in clusters]

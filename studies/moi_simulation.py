@@ -1,14 +1,14 @@
-"""MoI's estimators on scores drawn from its model: what they find, what they flag, how often they are right.
+"""MoI's estimators on scores drawn from its model: errors, flags and coverage.
 
     python studies/moi_simulation.py --output results.jsonl [--markdown table.md] [--plot figure.png] [--quick]
 
 Calibration: for each N, shape of the bias, design and noise a calibration on QUESTIONS questions, then utilities of
-fresh questions under it: error of the bias, of the utilities in the directions that the orderings see, coverage of the
-intervals, how often the best passage is found and claimed (P(best) recalibrated on the learnt questions' best
-passages), flags. Joint: the paper's solve of single questions without noise, and on cyclic orderings and prefixes with
-it. Singular: a U-shaped bias on an even cycle. Cyclic: calibrations on cyclic orderings alone. Sign: runs with weak
-evidence of query likelihoods or of a gold contrast; how often it was decided, and how often wrongly. Results are
-appended as they come; run again to go on.
+fresh questions under it. Reported are the error of the bias, the error of the utilities in the directions that the
+orderings see, coverage of the intervals, how often the best passage is found and claimed (P(best) recalibrated on the
+calibration questions' best passages), and flags. Joint: the paper's solve of single questions without noise, and on
+cyclic orderings and prefixes with it. Singular: a U-shaped bias on an even cycle. Cyclic: calibrations on cyclic
+orderings only. Sign: runs with weak evidence of query likelihoods or of a gold contrast; how often the sign was
+decided, and how often wrongly. Results are appended as they come; the same command resumes a run.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from typing import Any
 
 import numpy as np
 from moi_simulation_tables import plot, tables
+from shared import make_parser
 
 from fastreader.core.progress import track
+from fastreader.data.files import write_text
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.moi import Observations, PositionBias, calibrate, debias
 from fastreader.moi.order import matched
@@ -35,7 +37,7 @@ from fastreader.moi.solve.ridge import solve
 from fastreader.moi.types import FloatArray
 from fastreader.permutations import Design, cyclic, latin, pruned, random
 
-NOISES = (0.0, 0.25, 0.5, 1.0)  # standard deviation of a score against that of the signal
+NOISES = (0.0, 0.25, 0.5, 1.0)  # standard deviation of a score, relative to the signal's
 DESIGNS: dict[str, Callable[[int, int], Design]] = {
     "random": lambda n, seed: random(n, None, seed),
     "latin": lambda n, seed: latin(n, 2 if n == 3 else 3, seed),
@@ -43,24 +45,24 @@ DESIGNS: dict[str, Callable[[int, int], Design]] = {
 }
 QUESTIONS = 40
 FRESH = 200
-REPEATS = 5  # calibrations of a cell
-REPEATS_AT_3 = 20  # three places: one calibration's error moves the coverage of its questions by points
-RARE = 5  # times the runs where there is no sign to tell: wrong ones are rare
+REPEATS = 5  # number of calibrations in a cell
+REPEATS_AT_3 = 20  # with three places one calibration's error moves the coverage by points
+RARE = 5  # factor on the runs of cells without a sign: wrong decisions are rare
 LEVEL = 0.95
 
 Cell = tuple[str, dict[str, Any], partial[dict[str, Any]]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, required=True, help="results so far (.jsonl); continued when it exists")
+    parser = make_parser(__doc__)
+    parser.add_argument("--output", type=Path, required=True, help="results so far (.jsonl); resumed if it exists")
     parser.add_argument("--markdown", type=Path, help="write the tables here")
     parser.add_argument("--plot", type=Path, help="draw the figure here")
     parser.add_argument("--sizes", type=int, nargs="+", default=[3, 5, 10, 20])
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="all by default")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="[default: all]")
     parser.add_argument("--sign-runs", type=int, default=1000)
-    parser.add_argument("--jobs", type=int, default=1, help="processes; set OMP_NUM_THREADS=1 with more than one")
-    parser.add_argument("--quick", action="store_true", help="few cells and runs, to see it work")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes; set OMP_NUM_THREADS=1 with several")
+    parser.add_argument("--quick", action="store_true", help="few cells and runs, as a smoke test")
     options = parser.parse_args()
     if options.quick:
         options.sizes, options.sign_runs = [3, 5], 20
@@ -80,7 +82,7 @@ def main() -> None:
             else:
                 log.append(key, {**what, **done.result()})
             advance(1)
-    if failed:  # told last, so that the other cells are kept
+    if failed:  # raised last, so that the other cells are stored
         raise ExceptionGroup(f"cells that failed: {', '.join(failed)}", list(failed.values()))
     found = {row["id"]: row for row in iter_results(options.output)}
     rows = [found[key] for key, _, _ in cells]
@@ -88,7 +90,7 @@ def main() -> None:
     text = tables(rows, about, LEVEL)
     print(text)
     if options.markdown:
-        options.markdown.write_text(text + "\n", encoding="utf-8")
+        write_text(options.markdown, text + "\n")
     if options.plot:
         plot(rows, options.plot, LEVEL)
 
@@ -152,12 +154,14 @@ def zip_strict(data: Simulated) -> Iterator[tuple[Observations, FloatArray]]:
 
 
 def of_question(o: Observations, v: FloatArray, truth: FloatArray, bias: PositionBias) -> dict[str, float]:
-    """What one question's utilities are worth against the truth."""
+    """Compare one question's utilities with the truth."""
     u = debias(o, bias)
     place = places_of(o.permutations, o.passages)
     met = {(passage, at) for row in o.permutations.tolist() for at, passage in enumerate(row)}
     misses = len(met) < o.passages * o.length
-    known = solve(o.permutations, place, replace(bias, bias=truth), "dense")  # what these orderings could ever tell
+    known = solve(
+        o.permutations, place, replace(bias, bias=truth), "dense"
+    )  # the directions that these orderings can determine
     raw = debias(o, replace(bias, temperature=1.0)).p_best
     gained, most = (float(v[order] @ truth) for order in (u.order("matched"), matched(v, truth)))
     return {
@@ -187,7 +191,7 @@ def joints(options: argparse.Namespace) -> Iterator[Cell]:
 
 
 def joint(n: int, design: str, runs: int, what: str, noise: float = 0.0) -> dict[str, Any]:
-    """The paper's solve: does it fit, is it right, is it flagged."""
+    """Run the paper's solve; count whether it fits, is right and is flagged."""
     flagged, reversed_, right, best, products, fits = 0, 0, 0, 0, [], []
     rng = np.random.default_rng(seed_of(what, n, design))
     for run in range(runs):
@@ -221,7 +225,7 @@ def singulars(options: argparse.Namespace) -> Iterator[Cell]:
 
 
 def singular(n: int, noise: float, runs: int, what: str) -> dict[str, Any]:
-    """A symmetric bias, measured anew in each run, on an even cycle: every question must be flagged."""
+    """Measure a symmetric bias in each run, on an even cycle: every question must be flagged."""
     truth, sigma = bias_shape("u-shaped", n), noise * np.sqrt(2.0)
     caught = 0
     for run in range(runs):
@@ -241,7 +245,7 @@ def cyclics(options: argparse.Namespace) -> Iterator[Cell]:
 
 
 def cyclic_calibration(n: int, shape: str, beta: float, runs: int, what: str) -> dict[str, Any]:
-    """Calibrated on cyclic orderings alone, noise half the signal's: flagged, or near the bias that was there."""
+    """Calibrate on cyclic orderings only, noise half the signal's: flagged, or near the true bias."""
     truth = bias_shape(shape, n)
     flagged, errors = 0, []
     for run in range(runs):
@@ -259,7 +263,7 @@ def signs(options: argparse.Namespace) -> Iterator[Cell]:
     runs = options.sign_runs
     for n in options.sizes:
         for beta in (0.0, 0.1, 0.3, 1.0):
-            many = RARE * runs if beta == 0 and n <= 5 else runs  # beyond, one takes ten times as long
+            many = RARE * runs if beta == 0 and n <= 5 else runs  # a larger N takes ten times as long
             what = {"what": "sign", "n": n, "beta": beta, "runs": many}
             yield f"sign {n} {beta} {many}", what, partial(sign, **what)
     for n in options.sizes:
@@ -270,7 +274,7 @@ def signs(options: argparse.Namespace) -> Iterator[Cell]:
 
 
 def sign(n: int, beta: float, runs: int, what: str) -> dict[str, Any]:
-    """How often query likelihoods of little worth decide the sign, and how often wrongly (at beta 0: ever)."""
+    """Count how often weak query likelihoods decide the sign, and how often wrongly (at beta 0: at all)."""
     truth = bias_shape("decreasing", n)
     decided = wrong = 0
     for run in range(runs):
@@ -284,7 +288,7 @@ def sign(n: int, beta: float, runs: int, what: str) -> dict[str, Any]:
 
 
 def contrast(n: int, strength: float, probed: int, runs: int, what: str) -> dict[str, Any]:
-    """The same of a gold passage's effect by place, `strength` times the bias with noise of 1 at each place."""
+    """Count as `sign` for a gold passage's effect by place: `strength` times the bias, noise 1 at each place."""
     truth = bias_shape("decreasing", n)
     decided = wrong = beyond_three = 0
     for run in range(runs):

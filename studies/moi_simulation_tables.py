@@ -11,15 +11,15 @@ _MISSES = ("misses", "misses_flagged", "covers_flagged")
 
 
 def tables(rows: list[dict[str, Any]], about: str, confidence_level: float) -> str:
-    """All of it as Markdown; `about` says how many questions."""
+    """Return the results as Markdown; `about` states the numbers of questions."""
     calibrated = of(rows, "calibration")
     out = [
         "## Calibrated",
         "",
-        f"{about} Noise is the standard deviation of a score over that of the signal; utility off the largest error in "
-        f"the directions that the orderings see, of which seen is the share; coverage that of "
-        f"{confidence_level:.0%} intervals; "
-        "claimed is P(best), recalibrated and raw; gained what matched order gains of the most there is to gain.",
+        f"{about} Noise is the standard deviation of a score over that of the signal; utility off is the largest error "
+        f"in the directions that the orderings see, and seen the share of these directions; coverage is that of "
+        f"{confidence_level:.0%} intervals; claimed is P(best), recalibrated and raw; gained is the gain of matched "
+        "order as a share of the largest possible gain.",
         "",
         "| N | bias | noise | design | bias off | utility off | seen | coverage | best found | claimed | raw | gained "
         "| flagged |",
@@ -28,7 +28,7 @@ def tables(rows: list[dict[str, Any]], about: str, confidence_level: float) -> s
     for r in calibrated:
         lead = f"| {r['n']} | {r['shape']} | {r['noise']} |"
         if "refused" in r:
-            out.append(f"{lead} all | | | | | | | | | refused: {r['refused']} |")
+            out.append(f"{lead} all | | | | | | | | | error: {r['refused']} |")
         elif r["shape"] == "flat":
             out.append(f"{lead} all | | | | | | | | | flat: {r['flat']} of {r['calibrations']} |")
         else:
@@ -38,19 +38,19 @@ def tables(rows: list[dict[str, Any]], about: str, confidence_level: float) -> s
                 f"| {d['best_claimed_raw']:.2f} | {d['gained']:.2f} | {d['flagged']:.0%} |"
                 for design, d in r["designs"].items()
             ]
-    told = [r for r in calibrated if r["shape"] != "flat"]
-    sound = [d["sound_coverage"] for r in told if r["noise"] > 0 for d in r["designs"].values()]
+    biased = [r for r in calibrated if r["shape"] != "flat"]
+    sound = [d["sound_coverage"] for r in biased if r["noise"] > 0 for d in r["designs"].values()]
     noisy = [coverage for coverage in sound if coverage is not None]
-    exact = [(r["bias_error"], d["seen_error"]) for r in told if r["noise"] == 0 for d in r["designs"].values()]
+    exact = [(r["bias_error"], d["seen_error"]) for r in biased if r["noise"] == 0 for d in r["designs"].values()]
     claims = [
         abs(d["best_claimed"] - d["best_found"])
-        for r in told
+        for r in biased
         if r["noise"] > 0
         for d in r["designs"].values()
         if d["flagged"] == 0
     ]
     flats = [r for r in calibrated if r["shape"] == "flat" and "refused" not in r]
-    missing = [sum(d[name] for r in told for d in r["designs"].values()) for name in _MISSES]
+    missing = [sum(d[name] for r in biased for d in r["designs"].values()) for name in _MISSES]
     out += [
         "",
         f"- Without noise: largest error of the bias {_most([e for e, _ in exact])}, of a utility in the "
@@ -58,7 +58,7 @@ def tables(rows: list[dict[str, Any]], about: str, confidence_level: float) -> s
         f"- Coverage with noise, of questions that are not flagged: {_range(noisy)}.",
         f"- P(best) claimed less best found, of cells with noise and without flags: at most {_most(claims, '.3f')}.",
         f"- Flat biases flagged: {sum(r['flat'] for r in flats)} of {sum(r['calibrations'] for r in flats)}; "
-        "without noise their scores are constant, and refused.",
+        "without noise their scores are constant, which raises an error.",
         "- Questions whose orderings miss a place for some passage, flagged: {1:,.0f} of {0:,.0f}; others flagged so: "
         "{2:,.0f}.".format(*missing),
         "",
@@ -103,12 +103,12 @@ def _range(values: list[float]) -> str:
 
 
 def of(rows: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
-    """Rows of one kind."""
+    """Return the rows of one kind."""
     return [row for row in rows if row["what"] == what]
 
 
 def plot(rows: list[dict[str, Any]], path: Path, confidence_level: float) -> None:
-    """Coverage by noise, and how often the best passage is found by how often it is claimed."""
+    """Plot coverage by noise, and the share of best passages found by the share claimed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.2), layout="constrained")

@@ -3,41 +3,51 @@
     python studies/moi_study.py questions.jsonl.gz --passages 5 --questions 800 --output runs/moi5
     python studies/moi_study.py questions.jsonl.gz --passages 5 --questions 800 --output runs/moi5 --report
 
-For each question: 3N random orderings are scored, and answered (self-consistency over as many orders as MoI scores);
-every method orders the passages with a calibration that has not seen the question (cross-fitted in folds by gold
-passage; its sign is checked on gold passages of the same questions, moved through the places); all methods' orders are
-then read and answered. A session keeps all that is read of a question, so that what its observations and methods share
-is read once; a method's tokens are those that it takes by itself. Rows hold numbers and none of the data's text. They
-are appended as they come, so a stopped run continues. The primary contrast is fixed beforehand and part of every row's
-settings: moi-calibrated (matched order) against qg-matched, in nats of the right answers (log-sum-exp over the
-aliases). With --jobs, questions are done in so many processes; the rows then come in the order they are ready.
+For each question: 3N random orderings are scored and answered (self-consistency over as many orders as MoI scores).
+Every method orders the passages with a calibration that has not seen the question: cross-fitted in folds by gold
+passage, its sign checked on gold passages of the same questions, moved through the places. All methods' orders are then
+read and answered. A session keeps the question's keys and values, so observations and methods read shared prompts once;
+a method's tokens are those that it would take by itself. Rows hold numbers and no text of the data. They are appended
+as they come, so a stopped run can be resumed; logs that are stored compressed (.jsonl.gz) are unpacked first. The
+primary contrast is fixed in advance and part of every row's settings: moi-calibrated (matched order) against
+qg-matched, in nats of the right answers (log-sum-exp over the aliases). With --jobs, several processes share the
+questions, and rows come in the order in which they finish.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import itertools
 import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from moi_folds import cluster_of, folds_of, gold_rank
 from moi_jobs import Jobs
 from moi_orders import BASELINES, MOI, all_orders, by_itself
 from moi_report import write_report
-from moi_rows import mean_rates, method_row, observation, read_once, rounded, scores_of
+from moi_rows import (
+    cluster_of,
+    folds_of,
+    gold_rank,
+    mean_rates,
+    method_row,
+    observation,
+    read_once,
+    rounded,
+    scores_of,
+    tokens,
+)
+from shared import fingerprint, moi_parser, rows_of, unpack
 
 from fastreader import Example, Reader, Template, load_examples, score_permutations
 from fastreader.core.progress import track
 from fastreader.core.protocol import Scorer
 from fastreader.data.fingerprints import guarding
-from fastreader.data.result_log import ResultLog, iter_results
+from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.moi import PositionBias, calibrate, probe
 from fastreader.moi.baselines import gold_of, self_consistency
@@ -63,47 +73,40 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="questions with ranked passages, one flagged as gold, and answers")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--passages", type=int, default=5, help="N, of the retriever's first")
-    parser.add_argument("--questions", type=int, default=800)
+    parser = moi_parser(__doc__, questions=800)
     parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--calibration-questions", type=int, default=100, help="at most, outside a question's fold")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--precision", default="fast")
-    parser.add_argument("--methods", nargs="*", default=[*BASELINES, *MOI, ANSWERS], help="names; all by default")
-    parser.add_argument("--cross-encoder", help="name or folder of one: adds cross-encoder and cross-encoder-matched")
-    parser.add_argument("--shuffles", type=int, default=10, help="of permutation self-consistency")
-    parser.add_argument("--max-new-tokens", type=int, default=24)
-    parser.add_argument("--max-batch-tokens", type=int, help="tokens a pass computes at most")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1, help="processes, each with a reader of its own")
-    parser.add_argument("--report", action="store_true", help="only write the report of the rows there are")
+    parser.add_argument("--calibration-questions", type=int, default=100, help="maximum of each fold")
+    parser.add_argument("--methods", nargs="*", default=[*BASELINES, *MOI, ANSWERS], help="names [default: all]")
+    parser.add_argument("--cross-encoder", help="name or folder; adds cross-encoder and cross-encoder-matched")
+    parser.add_argument("--shuffles", type=int, default=10, help="number of shuffles of permutation self-consistency")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes, each with its own reader")
     arguments = parser.parse_args()
     if arguments.jobs < 1:
         parser.error(f"--jobs: expected at least 1, got {arguments.jobs}")
     if not set(arguments.methods) - {ANSWERS}:
-        parser.error(f"--methods: expected one that orders passages beside {ANSWERS}")
+        parser.error(f"--methods: expected a method that orders passages beside {ANSWERS}")
     if arguments.cross_encoder:
         arguments.methods += ["cross-encoder", "cross-encoder-matched"]
     return arguments
 
 
 def run(study: Study, jobs: Jobs) -> None:
-    """Observe, calibrate, read; what the logs of an earlier run hold is not done again."""
-    output = study.arguments.output
+    """Observe, calibrate and read; skip the results that the logs of an earlier run hold."""
+
+    def log(name: str, settings: dict[str, Any]) -> ResultLog:
+        return ResultLog(unpack(study.arguments.output / name), settings=settings, resume=True)
+
     with (
-        ResultLog(output / "observations.jsonl", settings=study.settings, resume=True) as observed,
-        ResultLog(output / "probes.jsonl", settings=study.settings, resume=True) as probed,
-        ResultLog(output / "readings.jsonl", settings=study.settings | study.reading_settings(), resume=True) as read,
+        log("observations.jsonl", study.settings) as observed,
+        log("probes.jsonl", study.settings) as probed,
+        log("readings.jsonl", study.settings | study.reading_settings()) as read,
     ):
         pools = {fold: study.pool(fold) for fold in sorted(set(study.folds))}
         known = {i for i in range(len(study.examples)) if gold_of(study.examples[i].passages) is not None}
         keep(jobs, "observing", "observe", observed, sorted(set(itertools.chain(*pools.values()))))
         keep(jobs, "moving gold passages", "probe", probed, sorted(known & set(itertools.chain(*pools.values()))))
-        effects = {row["id"]: row["effects"] for row in iter_results(probed.path)}
-        scores = {row["id"]: row for row in iter_results(observed.path)}
+        effects = {row["id"]: row["effects"] for row in rows_of(probed.path)}
+        scores = {row["id"]: row for row in rows_of(observed.path)}
         asked = {
             fold: (pool, [scores[str(i)] for i in pool], [effects.get(str(i)) for i in pool])
             for fold, pool in pools.items()
@@ -122,7 +125,7 @@ def run(study: Study, jobs: Jobs) -> None:
 
 
 def keep(jobs: Jobs, label: str, what: str, log: ResultLog, questions: Iterable[int]) -> None:
-    """Do what a log does not hold yet of these questions, and append it as it comes."""
+    """Run the questions that a log lacks, and append each result as it comes."""
     todo: dict[int, tuple[Any, ...]] = {i: () for i in questions if str(i) not in log}
     if not todo:
         return
@@ -133,7 +136,7 @@ def keep(jobs: Jobs, label: str, what: str, log: ResultLog, questions: Iterable[
 
 
 class Study:
-    """What is done with each question; the settings of all."""
+    """The work on each question, and the settings of all."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         examples = load_examples(arguments.data)
@@ -149,7 +152,7 @@ class Study:
         self.reader = Reader.load(arguments.model, precision=arguments.precision)
         self.template = Template()
         self.settings = {
-            "data": hashlib.sha256(arguments.data.read_bytes()).hexdigest()[:16],
+            "data": fingerprint(arguments.data),
             "reader": guarding(self.reader.describe()),
             "template": self.template.digest(),
             "passages": arguments.passages,
@@ -158,7 +161,7 @@ class Study:
         }
 
     def reading_settings(self) -> dict[str, Any]:
-        """What the readings depend on beside `settings`."""
+        """Return the settings that only the readings depend on."""
         a = self.arguments
         return {
             "questions": len(self.examples),
@@ -172,14 +175,14 @@ class Study:
         }
 
     def pool(self, fold: int) -> list[int]:
-        """Questions that the calibration of a fold is measured on: the first ones outside it."""
+        """Return the questions that a fold's calibration is measured on: the first ones outside it."""
         outside = [i for i, f in enumerate(self.folds) if f != fold]
         if len(outside) < 2:
-            sys.exit(f"fold {fold}: {len(outside)} questions outside it; take more --questions or --folds")
+            sys.exit(f"fold {fold}: {len(outside)} questions outside it; use more --questions or --folds")
         return outside[: self.arguments.calibration_questions]
 
     def observe(self, i: int) -> dict[str, Any]:
-        """3N random orderings of a question: scored, and answered where self-consistency is asked for."""
+        """Score 3N random orderings of a question, and answer after each if self-consistency is a method."""
         try:
             with self.reader.session(cache_scored=True) as session:
                 return self.observed(session, i, [])
@@ -187,9 +190,9 @@ class Study:
             return self.observed(self.reader, i, [str(error)])
 
     def observed(self, reader: Scorer, i: int, notes: list[str]) -> dict[str, Any]:
-        """The row; a session that keeps what it scores reads each ordering once for both."""
+        """Return the row; a session that caches its scored sequences reads each ordering once for both."""
         a, example = self.arguments, self.examples[i]
-        right = right_answers(example)  # scored for "random-mean" alone; no method sees them
+        right = right_answers(example)  # scored only for "random-mean"; no method sees them
         scores = score_permutations(
             reader,
             replace(example, candidates=right),
@@ -219,7 +222,7 @@ class Study:
         return {**row, "vote": {**own, "share": vote.share, "computed": by_itself(vote.stats).computed_tokens}}
 
     def probe(self, i: int) -> dict[str, Any]:
-        """The right answers of a question with its gold passage at each place."""
+        """Score the right answers of a question with its gold passage at each place."""
         example = self.examples[i]
         gold = gold_of(example.passages)
         assert gold is not None
@@ -236,21 +239,21 @@ class Study:
     def calibration(
         self, fold: int, pool: list[int], scores: list[dict[str, Any]], effects: list[list[float] | None]
     ) -> dict[str, Any]:
-        """The bias for one fold's questions, measured on the pool's, its sign on their gold passages; kept."""
+        """Measure and store the bias for a fold on the pool's questions, its sign on their gold passages."""
         path = self.arguments.output / f"bias-fold{fold}.json"
         moved = [e for e in effects if e is not None]
         made = {"questions": pool, "probed": len(moved), **self.settings}
         if path.exists():
             bias = PositionBias.load(path)
             if dict(bias.measured_on) != json.loads(json.dumps(made)):
-                raise InputError(f"{path}: measured on other questions or settings; take another --output")
+                raise InputError(f"{path}: measured on other questions or settings; use another --output")
             return bias.to_dict()
         gold = [gold_of(self.examples[i].passages) for i in pool]
         known = sum(g is not None for g in gold)
         bias = calibrate(
             map(scores_of, scores),
             contrast=np.array(moved) if len(moved) >= 2 else None,
-            gold=gold if known >= 2 else None,  # fewer tell nothing of how far to trust P(best)
+            gold=gold if known >= 2 else None,  # fewer cannot tell how far to trust P(best)
             seed=self.arguments.seed,
         )
         bias = replace(bias, measured_on=made)
@@ -260,7 +263,7 @@ class Study:
     def question(
         self, i: int, observed: dict[str, Any] | None, measured: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Rows of a question's observations (made here where there are none) and of its readings."""
+        """Return the rows of a question's observations (made here if missing) and of its readings."""
         try:
             with self.reader.session(cache_scored=True) as session:
                 observed = observed or self.observed(session, i, [])
@@ -274,7 +277,7 @@ class Study:
     def readings(
         self, session: Session, i: int, observed: dict[str, Any], measured: dict[str, Any], notes: list[str]
     ) -> dict[str, Any]:
-        """The row, from a question's observations and its fold's calibration."""
+        """Return the row, from a question's observations and its fold's calibration."""
         started, a, example = time.perf_counter(), self.arguments, self.examples[i]
         notes = notes + self.keep(session, example, [range(len(example.passages))])
         options = {"count": a.shuffles, "model": a.cross_encoder, "max_batch_tokens": a.max_batch_tokens}
@@ -306,13 +309,13 @@ class Study:
             "outcomes": read_once(orders, results),
             "random_mean": observed["random_mean"],
             "vote": observed.get("vote"),
-            "read": {**asdict(stats), "orders": len({*map(tuple, orders)})},
+            "read": {**tokens(stats), "orders": len({*map(tuple, orders)})},
             "session": kept,
             "seconds": {"orders": round(found - started, 3), "reading": round(ended - found, 3)},
         }
 
     def keep(self, session: Session, example: Example, orders: Iterable[Sequence[int]]) -> list[str]:
-        """Read the prompts of these orders for all that follows; why not, where memory does not hold them."""
+        """Prefill the prompts of these orders; return a note if memory does not hold them."""
         prompts = reading_prompts(self.reader, example.question, example.passages, orders, self.template)
         try:
             session.prefill(*prompts, max_batch_tokens=self.arguments.max_batch_tokens)

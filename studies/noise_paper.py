@@ -1,4 +1,4 @@
-"""Figures of the paper (Llama2-7B: tables 1 to 3, and what it says of entropy), and ours beside them.
+"""The paper's numbers (Llama2-7B: tables 1 to 3, and its claim about entropy), and ours beside them.
 
 An asterisk in the paper means that a difference is NOT significant.
 """
@@ -14,7 +14,7 @@ from fastreader.statistics import Contrast, bootstrap, paired_bootstrap, sign_fl
 
 GOLD = 0.5642
 ENTROPY = 3.0
-"""How many times the entropy of attention grows when random passages are added; the paper gives no formula."""
+"""Factor by which random passages raise the entropy of attention; the paper gives no formula."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Published:
 
     Attributes:
         accuracy, baseline: as in the table.
-        significant: whether the paper tells them apart (Wilcoxon, p < 0.01).
+        significant: whether the paper finds their difference significant (Wilcoxon, p < 0.01).
     """
 
     accuracy: float
@@ -42,7 +42,7 @@ def _oracle(name: str, far: float, mid: float | None, near: float, starred: str 
 
 
 def _realistic(count: int, *cells: tuple[int, float, bool]) -> dict[str, Published]:
-    return {f"retrieved:{k}+random:{count}": Published(value, BM25[k], told) for k, value, told in cells}
+    return {f"retrieved:{k}+random:{count}": Published(value, BM25[k], significant) for k, value, significant in cells}
 
 
 BM25 = {1: 0.2008, 2: 0.2208, 3: 0.2084, 4: 0.2028, 5: 0.2243, 8: 0.2492, 10: 0.2447}
@@ -70,37 +70,37 @@ PUBLISHED: dict[str, Published] = {
 
 
 def verdict(ours: Contrast, paper: Published) -> str:
-    """Whether both tell a difference from 0, and if so whether it has the same sign."""
+    """Compare which of the two differences are significant, and their signs if both are."""
     if not paper.significant:
-        return "neither told from 0" if not differs(ours) else "paper: not told from 0"
+        return "neither significant" if not differs(ours) else "paper: not significant"
     if not differs(ours):
-        return "ours: not told from 0"
+        return "ours: not significant"
     return "same sign" if (ours.difference.estimate > 0) == (paper.difference > 0) else "opposite sign"
 
 
 def agreement(summary: NoiseSummary) -> tuple[str, dict[str, dict[str, object]]]:
-    """Our differences beside the paper's, as Markdown and as JSON values."""
+    """Return our differences beside the paper's, as Markdown and as JSON values."""
     rows = {c.name: (c, PUBLISHED[c.name]) for c in summary.comparison.contrasts if c.name in PUBLISHED}
     table = ["| layout | against | ours | p, Holm | paper | |", "| - | - | - | - | - | - |"]
     found: dict[str, dict[str, object]] = {}
     for name, (ours, paper) in rows.items():
-        d, told = ours.difference, verdict(ours, paper)
+        d, found_verdict = ours.difference, verdict(ours, paper)
         star = "" if paper.significant else "*"
         table.append(
             f"| {name} | {ours.baseline} | {d.estimate:+.3f} [{d.low:+.3f}, {d.high:+.3f}] | {ours.p_holm:.2g} "
-            f"| {paper.difference:+.3f}{star} | {told} |"
+            f"| {paper.difference:+.3f}{star} | {found_verdict} |"
         )
         found[name] = {
             "ours": d.to_dict(),
             "p_holm": ours.p_holm,
             "paper": paper.difference,
             "paper_significant": paper.significant,
-            "verdict": told,
+            "verdict": found_verdict,
         }
     text = (
         "Differences beside the paper's (Llama2-7B; 10,000 questions with the gold passage given, 2,889 with BM25's "
-        f"retrieved alone). * in the paper: not told from 0. Ours is told from 0 where the p value, Holm-corrected but "
-        f"for the primary contrast, is below {SIGNIFICANT}.\n\n"
+        f"retrieved alone). *: not significant in the paper. Ours is significant if the p value, Holm-corrected "
+        f"except for the primary contrast, is below {SIGNIFICANT}.\n\n"
     )
     return text + "\n".join(table), found
 
@@ -108,7 +108,7 @@ def agreement(summary: NoiseSummary) -> tuple[str, dict[str, dict[str, object]]]
 def entropy_ratios(
     entropies: Mapping[str, Sequence[float]], scaled: Mapping[str, Sequence[float]], clusters: Sequence[object]
 ) -> tuple[str, dict[str, dict[str, object]]]:
-    """Entropy of attention under each layout over that under gold alone, beside the paper's threefold."""
+    """Compare the entropy of attention under each layout with that under gold alone; the paper reports 3 times."""
     header = "| layout | entropy, nats | over gold alone | less gold alone | p | over log of prompt tokens |"
     table, found = [header, "| - | - | - | - | - | - |"], {}
     gold = entropies["gold"]

@@ -1,18 +1,17 @@
-"""The Power of Noise on real questions: kind, number and place of passages against a reader's accuracy.
+"""The Power of Noise on real questions: effect of the passages' kind, number and place on a reader's accuracy.
 
-Runs a study of noise layouts in a folder that `fastreader report` reads too; a stopped run goes on where it was. Then
-(or alone, with --report) writes report.md, report.json and figures into the folder's paper/, beside the paper's.
+Runs a study of noise layouts in a folder that `fastreader report` reads too; the same command resumes a stopped run.
+Then (or only this, with --report) writes report.md, report.json and figures beside the paper's numbers into paper/.
 
     python studies/noise_study.py questions.jsonl.gz pool.jsonl.gz --questions 300 --attention 50 --output runs/noise
     fastreader report runs/noise -o noise.html
 
-The primary contrast is fixed before the run: the folder keeps it, and refuses another.
+The primary contrast is fixed before the run: the folder stores it and rejects another.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from noise_paper import agreement, entropy_ratios
+from shared import make_parser, write_both
 
 from fastreader import load_examples, noise
 from fastreader.errors import InputError
@@ -34,24 +34,30 @@ WATCHED = ("gold", "random:1:near", "random:8:near", "random:8:far", "distractin
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path, nargs="?", help="questions with retrieved passages, gold flags and answers")
     parser.add_argument("pool", type=Path, nargs="?", help="passages to draw random ones from, one JSON object a line")
     parser.add_argument("--output", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--questions", type=int, default=300, help="with a gold passage; those without one are extra")
+    parser.add_argument(
+        "--questions", type=int, default=300, help="number with a gold passage; others on the way are extra"
+    )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--precision", default="fast")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--random", default="pool", help="pool, words (50 random ones), or another file of passages")
-    parser.add_argument("--hard", action="store_true", help="also distractors made by swapping the answer")
+    parser.add_argument("--hard", action="store_true", help="also use distractors made by swapping the answer")
     parser.add_argument("--counts", type=int, nargs="+", default=list(COUNTS), help="numbers of other passages")
     parser.add_argument("--retrieved", type=int, nargs="*", default=[4], help="numbers of retrieved passages")
-    parser.add_argument("--added", nargs="*", help="random ones before them; 'fill' fills the context; as --counts")
-    parser.add_argument("--layouts", nargs="*", help="these layouts only")
-    parser.add_argument("--primary", default=noise.PRIMARY, help="layout whose contrast is stated beforehand")
-    parser.add_argument("--attention", type=int, default=0, help="questions whose answers' attention is taken")
-    parser.add_argument("--max-batch-tokens", type=int, help="tokens a pass computes at most")
-    parser.add_argument("--report", action="store_true", help="only write the report of the rows there are")
+    parser.add_argument(
+        "--added", nargs="*", help="numbers of random passages before them, or fill [default: --counts]"
+    )
+    parser.add_argument("--layouts", nargs="*", help="use only these layouts")
+    parser.add_argument("--primary", default=noise.PRIMARY, help="layout whose contrast is fixed in advance")
+    parser.add_argument(
+        "--attention", type=int, default=0, help="number of questions whose answers' attention is recorded"
+    )
+    parser.add_argument("--max-batch-tokens", type=int, help="at most this number of tokens in one pass")
+    parser.add_argument("--report", action="store_true", help="only write the report of the existing rows")
     arguments = parser.parse_args()
     if not arguments.report:
         if arguments.data is None or arguments.pool is None:
@@ -62,7 +68,7 @@ def main() -> None:
 
 
 def study_of(arguments: argparse.Namespace) -> Study:
-    """The study that the arguments say."""
+    """Return the study that the arguments describe."""
     layouts = arguments.layouts or study_layouts(arguments)
     if arguments.primary not in layouts:
         raise SystemExit(f"--primary {arguments.primary} is not among the layouts")
@@ -92,7 +98,7 @@ def study_of(arguments: argparse.Namespace) -> Study:
 
 
 def study_layouts(arguments: argparse.Namespace) -> list[str]:
-    """The paper's tables."""
+    """Return the layouts of the paper's tables."""
     kinds = ["distracting", "random", *(["hard"] if arguments.hard else [])]
     added = arguments.counts if arguments.added is None else arguments.added
     return [
@@ -103,7 +109,7 @@ def study_layouts(arguments: argparse.Namespace) -> list[str]:
 
 
 def limit_of(data: Path, questions: int) -> int:
-    """How many questions in file order hold so many with a gold passage; those without one on the way come along."""
+    """Return the number of leading questions that include `questions` with a gold passage."""
     gold = 0
     for i, example in enumerate(load_examples(data)):
         gold += any(p.is_gold for p in example.passages)
@@ -113,7 +119,7 @@ def limit_of(data: Path, questions: int) -> int:
 
 
 def report(run: RunFolder) -> None:
-    """Write the tables of the paper out of a run, with what agrees and what does not."""
+    """Write the paper's tables for a run, with agreements and disagreements."""
     started = time.perf_counter()
     study, examples, rows = run.study(), run.questions(), run.rows()
     results = noise_answers(study, examples, rows, study.readers[0], study.seeds[0])
@@ -144,18 +150,17 @@ def report(run: RunFolder) -> None:
     if section := attention_report(run, {result.id: result.cluster for result in results}, found, target):
         text.append(section)
     noise.plot_accuracy(summary, target / "accuracy.svg")
-    (target / "report.json").write_text(json.dumps(found, indent=1, allow_nan=False), encoding="utf-8")
-    (target / "report.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
-    print(f"{target / 'report.md'}: {len(results)} questions, {time.perf_counter() - started:.1f} s")
+    write_both(target / "report", found, "\n\n".join(text) + "\n")
+    print(f"{len(results)} questions, {time.perf_counter() - started:.1f} s")
 
 
 def attention_report(run: RunFolder, clusters: dict[str, str | None], found: dict[str, Any], target: Path) -> str:
-    """Entropy and heat map over the questions whose layouts all have an answer to look at."""
+    """Report entropy and a heat map over the questions with recorded attention in every layout."""
     by_question: dict[str, dict[str, noise.AnswerAttention]] = {}
     for row in run.attention():
         if row["attention"] is not None:
-            taken = noise.AnswerAttention.from_dict(row["attention"])
-            by_question.setdefault(row["question_id"], {})[row["layout"]] = taken
+            attention = noise.AnswerAttention.from_dict(row["attention"])
+            by_question.setdefault(row["question_id"], {})[row["layout"]] = attention
     watched = [layout for layout in WATCHED if any(layout in taken for taken in by_question.values())]
     whole = {key: taken for key, taken in by_question.items() if all(layout in taken for layout in watched)}
     if not whole or "gold" not in watched:

@@ -1,7 +1,7 @@
-"""The rows of the study of SuRe: a method with options of its own behind it, as "sure@5+mode=generate".
+"""The rows of the study of SuRe: a method followed by its own options, such as "sure@5+mode=generate".
 
 "@N" reads the first N passages. "+NAME=VALUE" sets a setting of `sure.Settings`; "+shots=N" shows N answered questions;
-"+judge=MODEL" has another reader judge validity and ranking.
+"+judge=MODEL" uses another reader for validity and ranking.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Row:
     """A row of the table.
 
     Attributes:
-        name: as it was asked for.
+        name: as given.
         method: with its "@N".
-        options: settings of its own.
-        shots: answered questions shown.
-        judge: model of the reader that judges; None: the study's.
+        options: its own settings.
+        shots: number of answered questions shown.
+        judge: model of the reader that judges; None uses the study's.
     """
 
     name: str
@@ -54,13 +54,13 @@ class Row:
         answered: Sequence[Example],
         load: Callable[[str], ReaderProtocol],
     ) -> Job:
-        """What is to be done for one question.
+        """Return the work on one question.
 
         Args:
-            example: the question; its passages are those of all rows.
-            settings, readers: of the study.
-            answered: questions to show, as many as any row shows.
-            load: gives the reader of a name.
+            example: the question with the passages that the row reads.
+            settings, readers: those of the study.
+            answered: questions to show; the row uses the last `shots`.
+            load: loads a reader by name.
         """
         shots = [(e.question, e.answers[0]) for e in answered[len(answered) - self.shots :]]
         own = dataclasses.replace(settings, **self.options, shots=shots)
@@ -70,15 +70,15 @@ class Row:
         return Job(example, self.method, own, readers)
 
     def count(self, passages: int) -> int:
-        """How many passages it reads, of a study of `passages`."""
+        """Return the number of passages that it reads in a study with `passages`."""
         return int(self.method.partition("@")[2] or passages)
 
 
 def parse_row(name: str) -> Row:
-    """The row of a name.
+    """Parse a row's name.
 
     Raises:
-        InputError: an unknown method or setting, a value that cannot be, or a few-shot method without its "+shots=N".
+        InputError: if the method, a setting or a value is invalid, or a few-shot method lacks its "+shots=N".
     """
     method, *parts = name.split("+")
     found = find_method(method)
@@ -86,10 +86,10 @@ def parse_row(name: str) -> Row:
     for part in parts:
         key, equals, value = part.partition("=")
         if not equals:
-            raise InputError(f"{name}: expected +NAME=VALUE behind the method, got +{part}")
+            raise InputError(f"{name}: expected +NAME=VALUE after the method, got +{part}")
         options[key] = int(value) if value.isdecimal() else value
     shots, judge = options.pop("shots", 0), options.pop("judge", None)
     if not isinstance(shots, int) or ("shots" in found.needs and not shots):
-        raise InputError(f"{name}: expected how many answered questions it shows, as {method}+shots=5")
+        raise InputError(f"{name}: expected the number of answered questions to show, such as {method}+shots=5")
     sure.settings.make_settings(None, options)
     return Row(name, method, options, shots, judge)

@@ -1,8 +1,8 @@
 """SuRe and the methods it is compared with, on real questions: exact match, F1 and containment with 95% intervals.
 
-For each question all rows run in step, so that what they ask alike is asked once. Every reply is on the disk as soon as
-it is there: a stopped run continues where it was, with the same rows or more. Without DATA the table of what --output
-holds is written. An answer that fails is named and left out; the next run tries it again.
+For each question all rows run together, so equal prompts are sent once. Every reply is written as it comes: the same
+command resumes a stopped run, with the same rows or more. Without DATA only the table of the rows in --output is
+written. A failed answer is reported and left out; the next run tries it again.
 
     python studies/sure_study.py DATA --output study.jsonl --table study.md
     python studies/sure_study.py DATA --output study.jsonl --methods base sure sure+k=4 sure+judge=MODEL
@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from shared import make_parser, percent
 from sure_rows import ROWS, Row, parse_row
 
 from fastreader import Example, Reader, load_examples, sure
@@ -31,18 +32,18 @@ from fastreader.sure.pipeline import Job, run_group
 from fastreader.sure.store import Store
 
 MEASURES = {"EM": exact_match, "F1": f1, "contained": contained}
-POOL = 8  # questions at the end of the data that are shown with their answers, at most
+POOL = 8  # at most this number of questions at the end of the data are shown with their answers
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path, nargs="?", help="questions with passages, in a format fastreader reads")
-    parser.add_argument("--output", type=Path, required=True, help="a .jsonl file of all answers; continued")
-    parser.add_argument("--table", type=Path, help="write the Markdown table here, too")
+    parser.add_argument("--output", type=Path, required=True, help="a .jsonl file of all answers; resumed if it exists")
+    parser.add_argument("--table", type=Path, help="also write the Markdown table here")
     parser.add_argument("--questions", type=int, default=200)
-    parser.add_argument("--passages", type=int, default=10, help="of methods without @N")
+    parser.add_argument("--passages", type=int, default=10, help="number of passages of methods without @N")
     parser.add_argument("--methods", nargs="+", default=ROWS, metavar="METHOD[@N][+NAME=VALUE]")
-    parser.add_argument("--group", type=int, default=1, help="questions run together")
+    parser.add_argument("--group", type=int, default=1, help="number of questions run together")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--precision", default="fast")
     parser.add_argument("--k", type=int, default=2)
@@ -63,7 +64,7 @@ def main() -> None:
 
 
 def study(arguments: argparse.Namespace) -> int:
-    """Answer all that has no answer yet; how many failed."""
+    """Answer all questions that have no answer yet; return the number of failures."""
     rows = [parse_row(name) for name in arguments.methods]
     examples = load_examples(arguments.data)
     asked = examples[: arguments.questions]
@@ -108,12 +109,12 @@ def study(arguments: argparse.Namespace) -> int:
 
 
 def limited(example: Example, row: Row, passages: int) -> Example:
-    """The example with the passages a row reads."""
+    """Return the example with the passages that a row reads."""
     return Example(example.question, example.passages[: row.count(passages)], answers=example.answers)
 
 
 def answer(store: Store, jobs: dict[str, Job]) -> int:
-    """Do the jobs that have no result, keep and measure what comes out; how many failed."""
+    """Run the jobs that have no result, and store and measure the answers; return the number of failures."""
     todo = [key for key, job in jobs.items() if store.result(key, job.example) is None]
     failed = 0
     for key, outcome in zip(todo, run_group([jobs[key] for key in todo], store.journal(todo)), strict=True):
@@ -128,7 +129,7 @@ def answer(store: Store, jobs: dict[str, Job]) -> int:
 
 
 def report(rows: list[dict[str, Any]]) -> str:
-    """The Markdown table: a row a method, in percent with 95% bootstrap intervals over questions."""
+    """Return the Markdown table: a row for each method, in percent with 95% bootstrap intervals over questions."""
     if not rows:
         return "No answers yet."
     by_method: dict[str, dict[str, dict[str, Any]]] = {}
@@ -140,12 +141,12 @@ def report(rows: list[dict[str, Any]]) -> str:
         "|-|-|-|-|-|-|-|-|",
     ]
     for method, answered in by_method.items():
-        cells = [percent(bootstrap([r["measures"][m] for r in answered.values()])) for m in MEASURES]
+        cells = [percent(bootstrap([r["measures"][m] for r in answered.values()]).to_dict()) for m in MEASURES]
         shared = [q for q in answered if q in by_method.get("base", {})]
         gain = "-"
         if method != "base" and shared:
             ours, theirs = ([by_method[m][q]["measures"]["EM"] for q in shared] for m in (method, "base"))
-            gain = percent(paired_bootstrap(ours, theirs), "+")
+            gain = percent(paired_bootstrap(ours, theirs).to_dict(), "+")
         tokens = [mean_tokens(answered.values(), kind) for kind in ("total_tokens", "computed_tokens")]
         lines.append("| " + " | ".join([method, str(len(answered)), *cells, gain, *tokens]) + " |")
     first = rows[0]["settings"]
@@ -155,7 +156,7 @@ def report(rows: list[dict[str, Any]]) -> str:
 
 
 def candidate_lines(rows: Any) -> list[str]:
-    """How the candidates were read, and how often there was something to note."""
+    """Summarise the forms of the candidates, and count ties and cut summaries."""
     rows = list(rows)
     if not rows:
         return []
@@ -173,11 +174,6 @@ def candidate_lines(rows: Any) -> list[str]:
 
 def listed(counts: Counter[Any]) -> str:
     return ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
-
-
-def percent(interval: Any, sign: str = "") -> str:
-    values = (100 * interval.estimate, 100 * interval.low, 100 * interval.high)
-    return "{0:{3}.1f} [{1:{3}.1f}, {2:{3}.1f}]".format(*values, sign)
 
 
 def mean_tokens(rows: Any, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""studies/eor_study.py on answers made here: the control, the analysis and the report."""
+"""studies/eor_study.py on made-up answers: the control, the analysis and the report."""
 
 import json
 import sys
@@ -58,7 +58,7 @@ def study(make):
     return make(simulate(0, 40, [0.7, 0.6, 0.4])[0], "right")
 
 
-def test_the_control_reads_the_chosen_retrievers_as_often_as_there_are_retrievers(study):
+def test_the_control_reads_the_chosen_retrievers_once_for_each_retriever(study):
     arguments, reader = study
     rows = eor_analysis.load_rows(arguments.output)
     first = eor_analysis.half(40, 0)
@@ -80,7 +80,7 @@ def test_the_control_reads_the_chosen_retrievers_as_often_as_there_are_retriever
     assert seen == chosen
     asked = len(reader.prompts)
     eor_study.control(arguments, reader, eor_study.settings(arguments, reader))
-    assert len(reader.prompts) == asked  # all of it is on the disk
+    assert len(reader.prompts) == asked  # all of it is in the file
 
 
 def test_the_prompts_are_the_texts(study):
@@ -116,7 +116,7 @@ def test_answers_of_the_control_that_are_missing_are_counted(study):
         analysed(arguments)
 
 
-def test_settings_hold_what_the_files_hold(study):
+def test_settings_depend_on_the_content_of_the_files(study):
     arguments, reader = study
     before = eor_study.settings(arguments, reader)
     assert before["texts"] == SHORT.to_dict() and json.loads(json.dumps(before)) == before
@@ -128,7 +128,7 @@ def test_settings_hold_what_the_files_hold(study):
         eor_study.control(arguments, reader, eor_study.settings(arguments, reader))
 
 
-def test_a_run_goes_on_on_another_machine_and_not_with_another_model(study, monkeypatch):
+def test_a_run_resumes_on_another_machine_but_not_with_another_model(study, monkeypatch):
     arguments, reader = study
     asked, rows = len(reader.prompts), list(iter_results(eor_analysis.control_file(arguments.output)))
     assert all(row["reader"] == reader.describe() for row in rows)
@@ -163,7 +163,7 @@ def test_vectors_of_another_pool_are_not_used(study, monkeypatch):
     assert encoded == [2, 2, 2]
 
 
-def test_nothing_is_reported_on_what_it_was_learned_from(study):
+def test_nothing_is_reported_on_the_half_it_was_learned_from(study):
     arguments, _ = study
     rows = eor_analysis.load_rows(arguments.output)
     first = eor_analysis.half(40, 0)
@@ -209,10 +209,10 @@ def test_the_best_single_retriever_loses_as_often_as_that_retriever(make):
         assert found["conditions"][name]["mrlr"] == found["conditions"]["A@2"]["mrlr"]
 
 
-def test_lose_ratio_by_hand_where_the_halves_choose_differently():
+def test_lose_ratio_by_hand_if_the_halves_choose_differently():
     correct = np.array([[1, 0, 0], [0, 1, 1], [1, 0, 0], [0, 0, 1]])
     own = np.array([0, 0, 1, 1])
-    value = correct[np.arange(4), own]  # right on the first question alone
+    value = correct[np.arange(4), own]  # right on the first question only
     # Beside 0 on questions 2 and 3 of own 1: misses both, 0 is right on one. Beside 1 on question 1: it is right there.
     # Beside 2 on all three that are missed: right on two.
     found = eor_analysis.lose_ratio(correct, value, own)
@@ -222,7 +222,7 @@ def test_lose_ratio_by_hand_where_the_halves_choose_differently():
     assert eor_report.percent(eor_analysis.lose_ratio(correct, np.ones(4), own)) == "-"
 
 
-def test_exact_match_at_the_floor_is_said_and_containment_leads(make):
+def test_exact_match_at_the_floor_is_reported_and_containment_leads(make):
     texts, _ = simulate(0, 30, [0.7, 0.6, 0.4])
     arguments, _ = make([[f"it may be {text} or so" for text in row] for row in texts], "right")
     found = json.loads(json.dumps(analysed(arguments), allow_nan=False))
@@ -230,6 +230,6 @@ def test_exact_match_at_the_floor_is_said_and_containment_leads(make):
     assert found["measures"]["em"]["floor"] and not found["measures"]["contained"]["floor"]
     assert found["measures"]["em"]["chosen"] == found["measures"]["contained"]["chosen"]
     page = eor_report.markdown(found)
-    assert "A floor effect: no answer at all is right by em" in page and "nothing was learned" in page
+    assert "A floor effect: no answer is right by em" in page and "nothing was learned" in page
     assert "The primary measure is contained." in page
     assert found["errors"]["kept"] == 0 and page.count("| E_r |") == 1  # all answers are long

@@ -1,8 +1,10 @@
-"""studies/moi_study.py: it runs every method, resumes, and its report says what the rows say."""
+"""studies/moi_study.py: it runs every method, resumes, and its report agrees with the rows."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +20,8 @@ import moi_analyses  # noqa: E402
 import moi_report  # noqa: E402
 import moi_study  # noqa: E402
 from moi_orders import BASELINES, MOI, POLARITY, REVERSED, all_orders  # noqa: E402
+from moi_report import sign_flip  # noqa: E402
 from moi_rows import mean_rates, outcome_of, scores_of  # noqa: E402
-from moi_signflip import sign_flip  # noqa: E402
 from scipy.stats import ttest_1samp  # noqa: E402
 
 import fastreader as fr  # noqa: E402
@@ -33,7 +35,7 @@ from fastreader.statistics import holm, paired_bootstrap  # noqa: E402
 def run(*arguments, sign="query_likelihood"):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["moi_study.py", *map(str, arguments)])
-        # Of a random model the sign cannot be told, and orders that need it would be refused.
+        # A random model does not determine the sign, and orders that need it would fail.
         patch.setattr(moi_study, "calibrate", lambda *a, **k: replace(calibrate(*a, **k), sign=sign))
         moi_study.main()
 
@@ -109,7 +111,7 @@ def test_calibrations_are_checked_on_gold_passages_of_the_same_questions(study):
 
 
 def test_what_methods_share_is_run_once(study, monkeypatch):
-    """QG comes out of the scores at hand; a matched baseline places the scores of its plain one."""
+    """QG uses the scores at hand; a matched baseline places the scores of its plain one."""
     folder = study[0]
     example = fr.load_examples(folder / "data.jsonl")[0]
     example = replace(example, candidates=[])
@@ -141,7 +143,7 @@ def test_what_methods_share_is_run_once(study, monkeypatch):
 
 
 def test_each_method_has_the_tokens_that_it_takes_by_itself(study):
-    """What the study's session holds of a question does not make a method cheaper, or its order another."""
+    """The study's session changes neither the tokens of a method nor its order."""
     folder = study[0]
     examples = fr.load_examples(folder / "data.jsonl")
     reader = fr.Reader.load(folder / "model", precision="exact")
@@ -191,7 +193,7 @@ def test_observations_are_those_of_the_reader_alone(study):
         assert not [w for w in words if w in text]
 
 
-def test_a_question_that_memory_does_not_hold_is_read_all_the_same(study, tmp_path, monkeypatch):
+def test_a_question_that_memory_does_not_hold_is_still_read(study, tmp_path, monkeypatch):
     def refuse(self, trees):
         raise OutOfBudgetError("session: too much")
 
@@ -215,7 +217,7 @@ def test_a_question_that_memory_does_not_hold_is_read_all_the_same(study, tmp_pa
         assert row["vote"]["computed"] > 0
 
 
-def test_a_primary_contrast_that_is_lost_is_told(study, tmp_path, capsys):
+def test_a_missing_primary_contrast_is_reported(study, tmp_path, capsys):
     folder, arguments = study
     again = [*arguments[: arguments.index("--output")], "--output", tmp_path / "run", "--questions", 5]
     again += ["--methods", "retriever", "qg-matched", "moi-calibrated"]
@@ -255,7 +257,32 @@ def test_it_resumes_where_it_was(study):
         }
 
 
-def test_the_report_says_what_the_rows_say(study):
+def test_compressed_logs_are_reported_and_unpacked_to_resume(study, tmp_path, capsys):
+    """A report reads .jsonl.gz as it is; a resumed run unpacks it and appends to the plain file."""
+    folder, arguments = study
+    run(*arguments, "--report")
+    copy = tmp_path / "run"
+    shutil.copytree(folder / "run", copy)
+    readings = (copy / "readings.jsonl").read_bytes()
+    kept = b"".join(readings.splitlines(keepends=True)[:-1])
+    for name, content in (("observations", (copy / "observations.jsonl").read_bytes()), ("readings", kept)):
+        (copy / f"{name}.jsonl.gz").write_bytes(gzip.compress(content))
+        (copy / f"{name}.jsonl").unlink()
+    again = [*arguments[: arguments.index("--output")], "--output", copy, "--questions", 5]
+    run(*again, "--report")
+    assert json.loads((copy / "report.json").read_text())["questions"] == 4
+    assert not (copy / "readings.jsonl").exists()
+    capsys.readouterr()
+    run(*again)
+    assert "readings.jsonl: unpacked from readings.jsonl.gz" in capsys.readouterr().err
+    assert (copy / "readings.jsonl").read_bytes().startswith(kept)
+    assert len(rows_of(copy.parent)) == 5  # the plain file, which a report prefers from now on
+    assert (copy / "report.md").read_text() == (folder / "run" / "report.md").read_text()
+    run(*again)
+    assert "unpacked" not in capsys.readouterr().err
+
+
+def test_the_report_agrees_with_the_rows(study):
     folder, arguments = study
     run(*arguments, "--report")
     report = json.loads((folder / "run" / "report.json").read_text())
@@ -315,7 +342,7 @@ def test_contrasts_by_hand():
     assert [c["p_holm"] for c in found[1:]] == holm([c["p"] for c in found[1:]])
 
 
-def test_the_report_says_how_often_what_is_claimed_best_is_gold():
+def test_the_report_counts_how_often_the_claimed_best_is_gold():
     def row(p_best, gold, rank=1):
         method = {"order": [0, 1], "details": {"p_best": p_best}}
         return {

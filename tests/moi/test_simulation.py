@@ -1,4 +1,4 @@
-"""A small part of studies/moi_simulation.py: what holds on scores drawn from the model."""
+"""A small part of studies/moi_simulation.py: properties on scores drawn from the model."""
 
 import json
 import re
@@ -59,7 +59,7 @@ def test_a_measured_symmetric_bias_on_an_even_cycle_is_flagged_every_time():
         assert all("singular" in debias(o, bias).flags for o in fresh.observations)
 
 
-def test_the_benchmark_measures_singular_designs_on_what_they_see(monkeypatch):
+def test_the_simulation_measures_singular_designs_in_the_directions_they_see(monkeypatch):
     monkeypatch.setattr(moi_simulation, "QUESTIONS", 20)
     monkeypatch.setattr(moi_simulation, "FRESH", 10)
     row = moi_simulation.calibration(4, "u-shaped", 0.0, 1, "calibration")
@@ -75,7 +75,7 @@ def test_the_benchmark_measures_singular_designs_on_what_they_see(monkeypatch):
     assert noisy["best_claimed"] != noisy["best_claimed_raw"]  # recalibrated
 
 
-def test_the_benchmark_measures_noisy_prefixes_cyclic_calibrations_and_cycles(monkeypatch):
+def test_the_simulation_measures_noisy_prefixes_cyclic_calibrations_and_cycles(monkeypatch):
     monkeypatch.setattr(moi_simulation, "QUESTIONS", 20)
     rows = [
         {
@@ -94,7 +94,7 @@ def test_the_benchmark_measures_noisy_prefixes_cyclic_calibrations_and_cycles(mo
     assert "- N = 4, noise 0.5: 2 of 2" in tables(rows, "", 0.95)
 
 
-def test_the_benchmark_counts_signs_decided_by_a_contrast():
+def test_the_simulation_counts_signs_decided_by_a_contrast():
     few = moi_simulation.contrast(5, 0.0, 3, 20, "contrast")
     assert few["beyond_three"] > 0  # chance alone
     assert few["decided"] == few["wrong"] == 0
@@ -109,7 +109,7 @@ def fails(number):
     return {"number": number}
 
 
-def test_a_cell_of_the_benchmark_that_fails_loses_no_other(monkeypatch, tmp_path):
+def test_a_failing_cell_loses_no_other(monkeypatch, tmp_path):
     cells = [(f"cell {number}", {}, partial(fails, number)) for number in range(3)]
     monkeypatch.setattr(moi_simulation, "PARTS", {"some": lambda options: cells})
     monkeypatch.setattr(moi_simulation, "ProcessPoolExecutor", ThreadPoolExecutor)

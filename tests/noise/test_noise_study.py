@@ -1,4 +1,4 @@
-"""studies/noise_study.py from files to report, with a tiny reader: stops, goes on, refuses another study."""
+"""studies/noise_study.py from files to report, with a tiny reader: it stops, resumes and rejects another study."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run(study, files, tiny_reader, monkeypatch):
     return run
 
 
-def test_a_study_stops_goes_on_and_reports(run):
+def test_a_study_stops_resumes_and_reports(run):
     folder = run("--questions", 1)
     first = (folder / "results.jsonl").read_text()
     assert len(first.splitlines()) == 29
@@ -96,7 +96,7 @@ def test_a_study_stops_goes_on_and_reports(run):
     assert "noise:<wbr>random" in Report.of(folder).html()
 
 
-def test_another_study_is_refused(run):
+def test_another_study_is_rejected(run):
     arguments = ("--questions", 1, "--layouts", "gold", "random:1:near", "random:2:near", "--primary")
     run(*arguments, "random:1:near")
     with pytest.raises(InputError, match="seeds was"):
@@ -117,7 +117,7 @@ def test_other_sources_numbers_and_hard_distractors(run):
 
 
 def test_the_papers_figures_and_their_asterisks(paper):
-    """Read off tables 1 to 3: 8 random passages near the question are not told from gold alone."""
+    """From tables 1 to 3: 8 random passages near the question do not differ significantly from gold alone."""
     published = paper.PUBLISHED
     assert len(published) == 11 * 2 + 7 * 4 + 4
     assert published["random:8:near"].difference == -0.0033 and not published["random:8:near"].significant
@@ -133,15 +133,15 @@ def test_the_papers_figures_and_their_asterisks(paper):
     [
         (-0.1, 0.001, -0.2, True, "same sign"),
         (0.1, 0.001, -0.2, True, "opposite sign"),
-        (-0.1, 0.02, -0.2, True, "ours: not told from 0"),
-        (-0.1, 0.02, -0.003, False, "neither told from 0"),
-        (-0.1, 0.001, -0.003, False, "paper: not told from 0"),
+        (-0.1, 0.02, -0.2, True, "ours: not significant"),
+        (-0.1, 0.02, -0.003, False, "neither significant"),
+        (-0.1, 0.001, -0.003, False, "paper: not significant"),
     ],
 )
-def test_a_difference_agrees_only_where_both_tell_it(paper, estimate, p_holm, difference, significant, wanted):
+def test_a_difference_agrees_only_if_both_are_significant(paper, estimate, p_holm, difference, significant, wanted):
     values = {name: {i: float(i < 40) for i in range(80)} for name in ("a", "b")}
     contrast = compare(values, "b").contrasts[0]
-    interval = Interval(estimate, estimate - 0.01, estimate + 0.01)  # told by p, and not by the interval
+    interval = Interval(estimate, estimate - 0.01, estimate + 0.01)  # p decides, not the interval
     ours = dataclasses.replace(contrast, difference=interval, p_holm=p_holm)
     assert paper.verdict(ours, paper.Published(0.5 + difference, 0.5, significant)) == wanted
 

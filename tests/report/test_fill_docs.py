@@ -1,4 +1,4 @@
-"""studies/fill_docs.py: a run's table in its place, and nothing else of the page changed."""
+"""studies/fill_docs.py: it writes a run's table and changes nothing else of the page."""
 
 import importlib.util
 import sys
@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def fill(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "studies"))
     spec = importlib.util.spec_from_file_location("fill_docs", ROOT / "studies" / "fill_docs.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -26,7 +27,7 @@ def fill(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["noise.md", "which-method.md"])
-def test_the_pages_have_a_place(fill, tmp_path, name):
+def test_the_pages_have_the_two_lines(fill, tmp_path, name):
     make_run(tmp_path / "run", questions=8, methods=["base", "moi"])
     page = tmp_path / name
     page.write_text((ROOT / "docs" / name).read_text(encoding="utf-8"), encoding="utf-8")
@@ -41,7 +42,7 @@ def test_the_pages_have_a_place(fill, tmp_path, name):
     assert once.endswith(before[before.index("<!-- /measured -->") :])
 
 
-def test_a_page_without_a_place(fill, tmp_path):
+def test_a_page_without_the_two_lines(fill, tmp_path):
     (tmp_path / "page.md").write_text("Nothing.")
-    with pytest.raises(SystemExit, match="no <!-- measured --> place"):
+    with pytest.raises(SystemExit, match="no <!-- measured --> lines"):
         fill(tmp_path / "run", tmp_path / "page.md")

@@ -92,11 +92,11 @@ def test_the_table_by_hand(study, monkeypatch, data, tmp_path, capsys):
 
 
 class Killed(BaseException):
-    """Stands for the process being killed."""
+    """Raised as if the process were killed."""
 
 
 @pytest.mark.parametrize("calls", [0, 1, 5, 9, 13])
-def test_a_killed_study_goes_on_with_what_was_computed(study, monkeypatch, data, tmp_path, capsys, calls):
+def test_a_killed_study_resumes_with_the_stored_replies(study, monkeypatch, data, tmp_path, capsys, calls):
     arguments = ("--questions", 3, "--group", 2, "--methods", *ROWS)
     whole = reader()
     run(study, monkeypatch, whole, data, "--output", tmp_path / "whole.jsonl", *arguments)
@@ -148,9 +148,9 @@ def test_an_answer_that_fails_is_left_out_and_tried_again(study, monkeypatch, da
     failing.write = fails
     with pytest.raises(SystemExit, match="1 answers failed"):
         run(study, monkeypatch, failing, *arguments)
-    told = capsys.readouterr()
-    assert "failed: 1/sure: too long" in told.err
-    assert "| base | 3 |" in told.out and "| sure | 2 |" in told.out
+    printed = capsys.readouterr()
+    assert "failed: 1/sure: too long" in printed.err
+    assert "| base | 3 |" in printed.out and "| sure | 2 |" in printed.out
     again = reader()
     run(study, monkeypatch, again, *arguments)
     assert "| sure | 3 |" in capsys.readouterr().out
@@ -162,7 +162,7 @@ def test_nothing_yet(study, monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().out == "No answers yet.\n"
 
 
-def test_what_cannot_be_asked_is_refused(study, monkeypatch, data, tmp_path):
+def test_invalid_arguments_are_rejected(study, monkeypatch, data, tmp_path):
     rows = importlib.import_module("sure_rows")
     assert all(rows.parse_row(name).name == name for name in rows.ROWS)
     for name, message in (

@@ -128,7 +128,7 @@ def test_bayes_saliency_plus_reads_what_was_picked_once(both, monkeypatch):
     assert (kept.stats.total_tokens, kept.stats.sequences) == (plain.stats.total_tokens, plain.stats.sequences)
 
 
-def test_bayes_saliency_plus_goes_on_where_its_beginning_does_not_fit(both, monkeypatch):
+def test_bayes_saliency_plus_continues_if_its_beginning_does_not_fit(both, monkeypatch):
     reader, real = both[0], both[0].session
     want = run("bayes-saliency-plus", both)
     p = pieces(reader)
@@ -139,7 +139,7 @@ def test_bayes_saliency_plus_goes_on_where_its_beginning_does_not_fit(both, monk
         assert found.order == want.order
         np.testing.assert_allclose(found.details["values"], want.details["values"], atol=1e-4)
         (note,) = found.details["notes"]
-        assert "read anew in each step" in note and f"{limit:,} are allowed" in note
+        assert "read again in each step" in note and f"{limit:,} are allowed" in note
         assert found.stats.cached_tokens == (0 if tokens < len(p.head) else 2 * (len(p.head) - 1) + 1)
 
 
@@ -150,8 +150,8 @@ def test_one_passage(both):
     assert METHODS["bayes-saliency-plus"](both[0], QUESTION, one, template=TEMPLATE).stats.computed_tokens == 0
 
 
-def test_the_question_first_is_refused(both):
-    with pytest.raises(InputError, match="question first"):
+def test_the_question_first_is_rejected(both):
+    with pytest.raises(InputError, match="got 'the question first'"):
         METHODS["bayes-saliency-plus"](both[0], QUESTION, PASSAGES, template=Template(question_first=True))
 
 

@@ -86,9 +86,9 @@ def test_bm25_matched():
 def test_bm25_matched_needs_scores_and_a_bias_that_fits():
     with pytest.raises(InputError, match="needs bias"):
         run("bm25-matched", 3)
-    with pytest.raises(InputError, match=r"passages\[1\]: has no retriever's score"):
+    with pytest.raises(InputError, match=r"passages\[1\].score: expected the retriever's score"):
         METHODS["bm25-matched"](None, "q", [Passage("a", score=1.0), Passage("b")], bias=a_bias([-1, 1]))
-    with pytest.raises(InputError, match="N = 3 passages, got 4"):
+    with pytest.raises(InputError, match="N = 4 passages, got 3"):
         run("bm25-matched", 4, bias=a_bias([-1, 0, 1]))
     with pytest.raises(InputError, match="undetermined"):
         run("bm25-matched", 3, bias=a_bias([-1, 0, 1], sign="undetermined"))
@@ -115,7 +115,7 @@ def test_oracle():
     for settings, message in (
         ({"place": 0, "bias": bias}, "one of the two"),
         ({}, "one of the two"),
-        ({"place": 4}, r"in \[0, 4\)"),
+        ({"place": 4}, "place: expected an integer from 0 to 3, got 4"),
     ):
         with pytest.raises(InputError, match=message):
             oracle(None, "q", passages(4, is_gold=1), **settings)

@@ -65,7 +65,12 @@ def test_wins_by_hand():
 def test_pairwise_texts_and_bad_aggregate():
     reader = ScriptedReader(score=lambda c, t: float(t == "one"))
     texts = PairwisePrompt(
-        instruction="{question}?", first="1 {passage}", second="2 {passage}", ask="!", labels=("one", "two")
+        instruction="{question}?",
+        first="1 {passage}",
+        second="2 {passage}",
+        ask="!",
+        first_label="one",
+        second_label="two",
     )
     METHODS["pairwise"](reader, "q", PASSAGES[:2], prompt=texts)
     assert reader.requests[0] == ("q?1 says alpha2 says bravo!", "one")
@@ -119,7 +124,7 @@ def test_listwise_windows():
     found = METHODS["rankgpt"](reader, "q", PASSAGES, window=2, step=1)
     assert found.order == [1, 0, 3, 2]
     assert len(reader.prompts) == 3
-    with pytest.raises(InputError, match="step <= window"):
+    with pytest.raises(InputError, match="step: expected an integer from 1 to 2, got 3"):
         METHODS["rankgpt"](reader, "q", PASSAGES, window=2, step=3)
 
 
@@ -272,7 +277,7 @@ def test_cross_encoder_errors(monkeypatch):
         def predict(self, pairs, **options):
             return np.zeros((len(pairs), 2))
 
-    with pytest.raises(InputError, match="one finite score"):
+    with pytest.raises(InputError, match="model: expected one finite score"):
         cross_encoder(None, "q", PASSAGES, model=Two())
     with pytest.raises(InputError, match="needs model"):
         METHODS["cross-encoder"](None, "q", PASSAGES)

@@ -10,9 +10,8 @@ from support import byte_tokenizer, tiny_llama
 
 from fastreader.core.tree import PrefixTree
 from fastreader.models.attention_keys import Scores
-from fastreader.moi.distill.attention import GradientKeys
-from fastreader.moi.distill.head import logprobs
-from fastreader.moi.distill.loss import kl_loss
+from fastreader.moi.distill.evaluation import kl_loss
+from fastreader.moi.distill.gradients import GradientKeys, logprobs
 from fastreader.ops.tree_attention import AttentionPlan
 from fastreader.ops.tree_attention.plan import AttentionContext
 from fastreader.ops.tree_attention.reference import tree_attention_reference
@@ -128,7 +127,7 @@ def gradients(student, scores):
 def test_gradients_equal_one_sequence_at_a_time(make, dtype, tolerance):
     student = shaken(Student.load((make(dtype), byte_tokenizer())))
     sequences = orderings(np.random.default_rng(0))
-    packed, stats = student.logliks(sequences)
+    packed, stats = student.loglikelihood(sequences)
     alone = one_at_a_time(student, sequences)
     assert stats.computed_tokens < stats.total_tokens
     torch.testing.assert_close(packed.to(dtype), alone, atol=10 * tolerance, rtol=tolerance)
@@ -143,7 +142,7 @@ def test_one_forward_for_all_orderings():
     student = Student.load((tiny_llama(), byte_tokenizer()))
     calls = []
     student.model.base_model.register_forward_hook(lambda *_: calls.append(1))
-    scores, _ = student.logliks(orderings(np.random.default_rng(0), 6))
+    scores, _ = student.loglikelihood(orderings(np.random.default_rng(0), 6))
     gradients(student, scores)
     assert len(scores) == 6
     assert len(calls) == 1
@@ -153,11 +152,11 @@ def test_gradient_checkpointing_changes_nothing():
     student = shaken(Student.load((tiny_llama().double(), byte_tokenizer()), lora=LoraSettings(dropout=0.0)))
     sequences = orderings(np.random.default_rng(0))
     student.train(True)
-    plain = gradients(student, student.logliks(sequences)[0])
+    plain = gradients(student, student.loglikelihood(sequences)[0])
     student.train(True, gradient_checkpointing=True)
     again = []
     student.model.base_model.layers[0].mlp.register_forward_pre_hook(lambda *_: again.append(1))
-    kept = gradients(student, student.logliks(sequences)[0])
+    kept = gradients(student, student.loglikelihood(sequences)[0])
     assert len(again) == 2  # forward, and once more in the backward pass
     for a, b in zip(plain, kept, strict=True):
         torch.testing.assert_close(a, b, atol=0, rtol=1e-12)

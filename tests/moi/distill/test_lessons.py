@@ -13,8 +13,8 @@ from fastreader import Example, Passage, PermutationScores, Template, TreeStats
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError
 from fastreader.moi.distill import DistillSettings, LoraSettings, compare, make_lessons, read_teacher
+from fastreader.moi.distill.evaluation import kl_divergence, kl_loss
 from fastreader.moi.distill.lessons import draw
-from fastreader.moi.distill.loss import kl_divergence, kl_loss
 
 ORDERS = [[0, 1, 2], [2, 1, 0], [1, 0, 2], [0, 2, 1]]
 EXAMPLE = Example("Which river?", [Passage("The Nile."), Passage("The Seine."), Passage("The Po.")], id="a")
@@ -52,7 +52,7 @@ def test_repeated_ids_are_told_apart_as_the_command_line_does():
     other = replace(EXAMPLE, passages=[Passage("x"), Passage("y"), Passage("z")])
     first, second = make_lessons([EXAMPLE, other], [scores([-5.0, -3.0]), scores([-4.0, -3.0], id="a#2")])
     assert (first.example.passages, second.example.passages) == (EXAMPLE.passages, other.passages)
-    with pytest.raises(InputError, match="scores of 'a': expected one result of each question"):
+    with pytest.raises(InputError, match="scores of 'a': expected one result for each question"):
         make_lessons([EXAMPLE, other], [scores([-5.0, -3.0]), scores([-4.0, -3.0])])
 
 
@@ -60,15 +60,19 @@ def test_repeated_ids_are_told_apart_as_the_command_line_does():
     ("result", "observation", "message"),
     [
         (scores([-5.0]), "question", "at least 2 orderings, got 1"),
-        (scores([-5.0, np.nan]), "question", "finite log-likelihoods, got nan"),
-        (scores([-5.0, -np.inf]), "question", "finite log-likelihoods, got -inf"),
-        (scores([-5.0, -5.0, -5.0]), "question", "all 3 orderings score -5.0"),
+        (scores([-5.0, np.nan]), "question", r"finite log-likelihoods, got \[nan\]"),
+        (scores([-5.0, -np.inf]), "question", r"finite log-likelihoods, got \[-inf\]"),
+        (scores([-5.0, -5.0, -5.0]), "question", "3 orderings of different scores, got -5.0"),
         (scores([-5.0, -4.0]), "joint", "score_passages=True"),
-        (scores([-5.0, -4.0]), "answer", "expected 'question' or 'joint', got 'answer'"),
-        (scores([-5.0, -4.0], id="b"), "question", "'b': expected one of the 1 questions"),
-        (scores([-5.0, -4.0], question="Why?"), "question", "the question of this id is 'Which river"),
-        (scores([-5.0, -4.0], truncated_tokens={0: 3}), "question", "shortened"),
-        (scores([-5.0, -4.0], permutations=np.array([[0, 3], [3, 0]])), "question", "its 3 passages lack"),
+        (scores([-5.0, -4.0]), "answer", "expected one of question, joint, got 'answer'"),
+        (scores([-5.0, -4.0], id="b"), "question", "'b': expected an id of the 1 questions, got 'b'"),
+        (scores([-5.0, -4.0], question="Why?"), "question", "expected the question 'Which river"),
+        (scores([-5.0, -4.0], truncated_tokens={0: 3}), "question", "whole passages"),
+        (
+            scores([-5.0, -4.0], permutations=np.array([[0, 3], [3, 0]])),
+            "question",
+            "orderings of passages below 3, got 3",
+        ),
     ],
 )
 def test_scores_that_do_not_fit(result, observation, message):
@@ -87,12 +91,12 @@ def test_read_what_a_log_holds(tmp_path):
     with ResultLog(tmp_path / "more.jsonl", settings={"template": Template().to_dict()}) as log:
         log.append("b", {k: v for k, v in scores([-5.0, -3.0]).to_dict().items() if k != "id"})
     path.write_text(path.read_text() + (tmp_path / "more.jsonl").read_text())
-    with pytest.raises(InputError, match="2 different templates"):
+    with pytest.raises(InputError, match="made with one template, got 2"):
         read_teacher(path)
     with pytest.raises(InputError, match="no such file"):
         read_teacher(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(InputError, match="got none"):
+    with pytest.raises(InputError, match=r"got \[\]"):
         read_teacher(tmp_path / "empty.jsonl")
 
 
@@ -144,12 +148,12 @@ def test_compare():
         ({"per_question": 1}, "per_question: expected an integer of at least 2, got 1"),
         ({"batch": 0}, "batch"),
         ({"epochs": 1.5}, "epochs"),
-        ({"temperature": 0.0}, "temperature: expected a positive number, got 0.0"),
+        ({"temperature": 0.0}, "temperature: expected a finite number above 0, got 0.0"),
         ({"learning_rate": float("nan")}, "learning_rate"),
         ({"max_grad_norm": -1.0}, "max_grad_norm"),
         ({"temperature": np.float32(2)}, "temperature: expected a finite number"),
-        ({"weight_decay": "x"}, "weight_decay: expected a finite number, got 'x'"),
-        ({"weight_decay": -0.1}, "weight_decay: expected a number from 0"),
+        ({"weight_decay": "x"}, "weight_decay: expected a finite number of at least 0, got 'x'"),
+        ({"weight_decay": -0.1}, "weight_decay: expected a finite number of at least 0, got -0.1"),
     ],
 )
 def test_settings(values, message):
@@ -158,7 +162,10 @@ def test_settings(values, message):
 
 
 def test_adapters():
-    for values, message in (({"alpha": "a"}, "alpha: expected a finite number"), ({"dropout": 1.0}, r"in \[0, 1\)")):
+    for values, message in (
+        ({"alpha": "a"}, "alpha: expected a finite number"),
+        ({"dropout": 1.0}, "at least 0 and below 1, got 1.0"),
+    ):
         with pytest.raises(InputError, match=message):
             LoraSettings(**values)
 

@@ -1,4 +1,4 @@
-"""Student: what it leaves alone, what it refuses, and how it comes out."""
+"""Student: it leaves the model unchanged, rejects what does not fit, and exports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastreader.errors import ContextOverflowError, InputError, UnsupportedModel
 peft = pytest.importorskip("peft", reason="the student's adapters come from PEFT: pip install 'fastreader[distill]'")
 
 from fastreader.moi.distill import LoraSettings, Student  # noqa: E402
-from fastreader.moi.distill.attention import GradientKeys  # noqa: E402
+from fastreader.moi.distill.gradients import GradientKeys  # noqa: E402
 
 SEQUENCES = [([5, 6, 7, 8, 9], [10, 11]), ([5, 6, 7, 20], [10, 11, 12])]
 
@@ -48,11 +48,11 @@ def test_only_the_adapter_is_trained():
 def test_dropout_only_while_training():
     student = trained(Student.load((tiny_llama(), byte_tokenizer()), lora=LoraSettings(dropout=0.5)))
     with torch.no_grad():
-        still = [student.logliks(SEQUENCES)[0] for _ in range(2)]
+        still = [student.loglikelihood(SEQUENCES)[0] for _ in range(2)]
         student.train(True)
-        moving = [student.logliks(SEQUENCES)[0] for _ in range(2)]
+        moving = [student.loglikelihood(SEQUENCES)[0] for _ in range(2)]
         student.train(False)
-        after = student.logliks(SEQUENCES)[0]
+        after = student.loglikelihood(SEQUENCES)[0]
     assert torch.equal(*still)
     assert torch.equal(after, still[0])
     assert not torch.equal(*moving)
@@ -62,7 +62,7 @@ def test_merged_scores_as_the_student():
     tokenizer = byte_tokenizer()
     student = trained(Student.load((tiny_llama(), tokenizer)))
     with torch.no_grad():
-        own = student.logliks(SEQUENCES)[0].numpy()
+        own = student.loglikelihood(SEQUENCES)[0].numpy()
     merged = student.merged()
     reader = Reader.load((merged, tokenizer), precision="exact")
     np.testing.assert_allclose(reader.score(SEQUENCES).logprob, own, atol=1e-4)
@@ -73,7 +73,7 @@ def test_export_loads_again(tmp_path):
     student = trained(Student.load((tiny_llama(), byte_tokenizer())))
     student.export(tmp_path / "model")
     with torch.no_grad():
-        own = student.logliks(SEQUENCES)[0].numpy()
+        own = student.loglikelihood(SEQUENCES)[0].numpy()
     reader = Reader.load(tmp_path / "model", device="cpu", precision="exact")
     np.testing.assert_allclose(reader.score(SEQUENCES).logprob, own, atol=1e-4)
 
@@ -84,17 +84,17 @@ def test_saved_adapter_is_peft_s(tmp_path):
     student.save_adapter(tmp_path)
     loaded = peft.PeftModel.from_pretrained(tiny_llama(), tmp_path).eval()
     with torch.no_grad():
-        own = student.logliks(SEQUENCES)[0].numpy()
+        own = student.loglikelihood(SEQUENCES)[0].numpy()
     np.testing.assert_allclose([x.sum() for x in one_by_one(loaded, SEQUENCES)], own, atol=1e-4)
 
 
 def test_too_long():
     student = Student.load((tiny_llama(max_position_embeddings=32), byte_tokenizer()))
     with pytest.raises(ContextOverflowError, match=r"40 tokens; the context of .* is 32"):
-        student.logliks([([5] * 39, [6, 7])])
+        student.loglikelihood([([5] * 39, [6, 7])])
 
 
-def test_an_architecture_that_differs_is_refused(monkeypatch):
+def test_an_architecture_that_differs_is_rejected(monkeypatch):
     """The probe at the start sees what no rule names: here attention that is off."""
     off = lambda self, layer, q, k, v, scores: v.repeat_interleave(q.shape[1] // v.shape[1], 1)  # noqa: E731
     monkeypatch.setattr(GradientKeys, "attend", off)
@@ -102,7 +102,7 @@ def test_an_architecture_that_differs_is_refused(monkeypatch):
         Student.load((tiny_llama(), byte_tokenizer()))
 
 
-def test_other_weights_are_refused():
+def test_other_weights_are_rejected():
     small, large = (Student.load((tiny_llama(), byte_tokenizer()), lora=LoraSettings(rank=r)) for r in (2, 4))
     with pytest.raises(InputError, match="weights of this adapter"):
         small.set_adapter(large.adapter())

@@ -1,4 +1,4 @@
-"""A run: it learns, it resumes as if it had not stopped, and it refuses what is not its own."""
+"""A run: it learns, it resumes as if it had not stopped, and it rejects another run's folder."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_it_learns(lessons, tmp_path):
     assert after.means["spearman"] > before.means["spearman"] + 0.3
     curve = [json.loads(line) for line in (tmp_path / "losses.jsonl").read_text().splitlines()]
     assert [c["step"] for c in curve] == list(range(1, 25))
-    assert all(c["computed"] < c["given"] for c in curve)
+    assert all(c["computed_tokens"] < c["total_tokens"] for c in curve)
     assert evaluate(pupil, lessons[0], settings, SHORT).kl == after.kl
 
 
@@ -109,7 +109,7 @@ def test_a_resumed_run_is_the_same_run(lessons, tmp_path):
 
 
 def test_killed_between_checkpoints(lessons, tmp_path, monkeypatch):
-    """Steps after the last checkpoint are done again, and the curve does not hold them twice."""
+    """Steps after the last checkpoint run again, and the curve does not hold them twice."""
     real, calls = checkpoints.save, []
 
     def dies(*arguments, **named):
@@ -132,7 +132,7 @@ def test_killed_between_checkpoints(lessons, tmp_path, monkeypatch):
     assert names == ["checkpoint-000008", "checkpoint-000012", "losses.jsonl"]  # older checkpoints go
 
 
-def test_what_is_refused(lessons, tmp_path):
+def test_another_run_or_a_damaged_checkpoint_is_rejected(lessons, tmp_path):
     distill(student(), lessons[0], tmp_path, SETTINGS, max_steps=4)
     with pytest.raises(InputError, match="holds a run already"):
         distill(student(), lessons[0], tmp_path, SETTINGS)
@@ -146,23 +146,23 @@ def test_what_is_refused(lessons, tmp_path):
         distill(student(), lessons[0], tmp_path, SETTINGS, resume=True)
     with pytest.raises(InputError, match="lessons: expected at least one"):
         distill(student(), [], tmp_path / "new", SETTINGS)
-    with pytest.raises(InputError, match="question first"):
+    with pytest.raises(InputError, match="got 'the question first'"):
         distill(student(), lessons[0], tmp_path / "first", SETTINGS, template=Template(question_first=True))
     short = Student.load((tiny_llama(max_position_embeddings=40), byte_tokenizer()))
     with pytest.raises(ContextOverflowError):
         distill(short, lessons[0], tmp_path / "short", SETTINGS)
 
 
-def test_gradients_are_cut_and_reported(lessons, tmp_path):
-    """What the optimiser sees is cut; the norm told is that before."""
-    seen, told = {}, {}
+def test_gradients_are_clipped_and_their_norm_is_reported(lessons, tmp_path):
+    """The optimiser sees clipped gradients; the step reports the norm before clipping."""
+    seen, reported = {}, {}
     for most in (None, 1e-3):
         settings = DistillSettings(**{**SETTINGS.to_dict(), "max_grad_norm": most})
         learner = student()
         run = distill(learner, lessons[0], tmp_path / str(most), settings, max_steps=1)
         gradients = [p.grad for p in learner.parameters() if p.grad is not None]
-        seen[most], told[most] = torch.stack([g.norm() for g in gradients]).norm().item(), run.steps[0].grad_norm
-    assert told[None] == told[1e-3] == pytest.approx(seen[None])
+        seen[most], reported[most] = torch.stack([g.norm() for g in gradients]).norm().item(), run.steps[0].grad_norm
+    assert reported[None] == reported[1e-3] == pytest.approx(seen[None])
     assert seen[None] > 1e-3 and seen[1e-3] == pytest.approx(1e-3, rel=1e-3)
 
 

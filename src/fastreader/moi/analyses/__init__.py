@@ -1,4 +1,4 @@
-"""MoI's analyses: what an order loses when reversed, what the gold passage's place does, how orders differ.
+"""MoI's analyses: loss from reversing an order, effect of the gold passage's place, distances between orders.
 
 Importing this loads no torch.
 """
@@ -6,9 +6,8 @@ Importing this loads no torch.
 from __future__ import annotations
 
 from fastreader.moi.analyses.first_token import first_token_distances, partition_means
-from fastreader.moi.analyses.gold import GoldPlaces, GoldRanks, gold_places, gold_ranks
 from fastreader.moi.analyses.mean_bias import MeanBias, mean_bias
-from fastreader.moi.analyses.polarity import Polarity, polarity
+from fastreader.moi.analyses.orders import GoldPlaces, GoldRanks, Polarity, gold_places, gold_ranks, polarity
 
 __all__ = [
     "GoldPlaces",

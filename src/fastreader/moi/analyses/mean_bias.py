@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fastreader.core.checks import expect
 from fastreader.errors import InputError
 from fastreader.moi.debias import debias
 from fastreader.moi.observe import Scored
@@ -34,19 +35,18 @@ class MeanBias:
 
     @property
     def standard_error(self) -> FloatArray:
-        """Of `mean`, over the questions: float64 [L].
+        """Standard error of `mean` over the questions: float64 [L].
 
         Raises:
-            InputError: fewer than two questions.
+            InputError: if there are fewer than two questions.
         """
         count = len(self.coefficients)
-        if count < 2:
-            raise InputError(f"MeanBias.standard_error: expected at least 2 questions, got {count}")
+        expect(count >= 2, "MeanBias.standard_error", "at least 2 questions", count)
         value: FloatArray = self.coefficients.std(axis=0, ddof=1) / np.sqrt(count)
         return value
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return mean, coefficients and `identified` as JSON values."""
         return {
             "mean": self.mean.tolist(),
             "coefficients": self.coefficients.tolist(),
@@ -57,16 +57,16 @@ class MeanBias:
 def mean_bias(scores: Iterable[Scored], *, starts: int = 8, seed: int = 0) -> MeanBias:
     """Solve each question by itself, as the paper does, and keep the position coefficients a.
 
-    Whole orderings leave the sign and the size of a - 1/N open, so that the mean over questions is drawn towards 1/N
-    and hides the bias it is to show; `moi.calibrate` pools the questions in one likelihood instead. This is here to
-    show the two side by side.
+    Whole orderings leave the sign and the size of a - 1/N undetermined, so the mean over questions shrinks towards
+    1/N and hides the bias that it should show; `moi.calibrate` pools the questions in one likelihood instead. This
+    function exists to show the two side by side.
 
     Args:
-        scores: of many questions of one number of places.
+        scores: of many questions with equal numbers of places.
         starts, seed: of the joint solve.
 
     Raises:
-        InputError: no questions, or questions of several numbers of places.
+        InputError: if there are no questions, or their numbers of places differ.
     """
     solved = []
     for q, scored in enumerate(scores):
@@ -74,8 +74,6 @@ def mean_bias(scores: Iterable[Scored], *, starts: int = 8, seed: int = 0) -> Me
             solved.append(debias(scored, method="joint", starts=starts, seed=seed))
         except InputError as error:
             raise InputError(f"scores: question {q}: {error}") from error
-    if not solved:
-        raise InputError("scores: expected at least one question, got none")
-    if len(lengths := {len(u.bias) for u in solved}) > 1:
-        raise InputError(f"scores: expected questions of one number of places, got {sorted(lengths)}")
+    lengths = sorted({len(u.bias) for u in solved})
+    expect(len(lengths) == 1, "scores", "at least one question, all with one number of places", lengths)
     return MeanBias(np.stack([u.bias for u in solved]), [u.identified for u in solved])

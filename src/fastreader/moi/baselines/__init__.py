@@ -1,7 +1,8 @@
 """The orders that MoI has to beat, each a small function of one signature, and `METHODS`, all of them by name.
 
-``function(reader, question, passages, *, ...) -> Ordering``; those that read nothing take None for the reader.
-Importing this loads no torch.
+``function(reader, question, passages, *, ...) -> Ordering`` takes any reader, or None if the order needs none, the
+question's text, and passages in the retriever's order. `max_batch_tokens` limits the tokens of one pass. Importing this
+package loads no torch.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ from typing import Any
 
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
-from fastreader.moi.baselines.alone import bayes_saliency, long_llm_lingua, qg
+from fastreader.moi.baselines.alone import bayes_saliency, cross_encoder, long_llm_lingua, qg, retriever_scores
 from fastreader.moi.baselines.consistency import Vote, permutation_self_consistency, self_consistency
-from fastreader.moi.baselines.cross_encoder import cross_encoder
 from fastreader.moi.baselines.fixed import backwards, best_at_the_ends, long_context_reorder, oracle, random, retriever
 from fastreader.moi.baselines.listwise import ListwisePrompt, listwise
 from fastreader.moi.baselines.ordering import Ordering
 from fastreader.moi.baselines.pairwise import PairwisePrompt, pairwise
-from fastreader.moi.baselines.placed import placed, retriever_scores, score_matched
+from fastreader.moi.baselines.placed import placed, score_matched
 from fastreader.moi.baselines.saliency_plus import bayes_saliency_plus
 from fastreader.moi.gold import gold_of
 
@@ -56,11 +56,11 @@ class Method:
     """A baseline by name.
 
     Attributes:
-        name: of it.
-        function: what it calls.
-        settings: of all those a study has at hand, the ones it takes.
-        needs: what it cannot do without: "reader", "generate" (a reader that writes), "bias", "scores" (the
-            retriever's), "gold" (annotations), "model" (a cross-encoder's name).
+        name: its name.
+        function: the function it calls.
+        settings: names of the keyword arguments that it takes.
+        needs: its requirements: "reader", "generate" (a reader that writes), "bias", "scores" (the retriever's),
+            "gold" (annotations), "model" (a cross-encoder's name).
     """
 
     name: str
@@ -69,10 +69,10 @@ class Method:
     needs: frozenset[str]
 
     def __call__(self, reader: Any, question: str, passages: Sequence[Passage], **settings: Any) -> Ordering:
-        """Run it with those of `settings` (bias, seed, template, model, ...) that it takes; the others are for others.
+        """Run it with those of `settings` (bias, seed, template, model, ...) that it takes, ignoring the others.
 
         Raises:
-            InputError: something it needs is missing.
+            InputError: if a requirement is missing.
         """
         given = {"reader": reader, **settings}
         if missing := sorted(n for n in self.needs & {"reader", "bias", "model"} if given.get(n) is None):
@@ -80,13 +80,12 @@ class Method:
         return self.function(reader, question, passages, **{k: v for k, v in settings.items() if k in self.settings})
 
 
-def _method(name: str, function: Callable[..., Ordering], needs: str = "", inner: Any = None) -> Method:
-    taken = {p.name for p in inspect.signature(inner or function).parameters.values() if p.kind is p.KEYWORD_ONLY}
-    return Method(name, function, frozenset(taken | ({"bias"} if inner else set())), frozenset(needs.split()))
-
-
-def _matched(name: str, function: Callable[..., Ordering], needs: str) -> Method:
-    return _method(name, placed(function), f"bias {needs}", inner=function)
+def _method(name: str, function: Callable[..., Ordering], needs: str = "") -> Method:
+    parameters = inspect.signature(function).parameters.values()  # those of the function that `placed` wraps
+    taken = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        taken |= {"template", "max_batch_tokens"}
+    return Method(name, function, frozenset(taken) | ({"bias"} & {*needs.split()}), frozenset(needs.split()))
 
 
 METHODS: dict[str, Method] = {
@@ -97,20 +96,20 @@ METHODS: dict[str, Method] = {
         _method("reversed", backwards),
         _method("best-at-the-ends", best_at_the_ends),
         _method("long-context-reorder", long_context_reorder),
-        _matched("bm25-matched", retriever_scores, "scores"),
+        _method("bm25-matched", placed(retriever_scores), "bias scores"),
         _method("qg", qg, "reader"),
-        _matched("qg-matched", qg, "reader"),
+        _method("qg-matched", placed(qg), "bias reader"),
         _method("bayes-saliency", bayes_saliency, "reader"),
-        _matched("bayes-saliency-matched", bayes_saliency, "reader"),
+        _method("bayes-saliency-matched", placed(bayes_saliency), "bias reader"),
         _method("bayes-saliency-plus", bayes_saliency_plus, "reader"),
         _method("longllmlingua", long_llm_lingua, "reader"),
         _method("pairwise", pairwise, "reader"),
-        _matched("pairwise-matched", pairwise, "reader"),
+        _method("pairwise-matched", placed(pairwise), "bias reader"),
         _method("rankgpt", listwise, "reader generate"),
-        _matched("rankgpt-matched", listwise, "reader generate"),
+        _method("rankgpt-matched", placed(listwise), "bias reader generate"),
         _method("permutation-self-consistency", permutation_self_consistency, "reader generate"),
         _method("cross-encoder", cross_encoder, "model"),
-        _matched("cross-encoder-matched", cross_encoder, "model"),
+        _method("cross-encoder-matched", placed(cross_encoder), "bias model"),
         _method("oracle", oracle, "bias gold"),
     )
 }

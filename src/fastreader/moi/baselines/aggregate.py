@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from fastreader.errors import FastreaderError, InputError
-
-FloatArray = npt.NDArray[np.float64]
+from fastreader.core.checks import expect
+from fastreader.errors import FastreaderError
+from fastreader.moi.types import FloatArray
 
 
 def preferences(rankings: Sequence[Sequence[int]], n: int) -> FloatArray:
-    """How many rankings put row before column: float64 [n, n].
+    """Return the number of rankings that put row before column: float64 [n, n].
 
-    A ranking may leave items out: those it names stand before those it does not, and of two it does not name it
-    says nothing.
+    A ranking may leave items out: the items it names precede those it leaves out, and two items that it leaves out
+    are not compared.
     """
     votes = np.zeros((n, n))
     for ranking in rankings:
-        if len(set(ranking)) != len(ranking) or not all(0 <= i < n for i in ranking):
-            raise InputError(f"rankings: expected distinct items in [0, {n}), got {list(ranking)}")
+        distinct = len(set(ranking)) == len(ranking) and all(0 <= i < n for i in ranking)
+        expect(distinct, "rankings", f"distinct items in [0, {n})", list(ranking))
         place = np.full(n, n)
         place[list(ranking)] = np.arange(len(ranking))
         votes += place[:, None] < place[None, :]
@@ -29,7 +28,7 @@ def preferences(rankings: Sequence[Sequence[int]], n: int) -> FloatArray:
 
 
 def borda(rankings: Sequence[Sequence[int]], n: int) -> FloatArray:
-    """Mean number of items a ranking puts behind each item, those it leaves unordered by halves: float64 [n]."""
+    """Return the mean number of items ranked behind each item; an unordered pair counts half: float64 [n]."""
     votes = preferences(rankings, n)
     ties = len(rankings) - votes - votes.T
     np.fill_diagonal(ties, 0.0)
@@ -38,10 +37,10 @@ def borda(rankings: Sequence[Sequence[int]], n: int) -> FloatArray:
 
 
 def kemeny(rankings: Sequence[Sequence[int]], n: int) -> list[int]:
-    """The order with the fewest disagreements with the rankings, pair by pair (Kemeny 1959); exact.
+    """Return the order with the fewest pairwise disagreements with the rankings (Kemeny 1959); exact.
 
-    As an integer programme (SciPy's HiGHS) over x_ij = "i before j" without cycles of three. Among optimal orders
-    the one nearest to 0, 1, ..., n-1 is taken.
+    Solved as an integer programme (SciPy's HiGHS) over x_ij = "i before j" without cycles of three. Among optimal
+    orders the one nearest to 0, 1, ..., n-1 is taken.
     """
     from scipy.optimize import LinearConstraint, milp
     from scipy.sparse import coo_array

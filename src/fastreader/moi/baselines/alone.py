@@ -1,99 +1,107 @@
-"""Baselines that read each passage alone: query likelihood (QG), Bayes saliency, LongLLMLingua."""
+"""Baselines that score each passage alone: QG, Bayes saliency, LongLLMLingua, cross-encoder, the retriever's scores.
+
+Those that take `**options` accept `template` and `max_batch_tokens` of `score_permutations`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.core.checks import expect
 from fastreader.data.types import Passage
-from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages
+from fastreader.errors import MissingExtraError
+from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages, show
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import Scorer
-    from fastreader.reader.prompts.template import Template
     from fastreader.scoring.results import PermutationScores
 
 
-def qg(
-    reader: Scorer,
-    question: str,
-    passages: Sequence[Passage],
-    *,
-    template: Template | None = None,
-    max_batch_tokens: int | None = None,
-) -> Ordering:
-    """Query likelihood: ``u_p = log P(q | p)`` (Sachan et al. 2022, "QG" in MoI), nats."""
-    scores = _alone(reader, question, passages, template, max_batch_tokens)
+def qg(reader: Scorer, question: str, passages: Sequence[Passage], **options: Any) -> Ordering:
+    """Score by query likelihood, ``u_p = log P(q | p)`` in nats (Sachan et al. 2022, "QG" in MoI)."""
+    scores = _alone(reader, question, passages, **options)
     return by_score("qg", scores.question_logprobs, scores.stats)
 
 
-def bayes_saliency(
-    reader: Scorer,
-    question: str,
-    passages: Sequence[Passage],
-    *,
-    template: Template | None = None,
-    max_batch_tokens: int | None = None,
-) -> Ordering:
-    """``u_p = log P(q | p) + log P(p)`` (MoI, equation 1; Merth et al. 2024), nats.
+def bayes_saliency(reader: Scorer, question: str, passages: Sequence[Passage], **options: Any) -> Ordering:
+    """Score by ``u_p = log P(q | p) + log P(p)`` in nats (MoI, equation 1; Merth et al. 2024).
 
     P(p) is the passage's likelihood after the prompt's header, a sum over its tokens: a short passage is likelier.
     """
-    scores = _alone(reader, question, passages, template, max_batch_tokens, score_passages=True)
+    scores = _alone(reader, question, passages, score_passages=True, **options)
     assert scores.passages_logprobs is not None
     return by_score("bayes-saliency", scores.question_logprobs + scores.passages_logprobs, scores.stats)
 
 
-def long_llm_lingua(
-    reader: Scorer,
-    question: str,
-    passages: Sequence[Passage],
-    *,
-    template: Template | None = None,
-    max_batch_tokens: int | None = None,
-) -> Ordering:
-    """``u_p = sum_l P(q_l | p, q_<l) log P(q_l | p, q_<l)``, as MoI's appendix C prints LongLLMLingua's score.
+def long_llm_lingua(reader: Scorer, question: str, passages: Sequence[Passage], **options: Any) -> Ordering:
+    """Score by ``u_p = sum_l P(q_l | p, q_<l) log P(q_l | p, q_<l)``, LongLLMLingua as MoI's appendix C prints it.
 
-    Larger is taken as better, as for all scores. Whether that is meant is doubtful: x log x is 0 both at x = 1 and
-    at x = 0, with its least value at x = 1/e, so a question whose tokens are all but impossible after a passage
-    scores as well as one whose tokens are certain, and below 1/e, where most question tokens lie, the score falls
-    as their probability rises.
+    Larger is taken as better, as for all scores, although the formula may not mean that: x log x is 0 both at x = 1
+    and at x = 0, with its minimum at x = 1/e. A question whose tokens are almost impossible after a passage therefore
+    scores as high as one whose tokens are certain, and below 1/e, where most question tokens lie, the score falls as
+    their probability rises.
     """
-    scores = _alone(reader, question, passages, template, max_batch_tokens, token_logprobs=True)
+    scores = _alone(reader, question, passages, token_logprobs=True, **options)
     assert scores.token_logprobs is not None
     values = [printed_score(tokens) for tokens in scores.token_logprobs.question]
     return by_score("longllmlingua", values, scores.stats)
 
 
 def printed_score(token_logprobs: Sequence[float]) -> float:
-    """``sum_l exp(x_l) x_l`` of a question's token log-probabilities."""
+    """Return ``sum_l exp(x_l) x_l`` of a question's token log-probabilities."""
     logs = np.asarray(token_logprobs, dtype=np.float64)
     return float((np.exp(logs) * logs).sum())
 
 
-def _alone(
-    reader: Scorer,
-    question: str,
-    passages: Sequence[Passage],
-    template: Template | None,
-    max_batch_tokens: int | None,
-    *,
-    score_passages: bool = False,
-    token_logprobs: bool = False,
-) -> PermutationScores:
-    """The question after each passage alone, all in one pass."""
+def _alone(reader: Scorer, question: str, passages: Sequence[Passage], **options: Any) -> PermutationScores:
+    """Score the question after each passage alone, all in one pass."""
     from fastreader.scoring.api import score_permutations
 
-    return score_permutations(
-        reader,
-        question,
-        passages,
-        permutations=np.arange(check_passages(passages))[:, None],
-        template=template,
-        question_only=True,
-        score_passages=score_passages,
-        token_logprobs=token_logprobs,
-        max_batch_tokens=max_batch_tokens,
-    )
+    orders = np.arange(check_passages(passages))[:, None]
+    return score_permutations(reader, question, passages, permutations=orders, question_only=True, **options)
+
+
+def cross_encoder(reader: Any, question: str, passages: Sequence[Passage], *, model: Any, batch: int = 32) -> Ordering:
+    """Score by a cross-encoder's relevance (sentence-transformers; the extra "cross-encoder").
+
+    Args:
+        model: a name or folder for sentence-transformers' ``CrossEncoder``, which stays loaded, or such an object.
+        batch: number of pairs in a batch.
+
+    Raises:
+        MissingExtraError: if sentence-transformers is not installed.
+        InputError: if the model does not return one finite score for each pair.
+    """
+    count = check_passages(passages)
+    encoder = _load(model) if isinstance(model, str) else model
+    pairs = [(question, show(passage)) for passage in passages]
+    scores = np.asarray(encoder.predict(pairs, batch_size=batch, show_progress_bar=False), dtype=np.float64)
+    one_each = scores.shape == (count,) and bool(np.isfinite(scores).all())
+    expect(one_each, "model", f"one finite score for each of {count} pairs", scores.tolist())
+    return by_score("cross-encoder", scores)
+
+
+@lru_cache(maxsize=2)
+def _load(name: str) -> Any:
+    try:
+        from sentence_transformers import CrossEncoder
+    except ImportError as error:
+        raise MissingExtraError("sentence-transformers", "cross-encoder") from error
+    return CrossEncoder(name)
+
+
+def retriever_scores(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
+    """Score by the retriever's own scores, such as BM25's.
+
+    Raises:
+        InputError: if a passage has no score.
+    """
+    check_passages(passages)
+    scores = [passage.score for passage in passages]
+    missing = scores.index(None) if None in scores else 0
+    expect(None not in scores, f"passages[{missing}].score", "the retriever's score", None)
+    return by_score("bm25", np.array(scores, dtype=np.float64))

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastreader import permutations
+from fastreader.core.checks import check_choice, check_int, expect
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
-from fastreader.errors import InputError
 from fastreader.moi.baselines.aggregate import borda, kemeny
 from fastreader.moi.baselines.listwise import ListwisePrompt, rank_lists, rank_scores
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages
@@ -39,21 +39,15 @@ def permutation_self_consistency(
     """Re-rank `count` shuffles of the passages listwise, and take the order nearest to all the rankings.
 
     Args:
-        reader: any reader that generates.
-        question: its text.
-        passages: in the retriever's order.
-        count: shuffles, all distinct; N! where that is fewer.
+        count: number of shuffles, all distinct; at most N!.
         aggregate: "kemeny" (the paper's, exact) or "borda".
-        seed: of the shuffles.
-        prompt: the texts of a request.
-        max_new_tokens: to write in each.
-        max_batch_tokens: tokens in one pass at most.
+        seed: seed of the shuffles.
+        prompt, max_new_tokens: as for `rank_lists`.
 
     Raises:
-        InputError: another aggregate, or a count below 1.
+        InputError: if `aggregate` is something else or `count` < 1.
     """
-    if aggregate not in AGGREGATES:
-        raise InputError(f"aggregate: expected one of {', '.join(AGGREGATES)}, got {aggregate!r}")
+    check_choice("aggregate", aggregate, AGGREGATES)
     n = check_passages(passages)
     drawn = shuffles(n, count, seed)
     parsed, stats = rank_lists(reader, question, passages, drawn, prompt, max_new_tokens, max_batch_tokens)
@@ -68,12 +62,12 @@ def permutation_self_consistency(
 
 @dataclass(frozen=True)
 class Vote:
-    """The answer given most often over several orders of the passages.
+    """The most frequent answer over several orders of the passages.
 
     Attributes:
-        answer: as it was first written; "" where every answer is empty in normal form.
-        share: of the orders that gave it, in normal form.
-        answers: for each order what was written.
+        answer: as it was first written; "" if every answer is empty in normal form.
+        share: share of the orders whose answer equals it in normal form.
+        answers: the answer after each order.
         orders: the orders.
         stats: tokens given and computed.
     """
@@ -85,7 +79,7 @@ class Vote:
     stats: TreeStats
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """Return all attributes as JSON values."""
         return asdict(self)
 
 
@@ -99,38 +93,33 @@ def self_consistency(
     template: Template | None = None,
     max_new_tokens: int = 32,
     stop: Sequence[str] = ("\n",),
-    max_batch_tokens: int | None = None,
+    **options: Any,
 ) -> Vote:
     """Answer greedily after `count` random orders of the passages, all in one call, and take the majority.
 
     Args:
-        reader: writes the answers; or a session of one (`Reader.session`).
-        question: its text.
-        passages: in the retriever's order.
-        count: orders, all distinct; MoI takes 30; N! where that is fewer.
-        seed: of the orders.
-        template: the prompt's texts.
-        max_new_tokens: of an answer.
-        stop: texts that end it.
-        max_batch_tokens: tokens in one pass at most.
+        reader: writes the answers; may be a session (`Reader.session`).
+        count: number of orders, all distinct; MoI takes 30; at most N!.
+        seed: seed of the orders.
+        template: texts of the prompt.
+        max_new_tokens, stop, options: as for `Reader.generate`.
     """
     from fastreader.moi.reading import reading_prompts
 
     orders = shuffles(check_passages(passages), count, seed)
     prompts = reading_prompts(reader, question, passages, orders, template)
-    results = reader.generate(prompts, max_new_tokens=max_new_tokens, stop=stop, max_batch_tokens=max_batch_tokens)
+    results = reader.generate(prompts, max_new_tokens=max_new_tokens, stop=stop, **options)
     answers = [texts[0].text.strip() for texts in results]
     answer, share = majority(answers)
     return Vote(answer, share, answers, orders, results.stats)
 
 
 def majority(answers: Sequence[str]) -> tuple[str, float]:
-    """(the most frequent answer, its share): counted in SQuAD's normal form, ties to the one that came first.
+    """Return (the most frequent answer, its share), counted in SQuAD's normal form; the first of a tie wins.
 
     Answers of empty normal form are no answers: they count for the share's denominator only.
     """
-    if not answers:
-        raise InputError("majority: expected at least one answer, got none")
+    expect(bool(answers), "answers", "at least one answer", answers)
     counts = Counter(n for n in map(normalise, answers) if n)
     if not counts:
         return "", 0.0
@@ -139,8 +128,7 @@ def majority(answers: Sequence[str]) -> tuple[str, float]:
 
 
 def shuffles(n: int, count: int, seed: int) -> list[list[int]]:
-    """The random orders that both kinds of self-consistency read: distinct, N! where that is fewer than `count`."""
-    if count < 1:
-        raise InputError(f"count: expected at least 1, got {count}")
-    rows = permutations.random(n, min(count, math.factorial(n)), seed).permutations
-    return [[int(p) for p in row] for row in rows]
+    """Draw the orders that both kinds of self-consistency read: `count` distinct ones, at most N!."""
+    check_int("count", count)
+    rows: list[list[int]] = permutations.random(n, min(count, math.factorial(n)), seed).permutations.tolist()
+    return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastreader.core.checks import random_generator
+from fastreader.core.checks import check_int, expect, random_generator
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 from fastreader.moi.baselines.ordering import Ordering, check_passages
@@ -15,33 +15,33 @@ from fastreader.moi.types import PositionBias
 
 
 def retriever(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
-    """The order the passages came in."""
+    """Keep the order of the passages."""
     return Ordering(list(range(check_passages(passages))), "retriever")
 
 
 def random(reader: Any, question: str, passages: Sequence[Passage], *, seed: int = 0) -> Ordering:
-    """One order drawn uniformly; a seed gives every question of the same number of passages the same one."""
+    """Draw one order uniformly; a seed gives all questions of equal N the same order."""
     order = random_generator(seed).permutation(check_passages(passages))
     return Ordering(order.tolist(), "random", details={"seed": seed})
 
 
 def backwards(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
-    """The retriever's order reversed: its best passage last, next to the question."""
+    """Reverse the retriever's order: its best passage comes last, next to the question."""
     return Ordering(list(range(check_passages(passages)))[::-1], "reversed")
 
 
 def best_at_the_ends(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
-    """The retriever's ranks from the outside in: 1, 3, 5, ..., 6, 4, 2.
+    """Order the retriever's ranks from the outside in: 1, 3, 5, ..., 6, 4, 2.
 
-    What Haystack ships against "lost in the middle" (Liu et al. 2024), as LostInTheMiddleRanker.
+    This is Haystack's LostInTheMiddleRanker, against "lost in the middle" (Liu et al. 2024).
     """
     return Ordering(_outside_in(check_passages(passages)), "best-at-the-ends")
 
 
 def long_context_reorder(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
-    """Best at the ends as LangChain and LlamaIndex ship it, as LongContextReorder.
+    """Put the best at the ends as LangChain's and LlamaIndex's LongContextReorder do.
 
-    As `best_at_the_ends` for an odd number of passages, its mirror image for an even one: 2, 4, ..., 3, 1.
+    Equals `best_at_the_ends` for an odd number of passages, and its mirror image for an even one: 2, 4, ..., 3, 1.
     """
     count = check_passages(passages)
     return Ordering(_outside_in(count)[:: 1 if count % 2 else -1], "long-context-reorder")
@@ -60,32 +60,29 @@ def oracle(
     bias: PositionBias | None = None,
     place: int | None = None,
 ) -> Ordering:
-    """The right passage at the best place, the others around it in the retriever's order.
+    """Put the right passage at the best place, and the others around it in the retriever's order.
 
-    It reads the annotation, so it is a bound on what an order of one passage can give, and no method.
+    It reads the annotation, so it is a bound on the gain from placing one passage, not a method.
 
     Args:
-        reader: None, or the one that the bias is of.
-        question: unused.
+        reader: None, or the reader that the bias was measured on.
         passages: one of them with `is_gold`, else with `has_answer`; the first counts.
-        bias: the best place is that of its largest weight.
-        place: the place itself, from 0, in place of a bias.
+        bias: its largest weight is the best place.
+        place: the place itself, from 0, instead of a bias.
 
     Raises:
-        InputError: no passage is known to be right, both or neither of bias and place, a place out of range, or a
-            bias of undetermined sign or of another reader.
+        InputError: if no passage is marked, if not exactly one of `bias` and `place` is given, if `place` is out of
+            range, or if the bias has an undetermined sign or belongs to another reader.
     """
     count = check_passages(passages)
     gold = gold_of(passages)
     if gold is None:
         raise InputError("oracle: no passage is marked is_gold or has_answer")
-    if (bias is None) == (place is None):
-        raise InputError("oracle: expected a bias or a place, one of the two")
+    one = (bias is None) != (place is None)
+    expect(one, "oracle", "a bias or a place, one of the two", "neither" if bias is None else "both")
     if bias is not None:
         place = int(outside_bias(bias, count).argmax())
         check_own(bias, reader)
-    assert place is not None
-    if not 0 <= place < count:
-        raise InputError(f"oracle: place must be in [0, {count}), got {place}")
+    check_int("place", place, 0, count - 1)
     others = [p for p in range(count) if p != gold]
     return Ordering([*others[:place], gold, *others[place:]], "oracle", details={"gold": gold, "place": place})

@@ -1,34 +1,41 @@
-"""Listwise re-ranking in RankGPT's manner (Sun et al. 2023): the model writes the permutation."""
+"""Listwise re-ranking as in RankGPT (Sun et al. 2023): the model writes the permutation."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from fastreader.core.checks import check_int
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
-from fastreader.errors import InputError
 from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering, check_passages, show
+from fastreader.moi.types import FloatArray
+from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import ReaderProtocol
 
 
 @dataclass(frozen=True)
-class ListwisePrompt:
+class ListwisePrompt(PromptTexts):
     """The texts of a re-ranking request, in the order of the prompt.
 
     Attributes:
-        instruction: fields {question} and {count}.
+        instruction: field {question}, optionally {count}.
         passage: fields {number}, from 1, and {passage}.
-        ask: fields {question} and {count}.
-        words: of a passage are shown at most; RankGPT shows 300.
+        ask: optional fields {question} and {count}.
+        words: show at most this number of words of a passage; RankGPT shows 300; None shows all.
     """
+
+    FIELDS: ClassVar = {
+        "instruction": ({"question"}, {"count"}),
+        "passage": ({"number", "passage"}, NO_FIELDS),
+        "ask": (NO_FIELDS, {"question", "count"}),
+    }
 
     instruction: str = (
         "{count} passages follow, each with a number in brackets. Rank them by how relevant they are to the query: "
@@ -48,8 +55,8 @@ class Parsed:
 
     Attributes:
         named: items in the order written, from 0, each once.
-        repeated: numbers written again, which are passed over.
-        unknown: numbers outside 1..n, which are passed over.
+        repeated: number of repetitions, which are ignored.
+        unknown: number of numbers outside 1..n, which are ignored.
     """
 
     named: list[int]
@@ -57,27 +64,20 @@ class Parsed:
     unknown: int
 
     def complete(self, n: int) -> list[int]:
-        """All n items: those named, then the others as they stood."""
+        """Return all n items: the named ones, then the others in their given order."""
         return self.named + [i for i in range(n) if i not in self.named]
 
 
 def parse_permutation(text: str, n: int) -> Parsed:
-    """Read a generated permutation: the numbers in brackets, or all numbers where there is none in brackets.
+    """Read a generated permutation: the numbers in brackets, or all numbers if none is in brackets.
 
     >>> parse_permutation("[3] > [1] > [3] > [9]", 3)
     Parsed(named=[2, 0], repeated=1, unknown=1)
     """
-    numbers = re.findall(r"\[\s*(\d+)\s*\]", text) or re.findall(r"\d+", text)
-    named: list[int] = []
-    repeated = unknown = 0
-    for number in map(int, numbers):
-        if not 1 <= number <= n:
-            unknown += 1
-        elif number - 1 in named:
-            repeated += 1
-        else:
-            named.append(number - 1)
-    return Parsed(named, repeated, unknown)
+    numbers = [int(x) - 1 for x in re.findall(r"\[\s*(\d+)\s*\]", text) or re.findall(r"\d+", text)]
+    known = [number for number in numbers if 0 <= number < n]
+    named = list(dict.fromkeys(known))
+    return Parsed(named, len(known) - len(named), len(numbers) - len(known))
 
 
 def rank_lists(
@@ -92,13 +92,9 @@ def rank_lists(
     """Ask for a ranking of each list of passages, greedily, all in one call.
 
     Args:
-        reader: any reader that generates.
-        question: its text.
-        passages: all passages.
-        orders: lists of indices into them; their place in the list is the number shown.
-        prompt: the texts.
-        max_new_tokens: to write; by default eight a passage, enough for "[12] > ".
-        max_batch_tokens: tokens in one pass at most.
+        orders: lists of indices into them; the prompt numbers passages by their place in the list.
+        prompt: texts of a request.
+        max_new_tokens: at most this number of tokens in an answer; None allows eight a passage, enough for "[12] > ".
 
     Returns:
         (for each list its parsed permutation, in places of the list; tokens given and computed)
@@ -127,30 +123,24 @@ def listwise(
     max_new_tokens: int | None = None,
     max_batch_tokens: int | None = None,
 ) -> Ordering:
-    """RankGPT: one request for up to `window` passages, else windows that slide from the end to the beginning.
+    """Rank as RankGPT: one request for up to `window` passages, else windows that slide from the end to the start.
 
-    Numbers the model does not write keep their order behind those it does. `details` tells how many it named, wrote
-    twice or made up.
+    Numbers that the model does not write keep their order behind those it does. `details` counts the numbers that
+    it named, repeated or made up.
 
     Args:
-        reader: any reader that generates.
-        question: its text.
-        passages: in the retriever's order.
-        prompt: the texts.
-        window: passages in one request.
-        step: by how many a window moves; below `window`, so that the best move on.
-        max_new_tokens: to write in each request.
-        max_batch_tokens: tokens in one pass at most.
+        window: number of passages in one request, at least 2.
+        step: number of places a window moves, at most `window`; below it, the best passages move along.
+        prompt, max_new_tokens: as for `rank_lists`.
 
     Raises:
-        InputError: a window below 2, or a step outside 1..window.
+        InputError: if `window` < 2, or `step` is outside 1..window.
     """
-    count = check_passages(passages)
-    if window < 2 or not 1 <= step <= window:
-        raise InputError(f"window, step: expected 1 <= step <= window and window >= 2, got {step} and {window}")
+    end = count = check_passages(passages)
+    check_int("window", window, 2)
+    check_int("step", step, 1, window)
     order, stats = list(range(count)), NOTHING_READ
     details = {"asked": 0, "named": 0, "repeated": 0, "unknown": 0}
-    end = count
     while count > 1:
         start = max(0, end - window)
         part = order[start:end]
@@ -167,8 +157,8 @@ def listwise(
     return Ordering(order, "rankgpt", rank_scores(order), stats, details)
 
 
-def rank_scores(order: Sequence[int]) -> npt.NDArray[np.float64]:
-    """N - 1 for the first of an order down to 0 for the last: float64 [N]."""
+def rank_scores(order: Sequence[int]) -> FloatArray:
+    """Return scores from N - 1 for the first of an order down to 0 for the last: float64 [N]."""
     scores = np.empty(len(order))
     scores[list(order)] = np.arange(len(order))[::-1]
     return scores

@@ -1,4 +1,4 @@
-"""Ordering: what a baseline gives."""
+"""Ordering: the result of a baseline."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checks import expect
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
-from fastreader.errors import InputError
 from fastreader.moi.order import descending
+from fastreader.moi.types import FloatArray
 
-FloatArray = npt.NDArray[np.float64]
 NOTHING_READ = TreeStats(0, 0, 0, 0)
 
 
@@ -24,10 +24,10 @@ class Ordering:
 
     Attributes:
         order: passage indices in reading order, every passage once.
-        name: of the method.
-        scores: float64 [N], larger is better, in the method's own unit; None where it scores nothing.
-        stats: tokens that finding the order took, zero where nothing was read; the final reading is not in it.
-        details: what else the method found out, JSON values.
+        name: name of the method.
+        scores: float64 [N], larger is better, in the method's own unit; None if the method has no scores.
+        stats: tokens spent on finding the order, without the final reading; zero if nothing was read.
+        details: further findings of the method, as JSON values.
     """
 
     order: list[int]
@@ -37,11 +37,11 @@ class Ordering:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if sorted(self.order) != list(range(len(self.order))):
-            raise InputError(f"Ordering.order: expected every passage once, got {self.order}")
+        whole = sorted(self.order) == list(range(len(self.order)))
+        expect(whole, "Ordering.order", "every passage once", self.order)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """Return all attributes as JSON values."""
         return {
             "order": self.order,
             "name": self.name,
@@ -55,26 +55,25 @@ class Ordering:
 def by_score(
     name: str, scores: npt.ArrayLike, stats: TreeStats = NOTHING_READ, details: Mapping[str, Any] | None = None
 ) -> Ordering:
-    """The best first, ties in the retriever's order."""
+    """Order by falling score; ties keep the retriever's order."""
     values = np.asarray(scores, dtype=np.float64)
     return Ordering(descending(values).tolist(), name, values, stats, dict(details or {}))
 
 
 def check_passages(passages: Sequence[Passage]) -> int:
-    """How many passages there are.
+    """Return the number of passages.
 
     Raises:
-        InputError: none, or something that is no `Passage`.
+        InputError: if `passages` is empty or holds something other than a `Passage`.
     """
-    if not isinstance(passages, (list, tuple)) or not passages:
-        raise InputError(f"passages: expected a list of at least one passage, got {passages!r}")
+    listed = isinstance(passages, (list, tuple)) and bool(passages)
+    expect(listed, "passages", "a list of at least one passage", passages)
     for p, passage in enumerate(passages):
-        if not isinstance(passage, Passage):
-            raise InputError(f"passages[{p}]: expected a Passage, got {type(passage).__name__}")
+        expect(isinstance(passage, Passage), f"passages[{p}]", "a Passage", passage)
     return len(passages)
 
 
 def show(passage: Passage) -> str:
-    """A passage as text, its title before it where it has one."""
+    """Return a passage as text, after its title if it has one."""
     title = passage.title.strip()
     return f"{title}: {passage.text}" if title else passage.text

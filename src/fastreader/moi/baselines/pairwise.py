@@ -1,16 +1,19 @@
-"""Pairwise ranking prompting (Qin et al. 2023, PRP-Allpair): which of two passages says more to the question?"""
+"""Pairwise ranking prompting (Qin et al. 2023, PRP-Allpair): the reader compares two passages at a time."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from fastreader.core.checks import check_choice
 from fastreader.data.types import Passage
-from fastreader.errors import InputError
-from fastreader.moi.baselines.ordering import FloatArray, Ordering, by_score, check_passages, show
+from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages, show
+from fastreader.moi.types import FloatArray
+from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import ReaderProtocol
@@ -19,21 +22,28 @@ AGGREGATES = ("wins", "margin")
 
 
 @dataclass(frozen=True)
-class PairwisePrompt:
+class PairwisePrompt(PromptTexts):
     """The texts of a comparison, in the order of the prompt.
 
     Attributes:
         instruction: field {question}; first, so that all comparisons share it.
         first, second: a passage; field {passage}.
         ask: the request.
-        labels: the two answers.
+        first_label, second_label: the two answers.
     """
+
+    FIELDS: ClassVar = {
+        "instruction": ({"question"}, NO_FIELDS),
+        "first": ({"passage"}, NO_FIELDS),
+        "second": ({"passage"}, NO_FIELDS),
+    }
 
     instruction: str = 'Two passages follow. Decide which of them is more relevant to the query "{question}".\n\n'
     first: str = "Passage A: {passage}\n\n"
     second: str = "Passage B: {passage}\n\n"
     ask: str = "Answer with Passage A or Passage B, and nothing else."
-    labels: tuple[str, str] = ("Passage A", "Passage B")
+    first_label: str = "Passage A"
+    second_label: str = "Passage B"
 
 
 def pairwise(
@@ -45,54 +55,39 @@ def pairwise(
     aggregate: str = "wins",
     max_batch_tokens: int | None = None,
 ) -> Ordering:
-    """Every passage against every other, in both orders, all N(N-1) prompts in one pass.
+    """Compare every passage with every other, in both orders; all N(N-1) prompts run in one pass.
 
-    A comparison is the log-likelihood of the first label less the second's. "wins": a passage gets 1 where it wins in
-    both orders, 1/2 where the orders disagree (the paper's rule); "margin": the mean over its comparisons of half
-    the difference of the two orders' log-odds, in nats, which leaves out what the place alone does.
+    A comparison is the log-likelihood of the first label less that of the second. "wins": a passage gets 1 for each
+    pair that it wins in both orders and 1/2 for each pair whose orders disagree (the paper's rule). "margin": half the
+    difference of the two orders' log-odds, in nats, which cancels the effect of the place; mean over the passage's
+    comparisons.
 
     Args:
-        reader: any reader.
-        question: its text.
-        passages: in the retriever's order.
-        prompt: the texts.
+        prompt: texts of a comparison.
         aggregate: "wins" or "margin".
-        max_batch_tokens: tokens in one pass at most.
 
     Raises:
-        InputError: another aggregate.
+        InputError: if `aggregate` is something else.
     """
-    if aggregate not in AGGREGATES:
-        raise InputError(f"aggregate: expected one of {', '.join(AGGREGATES)}, got {aggregate!r}")
+    check_choice("aggregate", aggregate, AGGREGATES)
     count, texts = check_passages(passages), prompt or PairwisePrompt()
     if count == 1:
         return by_score("pairwise", [0.0])
-    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
-    labels = [reader.continuation(label) for label in texts.labels]
-    shown = [show(p) for p in passages]
-    contexts = [
-        reader.prompt(
-            [
-                texts.instruction.format(question=question.strip()),
-                texts.first.format(passage=shown[a]),
-                texts.second.format(passage=shown[b]),
-                texts.ask,
-            ]
-        )
-        for a, b in pairs
-    ]
-    results = reader.loglikelihood(
-        [(context, label) for context in contexts for label in labels], max_batch_tokens=max_batch_tokens
-    )
+    instruction = texts.instruction.format(question=question.strip())
+    first, second = ([text.format(passage=show(p)) for p in passages] for text in (texts.first, texts.second))
+    labels = [reader.continuation(label) for label in (texts.first_label, texts.second_label)]
+    pairs = list(itertools.permutations(range(count), 2))
+    contexts = [reader.prompt([instruction, first[a], second[b], texts.ask]) for a, b in pairs]
+    results = reader.loglikelihood(list(itertools.product(contexts, labels)), max_batch_tokens=max_batch_tokens)
     margin = np.zeros((count, count))
-    for i, (a, b) in enumerate(pairs):
-        margin[a, b] = results[2 * i].logprob - results[2 * i + 1].logprob
+    for i, pair in enumerate(pairs):
+        margin[pair] = results[2 * i].logprob - results[2 * i + 1].logprob
     scores = wins(margin) if aggregate == "wins" else (margin - margin.T).sum(axis=1) / (2 * (count - 1))
     return by_score("pairwise", scores, results.stats, {"aggregate": aggregate, "consistent": consistent(margin)})
 
 
 def wins(margin: FloatArray) -> FloatArray:
-    """Points of each passage: float64 [N].
+    """Return the points of each passage: float64 [N].
 
     Args:
         margin: float64 [N, N], log-odds that the first of (row, column) is the better; the diagonal is not read.
@@ -106,6 +101,6 @@ def wins(margin: FloatArray) -> FloatArray:
 
 
 def consistent(margin: FloatArray) -> float:
-    """Share of the pairs in which both orders prefer the same passage."""
+    """Return the share of the pairs in which both orders prefer the same passage."""
     above = np.triu_indices(len(margin), 1)
     return float((margin[above] * margin.T[above] < 0).mean())

@@ -1,7 +1,8 @@
-"""Any scores placed by a calibrated position bias: the largest score at the place of the largest weight."""
+"""Scores placed by a calibrated position bias: the largest score at the place of the largest weight."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,49 +10,51 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checks import expect
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
-from fastreader.moi.baselines.ordering import FloatArray, Ordering, by_score, check_passages
+from fastreader.moi.baselines.ordering import Ordering, check_passages
 from fastreader.moi.identity import differing
 from fastreader.moi.order import matched
-from fastreader.moi.types import PositionBias, check_position_bias
+from fastreader.moi.types import FloatArray, PositionBias, check_position_bias
 
 
 def score_matched(scores: npt.ArrayLike, bias: PositionBias) -> list[int]:
-    """The order that maximises ``sum_j bias[j] scores[order[j]]`` (rearrangement inequality).
+    """Return the order that maximises ``sum_j bias[j] scores[order[j]]`` (rearrangement inequality).
 
     Args:
-        scores: float [N], larger is better, of whatever unit: only their order counts.
-        bias: of N passages, its sign decided: scores from outside do not turn with it as utilities do.
+        scores: float [N], larger is better, in any unit: only their order counts.
+        bias: a calibration for N passages whose sign is decided, since scores from outside do not turn with the sign
+            as utilities do.
 
     Raises:
-        InputError: scores that are not finite [N], or a bias of another N or of undetermined sign.
+        InputError: if `scores` are not finite [N], or the bias is for another N or has an undetermined sign.
     """
     values = np.asarray(scores, dtype=np.float64)
-    if values.ndim != 1 or not values.size or not np.isfinite(values).all():
-        raise InputError(f"scores: expected finite numbers [N], got {scores!r}")
-    return [int(p) for p in matched(values, outside_bias(bias, len(values)))]
+    finite = values.ndim == 1 and values.size > 0 and bool(np.isfinite(values).all())
+    expect(finite, "scores", "finite numbers [N]", scores)
+    order: list[int] = matched(values, outside_bias(bias, len(values))).tolist()
+    return order
 
 
 def outside_bias(bias: PositionBias, passages: int) -> FloatArray:
-    """The weights [L] of a bias that may place scores which were not measured with it.
+    """Return the weights [L] of a bias that may place scores which were not measured with it.
 
     Raises:
-        InputError: it is none, of another number of passages, or its sign is undetermined.
+        InputError: if `bias` is not a PositionBias, is for another number of passages, or has an undetermined sign.
     """
     check_position_bias(bias)
-    if bias.num_passages != passages:
-        raise InputError(f"bias: measured with N = {bias.num_passages} passages, got {passages}")
+    expect(bias.num_passages == passages, "bias", f"a calibration with N = {passages} passages", bias.num_passages)
     if bias.sign == "undetermined":
-        raise InputError("bias: its sign is undetermined, so it says nothing of where to put a passage known as good")
+        raise InputError("bias: its sign is undetermined, so it does not tell where to place a good passage")
     return bias.bias
 
 
 def check_own(bias: PositionBias, reader: Any) -> None:
-    """Refuse a bias of another reader than the one that is given; None is no reader.
+    """Check that a bias was measured on `reader`; None accepts any.
 
     Raises:
-        InputError: naming both.
+        InputError: if the bias belongs to another reader; the message names both.
     """
     about = {} if reader is None else reader.describe()
     if wrong := differing("bias", bias.reader, "", "reader", about, ""):
@@ -59,11 +62,12 @@ def check_own(bias: PositionBias, reader: Any) -> None:
 
 
 def placed(ranker: Callable[..., Ordering]) -> Callable[..., Ordering]:
-    """The same ranker, its scores placed by a bias: adds the keyword `bias` and "-matched" to the name.
+    """Return a ranker whose scores are placed by its keyword `bias`, with "-matched" added to its name.
 
-    The bias is the reader's own, which will read the order; `score_matched` places scores for another one.
+    The bias must belong to the reader that will read the order; `score_matched` places scores for another reader.
     """
 
+    @functools.wraps(ranker)
     def ranked(
         reader: Any, question: str, passages: Sequence[Passage], *, bias: PositionBias, **settings: Any
     ) -> Ordering:
@@ -71,21 +75,8 @@ def placed(ranker: Callable[..., Ordering]) -> Callable[..., Ordering]:
         check_own(bias, reader)
         found = ranker(reader, question, passages, **settings)
         if found.scores is None:
-            raise InputError(f"{found.name}: gives an order and no scores to place")
+            raise InputError(f"{found.name}: has no scores to place")
         return replace(found, order=score_matched(found.scores, bias), name=f"{found.name}-matched")
 
-    ranked.__doc__ = f"`{ranker.__name__}`, its scores placed by the calibrated bias."
+    ranked.__doc__ = f"Place the scores of `{ranker.__name__}` by the calibrated bias."
     return ranked
-
-
-def retriever_scores(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
-    """The passages by the retriever's own scores (BM25's, say).
-
-    Raises:
-        InputError: a passage without a score.
-    """
-    check_passages(passages)
-    scores = [passage.score for passage in passages]
-    if None in scores:
-        raise InputError(f"passages[{scores.index(None)}]: has no retriever's score")
-    return by_score("bm25", np.array(scores, dtype=np.float64))

@@ -17,19 +17,12 @@ if TYPE_CHECKING:
     from fastreader.moi.distill.student import Student
     from fastreader.moi.distill.train import Distillation, Step, distill
 
-_HOME = {
-    "DistillSettings": "settings",
-    "Distillation": "train",
-    "Evaluation": "evaluation",
-    "Lesson": "lessons",
-    "LoraSettings": "settings",
-    "Step": "train",
-    "Student": "student",
-    "compare": "evaluation",
-    "distill": "train",
-    "evaluate": "evaluation",
-    "make_lessons": "lessons",
-    "read_teacher": "lessons",
+_NAMES = {
+    "evaluation": ("Evaluation", "compare", "evaluate"),
+    "lessons": ("Lesson", "make_lessons", "read_teacher"),
+    "settings": ("DistillSettings", "LoraSettings"),
+    "student": ("Student",),
+    "train": ("Distillation", "Step", "distill"),
 }
 
 __all__ = [
@@ -47,5 +40,4 @@ __all__ = [
     "read_teacher",
 ]
 
-
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+__getattr__, __dir__ = lazy_names(__name__, {name: home for home, names in _NAMES.items() for name in names})

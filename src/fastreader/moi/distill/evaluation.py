@@ -1,4 +1,4 @@
-"""How near a student's preferences are to the teacher's, on questions it was not trained on."""
+"""The loss of preference distillation, and a student's agreement with its teacher on held-out questions."""
 
 from __future__ import annotations
 
@@ -7,18 +7,48 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from fastreader.errors import InputError
+from fastreader.core.checks import expect
 from fastreader.moi.distill.lessons import Lesson
-from fastreader.moi.distill.loss import kl_divergence
+from fastreader.moi.types import FloatArray
 from fastreader.reader.prompts.template import Template, as_template
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fastreader.moi.distill.settings import DistillSettings
     from fastreader.moi.distill.student import Student
 
-FloatArray = npt.NDArray[np.float64]
+
+def kl_loss(teacher: Tensor, student: Tensor, temperature: float = 1.0, direction: str = "forward") -> Tensor:
+    """Return the KL divergence between the softmaxes of two scorings of the same orderings, nats.
+
+    ``t = softmax(teacher / T), s = softmax(student / T)``; "forward" is ``sum t (log t - log s)``, "reverse"
+    ``sum s (log s - log t)`` (MoI, section 3.3.2, which states neither T nor the direction).
+
+    Args:
+        teacher: float [K'], log-likelihoods in nats.
+        student: float [K'], receives the gradient.
+        temperature: T, nats.
+        direction: "forward" or "reverse".
+    """
+    log_t = (teacher / temperature).log_softmax(dim=-1)
+    log_s = (student / temperature).log_softmax(dim=-1)
+    if direction == "reverse":
+        log_t, log_s = log_s, log_t
+    return (log_t.exp() * (log_t - log_s)).sum()
+
+
+def kl_divergence(
+    teacher: FloatArray, student: FloatArray, temperature: float = 1.0, direction: str = "forward"
+) -> float:
+    """Return `kl_loss` of NumPy arrays, without gradients."""
+    from scipy.special import log_softmax
+
+    log_t, log_s = log_softmax(teacher / temperature), log_softmax(student / temperature)
+    if direction == "reverse":
+        log_t, log_s = log_s, log_t
+    return float((np.exp(log_t) * (log_t - log_s)).sum())
 
 
 @dataclass(frozen=True)
@@ -27,7 +57,7 @@ class Evaluation:
 
     Attributes:
         kl: for each question, KL of the softmaxed scores (direction and temperature of the settings), nats.
-        spearman: for each question, rank correlation of the scores; 0 where the student ties them all.
+        spearman: for each question, rank correlation of the scores; 0 if the student ties them all.
         best: for each question, whether student and teacher prefer the same ordering.
     """
 
@@ -41,17 +71,16 @@ class Evaluation:
         return {name: float(np.mean(values)) for name, values in asdict(self).items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Means and single values, as JSON values."""
+        """Return means and single values as JSON values."""
         return {"means": self.means, **asdict(self)}
 
 
 def compare(
     teacher: Sequence[FloatArray], student: Sequence[FloatArray], temperature: float = 1.0, direction: str = "forward"
 ) -> Evaluation:
-    """The measures from both sides' scores of the same orderings, an array [K] for each question, nats."""
+    """Evaluate both sides' scores of the same orderings, an array [K] for each question, nats."""
     pairs = list(zip(teacher, student, strict=True))
-    if not pairs:
-        raise InputError("compare: expected at least one question, got none")
+    expect(bool(pairs), "teacher", "at least one question", teacher)
     return Evaluation(
         kl=[kl_divergence(t, s, temperature, direction) for t, s in pairs],
         spearman=[spearman(t, s) for t, s in pairs],
@@ -60,12 +89,10 @@ def compare(
 
 
 def spearman(a: FloatArray, b: FloatArray) -> float:
-    """Spearman's rank correlation, ties at their mean rank; 0 where either side ties everything."""
+    """Return Spearman's rank correlation, ties at their mean rank; 0 if either side ties everything."""
     from scipy.stats import spearmanr
 
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
-        return 0.0
-    return float(spearmanr(a, b).statistic)
+    return 0.0 if np.ptp(a) == 0 or np.ptp(b) == 0 else float(spearmanr(a, b).statistic)
 
 
 def evaluate(
@@ -74,7 +101,7 @@ def evaluate(
     """Score all orderings of each question with the student, without dropout or gradients, and `compare`."""
     import torch
 
-    from fastreader.moi.distill.scoring import score_rows
+    from fastreader.moi.distill.student import score_rows
 
     student.train(False)
     scores = []

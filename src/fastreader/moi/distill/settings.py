@@ -1,4 +1,4 @@
-"""How a student is trained."""
+"""Settings of a student's adapter and training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fastreader.core.checks import check_choice, check_int, check_number
-from fastreader.errors import InputError
 
 DIRECTIONS = ("forward", "reverse")
 OBSERVATIONS = ("question", "joint")
@@ -15,7 +14,7 @@ SCHEDULES = ("constant", "linear")
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """The adapter: MoI's values (appendix A), over all linear layers, which it does not state.
+    """The adapter: MoI's values (appendix A), over all linear layers, which the paper does not state.
 
     Attributes:
         rank: r.
@@ -30,21 +29,19 @@ class LoraSettings:
     target_modules: str | tuple[str, ...] = "all-linear"
 
     def __post_init__(self) -> None:
-        check_int("LoraSettings.rank", self.rank, 1, json_value=True)
-        _above_zero("LoraSettings.alpha", self.alpha)
-        check_number("LoraSettings.dropout", self.dropout, json_value=True)
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"LoraSettings.dropout: expected a number in [0, 1), got {self.dropout}")
+        check_int("LoraSettings.rank", self.rank, json_value=True)
+        check_number("LoraSettings.alpha", self.alpha, above=0, json_value=True)
+        check_number("LoraSettings.dropout", self.dropout, minimum=0, below=1, json_value=True)
 
 
 @dataclass(frozen=True)
 class DistillSettings:
-    """Preference distillation's arguments; defaults are MoI's (appendix A) where it states them.
+    """Arguments of preference distillation; defaults are MoI's (appendix A) if the paper states them.
 
     Attributes:
         observation: the score of an ordering: "question", log P(question | passages), or "joint", that plus
             log P(passages), equation 3 of the paper.
-        per_question: K', orderings of a question drawn anew in each epoch (not stated); all K where K is smaller.
+        per_question: K', orderings of a question drawn in each epoch (not stated); all K if K is smaller.
         temperature: both softmaxes are taken of score / temperature, in nats (not stated).
         direction: "forward" is KL(teacher || student), "reverse" KL(student || teacher) (not stated).
         learning_rate: peak, of AdamW.
@@ -53,9 +50,9 @@ class DistillSettings:
         epochs: passes over the questions.
         warmup_steps: steps in which the learning rate rises linearly from 0.
         schedule: "constant" after that, or "linear" down to 0 at the last step.
-        max_grad_norm: gradients are scaled down to this norm; None leaves them.
-        checkpoint_every: steps between checkpoints; one is written at the end always.
-        evaluate_every: steps between evaluations on the held-out questions; 0: before and after only.
+        max_grad_norm: gradients are scaled down to this norm; None disables it.
+        checkpoint_every: steps between checkpoints; the end always writes one.
+        evaluate_every: steps between evaluations on the held-out questions; 0 evaluates before and after only.
         gradient_checkpointing: keep only the layers' inputs and compute the rest again in the backward pass.
         seed: of the questions' order, the orderings drawn and dropout.
     """
@@ -77,36 +74,24 @@ class DistillSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_choice("DistillSettings.observation", self.observation, OBSERVATIONS)
-        check_choice("DistillSettings.direction", self.direction, DIRECTIONS)
-        check_choice("DistillSettings.schedule", self.schedule, SCHEDULES)
-        check_int("DistillSettings.per_question", self.per_question, 2, json_value=True)
-        for name in ("batch", "epochs", "checkpoint_every"):
-            check_int(f"DistillSettings.{name}", getattr(self, name), 1, json_value=True)
-        for name in ("warmup_steps", "evaluate_every", "seed"):
-            check_int(f"DistillSettings.{name}", getattr(self, name), 0, json_value=True)
+        for name, choices in (("observation", OBSERVATIONS), ("direction", DIRECTIONS), ("schedule", SCHEDULES)):
+            check_choice(f"DistillSettings.{name}", getattr(self, name), choices)
+        least = {"per_question": 2, "batch": 1, "epochs": 1, "checkpoint_every": 1}
+        for name, minimum in {**least, "warmup_steps": 0, "evaluate_every": 0, "seed": 0}.items():
+            check_int(f"DistillSettings.{name}", getattr(self, name), minimum, json_value=True)
         for name in ("temperature", "learning_rate"):
-            _above_zero(f"DistillSettings.{name}", getattr(self, name))
-        check_number("DistillSettings.weight_decay", self.weight_decay, json_value=True)
-        if self.weight_decay < 0:
-            raise InputError(f"DistillSettings.weight_decay: expected a number from 0, got {self.weight_decay}")
-        if self.max_grad_norm is not None:
-            _above_zero("DistillSettings.max_grad_norm", self.max_grad_norm)
+            check_number(f"DistillSettings.{name}", getattr(self, name), above=0, json_value=True)
+        check_number("DistillSettings.weight_decay", self.weight_decay, minimum=0, json_value=True)
+        check_number("DistillSettings.max_grad_norm", self.max_grad_norm, above=0, optional=True, json_value=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """All attributes as JSON values."""
+        """Return all attributes as JSON values."""
         return asdict(self)
 
     def learning_rate_at(self, step: int, steps: int) -> float:
-        """Learning rate of step `step` (from 0) of `steps`."""
+        """Return the learning rate of step `step` (from 0) of `steps`."""
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / (self.warmup_steps + 1)
         if self.schedule == "constant":
             return self.learning_rate
         return self.learning_rate * (steps - step) / max(steps - self.warmup_steps, 1)
-
-
-def _above_zero(name: str, value: float) -> None:
-    check_number(name, value, json_value=True)
-    if value <= 0:
-        raise InputError(f"{name}: expected a positive number, got {value}")

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fastreader.core.checks import expect
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.data.fingerprints import reader_name
-from fastreader.errors import ContextOverflowError, InputError, MissingExtraError
+from fastreader.errors import ContextOverflowError, MissingExtraError
 from fastreader.models import load as loading
 from fastreader.models.adapter import register
 from fastreader.models.architecture import context_length, lm_head, logit_scale_of, refuse_unsupported
@@ -21,34 +24,36 @@ from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, layer
 from fastreader.models.probe import probe
 from fastreader.models.revision import revision
 from fastreader.models.rotary import rotary_regimes
-from fastreader.moi.distill.attention import GradientKeys
-from fastreader.moi.distill.head import logprobs
+from fastreader.moi.distill.gradients import GradientKeys, logprobs
+from fastreader.moi.distill.lessons import Lesson
 from fastreader.moi.distill.settings import LoraSettings
 from fastreader.ops.linear_logprob import LogprobStats
 from fastreader.reader.prompts.encoder import TextEncoder
+from fastreader.reader.prompts.pieces import encode
+from fastreader.reader.prompts.template import Template
 
 
 class Student:
     """A transformers causal LM under LoRA adapters (PEFT).
 
-    The model given is left as it was found: the student is a structural copy around the same, frozen weights.
+    The given model stays unchanged: the student is a structural copy around the same, frozen weights.
 
     Args:
         model: a transformers causal LM on one device.
         tokenizer: its tokenizer.
-        name: for messages.
-        lora: the adapter.
+        name: its name in messages.
+        lora: settings of the adapter.
 
     Attributes:
-        encoder: the tokenizer, by pieces.
-        lora: the adapter's settings.
-        revision: which frozen weights and chat template, see `models.revision`.
-        max_length: longest input in tokens; None where the config sets no limit.
+        encoder: turns text into tokens.
+        lora: settings of the adapter.
+        revision: fingerprint of the frozen weights and chat template, see `models.revision`.
+        max_length: longest input in tokens; None if the config sets no limit.
 
     Raises:
-        MissingExtraError: PEFT is not installed.
-        UnsupportedModelError: the architecture cannot run on a packed tree, or the packed pass and the model's own
-            forward disagree on a short text.
+        MissingExtraError: if PEFT is not installed.
+        UnsupportedModelError: if the architecture cannot run on a packed tree, or if the packed pass and the model's
+            own forward disagree on a short text.
     """
 
     def __init__(self, model: Any, tokenizer: Any, name: str, lora: LoraSettings | None = None) -> None:
@@ -61,18 +66,15 @@ class Student:
         self.lora = lora or LoraSettings()
         self._checkpointing = False
         self._own_attention = model.config._attn_implementation
-        core = _frozen_copy(model)
         targets = self.lora.target_modules
-        self.peft: Any = peft.get_peft_model(
-            core,
-            peft.LoraConfig(
-                task_type="CAUSAL_LM",
-                r=self.lora.rank,
-                lora_alpha=self.lora.alpha,
-                lora_dropout=self.lora.dropout,
-                target_modules=targets if isinstance(targets, str) else list(targets),
-            ),
+        adapter = peft.LoraConfig(
+            task_type="CAUSAL_LM",
+            r=self.lora.rank,
+            lora_alpha=self.lora.alpha,
+            lora_dropout=self.lora.dropout,
+            target_modules=targets if isinstance(targets, str) else list(targets),
         )
+        self.peft: Any = peft.get_peft_model(_frozen_copy(model), adapter)
         self.model: Any = self.peft.get_base_model()
         config = self.model.config.get_text_config()
         self._windows = layer_windows(config, name)
@@ -97,11 +99,11 @@ class Student:
         """Load a student.
 
         Args:
-            model: whatever `Reader.load` takes; a (transformers model, tokenizer) pair is left as found.
-            device: "auto" takes CUDA where there is one; a pair stays on its own device.
-            dtype: of the frozen weights and the activations: "auto" as stored, "bfloat16", "float32", ...; the
-                adapter of half types is float32.
-            lora: the adapter.
+            model: as for `Reader.load`; a (transformers model, tokenizer) pair stays unchanged.
+            device: "auto" uses CUDA if available; a pair stays on its own device.
+            dtype: type of the frozen weights and the activations: "auto" as stored, "bfloat16", "float32", ...; for
+                half types the adapter is float32.
+            lora: settings of the adapter.
 
         Raises:
             ModelNotFoundError, ModelFileError, InputError: as `Reader.load`.
@@ -116,19 +118,19 @@ class Student:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self._head.weight.device
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """The adapter's weights, all that is trained."""
+        """Return the adapter's weights, the only ones that are trained."""
         return [p for p in self.peft.parameters() if p.requires_grad]
 
     def train(self, on: bool = True, *, gradient_checkpointing: bool = False) -> None:
         """Turn the adapter's dropout on or off; the model's own dropout stays off.
 
         Args:
-            on: training or not.
-            gradient_checkpointing: while training, keep the layers' inputs only.
+            on: whether the student trains.
+            gradient_checkpointing: keep only the layers' inputs while training.
         """
         self.peft.eval()
         for name, module in self.peft.named_modules():
@@ -136,34 +138,34 @@ class Student:
                 module.train(on)
         if not (on and gradient_checkpointing):
             return
-        if not self._checkpointing:  # each call of transformers' would add a hook; older releases lack the first name
+        if not self._checkpointing:  # each call would add a hook; older releases of transformers lack the first name
             enable = getattr(self.model, "activation_checkpointing_enable", None)
             (enable or self.model.gradient_checkpointing_enable)({"use_reentrant": False})
             self._checkpointing = True
         for module in self.model.modules():
             if hasattr(module, "gradient_checkpointing"):
-                module.training = True  # the flag that checkpointing asks for; its children keep theirs
+                module.training = True  # checkpointing reads this flag; the children keep theirs
 
-    def logliks(self, sequences: Sequence[tuple[Tokens, Tokens]]) -> tuple[Tensor, TreeStats]:
-        """Log-likelihood of each continuation, all in one packed pass, with gradients to the adapter.
+    def loglikelihood(self, sequences: Sequence[tuple[Tokens, Tokens]]) -> tuple[Tensor, TreeStats]:
+        """Score each continuation, all in one packed pass, with gradients to the adapter.
 
         Args:
-            sequences: S (context, continuation) pairs of token ids, each with a token at least.
+            sequences: S (context, continuation) pairs of token ids, each with at least one token.
 
         Returns:
             (float64 [S], nats; tokens given and computed)
 
         Raises:
-            InputError: no sequences, or no token in one.
-            ContextOverflowError: a sequence is longer than the model's context.
+            InputError: if there are no sequences, or one has no token.
+            ContextOverflowError: if a sequence is longer than the model's context.
         """
-        regimes = {self._regimes.of(len(c) + len(t) - 1) for c, t in sequences}
-        longest = max((len(c) + len(t) - 1 for c, t in sequences), default=0)
+        lengths = [len(c) + len(t) - 1 for c, t in sequences]
+        longest = max(lengths, default=0)
         if self.max_length is not None and longest > self.max_length:
             raise ContextOverflowError(
                 f"a sequence of {longest} tokens; the context of {self.name} is {self.max_length}"
             )
-        if len(regimes) > 1:
+        if len({self._regimes.of(length) for length in lengths}) > 1:
             raise ContextOverflowError(
                 f"orderings of up to {longest} tokens lie on both sides of {self._regimes.threshold}, where the rotary "
                 f"embedding of {self.name} changes; one pass cannot hold both"
@@ -177,35 +179,31 @@ class Student:
         return totals.index_add(0, rows, values[pairs]), tree.stats
 
     def _pair_logprobs(self, tree: PrefixTree) -> Tensor:
-        """Log-probability of each (source, target) pair of the tree: [R]."""
+        """Return the log-probability of each (source, target) pair of the tree: [R]."""
         device = self.device
         state = TreePass(GradientKeys(tree, device), self._windows)
-        arguments: dict[str, Any] = {
-            "input_ids": torch.from_numpy(tree.token_ids).to(device)[None],
-            "position_ids": torch.from_numpy(tree.positions).to(device, torch.int64)[None],
-            "use_cache": False,
-            KEYWORD: state,
-        }
-        states: Tensor = self.model.base_model(**arguments).last_hidden_state[0]
+        ids = torch.from_numpy(tree.token_ids).to(device)[None]
+        positions = torch.from_numpy(tree.positions).to(device, torch.int64)[None]
+        output = self.model.base_model(input_ids=ids, position_ids=positions, use_cache=False, **{KEYWORD: state})
+        states: Tensor = output.last_hidden_state[0]
         state.check_calls(self.name)
         sources, targets = (torch.from_numpy(x).to(device) for x in (tree.sources, tree.targets))
         head = self._head
         return logprobs(states[sources], head.weight, targets, head.bias, self._scale, self._softcap)
 
     def adapter(self) -> dict[str, Tensor]:
-        """The adapter's weights by PEFT's names."""
+        """Return the adapter's weights by PEFT's names."""
         weights: dict[str, Tensor] = _peft().get_peft_model_state_dict(self.peft, save_embedding_layers=False)
         return weights
 
     def set_adapter(self, weights: dict[str, Tensor]) -> None:
-        """Put back what `adapter` gave.
+        """Restore weights from `adapter`.
 
         Raises:
-            InputError: weights of another adapter.
+            InputError: if the weights belong to another adapter.
         """
-        own = self.adapter()
-        if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in weights.items()}:
-            raise InputError(f"set_adapter: expected the {len(own)} weights of this adapter, got {len(weights)} others")
+        own, theirs = ({k: v.shape for k, v in values.items()} for values in (self.adapter(), weights))
+        expect(own == theirs, "weights", f"the {len(own)} weights of this adapter", f"{len(theirs)} others")
         _peft().set_peft_model_state_dict(self.peft, weights)
 
     def save_adapter(self, folder: str | os.PathLike[str]) -> None:
@@ -213,7 +211,7 @@ class Student:
         self.peft.save_pretrained(os.fspath(folder), save_embedding_layers=False)
 
     def merged(self) -> Any:
-        """A transformers model of its own with the adapter added to its weights, for `Reader.load` with `tokenizer`."""
+        """Return a separate transformers model with the adapter merged, for `Reader.load` with `tokenizer`."""
         model = copy.deepcopy(self.peft).merge_and_unload()
         model.config._attn_implementation = self._own_attention
         return model.eval()
@@ -224,8 +222,28 @@ class Student:
         self.tokenizer.save_pretrained(Path(folder))
 
 
+def score_rows(
+    student: Student, lesson: Lesson, rows: npt.NDArray[np.int64], observation: str, template: Template
+) -> tuple[Tensor, TreeStats]:
+    """Score a lesson's orderings `rows` in one packed pass: (float64 [len(rows)] in nats, tokens given and computed).
+
+    Raises:
+        InputError: if the template puts the question before the passages.
+        ContextOverflowError: if an ordering is longer than the student's context.
+    """
+    pieces = encode(student.encoder, template, lesson.example.question, lesson.example.passages, [])
+    after = pieces.question_at is None
+    expect(after, "template", "the question after the passages, which condition it", "the question first")
+    orders = lesson.permutations[rows].tolist()
+    sequences = [(pieces.head + pieces.body(o) + pieces.question_lead, pieces.question) for o in orders]
+    if observation == "joint":
+        sequences += [(pieces.head, pieces.body(order)) for order in orders]
+    values, stats = student.loglikelihood(sequences)
+    return values.reshape(-1, len(orders)).sum(dim=0), stats
+
+
 def _frozen_copy(model: Any) -> Any:
-    """New modules and config around the same weights, none of which asks for a gradient."""
+    """Return new modules and config around the same weights, without gradients."""
     shared = {id(p): torch.nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
     return copy.deepcopy(model, shared).eval()
 
@@ -239,7 +257,7 @@ def _peft() -> Any:
 
 
 class Probed:
-    """A student before its first step, as `probe` reads a model: an untrained adapter changes nothing."""
+    """A student before its first step, in the form that `probe` reads: an untrained adapter changes nothing."""
 
     def __init__(self, student: Student, original: Any) -> None:
         self.student, self.original = student, original
@@ -249,13 +267,13 @@ class Probed:
 
     @torch.no_grad()
     def score(self, tree: PrefixTree) -> LogprobStats:
-        """As `TreeModel.score`, without what a probe does not look at."""
+        """Score like `TreeModel.score`, only with the values that a probe reads."""
         unused = torch.empty(0)
         return LogprobStats(self.student._pair_logprobs(tree), unused, unused, unused)
 
     @torch.no_grad()
     def own_logprobs(self, tokens: list[int]) -> Tensor:
-        """As `TreeModel.own_logprobs`, by the model that the student was made from."""
+        """Score like `TreeModel.own_logprobs`, by the model that the student was made from."""
         ids = torch.tensor([tokens], device=self.student.device)
         was = self.original.training
         logits: Tensor = self.original.eval()(input_ids=ids, use_cache=False).logits[0, :-1]

@@ -7,22 +7,23 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from fastreader.core.checks import expect
 from fastreader.core.progress import track
+from fastreader.core.tree import TreeStats
+from fastreader.data.files import write_text
 from fastreader.errors import InputError, NumericsError
 from fastreader.moi.distill import checkpoint as checkpoints
-from fastreader.moi.distill.evaluation import Evaluation, evaluate
+from fastreader.moi.distill.evaluation import Evaluation, evaluate, kl_loss
 from fastreader.moi.distill.lessons import Lesson, draw
-from fastreader.moi.distill.loss import kl_loss
-from fastreader.moi.distill.scoring import score_rows
 from fastreader.moi.distill.settings import DistillSettings
-from fastreader.moi.distill.student import Student
+from fastreader.moi.distill.student import Student, score_rows
 from fastreader.reader.prompts.template import Template, as_template
 
 LOSSES = "losses.jsonl"
@@ -36,9 +37,10 @@ class Step:
         step: from 1.
         epoch: from 0.
         loss: mean KL over the batch's questions, nats.
-        learning_rate: used in it.
-        grad_norm: before it was cut.
-        computed, given: tokens of its packed passes, and if every ordering ran alone.
+        learning_rate: its learning rate.
+        grad_norm: norm of the gradient before it was clipped.
+        computed_tokens: tokens of its packed passes.
+        total_tokens: tokens if every ordering ran alone.
         seconds: wall clock.
     """
 
@@ -47,20 +49,20 @@ class Step:
     loss: float
     learning_rate: float
     grad_norm: float
-    computed: int
-    given: int
+    computed_tokens: int
+    total_tokens: int
     seconds: float
 
 
 @dataclass(frozen=True)
 class Distillation:
-    """What a run gives.
+    """The result of a run.
 
     Attributes:
-        steps: all steps, those before a resume included.
-        evaluations: (step, evaluation on the held-out questions); the first is of step 0.
-        folder: with the checkpoints and losses.jsonl.
-        finished: whether the last epoch was reached.
+        steps: all steps, including those before it was resumed.
+        evaluations: (step, evaluation on the held-out questions); the first is at step 0.
+        folder: the folder with the checkpoints and losses.jsonl.
+        finished: whether the last epoch is complete.
     """
 
     steps: list[Step]
@@ -69,7 +71,7 @@ class Distillation:
     finished: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return steps, evaluations and `finished` as JSON values."""
         return {
             "steps": [asdict(s) for s in self.steps],
             "evaluations": [{"step": step, **e.to_dict()} for step, e in self.evaluations],
@@ -91,28 +93,27 @@ def distill(
 ) -> Distillation:
     """Train a student's adapter so that its softmaxed scores of a question's orderings follow the teacher's.
 
-    Each question is one packed forward and backward over its K' orderings. A run is reproducible: what a step draws
-    depends on the seed and the step alone, so a resumed run goes on as if it had not stopped.
+    Each question is one packed forward and backward over its K' orderings. A run is reproducible: the draws of a step
+    depend only on the seed and the step, so a resumed run equals one that never stopped.
 
     Args:
         student: trained in place.
         lessons: the questions with the teacher's scores.
         output: a folder for checkpoints and the loss curve, ``losses.jsonl``, one step a line.
-        settings: everything else.
-        template: the prompt's texts; must be the teacher's for the scores to mean the same.
-        held_out: questions to evaluate on before, after and in between.
-        resume: go on from the last checkpoint in `output`.
-        max_steps: stop (with a checkpoint) after so many steps in all, as if interrupted.
-        progress: show a bar; None: on a terminal only.
+        settings: all other settings.
+        template: texts of the prompt; must be the teacher's for the scores to mean the same.
+        held_out: questions to evaluate on before, after and during training.
+        resume: resume from the last checkpoint in `output`.
+        max_steps: stop (with a checkpoint) after this total number of steps, as if interrupted.
+        progress: show a bar; None shows it on a terminal only.
 
     Raises:
-        InputError: no lessons, a folder that holds a run already without `resume`, or one of another run with it.
-        ContextOverflowError: an ordering is longer than the student's context.
-        NumericsError: the loss is not finite.
+        InputError: if there are no lessons, if `output` holds a run and `resume` is off, or if it holds another run.
+        ContextOverflowError: if an ordering is longer than the student's context.
+        NumericsError: if the loss is not finite.
     """
     settings, template, folder = settings or DistillSettings(), as_template(template), Path(output)
-    if not lessons:
-        raise InputError("lessons: expected at least one question, got none")
+    expect(bool(lessons), "lessons", "at least one question", lessons)
     optimiser = torch.optim.AdamW(student.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     made = {
         "settings": settings.to_dict(),
@@ -140,43 +141,36 @@ def distill(
     return Distillation(run.steps, run.evaluations, folder, len(run.steps) == total)
 
 
+@dataclass
 class _Run:
     """The state of a run between steps."""
 
-    def __init__(
-        self,
-        student: Student,
-        lessons: Sequence[Lesson],
-        held_out: Sequence[Lesson],
-        settings: DistillSettings,
-        template: Template,
-        optimiser: torch.optim.Optimizer,
-        folder: Path,
-        made: dict[str, Any],
-    ) -> None:
-        self.student, self.lessons, self.held_out = student, lessons, held_out
-        self.settings, self.template, self.optimiser = settings, template, optimiser
-        self.folder, self.made = folder, made
-        self.steps: list[Step] = []
-        self.evaluations: list[tuple[int, Evaluation]] = []
-        self.saved = -1
+    student: Student
+    lessons: Sequence[Lesson]
+    held_out: Sequence[Lesson]
+    settings: DistillSettings
+    template: Template
+    optimiser: torch.optim.Optimizer
+    folder: Path
+    made: dict[str, Any]
+    steps: list[Step] = field(default_factory=list)
+    evaluations: list[tuple[int, Evaluation]] = field(default_factory=list)
+    saved: int = -1
 
     def start(self, resume: bool) -> None:
         found = checkpoints.latest(self.folder)
         if found is not None and not resume:
-            raise InputError(f"{self.folder}: holds a run already; continue it with resume, or name another folder")
+            raise InputError(f"{self.folder}: holds a run already; resume it, or name another folder")
         self.folder.mkdir(parents=True, exist_ok=True)
         if found is None:
             self.evaluate()
         else:
             state = checkpoints.restore(found, self.student, self.optimiser, self.made)
             self.steps = [Step(**s) for s in state["steps"]]
-            self.evaluations = [
-                (e["step"], Evaluation(e["kl"], e["spearman"], e["best"])) for e in state["evaluations"]
-            ]
+            self.evaluations = [(e.pop("step"), Evaluation(**e)) for e in state["evaluations"]]
             self.saved = len(self.steps)
         lines = "".join(json.dumps(asdict(s)) + "\n" for s in self.steps)
-        (self.folder / LOSSES).write_text(lines, encoding="utf-8")  # steps after the checkpoint are done again
+        write_text(self.folder / LOSSES, lines)  # without the steps after the checkpoint, which run again
 
     def step(self, step: int, epoch: int, batch: list[int], total: int) -> None:
         started = time.perf_counter()
@@ -186,7 +180,7 @@ class _Run:
             group["lr"] = rate
         student.train(True, gradient_checkpointing=settings.gradient_checkpointing)
         self.optimiser.zero_grad(set_to_none=True)
-        loss = computed = given = 0.0
+        loss, spent = 0.0, TreeStats(0, 0, 0, 0)
         with torch.random.fork_rng(devices=[student.device] if student.device.type == "cuda" else []):
             torch.manual_seed(int(np.random.SeedSequence([settings.seed, step]).generate_state(1)[0]))
             for index in batch:
@@ -196,17 +190,13 @@ class _Run:
                 teacher = torch.from_numpy(lesson.scores[rows]).to(scores)
                 value = kl_loss(teacher, scores, settings.temperature, settings.direction) / len(batch)
                 torch.autograd.backward(value)
-                loss, computed, given = (
-                    loss + value.item(),
-                    computed + stats.computed_tokens,
-                    given + stats.total_tokens,
-                )
+                loss, spent = loss + value.item(), spent + stats
         norm = torch.nn.utils.clip_grad_norm_(student.parameters(), settings.max_grad_norm or math.inf)
         if not (math.isfinite(loss) and math.isfinite(norm.item())):
             raise NumericsError(f"step {step + 1}: the loss is {loss} and the gradient's norm {norm.item()}")
         self.optimiser.step()
         seconds = time.perf_counter() - started
-        done = Step(step + 1, epoch, loss, rate, norm.item(), int(computed), int(given), seconds)
+        done = Step(step + 1, epoch, loss, rate, norm.item(), spent.computed_tokens, spent.total_tokens, seconds)
         self.steps.append(done)
         with (self.folder / LOSSES).open("a", encoding="utf-8") as curve:
             curve.write(json.dumps(asdict(done)) + "\n")
@@ -241,7 +231,7 @@ class _Run:
 
 
 def _batches(count: int, settings: DistillSettings) -> Iterator[tuple[int, list[int]]]:
-    """(epoch, question indices) of every step, from the seed alone."""
+    """Yield (epoch, question indices) of every step; they depend only on the seed."""
     for epoch in range(settings.epochs):
         order = np.random.default_rng([settings.seed, epoch]).permutation(count).tolist()
         for first in range(0, count, settings.batch):

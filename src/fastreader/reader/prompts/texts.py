@@ -106,6 +106,7 @@ def check_fields(name: str, text: str, required: Set[str], optional: Set[str]) -
 _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "str": ("text", (str,)),
     "str | None": ("text or None", (str, type(None))),
+    "int | None": ("an integer or None", (int, type(None))),
     "bool": ("True or False", (bool,)),
     "bool | None": ("True, False or None", (bool, type(None))),
     "dict[str, Any]": ("names with values", (dict,)),

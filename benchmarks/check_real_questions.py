@@ -1,8 +1,8 @@
-"""The packed pass against transformers one sequence at a time, on real questions in float32.
+"""Compare the packed pass with transformers, one sequence at a time, on real questions in float32.
 
 For each question: N passages in cyclic orders, K candidates (its answer and other questions'); a sample of the
-sequences is run alone through transformers. Results are appended as they come, so a stopped run continues.
-Fails when a candidate or question is off by more than 1e-4 nats, or all passages of an ordering by 1e-3.
+sequences runs alone through transformers. Results are appended as they come, so a stopped run can be resumed.
+Fails if a candidate or question is off by more than 1e-4 nats, or all passages of an ordering by 1e-3.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=50)
     parser.add_argument("--passages", type=int, default=10)
     parser.add_argument("--candidates", type=int, default=4)
-    parser.add_argument("--sample", type=int, default=2, help="orderings of each question run one at a time")
+    parser.add_argument("--sample", type=int, default=2, help="number of orderings of each question that run alone")
     arguments = parser.parse_args()
 
     examples = load_examples(arguments.data)
@@ -84,7 +84,7 @@ def check(reader: Reader, model: object, example: Example, generator: random.Ran
 
 @torch.inference_mode()
 def alone(model: object, pieces: PromptPieces, body: list[int], candidate: list[int]) -> dict[str, float]:
-    """Question, passages and one candidate of one ordering from a single plain forward."""
+    """Score question, passages and one candidate of one ordering in a single plain forward."""
     ids = pieces.head + body + pieces.tail() + candidate
     logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0, :-1]  # type: ignore
     values = logits.cpu().double().log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
