@@ -1,4 +1,4 @@
-"""The pages on generation and SuRe: their Python runs as it stands, block after block."""
+"""README and the pages on generation and SuRe: their Python runs as it stands, block after block."""
 
 from __future__ import annotations
 
@@ -8,20 +8,31 @@ from pathlib import Path
 import pytest
 from support import QUESTIONS
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+SHOWN = {
+    "README.md": "PermutationScores(2 orderings",
+    "docs/generation.md": "tokens were not read again",
+    "docs/sure.md": "SureResult('Which river is in Cairo?'",
+}
+ELSEWHERE = {"eor.md", "moi.md", "moi-baselines.md", "moi-distillation.md", "noise.md"}  # tests of the methods
 
 
-@pytest.mark.parametrize("name", ["generation", "sure"])
+@pytest.mark.parametrize("name", SHOWN)
 def test_page(name, packaged_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     lines = QUESTIONS.read_text(encoding="utf-8").splitlines(keepends=True)
     Path("questions.jsonl").write_text("".join(lines[:2]), encoding="utf-8")
-    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    text = (ROOT / name).read_text(encoding="utf-8")
     names: dict[str, object] = {}
     blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
-    assert len(blocks) == 2
+    assert blocks
     for block in blocks:
         before = text[: block.start()].count("\n") + 1
-        exec(compile("\n" * before + block.group(1), f"{name}.md", "exec"), names)
-    shown = capsys.readouterr().out
-    assert {"generation": "tokens were not read again", "sure": "SureResult('Which river is in Cairo?'"}[name] in shown
+        exec(compile("\n" * before + block.group(1), name, "exec"), names)
+    assert SHOWN[name] in capsys.readouterr().out
+
+
+def test_no_page_is_forgotten():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    with_python = {page.name for page in pages if "```python" in page.read_text(encoding="utf-8")}
+    assert with_python == {Path(name).name for name in SHOWN} | ELSEWHERE

@@ -1,4 +1,5 @@
 import copy
+import pickle
 import threading
 
 import numpy as np
@@ -9,6 +10,7 @@ from support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
 from fastreader import Reader
 from fastreader.errors import (
     ContextOverflowError,
+    FastreaderError,
     InputError,
     ModelFileError,
     ModelNotFoundError,
@@ -212,3 +214,29 @@ def test_a_folder_loads_and_a_cut_file_is_named(tmp_path):
 def test_repr_and_describe(tiny_reader):
     assert "weights float32" in repr(tiny_reader) and "'exact'" in repr(tiny_reader)
     assert tiny_reader.describe()["device"] == "cpu"
+
+
+def test_a_closed_reader_says_so():
+    with Reader.load((tiny_llama(), byte_tokenizer()), precision="exact") as reader:
+        assert reader.tokenizer is reader.encoder.tokenizer and reader.device.type == "cpu"
+        assert reader.model.config.model_type == "llama"
+        assert reader.loglikelihood([("ab", "c")])[0].num_tokens == 1
+    reader.close()
+    for call in (lambda: reader.loglikelihood([("ab", "c")]), lambda: reader.generate(["ab"]), reader.budget):
+        with pytest.raises(FastreaderError, match="closed; load it again"):
+            call()
+
+
+def test_pickling_is_rejected_with_advice(tiny_reader):
+    with pytest.raises(TypeError, match=r"cannot be pickled.*Reader\.load\('"):
+        pickle.dumps(tiny_reader)
+
+
+def test_progress_counts_passes(tiny_reader, capsys):
+    requests = [("one text", " a"), ("another text", " b")]
+    plain = tiny_reader.loglikelihood(requests, max_batch_tokens=12, progress=True)
+    assert plain.passes == 2 and "scoring" in capsys.readouterr().err
+    assert [r.logprob for r in tiny_reader.loglikelihood(requests, progress=None)] == pytest.approx(
+        [r.logprob for r in plain], abs=1e-5
+    )
+    assert capsys.readouterr().err == ""

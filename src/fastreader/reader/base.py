@@ -95,6 +95,7 @@ class ReaderBase(PromptWriter):
         token_logprobs: bool = False,
         on_overflow: str = "error",
         max_batch_tokens: int | None = None,
+        progress: bool | None = None,
     ) -> Results[Loglikelihood]:
         """Return the log-likelihood of each continuation after its context; shared prefixes are computed once.
 
@@ -105,6 +106,7 @@ class ReaderBase(PromptWriter):
             on_overflow: "error", or "truncate" to drop tokens from the left of a context that is too long.
             max_batch_tokens: at most this many tokens are computed in one pass; by default from free memory. It
                 changes results by no more than rounding.
+            progress: show a progress bar; None shows one on a terminal if there are several passes.
 
         Returns:
             One result for each request, in order; with `.stats`, `.passes` and `.seconds`. In a session,
@@ -123,6 +125,7 @@ class ReaderBase(PromptWriter):
                 token_logprobs=token_logprobs,
                 on_overflow=on_overflow,
                 max_batch_tokens=max_batch_tokens,
+                progress=progress,
                 kept=kept,
                 keep=keep,
             )

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checks import check_list, check_tokens
+from fastreader.core.progress import track
 from fastreader.core.protocol import Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.errors import ContextOverflowError, InputError, NumericsError
@@ -27,6 +28,7 @@ def loglikelihood(
     token_logprobs: bool,
     on_overflow: str,
     max_batch_tokens: int | None,
+    progress: bool | None = None,
     kept: Kept | None = None,
     keep: Admit | None = None,
 ) -> Results[Loglikelihood]:
@@ -42,7 +44,7 @@ def loglikelihood(
     whole = [len(context) for context, _ in sequences]
     if on_overflow == "truncate":
         sequences = [_truncated(*s, engine.max_length) for s in sequences]
-    scores = score(engine, sequences, max_batch_tokens=max_batch_tokens, kept=kept, keep=keep)
+    scores = score(engine, sequences, max_batch_tokens=max_batch_tokens, progress=progress, kept=kept, keep=keep)
     results = [
         Loglikelihood(
             logprob=float(scores.logprob[i]),
@@ -62,6 +64,7 @@ def score(
     *,
     max_batch_tokens: int | None,
     trees: Sequence[PrefixTree] | None = None,
+    progress: bool | None = False,
     kept: Kept | None = None,
     keep: Admit | None = None,
 ) -> SequenceScores:
@@ -69,6 +72,7 @@ def score(
 
     Args:
         engine, sequences, max_batch_tokens, trees: as for `Reader.score`.
+        progress: as for `Reader.loglikelihood`.
         kept: cached keys and values.
         keep: called before the passes with their trees; raises if they would not fit. With it, the keys and values of
             all computed tokens are added to `kept`.
@@ -84,28 +88,31 @@ def score(
     tokens = np.zeros(count, dtype=np.int64)
     token_logprobs: list[npt.NDArray[np.float64]] = [np.zeros(0)] * count
     stats = TreeStats(0, 0, 0, 0)
-    for tree in trees:
-        reuse = None if kept is None else kept.reuse(tree)
-        record = None if keep is None else KeyValues.empty()
-        with engine.lock:
-            result = engine.model.score(tree, reuse=reuse, record=record)
-        values = result.logprob.double().cpu().numpy()[tree.pairs]
-        if not np.isfinite(values).all():
-            row = int(np.searchsorted(tree.offsets, np.flatnonzero(~np.isfinite(values))[0], side="right")) - 1
-            raise NumericsError(
-                f"sequence {tree.sequence_ids[row]}: a log-likelihood is not finite; the weights are damaged, or "
-                f"their products too large for precision {engine.arithmetic.precision!r}"
-            )
-        hits = result.argmax.cpu().numpy()[tree.pairs] == tree.targets[tree.pairs]
-        for row, sequence in enumerate(tree.sequence_ids.tolist()):
-            part = slice(tree.offsets[row], tree.offsets[row + 1])
-            token_logprobs[sequence] = values[part]
-            logprob[sequence] = values[part].sum()
-            greedy[sequence] = hits[part].all()
-            tokens[sequence] = tree.offsets[row + 1] - tree.offsets[row]
-        stats = stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
-        if kept is not None and record is not None:
-            kept.add(tree, record)
+    shown = False if progress is None and len(trees) == 1 else progress
+    with track("scoring", len(trees), "passes", shown) as advance:
+        for tree in trees:
+            reuse = None if kept is None else kept.reuse(tree)
+            record = None if keep is None else KeyValues.empty()
+            with engine.lock:
+                result = engine.model.score(tree, reuse=reuse, record=record)
+            values = result.logprob.double().cpu().numpy()[tree.pairs]
+            if not np.isfinite(values).all():
+                row = int(np.searchsorted(tree.offsets, np.flatnonzero(~np.isfinite(values))[0], side="right")) - 1
+                raise NumericsError(
+                    f"sequence {tree.sequence_ids[row]}: a log-likelihood is not finite; the weights are damaged, or "
+                    f"their products too large for precision {engine.arithmetic.precision!r}"
+                )
+            hits = result.argmax.cpu().numpy()[tree.pairs] == tree.targets[tree.pairs]
+            for row, sequence in enumerate(tree.sequence_ids.tolist()):
+                part = slice(tree.offsets[row], tree.offsets[row + 1])
+                token_logprobs[sequence] = values[part]
+                logprob[sequence] = values[part].sum()
+                greedy[sequence] = hits[part].all()
+                tokens[sequence] = tree.offsets[row + 1] - tree.offsets[row]
+            stats = stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
+            if kept is not None and record is not None:
+                kept.add(tree, record)
+            advance(1)
     return SequenceScores(logprob, tokens, greedy, token_logprobs, stats, len(trees), time.perf_counter() - started)
 
 

@@ -1,0 +1,110 @@
+"""The layout holds: no import circles, few root entries, names that exist, torch only where a reader is needed."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tools"))
+
+import english  # noqa: E402
+import house  # noqa: E402
+
+GRAPH = house.import_graph(ROOT / "src")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WITHOUT_TORCH = [
+    "fastreader", "fastreader.cli", "fastreader.core.checks", "fastreader.core.protocol", "fastreader.core.tree",
+    "fastreader.data", "fastreader.eor", "fastreader.errors", "fastreader.moi", "fastreader.moi.solve.joint",
+    "fastreader.noise", "fastreader.permutations", "fastreader.reader.programs.requests",
+    "fastreader.reader.prompts.template", "fastreader.scoring.results", "fastreader.statistics", "fastreader.sure",
+]  # fmt: skip
+
+
+def modules(package="fastreader"):
+    return sorted(name for name in GRAPH if not name.endswith("__main__"))
+
+
+def test_no_circles_and_few_layers():
+    entries = house.root_entries(GRAPH)
+    assert house.circles(GRAPH) == [] and house.circles(entries) == []
+    assert len(entries) <= house.BARS["entries at the root"]
+    assert len(house.longest_path(entries)) <= house.BARS["layers"]
+
+
+@pytest.mark.parametrize(
+    ("graph", "found"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"a"}, "c": {"a"}}, [["a", "b"]]),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"e"}, "e": {"d"}}, [["a", "b", "c"], ["d", "e"]]),
+    ],
+)
+def test_circles_are_found(graph, found):
+    assert sorted(house.circles(graph)) == found
+
+
+def test_hand_written_checks_are_counted(tmp_path):
+    (tmp_path / "fastreader").mkdir()
+    (tmp_path / "fastreader" / "a.py").write_text(
+        "def check_it(x):\n    pass\n\ndef f(x):\n    if x:\n        raise InputError('x')\n    return x\n"
+    )
+    assert house.check_lines(tmp_path) == 4
+
+
+@pytest.mark.parametrize("name", modules())
+def test_public_names_exist_and_examples_run(name):
+    module = importlib.import_module(name)
+    for public in getattr(module, "__all__", []):
+        assert hasattr(module, public), f"{name}.{public}"
+    assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_import_paths_on_pages_exist(page):
+    text = page.read_text(encoding="utf-8")
+    paths = set(re.findall(r"\bfastreader(?:\.[A-Za-z_]\w*)+", text))
+    paths |= {
+        f"{module}.{name.split(' as ')[0].strip()}"
+        for module, names in re.findall(r"^from (fastreader[\w.]*) import ([\w, ]+)$", text, re.MULTILINE)
+        for name in names.split(",")
+    }
+    for path in paths - {"fastreader.egg"}:
+        resolve(path)
+
+
+def resolve(path):
+    parts = path.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            value = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[count:]:
+            value = getattr(value, name)
+        return value
+    raise AssertionError(path)
+
+
+def test_modules_without_a_reader_import_no_torch():
+    code = f"import sys, {', '.join(WITHOUT_TORCH)}; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_pages_and_code_read_as_english(tmp_path):
+    assert english.findings() == []
+    assert english.PATTERN.search("an error is told of it") and not english.PATTERN.search("the tolled bell")
+
+
+def test_one_version():
+    import fastreader
+
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.search(rf"^version: {re.escape(fastreader.__version__)}$", citation, re.MULTILINE)
+    assert fastreader.__version__ in (ROOT / "CHANGELOG.md").read_text()
