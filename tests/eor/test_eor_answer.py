@@ -62,11 +62,11 @@ def test_texts_by_name_and_from_a_file(tmp_path):
     file = tmp_path / "texts.json"
     file.write_text('{"answer_lead": "A:"}')
     assert load_texts(file) == Texts(answer_lead="A:")
-    for text, expected in (("{", "not JSON"), ("[]", "object"), ('{"oops": "x"}', "keys"), ('{"write": "x"}', "write")):
+    for text, expected in (("{", "not a readable template in JSON"), ("[]", "object"), ('{"oops": "x"}', "keys"), ('{"write": "x"}', "write")):
         file.write_text(text)
         with pytest.raises(InputError, match=expected):
             load_texts(file)
-    with pytest.raises(InputError, match=r"default, short or a \.json file, got 'longer'"):
+    with pytest.raises(InputError, match=r"default, short or a \.toml or \.json file, got 'longer'"):
         load_texts("longer")
 
 

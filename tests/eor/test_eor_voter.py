@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pytest
@@ -169,16 +170,16 @@ NAMED = Answers("q", ["A", "B"], ["Paris", "Lyon"])
         ({}, [], "at least one question"),
         ({}, [["a1", "b1"], ["a1"]], r"answers\[1\]"),
         ({}, [["a1", 5]], "5"),
-        ({}, [5], "int"),
-        ({}, [NAMED, ["a1", "b1"]], "got both"),
+        ({}, [5], "a list of texts, got 5"),
+        ({}, [NAMED, ["a1", "b1"]], "for all questions or for none"),
         ({}, [NAMED, Answers("q", ["B", "C"], ["x", "y"])], "retrievers"),
         ({"retriever_weights": [1, 1, 1]}, NAMED, "retriever_weights: expected 2"),
         ({"retriever_weights": [1, -1]}, NAMED, "retriever_weights"),
         ({"retriever_weights": [1, float("nan")]}, NAMED, "retriever_weights"),
-        ({"retriever_weights": ["a", "b"]}, NAMED, "retriever_weights: expected 2 numbers from 0, got"),
-        ({"similarity_weights": ["a", "b"]}, NAMED, "similarity_weights: expected 2 numbers from 0, got"),
+        ({"retriever_weights": ["a", "b"]}, NAMED, "retriever_weights: expected 2 numbers of at least 0, got"),
+        ({"similarity_weights": ["a", "b"]}, NAMED, "similarity_weights: expected 2 numbers of at least 0, got"),
         ({"retriever_weights": {"A": 1}}, NAMED, "for each of A, B"),
-        ({"retriever_weights": {"A": 1, "B": 1}}, ["x", "y"], "without retrievers"),
+        ({"retriever_weights": {"A": 1, "B": 1}}, ["x", "y"], "without names"),
         ({"similarity_weights": [1]}, NAMED, "similarity_weights: expected 2"),
         ({"similarities": []}, NAMED, "similarities"),
         ({"similarities": "exact"}, NAMED, "similarities"),
@@ -198,7 +199,7 @@ def test_what_cannot_be_voted_on(options, answers, expected):
 @pytest.mark.parametrize("method", ["vote", "predict", "winners"])
 @pytest.mark.parametrize("answers", [None, 5, {"A": "x", "B": "y"}, iter([["x", "y"]]), "xy"])
 def test_what_is_no_list_of_answers(method, answers):
-    with pytest.raises(InputError, match=f"list with those of each question, got {type(answers).__name__}"):
+    with pytest.raises(InputError, match=f"list with those of each question, got {re.escape(repr(answers))}"):
         getattr(Voter(), method)(answers)
 
 
