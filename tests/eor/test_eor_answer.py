@@ -62,7 +62,12 @@ def test_texts_by_name_and_from_a_file(tmp_path):
     file = tmp_path / "texts.json"
     file.write_text('{"answer_lead": "A:"}')
     assert load_texts(file) == Texts(answer_lead="A:")
-    for text, expected in (("{", "not a readable template in JSON"), ("[]", "object"), ('{"oops": "x"}', "keys"), ('{"write": "x"}', "write")):
+    for text, expected in (
+        ("{", "not a readable template in JSON"),
+        ("[]", "object"),
+        ('{"oops": "x"}', "keys"),
+        ('{"write": "x"}', "write"),
+    ):
         file.write_text(text)
         with pytest.raises(InputError, match=expected):
             load_texts(file)
@@ -204,7 +209,7 @@ def test_answers_from_what_is_none(values):
 
 
 def test_answers_that_do_not_fit():
-    with pytest.raises(InputError, match="one text a retriever"):
+    with pytest.raises(InputError, match="one for each of 1 retrievers, got 2"):
         Answers("q", ["A"], ["x", "y"])
     with pytest.raises(InputError, match="each retriever once"):
         Answers("q", ["A", "A"], ["x", "y"])

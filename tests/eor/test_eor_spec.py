@@ -82,7 +82,7 @@ def test_the_error_points_at_the_character(text, position):
 
 
 def test_a_specification_that_is_no_text():
-    with pytest.raises(InputError, match="int"):
+    with pytest.raises(InputError, match="specification: expected text, got 5"):
         parse(5)
 
 

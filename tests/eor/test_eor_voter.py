@@ -184,7 +184,7 @@ NAMED = Answers("q", ["A", "B"], ["Paris", "Lyon"])
         ({"similarities": []}, NAMED, "similarities"),
         ({"similarities": "exact"}, NAMED, "similarities"),
         ({"similarities": ["exact", Exact()]}, NAMED, "once"),
-        ({"pooling": "median"}, NAMED, "median"),
+        ({"pooling": "median"}, NAMED, "mean, max, majority, plurality, got 'median'"),
         ({"ties": "last"}, NAMED, "last"),
         ({"min_support": float("nan")}, NAMED, "min_support: expected a number, got nan"),
         ({"retriever_threshold": None}, NAMED, "retriever_threshold: expected a number, got None"),

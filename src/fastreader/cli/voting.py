@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastreader.cli.inputs import check_writable
-from fastreader.core.checks import check_seed
+from fastreader.core.checks import check_choice, check_seed
 from fastreader.data.files import read_object
 from fastreader.data.types import Example
 from fastreader.errors import InputError
@@ -125,7 +125,7 @@ def check_voting(
             --voter is not a voter, or --save cannot be written.
     """
     from fastreader.eor import measures
-    from fastreader.eor.pooling import pooling as pooling_of
+    from fastreader.eor.pooling import POOLINGS
     from fastreader.eor.similarity.loading import check_names
     from fastreader.eor.voter import saved_similarities
 
@@ -150,7 +150,7 @@ def check_voting(
         saved = read_object(voter, what="voter")
         names = saved_similarities(saved)
         pooling = str(saved["parameters"].get("pooling", pooling))
-    pooling_of(pooling)
+    check_choice("pooling", pooling, POOLINGS)
     voting = Voting(names, pooling, min_support, seed, saved, fit, metric, save)
     if not voting.needs_reader:
         voting.voter().resolved()

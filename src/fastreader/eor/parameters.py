@@ -115,15 +115,11 @@ class Parameters:
             # NaN is neither above nor below anything, so that it would decide silently
             number = isinstance(value, Real) and not np.isnan(float(value))
             expect(number or (name, value) == ("min_support", None), name, "a number", value)
-        return Rules(self.pooling, self.similarity_threshold, self.retriever_threshold, self.dropped_vote, self.ties)
+        return Rules(**{item.name: getattr(self, item.name) for item in fields(Rules)})
 
 
 def given_weights(weights: Any, retrievers: list[str] | None, width: int) -> FloatArray:
-    """Return w^r float64 [M] from numbers or numbers by name; all 1 from None.
-
-    Raises:
-        InputError: if the names are not those of the retrievers, or the weights are invalid.
-    """
+    """Return checked w^r float64 [M] from numbers or numbers by name; all 1 from None."""
     if weights is None:
         return np.ones(width)
     if isinstance(weights, Mapping):
@@ -138,13 +134,7 @@ def given_weights(weights: Any, retrievers: list[str] | None, width: int) -> Flo
 def learned_weights(
     weights: FloatArray, names: list[str] | None, retrievers: list[str] | None, width: int
 ) -> FloatArray:
-    """Return learned w^r float64 [M] of the retrievers `names` in the order of `retrievers`.
-
-    Weights stay in their order if either has no names.
-
-    Raises:
-        InputError: if the retrievers are not those of the fit.
-    """
+    """Return learned w^r float64 [M], reordered from the retrievers `names` to `retrievers` if both have names."""
     if names and retrievers:
         same = sorted(names) == sorted(retrievers)
         expect(same, "answers", f"those of the fitted retrievers {', '.join(names)}", ", ".join(retrievers))
@@ -153,11 +143,7 @@ def learned_weights(
 
 
 def checked_weights(name: str, weights: Any, count: int) -> FloatArray:
-    """Return `weights` as float64 [count].
-
-    Raises:
-        InputError: if they are not `count` finite numbers of at least 0.
-    """
+    """Return `weights` as float64 [count], checked to be finite numbers of at least 0."""
     try:
         found = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError):

@@ -23,17 +23,25 @@ class Plan:
     """
 
     def __init__(
-        self, specs: Sequence[str], sources: Collection[str], aliases: Mapping[str, str] | None = None
+        self,
+        specs: Sequence[str],
+        sources: Collection[str],
+        aliases: Mapping[str, str] | None = None,
+        *,
+        reader: bool,
+        scorer: bool = False,
     ) -> None:
-        """Parse specifications.
+        """Parse specifications and check that every source and model is available.
 
         Args:
             specs: M specifications (`spec.parse`).
             sources: names of the sources.
             aliases: names for expressions; `ALIASES` by default. A source of the same name takes precedence.
+            reader: whether there is a reader.
+            scorer: whether there is a scorer for @RR; a reader can also score.
 
         Raises:
-            InputError: if there is no specification, or one is given twice.
+            InputError: if there is no specification, one is given twice, or a source or model is missing.
             SpecError: if a specification does not parse.
         """
         expect(not isinstance(specs, str) and bool(specs), "specs", "a list of specifications", specs)
@@ -48,17 +56,6 @@ class Plan:
             mixed = root != Source(spec.REFREE) and Source(spec.REFREE) in spec.walk(root)
             expect(not mixed, "aliases", f"{spec.REFREE}, which has no document, only on its own", f"{name} = {root}")
         self.nodes = list(dict.fromkeys(node for root in self.roots for node in spec.walk(root)))
-
-    def check(self, *, reader: bool, scorer: bool = False) -> None:
-        """Check that every source and model is available.
-
-        Args:
-            reader: whether there is a reader.
-            scorer: whether there is a scorer for @RR; a reader can also score.
-
-        Raises:
-            InputError: if a source, or a needed reader or scorer, is missing.
-        """
         having = [*self._sources, PK, spec.REFREE]
         for node in self.nodes:
             # the first specification that contains the expression

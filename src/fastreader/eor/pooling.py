@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_choice
 from fastreader.eor.types import BoolArray, FloatArray, IntArray
 
 ROUNDING = 1e-9
@@ -84,13 +83,3 @@ POOLINGS: dict[str, Callable[..., FloatArray]] = {
     "majority": majority,
     "plurality": plurality,
 }
-
-
-def pooling(name: str) -> Callable[..., FloatArray]:
-    """Return the function of a pooling: mean, max, majority or plurality.
-
-    Raises:
-        InputError: if `name` is another one.
-    """
-    check_choice("pooling", name, POOLINGS)
-    return POOLINGS[name]

@@ -85,8 +85,8 @@ class Retrievers:
         check_choice("on_error", on_error, ("record", "raise"))
         check_int("max_new_tokens", max_new_tokens)
         self._sources: dict[str, SourceFunction] = {name: as_source(s) for name, s in (sources or {}).items()}
-        self._plan = Plan(specs, self._sources, aliases)
-        self._plan.check(reader=reader is not None, scorer=scorer is not None)
+        available = {"reader": reader is not None, "scorer": scorer is not None}
+        self._plan = Plan(specs, self._sources, aliases, **available)
         self.names, self.limits = self._plan.names, limits or Limits()
         self._reader, self._texts = reader, texts or Texts()
         if scorer is None and reader is not None:
@@ -236,7 +236,7 @@ class Retrievers:
         return reason
 
     def _needed(self) -> ReaderProtocol:
-        assert self._reader is not None  # `Plan.check` ensures it
+        assert self._reader is not None  # `Plan` ensures it
         return self._reader
 
 

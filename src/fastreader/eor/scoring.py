@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fastreader.eor.ballots import Ballots
-from fastreader.eor.pooling import ROUNDING, mean, others, plurality, pooling
+from fastreader.eor.pooling import POOLINGS, ROUNDING, mean, others, plurality
 from fastreader.eor.types import BoolArray, FloatArray, IntArray, Vote
 
 DECIMALS = 12
@@ -17,13 +17,14 @@ DECIMALS = 12
 
 @dataclass(frozen=True)
 class Rules:
-    """The arguments of `Voter` that decide how a vote is counted, all but the weights."""
+    """The parameters of `Voter` that decide how a vote is counted, all but the weights."""
 
     pooling: str
     similarity_threshold: float
     retriever_threshold: float
     dropped_vote: bool
     ties: str
+    min_support: float | None
 
     def selected(self, retriever_weights: FloatArray) -> BoolArray:
         """Return bool [M]: w^r > t, section 4.2."""
@@ -41,42 +42,34 @@ class Count:
     Attributes:
         score: float64 [Q, M], Eq. 7.
         pooled: float64 [Q, M], pooled similarities.
-        voters: bool [Q, M], whether an answer supports others.
         won: int64 [Q], indices of the winners; -1 if no answer won.
     """
 
     score: FloatArray
     pooled: FloatArray
-    voters: BoolArray
     won: IntArray
 
 
-def count(
-    ballots: Ballots, retriever: FloatArray, similarity: FloatArray, rules: Rules, min_support: float | None
-) -> Count:
-    """Count votes with w^r [M] and w^s [S]; an answer with less than `min_support` does not win."""
+def count(ballots: Ballots, retriever: FloatArray, similarity: FloatArray, rules: Rules) -> Count:
+    """Count votes with w^r [M] and w^s [S]."""
     selected = rules.selected(retriever)
     voters, candidates = rules.voters(ballots.present, selected), ballots.candidates & selected
     pooled = support(combine(ballots.similarity, similarity), voters, candidates, rules)
     score = scores(pooled, candidates, retriever)
     won = winners(score, retriever, rules)
-    if min_support is not None:
-        low = np.round(pooled[np.arange(len(won)), won], DECIMALS) < min_support
+    if rules.min_support is not None:
+        low = np.round(pooled[np.arange(len(won)), won], DECIMALS) < rules.min_support
         won = np.where(low, -1, won)
-    return Count(score, pooled, voters, won)
+    return Count(score, pooled, won)
 
 
 def votes(
-    ballots: Ballots,
-    retriever: FloatArray,
-    similarity: FloatArray,
-    rules: Rules,
-    min_support: float | None,
-    names: Sequence[str],
+    ballots: Ballots, retriever: FloatArray, similarity: FloatArray, rules: Rules, names: Sequence[str]
 ) -> list[Vote]:
-    """Return the votes of `count`, with the part of each named similarity, and the reason if no answer won."""
-    found = count(ballots, retriever, similarity, rules, min_support)
-    parts = contributions(ballots.similarity, similarity, found.voters, found.score, rules)
+    """Count votes, and return them with the reason if no answer won; `names` are those of the similarities."""
+    found = count(ballots, retriever, similarity, rules)
+    voters = rules.voters(ballots.present, rules.selected(retriever))
+    parts = contributions(ballots.similarity, similarity, voters, found.score, rules)
     out = []
     for q, m in enumerate(found.won.tolist()):
         won = m >= 0
@@ -89,7 +82,7 @@ def votes(
                 support=found.pooled[q],
                 contributions=parts[q],
                 similarities=list(names),
-                abstained=None if won else _reason(ballots, q, found.score[q], min_support),
+                abstained=None if won else _reason(ballots, q, found.score[q], rules.min_support),
             )
         )
     return out
@@ -101,7 +94,7 @@ def _reason(ballots: Ballots, q: int, score: FloatArray, min_support: float | No
     if not ballots.candidates[q].any():
         return "all answers are empty or refusals"
     if np.isneginf(score).all():
-        return "no selected retriever has an answer"
+        return "no retriever that is selected has an answer"
     return f"the best answer's support is below {min_support}"
 
 
@@ -121,8 +114,7 @@ def support(combined: FloatArray, voters: BoolArray, candidates: BoolArray, rule
     """Return the pooled similarity of each answer to the voters', [Q, M]."""
     if rules.pooling == "plurality":
         return plurality(combined, voters, rules.similarity_threshold, candidates)
-    function: Callable[..., FloatArray] = pooling(rules.pooling)
-    return function(combined, voters, rules.similarity_threshold)
+    return POOLINGS[rules.pooling](combined, voters, rules.similarity_threshold)
 
 
 def scores(pooled: FloatArray, candidates: BoolArray, retriever_weights: FloatArray) -> FloatArray:

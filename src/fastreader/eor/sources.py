@@ -26,14 +26,30 @@ if TYPE_CHECKING:
 SourceFunction = Callable[[str], Iterable[Any]]
 
 
-class BM25:
-    """A BM25 index over passages, built with `bm25s` (the extra ``bm25``).
-
-    Passages that share no word with the question are not returned.
+class Index:
+    """An index over passages.
 
     Attributes:
         passages: the indexed passages.
         depth: maximum number of passages to return.
+    """
+
+    def __init__(self, passages: Sequence[Passage] | str | os.PathLike[str], depth: int) -> None:
+        check_int("depth", depth)
+        self.passages = load_passages(passages) if isinstance(passages, (str, os.PathLike)) else list(passages)
+        self.depth = depth
+        expect(bool(self.passages), "passages", "at least one to index", self.passages)
+
+    def _best(self, scores: npt.NDArray[np.floating]) -> list[Passage]:
+        """Return the best passages, largest score first and ties in their order."""
+        best = np.argsort(-scores, kind="stable")[: self.depth]
+        return [replace(self.passages[i], score=float(scores[i])) for i in best.tolist()]
+
+
+class BM25(Index):
+    """A BM25 index over passages, built with `bm25s` (the extra ``bm25``).
+
+    Passages that share no word with the question are not returned.
     """
 
     def __init__(
@@ -54,21 +70,16 @@ class BM25:
             import bm25s
         except ImportError as error:
             raise MissingExtraError("bm25s", "bm25") from error
-        check_int("depth", depth)
-        self.passages, self.depth = _passages(passages), depth
+        super().__init__(passages, depth)
         self._language = language
         self._index = bm25s.BM25()
         self._index.index(self._tokens([f"{p.title} {p.text}" for p in self.passages]), show_progress=False)
 
     def __call__(self, question: str) -> list[Passage]:
-        """Return the best passages, largest score first and ties in their order."""
-        tokens = self._tokens([question])
-        known = [t for t in tokens[0] if t in self._index.vocab_dict]
-        if not known:
-            return []
-        scores = self._index.get_scores(known)
-        best = np.argsort(-scores, kind="stable")[: self.depth]
-        return [replace(self.passages[i], score=float(scores[i])) for i in best.tolist() if scores[i] > 0]
+        """Return the best passages with a score above 0, largest first and ties in their order."""
+        known = [t for t in self._tokens([question])[0] if t in self._index.vocab_dict]
+        best = self._best(self._index.get_scores(known)) if known else []
+        return [passage for passage in best if passage.score and passage.score > 0]
 
     def _tokens(self, texts: list[str]) -> list[list[str]]:
         import bm25s
@@ -78,12 +89,10 @@ class BM25:
         return tokens
 
 
-class Dense:
-    """Passages by cosine similarity of sentence vectors.
+class Dense(Index):
+    """An index over passages by cosine similarity of sentence vectors.
 
     Attributes:
-        passages: the indexed passages.
-        depth: maximum number of passages to return.
         vectors: float32 [P, d], unit rows, of the passages.
     """
 
@@ -109,8 +118,7 @@ class Dense:
         """
         from fastreader.models.encoders import as_encoder
 
-        check_int("depth", depth)
-        self.passages, self.depth = _passages(passages), depth
+        super().__init__(passages, depth)
         self._encode = as_encoder(encoder)
         found = self._encode([*map(whole_text, self.passages)]) if vectors is None else vectors
         self.vectors = np.asarray(found, dtype=np.float32)
@@ -120,9 +128,7 @@ class Dense:
 
     def __call__(self, question: str) -> list[Passage]:
         """Return the nearest passages, nearest first and ties in their order."""
-        scores = self.vectors @ self._encode([question])[0]
-        best = np.argsort(-scores, kind="stable")[: self.depth]
-        return [replace(self.passages[i], score=float(scores[i])) for i in best.tolist()]
+        return self._best(self.vectors @ self._encode([question])[0])
 
 
 def as_source(found: Any) -> SourceFunction:
@@ -205,10 +211,4 @@ def _haystack(answer: Any) -> Iterable[Any]:
     if documents is None:
         raise InputError("source: expected {'documents': [...]} from run(query=...), as from Haystack's retrievers")
     found: Iterable[Any] = documents
-    return found
-
-
-def _passages(passages: Sequence[Passage] | str | os.PathLike[str]) -> list[Passage]:
-    found = load_passages(passages) if isinstance(passages, (str, os.PathLike)) else list(passages)
-    expect(bool(found), "passages", "at least one to index", found)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -203,15 +203,10 @@ class Vote:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values; a score of -inf becomes null."""
-        return {
-            "answer": self.answer,
-            "winner": self.winner,
-            "retriever": self.retriever,
+        return vars(self) | {
             "scores": [None if np.isneginf(score) else float(score) for score in self.scores],
             "support": self.support.tolist(),
             "contributions": self.contributions.tolist(),
-            "similarities": self.similarities,
-            "abstained": self.abstained,
         }
 
     @classmethod
@@ -222,18 +217,12 @@ class Vote:
             InputError: if a key is missing or its shape does not fit.
         """
         try:
-            scores = np.array([-np.inf if s is None else s for s in values["scores"]], dtype=np.float64)
-            names = list(values["similarities"])
-            return cls(
-                answer=values["answer"],
-                winner=values["winner"],
-                retriever=values["retriever"],
-                scores=scores,
-                support=np.asarray(values["support"], dtype=np.float64).reshape(len(scores)),
-                contributions=np.asarray(values["contributions"], dtype=np.float64).reshape(len(scores), len(names)),
-                similarities=names,
-                abstained=values["abstained"],
-            )
+            found = {item.name: values[item.name] for item in fields(cls)}
+            scores = np.array([-np.inf if s is None else s for s in found["scores"]], dtype=np.float64)
+            shape = len(scores), len(found["similarities"])
+            found["support"] = np.asarray(found["support"], dtype=np.float64).reshape(len(scores))
+            found["contributions"] = np.asarray(found["contributions"], dtype=np.float64).reshape(shape)
+            return cls(**found | {"scores": scores, "similarities": list(found["similarities"])})
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"Vote.from_dict: expected values of `to_dict`, got {sorted(values)} ({error!r})"

@@ -71,7 +71,7 @@ class Voter(Parameters):
         single = is_single(answers)
         prepared = self._ballots([answers] if single else answers)
         names = [s.name for s in self.resolved()]
-        votes = scoring.votes(prepared, *self._weights(prepared), self._rules(), self.min_support, names)
+        votes = scoring.votes(prepared, *self._weights(prepared), self._rules(), names)
         return votes[0] if single else votes
 
     def predict(self, X: Sequence[Any]) -> npt.NDArray[np.object_]:
@@ -255,7 +255,7 @@ class Voter(Parameters):
         return retriever, checked_weights("similarity_weights", similarity, count)
 
     def _winners(self, prepared: Ballots) -> IntArray:
-        return scoring.count(prepared, *self._weights(prepared), self._rules(), self.min_support).won
+        return scoring.count(prepared, *self._weights(prepared), self._rules()).won
 
 
 def saved_similarities(values: Mapping[str, Any]) -> tuple[str, ...]:

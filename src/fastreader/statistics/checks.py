@@ -1,4 +1,4 @@
-"""Argument checks of the statistics; each returns the checked values as an array."""
+"""Argument checks of the statistics; each returns arrays, or raises InputError naming the argument."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def numbers(name: str, values: Any) -> FloatArray:
-    """Return `values` as float64 [n].
-
-    Raises:
-        InputError: naming the argument, if `values` is not a list of at least one number, all finite.
-    """
+    """Return `values` as float64 [n], checked to be a list of at least one number, all finite."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -33,11 +29,7 @@ def numbers(name: str, values: Any) -> FloatArray:
 
 
 def pair(a: Any, b: Any) -> tuple[FloatArray, FloatArray]:
-    """Return `a` and `b` as float64 [n].
-
-    Raises:
-        InputError: naming the argument, if it is not a list of finite numbers, or if the lengths differ.
-    """
+    """Return `a` and `b` as float64 [n], checked as `numbers` of equal length."""
     first, second = numbers("a", a), numbers("b", b)
     expect(len(first) == len(second), "b", f"{len(first)} numbers, one for each in a", len(second))
     return first, second
@@ -48,9 +40,6 @@ def differences(a: Any, b: Any) -> FloatArray:
 
     Differences closer than 2**-40 of their pair's values count as equal, so that 1 - 2/3 and 2/3 - 1/3, two different
     floats, tie in ranks and have no spread.
-
-    Raises:
-        InputError: if `a` or `b` is not a list of finite numbers, or if the lengths differ.
     """
     first, second = pair(a, b)
     found, near = first - second, np.maximum(np.abs(first), np.abs(second)) * 2.0**-40
@@ -64,11 +53,7 @@ def differences(a: Any, b: Any) -> FloatArray:
 
 
 def binary_pair(a: Any, b: Any) -> tuple[BoolArray, BoolArray]:
-    """Return `a` and `b` as bool [n].
-
-    Raises:
-        InputError: naming the argument, if it holds anything but 0 and 1, or if the lengths differ.
-    """
+    """Return `a` and `b` as bool [n], checked to be a `pair` of 0 and 1."""
     first, second = pair(a, b)
     for name, array in (("a", first), ("b", second)):
         odd = array[~np.isin(array, (0.0, 1.0))].tolist()
@@ -77,11 +62,7 @@ def binary_pair(a: Any, b: Any) -> tuple[BoolArray, BoolArray]:
 
 
 def cluster_index(clusters: Sequence[Any] | npt.NDArray[Any] | None, n: int) -> npt.NDArray[np.int64]:
-    """Return labels as numbers 0..G-1 in order of appearance, int64 [n]; without labels each value is its own cluster.
-
-    Raises:
-        InputError: if there are not n labels.
-    """
+    """Return n labels as numbers 0..G-1 in order of appearance, int64 [n]; without labels 0..n-1."""
     if clusters is None:
         return np.arange(n)
     expect(len(clusters) == n, "clusters", f"one label for each of {n} values", len(clusters))
