@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastreader.core.checks import check_text
 from fastreader.errors import InputError
@@ -177,10 +177,7 @@ def expand(node: Node, aliases: Mapping[str, Node], within: tuple[str, ...] = ()
         return expand(aliases[node.name], aliases, (*within, node.name)) if node.name in aliases else node
     if isinstance(node, Concat):
         return Concat(tuple(expand(part, aliases, within) for part in node.parts))
-    inner = expand(node.inner, aliases, within)
-    if isinstance(node, Top):
-        return Top(inner, node.k)
-    return Rerank(inner) if isinstance(node, Rerank) else Compress(inner)
+    return replace(node, inner=expand(node.inner, aliases, within))
 
 
 def _grouped(node: Node, *plain: type) -> str:

@@ -1,4 +1,7 @@
-"""The size of a difference, and the smallest one that a sample can show."""
+"""The size of a difference, and the smallest one that a sample can show.
+
+Functions take pairs `a` and `b` as the tests in `significance` do, and raise the same errors.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,6 @@ def cohens_d(a: Values, b: Values) -> float:
 
     Returns:
         0.0 if all differences are 0; NaN if all are equal otherwise, or if there is only one pair.
-
-    Raises:
-        InputError: if there are no pairs, the lengths differ, or a value is not finite.
     """
     difference = differences(a, b)
     if not difference.any():
@@ -29,26 +29,18 @@ def cohens_d(a: Values, b: Values) -> float:
 
 
 def risk_difference(a: Values, b: Values) -> float:
-    """Return the share of 1 in `a` minus that in `b`.
-
-    Raises:
-        InputError: if there are no pairs, the lengths differ, or a value is neither 0 nor 1.
-    """
+    """Return the share of 1 in `a` minus the share of 1 in `b`, which hold only 0 and 1."""
     first, second = binary_pair(a, b)
     return float(first.mean() - second.mean())
 
 
 def discordant_odds_ratio(a: Values, b: Values, confidence_level: float = 0.95) -> Interval:
-    """Return the odds ratio of matched pairs, pairs with only a = 1 over pairs with only b = 1, with its interval.
+    """Return the odds ratio of matched pairs of 0 and 1: those with only a = 1 over those with only b = 1.
 
     The interval is that of Clopper and Pearson (1934) for the share of the first among the pairs that differ, as odds.
 
     Returns:
-        NaN if no pair differs; infinite if all pairs that differ have a = 1.
-
-    Raises:
-        InputError: if there are no pairs, the lengths differ, a value is neither 0 nor 1, or `confidence_level` is not
-            between 0 and 1.
+        The ratio with its interval; NaN if no pair differs, infinite if all pairs that differ have a = 1.
     """
     first, second = binary_pair(a, b)
     check_number("confidence_level", confidence_level, above=0, below=1)
@@ -85,8 +77,8 @@ def minimum_detectable_effect(
         The difference in the unit of a - b; NaN if all differences are equal or belong to one cluster.
 
     Raises:
-        InputError: if there are no values, the lengths or the number of labels differ, a value is not finite, or
-            `power` or `confidence_level` is not between 0 and 1.
+        InputError: if values are invalid, the number of labels differs, or `power` or `confidence_level` is not between
+            0 and 1.
     """
     check_number("confidence_level", confidence_level, above=0, below=1)
     check_number("power", power, above=0, below=1)

@@ -1,4 +1,8 @@
-"""Tests on pairs, and Holm's correction for several tests."""
+"""Tests on pairs, and Holm's correction for several tests.
+
+The tests take `a` and `b`, [n] finite numbers (`mcnemar`: 0 and 1), in which a[i] and b[i] belong to the same question.
+They raise InputError if a value is anything else, the lengths differ, or there are no pairs.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,7 @@ _EXACT = 100_000  # largest sum of the clusters' differences whose distribution 
 def mcnemar(a: Values, b: Values) -> float:
     """Return the two-sided exact p of McNemar's test (1947): the pairs that differ against a fair coin.
 
-    Args:
-        a, b: [n] of 0 and 1; a[i] and b[i] belong to the same question.
-
-    Returns:
-        p; 1.0 if no pair differs.
-
-    Raises:
-        InputError: if there are no pairs, the lengths differ, or a value is neither 0 nor 1.
+    p is 1.0 if no pair differs.
     """
     first, second = binary_pair(a, b)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
@@ -40,16 +37,7 @@ def wilcoxon(a: Values, b: Values) -> float:
     SciPy computes it on the pairs that differ: exactly for up to 50 pairs without ties (in recent releases for up to 13
     with ties), and otherwise by the normal approximation corrected for ties. On right and wrong answers all differences
     tie. p is then that of McNemar's test, exact if SciPy's is, and without continuity correction otherwise; prefer
-    `mcnemar`, which is always exact.
-
-    Args:
-        a, b: [n] finite numbers; a[i] and b[i] belong to the same question.
-
-    Returns:
-        p; 1.0 if no pair differs.
-
-    Raises:
-        InputError: if there are no pairs, the lengths differ, or a value is not finite.
+    `mcnemar`, which is always exact. p is 1.0 if no pair differs.
     """
     difference = differences(a, b)
     difference = difference[difference != 0]
@@ -65,15 +53,14 @@ def sign_flip(a: Values, b: Values, *, clusters: Labels | None = None, resamples
     Wilcoxon's tests take them for independent; this test does not.
 
     Args:
-        a, b: [n] finite numbers; a[i] and b[i] belong to the same question.
+        a, b: [n] paired values.
         clusters: [n] labels of any hashable kind; None makes every pair its own cluster.
         resamples: number of sign assignments drawn if the sums are not whole numbers; p is then
             (1 + hits) / (1 + resamples). For whole numbers p is exact.
         seed: of these draws.
 
     Raises:
-        InputError: if there are no pairs, the lengths or the number of labels differ, a value is not finite, or
-            `resamples` < 1.
+        InputError: if the pairs are invalid, the number of labels differs, or `resamples` < 1.
     """
     first, second = pair(a, b)
     check_int("resamples", resamples)
