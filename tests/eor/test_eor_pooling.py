@@ -1,4 +1,4 @@
-"""The formulas of App. C.4, worked by hand, and against plain loops."""
+"""The formulas of App. C.4 by hand and against plain loops."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_by_hand_with_an_answer_that_does_not_vote():
     assert plurality(S, voters, 0.8, candidates=np.array([False, False, True, True])).tolist() == [0, 0, 1, 0]
 
 
-def test_nobody_else_votes():
+def test_no_other_voter():
     alone = np.array([False, True, False, False])
     assert mean(S, alone)[1] == maximum(S, alone)[1] == majority(S, alone)[1] == plurality(S, alone)[1] == 0
     assert maximum(S, alone)[0] == 0.9

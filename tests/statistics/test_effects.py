@@ -58,7 +58,7 @@ def test_minimum_detectable_effect_has_its_power():
 
 
 def test_clusters_raise_the_minimum_detectable_effect():
-    """Ten copies of each value say no more than one of each: the cluster-robust error is that of the single values."""
+    """Ten copies of each value add no information: the cluster-robust error is that of the single values."""
     values = np.random.default_rng(5).normal(size=60)
     copies, labels = np.repeat(values, 10), np.repeat(np.arange(60), 10)
     assert minimum_detectable_effect(copies, clusters=labels) == pytest.approx(minimum_detectable_effect(values))

@@ -24,7 +24,7 @@ def test_wilson_on_newcombes_examples(successes, n, low, high):
 
 
 def test_bootstrap_is_the_quantiles_of_all_resamples():
-    """With three values all 27 resamples can be listed; many draws come close to their quantiles."""
+    """Compare with the quantiles of all 27 resamples of three values."""
     values = [0.0, 1.0, 5.0]
     means = [np.mean(draw) for draw in itertools.product(values, repeat=3)]
     interval = bootstrap(values, confidence_level=0.8, resamples=20_000)
@@ -34,7 +34,7 @@ def test_bootstrap_is_the_quantiles_of_all_resamples():
 
 
 def test_clusters_are_drawn_whole():
-    """Two clusters of other sizes: the resamples are AA, AB, BA and BB, and nothing between."""
+    """Two clusters of different sizes have only the resamples AA, AB, BA and BB."""
     values, clusters = [1.0, 1.0, 1.0, 0.0], ["a", "a", "a", "b"]
     interval = bootstrap(values, clusters=clusters, confidence_level=0.4, resamples=4000)
     assert interval.estimate == 0.75

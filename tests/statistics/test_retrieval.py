@@ -47,7 +47,7 @@ def test_missing_value_raises(monkeypatch):
 
 
 def test_more_than_ten_passages_keep_their_order():
-    """Places as text would sort "10" before "2"."""
+    """Ranks compared as text would sort "10" before "2"."""
     flags = [False] * 12
     flags[10] = True
     result = retrieval_measures([ranked(*flags)], ["RR", "R@10", "R@20"])

@@ -129,7 +129,7 @@ def test_sign_flip_on_other_numbers_against_scipy():
 
 
 def test_sign_flip_keeps_the_error_rate_on_clusters():
-    """Questions in eights that go right or wrong together: nothing differs, and 5% is to be found at 0.05."""
+    """Eight questions at a time are right or wrong together, without a difference: 5% should be below 0.05."""
     generator = np.random.default_rng(5)
     clusters = np.repeat(np.arange(30), 8)
     found = np.zeros(2)
