@@ -158,12 +158,12 @@ def test_eor_resumes_only_with_the_same_passages(world, tmp_path):
     assert "1 answered now, 2 in" in run(*arguments, "--limit", 2, "--resume").stderr
     passage_file(elsewhere, WIKI[:-1])
     refused = run(*arguments, "--limit", 3, "--resume", expect=2).stderr
-    assert f"--source: SE: {elsewhere} holds other passages than when {output} was begun" in refused
+    assert f"--source: SE: {elsewhere} holds other passages than when {output} was started" in refused
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     for row in rows:
         row["settings"]["sources"]["SE"] = str(web)
     output.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert f"keeps only where its passages were ({web})" in run(*arguments, "--resume", expect=2).stderr
+    assert f"records only the path of its passages ({web})" in run(*arguments, "--resume", expect=2).stderr
 
 
 def test_eor_hides_index_progress(world, tmp_path):
@@ -223,13 +223,13 @@ class Loaded(Exception):
         (["-s", "f1", "-s", "bertscore:/none"], "--similarity: bertscore:/none: there is no folder /none"),
         (["-s", "nli:none/of/these"], "--similarity: nli:none/of/these: there is no folder none/of/these"),
         (["-s", "nli:reader", "-s", "bertscore:empty"], "bertscore:empty: the folder empty has no config.json"),
-        (["--voter", "moved.json"], "--weights: bertscore:/moved: there is no folder /moved"),
+        (["--voter", "moved.json"], "--voter: bertscore:/moved: there is no folder /moved"),
         (["--pooling", "median"], "median"),
-        (["--voter", "other.json"], "--weights: of the retrievers A, B, not of SE@5, Wiki@5, ReFree"),
+        (["--voter", "other.json"], "--voter: fitted on the retrievers A, B, not of SE@5, Wiki@5, ReFree"),
         (["--voter", "changed.json"], "f1 was saved with"),
-        (["--voter", "two.json"], "--weights: of 2 retrievers, not of the 3 SE@5, Wiki@5, ReFree"),
-        (["--voter", "unnamed.json"], "--weights: of 2 retrievers, not of the 3 SE@5, Wiki@5, ReFree"),
-        (["unanswered.jsonl", "--fit"], "--fit: needs right answers, and there are none for 'q0'"),
+        (["--voter", "two.json"], "--voter: fitted on 2 retrievers, not on the 3 SE@5, Wiki@5, ReFree"),
+        (["--voter", "unnamed.json"], "--voter: fitted on 2 retrievers, not on the 3 SE@5, Wiki@5, ReFree"),
+        (["unanswered.jsonl", "--fit"], "--fit: needs right answers, and got none for 'q0'"),
     ],
 )
 def test_eor_checks_options_before_loading_the_model(world, tmp_path, monkeypatch, arguments, expected):
@@ -294,7 +294,7 @@ def test_fit_that_learns_nothing_warns(tmp_path):
         (
             ["it may be the Nile", "so it is the Nile"],
             "Nile",
-            "no answer at all is right by em. Where answers are long",
+            "no answer is right by em. If answers are long",
         ),
         (["Nile", "nile"], "Nile", "no question has answers that differ by em"),
     ):

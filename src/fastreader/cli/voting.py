@@ -147,7 +147,7 @@ def check_voting(
             raise InputError("--voter: cannot be combined with --fit, which learns a voter")
         if similarity or pooling != "mean":
             raise InputError("--voter: brings its own similarities and pooling")
-        saved = read_object(voter, what="voter")
+        saved = read_object(voter)
         names = saved_similarities(saved)
         pooling = str(saved["parameters"].get("pooling", pooling))
     check_choice("pooling", pooling, POOLINGS)

@@ -141,7 +141,7 @@ def as_source(found: Any) -> SourceFunction:
             ``{"documents": [...]}``).
 
     Raises:
-        InputError: if `found` is none of these.
+        InputError: if `found` is anything else.
     """
     if callable(found):
         function: SourceFunction = found
@@ -175,7 +175,7 @@ def as_passage(found: Any) -> Passage:
             optionally ``title, id, score``; a LangChain or Haystack document, a LlamaIndex node.
 
     Raises:
-        InputError: if `found` is none of these, or its text is empty.
+        InputError: if `found` is anything else, or its text is empty.
     """
     if isinstance(found, Passage):
         passage = found

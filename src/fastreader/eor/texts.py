@@ -108,7 +108,7 @@ def load_texts(found: str | os.PathLike[str] | Mapping[str, Any]) -> Texts:
             others keep their defaults.
 
     Raises:
-        InputError: if `found` is none of these, or a text is invalid.
+        InputError: if `found` is anything else, or a text is invalid.
     """
     if isinstance(found, Mapping):
         return Texts.from_dict(found)

@@ -225,7 +225,7 @@ class Voter(Parameters):
         Raises:
             InputError: if the file is not a saved voter.
         """
-        return cls.from_dict(read_object(path, what="voter"), **options)
+        return cls.from_dict(read_object(path), **options)
 
     def _check_similarities(self, names: list[str], settings: list[Any]) -> None:
         having = self.resolved()

@@ -67,7 +67,7 @@ class Idf:
         Raises:
             InputError: if the file is something else.
         """
-        values = read_object(path, what="Idf")
+        values = read_object(path)
         try:
             return cls(int(values["documents"]), {str(k): int(v) for k, v in values["counts"].items()})
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -53,7 +53,7 @@ class Exact(Similarity):
 
 
 class F1(Similarity):
-    """Harmonic mean of the shares of words that two answers have in common; 0 if there are none."""
+    """Harmonic mean of the shares of words that two answers have in common; 0 without common words."""
 
     name = "f1"
 
