@@ -63,7 +63,7 @@ def test_texts_by_name_and_from_a_file(tmp_path):
     file.write_text('{"answer_lead": "A:"}')
     assert load_texts(file) == Texts(answer_lead="A:")
     for text, expected in (
-        ("{", "not a readable template in JSON"),
+        ("{", "not JSON"),
         ("[]", "object"),
         ('{"oops": "x"}', "keys"),
         ('{"write": "x"}', "write"),
