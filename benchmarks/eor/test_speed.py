@@ -1,7 +1,7 @@
-"""How long learning and voting take without a model: python -m pytest benchmarks/eor
+"""Time of learning and voting without a model: python -m pytest benchmarks/eor
 
-Bars: fitting 16 retrievers x 4 similarities x 2,000 questions with 4 starts under 30 s on 2 cores, by any pooling;
-voting on 1,000 questions with different answers, their similarities included, under 1 s in the slowest round.
+Bars: fitting 16 retrievers x 4 similarities x 2,000 questions with 4 starts under 30 s on 2 cores with any pooling;
+voting on 1,000 questions with different answers, similarities included, under 1 s in the slowest round.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CITIES = [
 
 
 def simulated(questions: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Answers in several wordings, right with the retriever's skill."""
+    """Return answers in several wordings, right with the probability of the retriever's skill."""
     generator = np.random.default_rng(seed)
     skills = generator.uniform(0.2, 0.6, RETRIEVERS)
     rows, correct = [], []
@@ -56,7 +56,7 @@ def test_fit(benchmark, pooling):
         Function("length", length, symmetric=True),
     ]
     voter = Voter(similarities, starts=4, pooling=pooling)
-    voter.vote(texts)  # answers are compared once; a fit over cached similarities is what is repeated
+    voter.vote(texts)  # compare answers once; the benchmark repeats the fit over cached similarities
     benchmark.pedantic(voter.fit, (texts, correct), rounds=3 if pooling == "mean" else 1)
     report = voter.fit_report_
     assert report.objective > report.unweighted
@@ -73,7 +73,7 @@ def test_fit(benchmark, pooling):
 
 
 def test_vote(benchmark):
-    """Every round votes on texts that were never compared before, with a voter that knows nothing yet."""
+    """Vote in every round on new texts with a new voter, so that no similarity is cached."""
     rounds = itertools.count()
 
     def setup():

@@ -1,4 +1,4 @@
-"""What the tests of eor share: a small world with two passage files, a reader by rules, simulated retrievers."""
+"""Shared test cases: two small passage files, a rule-based reader, simulated retrievers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def passage_file(path: Path, rows: list[tuple[str, str, str]]) -> Path:
 
 
 def write(prompt: str, sample: int) -> str:
-    """Background documents, summaries, and answers found by a simple rule."""
+    """Return background documents, summaries and answers by a simple rule."""
     if prompt.startswith("Write a background document"):
         return "Cairo lies on the Nile."
     if prompt.startswith("Sum up"):
@@ -41,7 +41,7 @@ def write(prompt: str, sample: int) -> str:
 
 
 def rate(context: str, continuation: str) -> float:
-    """Nats for a question after a passage: words in common."""
+    """Score a question after a passage in nats by their common words."""
     return -10.0 + len(set(context.lower().split()) & set(continuation.lower().split()))
 
 
@@ -65,10 +65,10 @@ class CountingReader(ScriptedReader):
 
 
 def simulate(seed, questions, skills, *, copies=(), copying=0.0, noise=0, wrong=40):
-    """Answers of retrievers with known skill.
+    """Return answers of retrievers with known skill, and their correctness.
 
-    Retriever m is right with probability skills[m] and else draws one of `wrong` wrong answers. Those in `copies` all
-    give the same wrong answer together with probability `copying`. `noise` more are never right.
+    Retriever m is right with probability skills[m] and otherwise draws one of `wrong` wrong answers. With probability
+    `copying` those in `copies` all give the same wrong answer. `noise` more retrievers are never right.
     """
     generator = np.random.default_rng(seed)
     rows, correct = [], []

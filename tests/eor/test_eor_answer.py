@@ -13,7 +13,7 @@ def retrieval(*documents):
     return Retrieval("Which one?", list(documents), ["this"], "q1")
 
 
-def test_one_generation_equal_prompts_once():
+def test_equal_prompts_are_generated_once():
     reader = CountingReader()
     same = [Passage("The Nile.")]
     rows = answer(
@@ -30,7 +30,7 @@ def test_one_generation_equal_prompts_once():
     assert rows[1].documents[1].passages == same
 
 
-def test_fields_and_order_are_the_papers():
+def test_fields_and_order_follow_the_paper():
     reader = CountingReader()
     answer(reader, [retrieval(Document("A", [Passage("one", title="T"), Passage("two")]), Document("ReFree"))])
     first, second = reader.prompts
@@ -62,21 +62,26 @@ def test_texts_by_name_and_from_a_file(tmp_path):
     file = tmp_path / "texts.json"
     file.write_text('{"answer_lead": "A:"}')
     assert load_texts(file) == Texts(answer_lead="A:")
-    for text, expected in (("{", "not JSON"), ("[]", "object"), ('{"oops": "x"}', "keys"), ('{"write": "x"}', "write")):
+    for text, expected in (
+        ("{", "not JSON"),
+        ("[]", "object"),
+        ('{"oops": "x"}', "keys"),
+        ('{"write": "x"}', "write"),
+    ):
         file.write_text(text)
         with pytest.raises(InputError, match=expected):
             load_texts(file)
-    with pytest.raises(InputError, match=r"default, short or a \.json file, got 'longer'"):
+    with pytest.raises(InputError, match=r"default, short or a \.toml or \.json file, got 'longer'"):
         load_texts("longer")
 
 
 @pytest.mark.parametrize("written", ["\n  Nile \nand more", "\nNile", " \n\nNile\n", "Nile\nand more"])
-def test_the_first_line_is_the_answer(written):
+def test_answer_is_the_first_line(written):
     reader = CountingReader(write=lambda prompt, i: written)
     assert answer(reader, [retrieval(Document("A"))])[0].texts == ["Nile"]
 
 
-def test_only_what_starts_with_an_empty_line_is_written_again():
+def test_only_texts_with_an_empty_first_line_are_generated_again():
     def write(prompt, sample):
         return "\nNile" if "one" in prompt and sample == 1 else f"Danube {sample}\nmore"
 
@@ -87,7 +92,7 @@ def test_only_what_starts_with_an_empty_line_is_written_again():
     assert write_lines(reader, [], max_new_tokens=8) == [] and reader.generations == [3, 1]
 
 
-def test_a_sample_that_starts_with_an_empty_line_is_the_same_when_written_again():
+def test_sample_with_an_empty_first_line_is_reproduced():
     reader = Reader.load((tiny_llama(), byte_tokenizer()))
     options = {"max_new_tokens": 3, "n": 500, "temperature": 3.0, "seed": 1}
     (whole,) = reader.generate(["a"], **options)
@@ -100,7 +105,7 @@ def test_an_empty_text_stays_empty():
     assert answer(reader, [retrieval(Document("A"))])[0].texts == [""]
 
 
-def test_nothing_to_ask():
+def test_no_prompts():
     reader = CountingReader()
     assert answer(reader, []) == []
     assert answer(reader, [retrieval(Document("A", failure="x"), Document("B", failure="y"))])[0].texts == [None, None]
@@ -170,7 +175,7 @@ def test_empty_answers(text):
     assert not is_answer(text)
 
 
-def test_answers_there_and_back():
+def test_answers_round_trip():
     row = Answers(
         "q?",
         ["A", "B"],
@@ -198,13 +203,13 @@ def test_answers_there_and_back():
         {"question": "q", "predictions": {"A": "x"}, "documents": [{"passages": []}]},
     ],
 )
-def test_answers_from_what_is_none(values):
+def test_malformed_answers_raise(values):
     with pytest.raises(InputError, match="Answers"):
         Answers.from_dict(values)
 
 
-def test_answers_that_do_not_fit():
-    with pytest.raises(InputError, match="one text a retriever"):
+def test_inconsistent_answers_raise():
+    with pytest.raises(InputError, match="one for each of 1 retrievers, got 2"):
         Answers("q", ["A"], ["x", "y"])
     with pytest.raises(InputError, match="each retriever once"):
         Answers("q", ["A", "A"], ["x", "y"])

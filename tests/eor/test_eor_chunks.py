@@ -22,7 +22,7 @@ def test_the_title_counts():
 
 
 @given(st.integers(1, 700), st.integers(1, 120))
-def test_chunks_hold_every_word_once_and_are_of_one_length(count, size):
+def test_chunks_partition_the_words_evenly(count, size):
     found = chunks(Passage(words(count), title="T", id="x", score=2.0), size)
     assert " ".join(c.text for c in found) == words(count)
     lengths = [len(c.text.split()) for c in found]
@@ -31,7 +31,7 @@ def test_chunks_hold_every_word_once_and_are_of_one_length(count, size):
     assert {c.title for c in found} == {"T"} and {c.id for c in found} == {"x"}
 
 
-def test_a_chunk_knows_its_place():
+def test_chunks_carry_their_index():
     assert [c.metadata for c in chunks(Passage(words(30), metadata={"a": 1}), 10)] == [
         {"a": 1, "chunk": i} for i in range(3)
     ]
@@ -43,13 +43,13 @@ def test_all_passages_together_stay_within_the_limit():
     assert cut_all([Passage(words(8)), Passage(words(2))], 8) == [Passage(words(8))]
 
 
-def test_a_title_as_long_as_the_limit_leaves_a_word():
+def test_long_title_leaves_one_word():
     titled = Passage(words(4), title="three words long")
     assert [p.text for p in cut_all([titled, titled], 3)] == ["w0"]
     assert [p.text for p in cut_all([Passage("a"), titled], 4)] == ["a"]
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, True])
-def test_limits_are_numbers_of_words(value):
+def test_invalid_limits_raise(value):
     with pytest.raises(InputError, match=r"Limits\.page"):
         Limits(page=value)

@@ -37,7 +37,7 @@ def test_vote(answers):
     assert "q39" in table and "B@2" in table
 
 
-def test_vote_learns_saves_and_uses_weights(answers, tmp_path):
+def test_vote_fits_saves_and_loads_weights(answers, tmp_path):
     file, rows = answers
     voter = tmp_path / "voter.json"
     done = run("vote", file, "--fit", "--save", voter, "-f", "jsonl")
@@ -48,13 +48,13 @@ def test_vote_learns_saves_and_uses_weights(answers, tmp_path):
     assert again.stdout == done.stdout
 
 
-def test_vote_says_why_nobody_won(tmp_path):
+def test_vote_reports_why_it_abstained(tmp_path):
     file = tmp_path / "answers.jsonl"
     file.write_text('{"question": "q", "predictions": {"A": "", "B": null}}\n')
     assert "all answers are empty or refusals" in run("vote", file).stdout
 
 
-def test_brackets_in_texts_are_shown_as_they_are(tmp_path):
+def test_brackets_are_not_markup(tmp_path):
     file = tmp_path / "answers.jsonl"
     rows = [{"question": "what is [/b] in [i]html[/i]?", "predictions": {"A[1]": "[u]nder", "B": "[u]nder"}}]
     file.write_text(json.dumps(rows[0]) + "\n")
@@ -81,7 +81,7 @@ def test_brackets_in_texts_are_shown_as_they_are(tmp_path):
         (["--model", "smollm2-135m"], "nli:reader"),
     ],
 )
-def test_vote_with_options_that_cannot_be(answers, arguments, expected):
+def test_vote_rejects_invalid_options(answers, arguments, expected):
     assert expected in run("vote", answers[0], *arguments, expect=2).stderr
 
 
@@ -95,7 +95,7 @@ def test_vote_with_options_that_cannot_be(answers, arguments, expected):
         ("{\n", "line 1"),
     ],
 )
-def test_vote_on_a_file_that_is_none(tmp_path, text, expected):
+def test_vote_rejects_invalid_files(tmp_path, text, expected):
     file = tmp_path / "answers.jsonl"
     file.write_text(text)
     assert expected in run("vote", file, expect=2).stderr
@@ -148,7 +148,7 @@ def test_eor_writes_answers_and_votes_and_resumes(world, tmp_path):
     assert [json.loads(line)["answer"] for line in voted.stdout.splitlines()] == votes
 
 
-def test_eor_goes_on_with_the_passages_it_began_with(world, tmp_path):
+def test_eor_resumes_only_with_the_same_passages(world, tmp_path):
     web, elsewhere, output = tmp_path / "web.jsonl", tmp_path / "moved.jsonl", tmp_path / "out.jsonl"
     passage_file(web, WIKI)
     arguments = ["eor", world.questions, *world.options[:2], "--source", f"SE={web}", *world.options[-2:], "-o", output]
@@ -158,15 +158,15 @@ def test_eor_goes_on_with_the_passages_it_began_with(world, tmp_path):
     assert "1 answered now, 2 in" in run(*arguments, "--limit", 2, "--resume").stderr
     passage_file(elsewhere, WIKI[:-1])
     refused = run(*arguments, "--limit", 3, "--resume", expect=2).stderr
-    assert f"--source: SE: {elsewhere} holds other passages than when {output} was begun" in refused
+    assert f"--source: SE: {elsewhere} holds other passages than when {output} was started" in refused
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     for row in rows:
         row["settings"]["sources"]["SE"] = str(web)
     output.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert f"keeps only where its passages were ({web})" in run(*arguments, "--resume", expect=2).stderr
+    assert f"records only the path of its passages ({web})" in run(*arguments, "--resume", expect=2).stderr
 
 
-def test_eor_says_nothing_of_how_its_indexes_are_built(world, tmp_path):
+def test_eor_hides_index_progress(world, tmp_path):
     code = f"import sys; sys.argv[1:] = {[str(a) for a in ('eor', world.questions, *world.options, '--limit', 1)]!r}"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; from fastreader import cli; cli.main()"], capture_output=True, text=True
@@ -194,17 +194,17 @@ def test_eor_to_standard_output_with_a_fit(world, tmp_path):
         (["-r", "SE@1"], "at least 2"),
     ],
 )
-def test_eor_with_options_that_cannot_be(world, arguments, expected):
+def test_eor_rejects_invalid_options(world, arguments, expected):
     assert expected in run("eor", world.questions, *arguments, expect=2).stderr
 
 
-def test_eor_with_retrievers_that_cannot_be(world):
+def test_eor_rejects_invalid_retrievers(world):
     assert "^" in run("eor", world.questions, *world.options, "-r", "SE@", "-r", "PK", expect=2).stderr
     assert "'HTTP'" in run("eor", world.questions, *world.options, "-r", "HTTP@1", "-r", "PK", expect=2).stderr
 
 
 class Loaded(Exception):
-    """The model was about to be loaded."""
+    """Raised when the model would be loaded."""
 
 
 @pytest.mark.parametrize(
@@ -223,16 +223,16 @@ class Loaded(Exception):
         (["-s", "f1", "-s", "bertscore:/none"], "--similarity: bertscore:/none: there is no folder /none"),
         (["-s", "nli:none/of/these"], "--similarity: nli:none/of/these: there is no folder none/of/these"),
         (["-s", "nli:reader", "-s", "bertscore:empty"], "bertscore:empty: the folder empty has no config.json"),
-        (["--voter", "moved.json"], "--weights: bertscore:/moved: there is no folder /moved"),
+        (["--voter", "moved.json"], "--voter: bertscore:/moved: there is no folder /moved"),
         (["--pooling", "median"], "median"),
-        (["--voter", "other.json"], "--weights: of the retrievers A, B, not of SE@5, Wiki@5, ReFree"),
+        (["--voter", "other.json"], "--voter: fitted on the retrievers A, B, not of SE@5, Wiki@5, ReFree"),
         (["--voter", "changed.json"], "f1 was saved with"),
-        (["--voter", "two.json"], "--weights: of 2 retrievers, not of the 3 SE@5, Wiki@5, ReFree"),
-        (["--voter", "unnamed.json"], "--weights: of 2 retrievers, not of the 3 SE@5, Wiki@5, ReFree"),
-        (["unanswered.jsonl", "--fit"], "--fit: needs right answers, and there are none for 'q0'"),
+        (["--voter", "two.json"], "--voter: fitted on 2 retrievers, not on the 3 SE@5, Wiki@5, ReFree"),
+        (["--voter", "unnamed.json"], "--voter: fitted on 2 retrievers, not on the 3 SE@5, Wiki@5, ReFree"),
+        (["unanswered.jsonl", "--fit"], "--fit: needs right answers, and got none for 'q0'"),
     ],
 )
-def test_eor_says_what_cannot_be_before_it_loads_the_model(world, tmp_path, monkeypatch, arguments, expected):
+def test_eor_checks_options_before_loading_the_model(world, tmp_path, monkeypatch, arguments, expected):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "unanswered.jsonl").write_text('{"question": "q0"}\n')
     (tmp_path / "questions.jsonl").write_text("")
@@ -273,7 +273,7 @@ def test_eor_with_weights_support_and_texts(world, tmp_path):
     assert "support is below" not in above.stdout
 
 
-def test_the_reader_judges_answers_where_asked_and_its_voter_loads(world, tmp_path):
+def test_reader_entailment_and_its_saved_voter(world, tmp_path):
     model = world.options[1]
     output, voter = tmp_path / "out.jsonl", tmp_path / "voter.json"
     arguments = ("eor", world.questions, *world.options, "-s", "nli:reader", "-s", "f1", "--limit", 3)
@@ -288,13 +288,13 @@ def test_the_reader_judges_answers_where_asked_and_its_voter_loads(world, tmp_pa
     assert "--model" in run("vote", output, "--voter", voter, expect=2).stderr
 
 
-def test_a_fit_that_learns_nothing_says_so(tmp_path):
+def test_fit_that_learns_nothing_warns(tmp_path):
     file = tmp_path / "answers.jsonl"
     for texts, right, expected in (
         (
             ["it may be the Nile", "so it is the Nile"],
             "Nile",
-            "no answer at all is right by em. Where answers are long",
+            "no answer is right by em. If answers are long",
         ),
         (["Nile", "nile"], "Nile", "no question has answers that differ by em"),
     ):

@@ -38,8 +38,8 @@ WORDS = ["paris", "paris france", "lyon", "the lyon city", "nice", "", "i don't 
 @pytest.mark.parametrize("dropped_vote", [False, True])
 @pytest.mark.parametrize("ties", ["first", "weight"])
 @pytest.mark.parametrize("one_way", [False, True])
-def test_the_objective_is_the_score_at_its_weights(pooling, dropped_vote, ties, one_way):
-    """The search's shortcuts (settled questions, equal questions, kept supports) change nothing."""
+def test_objective_equals_the_score(pooling, dropped_vote, ties, one_way):
+    """The search's shortcuts (settled questions, equal questions, kept supports) do not change it."""
     generator = np.random.default_rng(5)
     picked = generator.integers(0, len(WORDS), (60, 5))
     X = np.array([[WORDS[i] for i in row] for row in np.concatenate([picked, picked[:20]])], dtype=object)
@@ -53,19 +53,19 @@ def test_the_objective_is_the_score_at_its_weights(pooling, dropped_vote, ties, 
     for draw in range(12):
         weights = generator.uniform(0, 0.6, 7).round(1 if draw % 2 else 5)
         weights[generator.random(7) < 0.3] = 0
-        retriever, similarity = found.split(weights)
+        retriever, similarity = weights[:5], weights[5:]
         voter.set_params(retriever_weights=retriever, similarity_weights=similarity)
         assert found(weights) == pytest.approx(voter.score(X, y), abs=1e-12)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "majority", "plurality"])
-def test_where_no_question_decides_anything_a_fit_is_unweighted_voting(pooling):
+def test_fit_without_varying_questions_is_unweighted(pooling):
     voter = Voter(pooling=pooling, starts=2).fit([["a", "b", "c"], ["d", "e", "f"]], [[1, 1, 1], [0, 0, 0]])
     assert voter.fit_report_.objective == voter.fit_report_.unweighted == 0.5
     assert voter.fit_report_.varying == 0
 
 
-def test_the_simplex_is_inside_the_bounds_and_toggles_one_weight_at_a_time():
+def test_simplex_toggles_one_weight_within_bounds():
     start = np.array([0.6, 0.0, 0.4, 0.2])
     vertices = simplex(start, 0.6)
     assert vertices.tolist() == [
@@ -96,7 +96,7 @@ def fitted(request):
     return name, X, y, voter, best
 
 
-def test_the_fit_closes_the_gap_to_the_best_weights_of_a_grid(fitted):
+def test_fit_closes_the_gap_to_a_grid_search(fitted):
     _, X, y, voter, best = fitted
     unweighted = Voter(EQUAL).score(X, y)
     assert voter.fit_report_.unweighted == pytest.approx(unweighted)
@@ -105,7 +105,7 @@ def test_the_fit_closes_the_gap_to_the_best_weights_of_a_grid(fitted):
     assert voter.score(X, y) - unweighted >= 0.8 * (best - unweighted)
 
 
-def test_retrievers_of_noise_are_dropped_and_weights_are_within_the_bounds(fitted):
+def test_noise_retrievers_are_dropped_and_weights_bounded(fitted):
     name, _, _, voter, _ = fitted
     noise = CASES[name].get("noise", 0)
     weights = voter.retriever_weights_
@@ -115,7 +115,7 @@ def test_retrievers_of_noise_are_dropped_and_weights_are_within_the_bounds(fitte
     assert voter.similarity_weights_.sum() == pytest.approx(1)
 
 
-def test_out_of_fold_the_fit_is_not_below_unweighted_voting(fitted, record_property):
+def test_fit_is_not_worse_out_of_fold(fitted, record_property):
     name, X, y, _, _ = fitted
     plain, out, best = [], [], []
     for k in range(5):
@@ -133,7 +133,7 @@ def test_out_of_fold_the_fit_is_not_below_unweighted_voting(fitted, record_prope
 
 
 def test_similarity_weights_are_learned():
-    """One similarity is right, the other calls every two answers the same."""
+    """One similarity is right, the other is 1 for every pair of answers."""
     X, y = simulate(3, 200, [0.6, 0.5, 0.5])
     blind = Function("blind", lambda a, b: 1.0 if "wrong" in a and "wrong" in b else 0.0, symmetric=True)
     voter = Voter([Exact("equal"), blind]).fit(X, y)
@@ -153,20 +153,20 @@ def test_the_report_and_the_seed():
 
 
 @pytest.mark.parametrize("y", [[[1, 1], [0, 0]], [[0, 0], [0, 0]]])
-def test_nothing_to_learn_leaves_equal_weights(y):
+def test_nothing_to_learn_gives_equal_weights(y):
     X = [["a1", "b1"], ["c1", "c1"]]
     voter = Voter(EQUAL).fit(X, y)
     assert voter.retriever_weights_.tolist() == [0.6, 0.6] and voter.score(X, y) == np.mean(y)
 
 
-def test_pruning_leaves_a_retriever():
+def test_pruning_keeps_one_retriever():
     """Only the right answer of one question varies, and the first retriever has it."""
     X = [["right", "b1", "c1"], ["d1", "d1", "d1"]]
     voter = Voter(EQUAL).fit(X, [[1, 0, 0], [0, 0, 0]])
     assert voter.retriever_weights_[0] > 0 and voter.predict(X).tolist() == ["right", "d1"]
 
 
-def test_a_wrong_answer_may_count_below_0(recwarn):
+def test_negative_correctness(recwarn):
     X = [["right", "b1", "c1"], ["d1", "d1", "e1"], ["right", "g1", "g1"]]
     y = np.array([[1, -1, -1], [-1, -1, 1], [1, -1, -1]])
     voter = Voter(EQUAL, starts=3).fit(X, y)
@@ -187,21 +187,21 @@ def test_a_wrong_answer_may_count_below_0(recwarn):
         ({"max_evaluations": 0}, [[1, 0], [1, 0]], "max_evaluations"),
     ],
 )
-def test_what_cannot_be_fitted(options, y, expected):
+def test_invalid_fits_raise(options, y, expected):
     with pytest.raises(InputError, match=expected):
         Voter(EQUAL, **options).fit([["a1", "b1"], ["c1", "c1"]], y)
 
 
-def test_a_fitted_voter_is_for_its_retrievers():
+def test_fitted_voter_rejects_other_retrievers():
     rows = [Answers("q", ["A", "B"], ["x", "y"])] * 3
     voter = Voter(EQUAL).fit(rows, [[1, 0]] * 3)
-    with pytest.raises(InputError, match="A, B; got B, C"):
+    with pytest.raises(InputError, match="A, B, got 'B, C'"):
         voter.vote(Answers("q", ["B", "C"], ["x", "y"]))
     with pytest.raises(InputError, match="expected 3"):
         voter.vote(["x", "y", "z"])
 
 
-def test_a_fit_goes_by_the_retrievers_names():
+def test_fit_matches_retrievers_by_name():
     texts, y = simulate(0, 60, [0.7, 0.4, 0.3])
     rows = [Answers(f"q{i}", ["A", "B", "C"], list(row)) for i, row in enumerate(texts)]
     voter = Voter(EQUAL).fit(rows, y)
@@ -210,7 +210,7 @@ def test_a_fit_goes_by_the_retrievers_names():
     assert [v.scores.tolist() for v in there] == [v.scores[::-1].tolist() for v in back]
 
 
-def test_rows_in_another_order_are_those_of_the_first():
+def test_rows_are_reordered_to_the_first():
     texts, y = simulate(0, 60, [0.7, 0.4, 0.3])
     rows = [Answers(f"q{i}", ["A", "B", "C"], list(row), right=["right"]) for i, row in enumerate(texts)]
     mixed = [row.select(["C", "A", "B"]) if i % 2 else row for i, row in enumerate(rows)]
@@ -225,7 +225,7 @@ def test_rows_in_another_order_are_those_of_the_first():
     "change",
     [{"similarities": ("f1",)}, {"retriever_weights": [0.1, 0.9]}, {"similarity_weights": [1]}, {"ties": "weight"}],
 )
-def test_parameters_that_a_fit_belongs_to_end_it(change):
+def test_setting_a_fitted_parameter_discards_the_fit(change):
     X, y = [["a1", "b1"], ["c1", "d1"]], [[0, 1], [0, 1]]
     voter = Voter(EQUAL).fit(X, y)
     assert voter.predict(X).tolist() == ["b1", "d1"]
@@ -250,14 +250,14 @@ def test_saving(tmp_path):
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_saving_parameters_that_are_numbers_of_numpy(tmp_path):
+def test_saving_numpy_parameters(tmp_path):
     voter = Voter(["f1"], starts=np.int64(2), min_support=np.float32(0.5), prune=np.bool_(False))
     voter.set_params(retriever_weights={"A": np.float32(0.5), "B": 1})
     voter.save(tmp_path / "voter.json")
     assert Voter.load(tmp_path / "voter.json").get_params() == voter.get_params()
 
 
-def test_saving_similarities_that_have_no_name_to_load_by(tmp_path):
+def test_saving_unnamed_similarities(tmp_path):
     same = Function("same", lambda a, b: float(a == b))
     Voter([same]).save(tmp_path / "voter.json")
     with pytest.raises(InputError, match="'same'"):
@@ -284,7 +284,7 @@ def layers():
         (lambda: ReaderNli(named("a", "0a1b")), lambda: ReaderNli(named("a", "2c3d"))),
     ],
 )
-def test_a_similarity_of_other_settings_is_no_stand_in(tmp_path, saved, other):
+def test_loading_rejects_other_settings(tmp_path, saved, other):
     Voter([saved(), "f1"]).save(tmp_path / "voter.json")
     name = saved().name
     with pytest.raises(InputError, match=f"{name} was saved with"):
@@ -305,13 +305,13 @@ def named(name, revision=None):
     return reader
 
 
-def test_two_layers_of_an_encoder_are_two_similarities():
+def test_two_layers_of_an_encoder_differ():
     assert len(Voter([BertScore("none", layer=1), BertScore("none", layer=2)]).resolved()) == 2
     with pytest.raises(InputError, match="once"):
         Voter([BertScore("none", layer=1), BertScore("none", layer=1)]).resolved()
 
 
-def test_an_accept_of_ones_own_is_asked_for(tmp_path):
+def test_loading_requires_a_custom_accept(tmp_path):
     def short(text):
         return text is not None and len(text) < 5
 
@@ -324,7 +324,7 @@ def test_an_accept_of_ones_own_is_asked_for(tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"similarities": ["f1"], "parameters": {"oops": 1}}', '{"similarities": ["f1"]}']
 )
-def test_loading_what_is_no_voter(tmp_path, text):
+def test_loading_malformed_voters_raises(tmp_path, text):
     (tmp_path / "voter.json").write_text(text)
     with pytest.raises(InputError):
         Voter.load(tmp_path / "voter.json")
@@ -332,7 +332,7 @@ def test_loading_what_is_no_voter(tmp_path, text):
         Voter.load(tmp_path / "none.json")
 
 
-def test_loading_weights_that_do_not_fit(tmp_path):
+def test_loading_weights_of_another_shape_raises(tmp_path):
     X, y = simulate(1, 30, [0.6, 0.5])
     values = Voter(EQUAL).fit(X, y).to_dict()
     values["fitted"]["similarity_weights"] = [0.5, 0.5]
@@ -350,7 +350,7 @@ def test_loading_weights_that_do_not_fit(tmp_path):
         (("similarity_settings",), [], "similarity_settings: expected one for each of exact:equal"),
     ],
 )
-def test_loading_a_file_that_somebody_changed(place, value, expected):
+def test_loading_edited_values_raises(place, value, expected):
     rows = [Answers("q", ["A", "B", "C"], ["x", "y", "z"])] * 2
     values = Voter(EQUAL, starts=1).fit(rows, [[1, 0, 0]] * 2).to_dict()
     *outer, last = place
@@ -383,7 +383,7 @@ def test_clones_share_similarities_and_drop_weights():
     }
 
 
-def test_cross_validation_tools():
+def test_cross_validation():
     selection = pytest.importorskip("sklearn.model_selection", reason="needs scikit-learn")
     X, y = simulate(2, 90, [0.6, 0.5, 0.4])
     scores = selection.cross_val_score(Voter(EQUAL, starts=2), X, y, cv=3)
@@ -397,7 +397,7 @@ def test_cross_validation_tools():
     assert selection.cross_val_score(Voter(EQUAL, starts=2), rows, y, cv=3).tolist() == expected
 
 
-def test_no_torch_and_no_scikit_learn_for_voters_and_measures():
+def test_voters_and_measures_import_no_torch_or_scikit_learn():
     code = (
         "import sys, fastreader; eor = fastreader.eor; eor.Voter(starts=1).fit([['a1', 'b1']] * 2, [[1, 0]] * 2);"
         "eor.measures.rwr([[1, 0], [0, 1]]); eor.parse('SE@5');"

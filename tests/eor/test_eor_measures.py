@@ -1,4 +1,4 @@
-"""Measures worked by hand, and against brute force."""
+"""Measures by hand and against brute force."""
 
 import itertools
 
@@ -25,7 +25,7 @@ def test_relative_win_ratio_by_hand():
 
 
 @pytest.mark.parametrize("correct", [[0.5, 1], [[0.5, 1]], [], [[]], [[NAN, 1]]])
-def test_correctness_is_yes_or_no(correct):
+def test_correctness_must_be_binary(correct):
     with pytest.raises(InputError, match="correct"):
         m.rwr(correct)
 
@@ -61,7 +61,7 @@ def test_errors_by_hand():
     assert found.rates()["retriever"].tolist() == pytest.approx([0, 2 / 3, 1])
 
 
-def test_the_decomposition_holds_but_for_right_answers_that_are_not_literal():
+def test_decomposition_residual_counts_non_literal_answers():
     found = m.errors(ROWS, RIGHT)
     parts = m.decomposition(found)
     assert parts.failure.tolist() == pytest.approx([1 / 3, 2 / 3, 2 / 3])
@@ -78,7 +78,7 @@ def test_the_decomposition_holds_but_for_right_answers_that_are_not_literal():
     assert parts.residual.tolist() == [-1, -0.5]
 
 
-def test_no_question_left_by_the_filter_gives_nan_and_no_warning(recwarn):
+def test_empty_filter_gives_nan_without_warning(recwarn):
     nothing = m.errors(ROWS, RIGHT, longest=0).filtered()
     parts = m.decomposition(nothing)
     for shares in (*nothing.rates().values(), parts.failure, parts.explained, parts.residual):
@@ -89,7 +89,7 @@ def test_no_question_left_by_the_filter_gives_nan_and_no_warning(recwarn):
 
 
 @given(st.integers(0, 2**31))
-def test_eq_4_is_an_identity_up_to_what_is_counted(seed):
+def test_eq_4_holds_up_to_counted_exceptions(seed):
     generator = np.random.default_rng(seed)
     missed, invented, right = generator.random((3, 17, 4)) < 0.5
     found = m.Errors(
@@ -154,7 +154,7 @@ def test_ratios_against_loops(seed, width):
         ([row("q", ["x", "y"], ["x", "y"], [])], [[1, 0]]),
     ],
 )
-def test_errors_of_what_does_not_fit(rows, correct):
+def test_errors_reject_inconsistent_input(rows, correct):
     with pytest.raises(InputError, match=r"correct|documents"):
         m.errors(rows, correct)
 
@@ -169,7 +169,7 @@ def test_upper_bound_against_every_ensemble(seed, width):
         np.testing.assert_allclose(values, expected)
 
 
-def test_upper_bound_of_too_many():
+def test_upper_bound_rejects_too_many_retrievers():
     with pytest.raises(InputError, match="20"):
         m.upper_bound(np.zeros((2, 21)))
 
@@ -205,6 +205,6 @@ def test_measures_of_correctness():
         ),
     ],
 )
-def test_measures_that_cannot_be(rows, measure, expected):
+def test_invalid_measures_raise(rows, measure, expected):
     with pytest.raises(InputError, match=expected):
         correctness(rows, measure)

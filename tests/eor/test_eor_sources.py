@@ -10,7 +10,7 @@ from fastreader.eor.sources import as_passage
 from fastreader.errors import InputError
 
 
-def test_bm25_ranks_by_words_in_common_and_leaves_out_what_has_none(tmp_path):
+def test_bm25_ranks_by_common_words_and_drops_the_rest(tmp_path):
     index = BM25(passage_file(tmp_path / "wiki.jsonl", WIKI))
     found = index("the capital of Egypt")
     assert {p.id for p in found} == {"k1", "k3", "k4"}
@@ -18,8 +18,8 @@ def test_bm25_ranks_by_words_in_common_and_leaves_out_what_has_none(tmp_path):
     assert index("zebra") == [] and index("") == []
 
 
-def test_bm25_gives_the_scores_of_its_formula():
-    """Lucene's BM25 (k1 = 1.5, b = 0.75) worked by hand: idf log(1 + (N - n + 0.5) / (n + 0.5))."""
+def test_bm25_equals_its_formula():
+    """Lucene's BM25 (k1 = 1.5, b = 0.75) by hand: idf log(1 + (N - n + 0.5) / (n + 0.5))."""
     passages = [Passage("apple apple pear"), Passage("apple plum plum plum plum"), Passage("cherry")]
     (first, second) = BM25(passages, language="")("apple")
     idf = np.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
@@ -28,13 +28,13 @@ def test_bm25_gives_the_scores_of_its_formula():
         assert found.score == pytest.approx(idf * count / (count + 1.5 * (0.25 + 0.75 * length / mean)), rel=1e-5)
 
 
-def test_bm25_takes_the_first_of_equals_and_so_many():
+def test_bm25_keeps_ties_in_order_up_to_depth():
     passages = [Passage("same text", id=str(i)) for i in range(5)]
     assert [p.id for p in BM25(passages, depth=3)("same text")] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize(("passages", "depth"), [([], 5), ([Passage("a")], 0)])
-def test_an_index_needs_passages_and_depth(passages, depth):
+def test_index_without_passages_or_depth_raises(passages, depth):
     with pytest.raises(InputError):
         BM25(passages, depth=depth)
 
@@ -50,7 +50,7 @@ def test_dense_ranks_by_cosine():
     assert index("aa")[0].score == pytest.approx(1)
 
 
-def test_dense_refuses_vectors_of_other_passages():
+def test_dense_rejects_vectors_of_other_passages():
     with pytest.raises(InputError, match=r"\[2, d\]"):
         Dense(letters, [Passage("a"), Passage("b")], vectors=letters(["a"]))
 
@@ -82,7 +82,7 @@ def test_a_llamaindex_retriever():
     assert (found.text, found.id, found.score, found.metadata) == ("x", "n1", 0.25, {"page": 2})
 
 
-def test_what_can_be_called_is_called():
+def test_callables_take_precedence():
     class Retriever:
         def __call__(self, question):
             return [question]
@@ -93,7 +93,7 @@ def test_what_can_be_called_is_called():
     assert as_source(Retriever())("x") == ["x"]
 
 
-def test_a_haystack_component_that_gives_no_documents():
+def test_haystack_component_without_documents_raises():
     with pytest.raises(InputError, match="documents"):
         as_source(SimpleNamespace(run=lambda query: {"embedding": []}))("x")
 
@@ -105,12 +105,12 @@ def test_texts_mappings_and_passages():
 
 
 @pytest.mark.parametrize("found", ["  ", {"body": "x"}, 5, {"text": ""}])
-def test_what_is_no_passage(found):
+def test_invalid_passages_raise(found):
     with pytest.raises(InputError):
         as_passage(found)
 
 
-def test_what_is_no_source():
+def test_invalid_sources_raise():
     with pytest.raises(InputError, match="int"):
         as_source(5)
 
@@ -129,7 +129,7 @@ def test_passage_files_of_several_kinds(tmp_path):
 
 
 @pytest.mark.parametrize(("line", "expected"), [('{"id": 1}', "line 1"), ("{", "line 1"), ("", "at least one")])
-def test_a_passage_file_that_is_none(tmp_path, line, expected):
+def test_invalid_passage_files_raise(tmp_path, line, expected):
     file = tmp_path / "pool.jsonl"
     file.write_text(line + "\n")
     with pytest.raises(InputError, match=expected):

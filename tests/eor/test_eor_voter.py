@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pytest
@@ -45,11 +46,11 @@ def test_indicator_poolings_by_hand(pooling):
     assert vote.winner == 2
 
 
-def test_unweighted_is_how_many_agree():
+def test_unweighted_score_is_the_share_of_agreement():
     assert Voter(EQUAL).vote(["a1", "b1", "c1", "b1"]).answer == "b1"
 
 
-def test_similarity_weights_of_0_are_equal_ones():
+def test_zero_similarity_weights_are_equal():
     answers = ["Paris", "Lyon", "Lyon"]
     zero = Voter(similarity_weights=[0, 0]).vote(answers)
     assert zero.to_dict() == Voter().vote(answers).to_dict() and zero.answer == "Lyon"
@@ -63,7 +64,7 @@ def test_ties_go_to_the_first_or_to_the_weight():
     assert Voter(EQUAL, ties="weight", **weights).vote(answers).winner == 1
 
 
-def test_rounding_decides_no_tie():
+def test_rounding_does_not_break_ties():
     """0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 differ in floating point."""
     values = {"ad": 0.1, "ae": 0.2, "af": 0.3, "bd": 0.3, "be": 0.2, "bf": 0.1}
     similarity = Function("t", lambda x, y: values.get("".join(sorted(x[0] + y[0])), 0.0), symmetric=True)
@@ -72,7 +73,7 @@ def test_rounding_decides_no_tie():
     assert Voter([similarity]).vote([answers[1], answers[0], *answers[2:]]).winner == 0
 
 
-def test_empty_answers_and_refusals_never_support_one_another():
+def test_empty_answers_and_refusals_support_nothing():
     vote = Voter().vote(["", "The", "I don't know", "I don't know", "Paris"])
     assert vote.answer == "Paris" and vote.support.tolist() == [0] * 5
     assert np.isneginf(vote.scores).tolist() == [True, True, True, True, False]
@@ -85,7 +86,7 @@ def test_all_answers_empty():
         Voter().fit([["", "the"]], [[0, 0]])
 
 
-def test_a_retriever_that_failed_is_not_counted():
+def test_failed_retriever_is_not_counted():
     vote = Voter(EQUAL).vote(["Paris", None, "Paris", "Lyon"])
     assert vote.support[0] == pytest.approx(1 / 2)  # 1 of 2 others, not of 3
     assert Voter(EQUAL, pooling="majority").vote(["Paris", None, "Paris", "Lyon"]).support.tolist() == [1, 0, 1, 0]
@@ -93,11 +94,11 @@ def test_a_retriever_that_failed_is_not_counted():
     assert Voter(EQUAL).vote([None, None]).abstained == "every retriever failed"
 
 
-def test_a_refusal_is_a_vote_against():
+def test_refusal_counts_as_a_voter():
     assert Voter(EQUAL).vote(["Paris", "I don't know", "Paris"]).support[0] == pytest.approx(1 / 2)
 
 
-def test_a_retriever_that_is_not_selected_in_both_readings():
+def test_dropped_vote():
     answers = ["Lyon", "Paris", "Paris", "Lyon", "Lyon"]
     weights = [0.3, 0.3, 0.3, 0.1, 0.05]  # the last two are not above t
     both = Voter(EQUAL, retriever_weights=weights).vote(answers)
@@ -123,7 +124,7 @@ def test_abstaining():
     assert voter.score([["a1", "a1"], ["a1", "b1"]], [[1, 1], [1, 0]]) == 0.5
 
 
-def test_one_question_or_many():
+def test_one_question_or_several():
     voter = Voter()
     (one,) = voter.vote([["Paris", "Paris"]])
     assert isinstance(one, Vote) and voter.vote(("Paris", "Paris")).answer == one.answer
@@ -141,7 +142,7 @@ answer_texts = st.sampled_from(["Paris", "Paris, France", "Lyon", "the city of L
     st.sampled_from(["mean", "max", "majority", "plurality"]),
     st.booleans(),
 )
-def test_a_vote_does_not_depend_on_the_batch_and_its_parts_add_up(rows, pooling, dropped):
+def test_vote_is_batch_invariant_and_contributions_sum(rows, pooling, dropped):
     voter = Voter(pooling=pooling, dropped_vote=dropped, retriever_weights=[0.5, 0.05, 0.2, 0.6])
     votes = voter.vote(rows)
     for row, vote in zip(rows, votes, strict=True):
@@ -169,47 +170,47 @@ NAMED = Answers("q", ["A", "B"], ["Paris", "Lyon"])
         ({}, [], "at least one question"),
         ({}, [["a1", "b1"], ["a1"]], r"answers\[1\]"),
         ({}, [["a1", 5]], "5"),
-        ({}, [5], "int"),
-        ({}, [NAMED, ["a1", "b1"]], "got both"),
+        ({}, [5], "a list of texts, got 5"),
+        ({}, [NAMED, ["a1", "b1"]], "for all questions or for none"),
         ({}, [NAMED, Answers("q", ["B", "C"], ["x", "y"])], "retrievers"),
         ({"retriever_weights": [1, 1, 1]}, NAMED, "retriever_weights: expected 2"),
         ({"retriever_weights": [1, -1]}, NAMED, "retriever_weights"),
         ({"retriever_weights": [1, float("nan")]}, NAMED, "retriever_weights"),
-        ({"retriever_weights": ["a", "b"]}, NAMED, "retriever_weights: expected 2 numbers from 0, got"),
-        ({"similarity_weights": ["a", "b"]}, NAMED, "similarity_weights: expected 2 numbers from 0, got"),
+        ({"retriever_weights": ["a", "b"]}, NAMED, "retriever_weights: expected 2 numbers of at least 0, got"),
+        ({"similarity_weights": ["a", "b"]}, NAMED, "similarity_weights: expected 2 numbers of at least 0, got"),
         ({"retriever_weights": {"A": 1}}, NAMED, "for each of A, B"),
-        ({"retriever_weights": {"A": 1, "B": 1}}, ["x", "y"], "without retrievers"),
+        ({"retriever_weights": {"A": 1, "B": 1}}, ["x", "y"], "without names"),
         ({"similarity_weights": [1]}, NAMED, "similarity_weights: expected 2"),
         ({"similarities": []}, NAMED, "similarities"),
         ({"similarities": "exact"}, NAMED, "similarities"),
         ({"similarities": ["exact", Exact()]}, NAMED, "once"),
-        ({"pooling": "median"}, NAMED, "median"),
+        ({"pooling": "median"}, NAMED, "mean, max, majority, plurality, got 'median'"),
         ({"ties": "last"}, NAMED, "last"),
         ({"min_support": float("nan")}, NAMED, "min_support: expected a number, got nan"),
         ({"retriever_threshold": None}, NAMED, "retriever_threshold: expected a number, got None"),
         ({"similarity_threshold": "0.8", "pooling": "majority"}, NAMED, "similarity_threshold: expected a number"),
     ],
 )
-def test_what_cannot_be_voted_on(options, answers, expected):
+def test_invalid_votes_raise(options, answers, expected):
     with pytest.raises(InputError, match=expected):
         Voter(**options).vote(answers)
 
 
 @pytest.mark.parametrize("method", ["vote", "predict", "winners"])
 @pytest.mark.parametrize("answers", [None, 5, {"A": "x", "B": "y"}, iter([["x", "y"]]), "xy"])
-def test_what_is_no_list_of_answers(method, answers):
-    with pytest.raises(InputError, match=f"list with those of each question, got {type(answers).__name__}"):
+def test_invalid_answer_lists_raise(method, answers):
+    with pytest.raises(InputError, match=f"list with those of each question, got {re.escape(repr(answers))}"):
         getattr(Voter(), method)(answers)
 
 
-def test_the_answers_to_one_question_are_voted_on_alone_and_else_come_in_a_list():
+def test_one_answers_is_accepted_only_by_vote():
     assert Voter().vote(NAMED).answer is not None
     for method in (Voter().predict, Voter().winners, lambda X: Voter().score(X, [[1, 0]]), lambda X: Voter().fit(X, 1)):
         with pytest.raises(InputError, match="one Answers; put it into a list"):
             method(NAMED)
 
 
-def test_a_voter_is_shown_as_it_was_given():
+def test_repr_shows_given_parameters():
     assert repr(Voter([Exact(), "nli:reader", max])) == "Voter(exact, nli:reader, max; mean; unweighted)"
     assert repr(Voter("f1", retriever_weights=[1, 0], pooling="max")) == "Voter(f1; max; weighted)"
 
@@ -221,6 +222,6 @@ def test_weights_by_name():
     assert voter.vote(row).scores.tolist() == [0.3, 0.6]
 
 
-def test_a_vote_from_what_is_none():
+def test_malformed_vote_raises():
     with pytest.raises(InputError, match=r"Vote\.from_dict"):
         Vote.from_dict({"answer": "x"})

@@ -49,7 +49,7 @@ def test_minimum_detectable_effect_by_hand():
     assert minimum_detectable_effect(differences + 7, np.full(100, 7.0)) == minimum_detectable_effect(differences)
 
 
-def test_minimum_detectable_effect_is_found_that_often():
+def test_minimum_detectable_effect_has_its_power():
     """A true difference of that size is found in about 80% of samples."""
     generator = np.random.default_rng(3)
     effect = minimum_detectable_effect(generator.normal(size=100_000)) * math.sqrt(100_000 / 200)
@@ -57,15 +57,15 @@ def test_minimum_detectable_effect_is_found_that_often():
     assert abs(found - 0.8) < 0.04
 
 
-def test_clusters_raise_it_where_values_hang_together():
-    """Ten copies of each value say no more than one of each: the cluster-robust error is that of the single values."""
+def test_clusters_raise_the_minimum_detectable_effect():
+    """Ten copies of each value add no information: the cluster-robust error is that of the single values."""
     values = np.random.default_rng(5).normal(size=60)
     copies, labels = np.repeat(values, 10), np.repeat(np.arange(60), 10)
     assert minimum_detectable_effect(copies, clusters=labels) == pytest.approx(minimum_detectable_effect(values))
     assert minimum_detectable_effect(copies) < 0.4 * minimum_detectable_effect(values)
 
 
-def test_no_spread_says_nothing():
+def test_no_spread_gives_nan():
     assert math.isnan(minimum_detectable_effect([1, 1, 1]))
     assert math.isnan(minimum_detectable_effect([1, 2, 3], clusters=["x"] * 3))
 
@@ -73,11 +73,14 @@ def test_no_spread_says_nothing():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: cohens_d([1], [1, 2]), "got 1 and 2"),
-        (lambda: risk_difference([2], [1]), "a must be 0 or 1"),
+        (lambda: cohens_d([1], [1, 2]), "b: expected 1 numbers.*got 2"),
+        (lambda: risk_difference([2], [1]), "a: expected only 0 .* and 1"),
         (lambda: discordant_odds_ratio([1], [0], confidence_level=1), "confidence_level"),
-        (lambda: minimum_detectable_effect([1, 2], power=80), "power must be between 0 and 1, got 80"),
-        (lambda: minimum_detectable_effect([1, 2], clusters=[1]), "got 1 labels"),
+        (
+            lambda: minimum_detectable_effect([1, 2], power=80),
+            "power: expected a finite number above 0 and below 1, got 80",
+        ),
+        (lambda: minimum_detectable_effect([1, 2], clusters=[1]), "one label for each of 2 values, got 1"),
     ],
 )
 def test_bad_input(call, message):
@@ -85,7 +88,7 @@ def test_bad_input(call, message):
         call()
 
 
-def test_equal_differences_have_no_spread_whatever_their_rounding():
+def test_differences_equal_up_to_rounding_have_no_spread():
     a, b = [0.9, 0.8, 0.7], [0.7, 0.6, 0.5]
     assert len(set(np.subtract(a, b))) > 1
     assert math.isnan(cohens_d(a, b)) and math.isnan(minimum_detectable_effect(a, b))

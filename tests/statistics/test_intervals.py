@@ -16,7 +16,7 @@ from fastreader.statistics import Interval, bootstrap, paired_bootstrap, wilson
     ("successes", "n", "low", "high"),
     [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
 )
-def test_wilson_gives_newcombes_examples(successes, n, low, high):
+def test_wilson_on_newcombes_examples(successes, n, low, high):
     """Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I, method 3."""
     interval = wilson(successes, n)
     assert interval.estimate == successes / n
@@ -24,7 +24,7 @@ def test_wilson_gives_newcombes_examples(successes, n, low, high):
 
 
 def test_bootstrap_is_the_quantiles_of_all_resamples():
-    """With three values all 27 resamples can be listed; many draws come close to their quantiles."""
+    """Compare with the quantiles of all 27 resamples of three values."""
     values = [0.0, 1.0, 5.0]
     means = [np.mean(draw) for draw in itertools.product(values, repeat=3)]
     interval = bootstrap(values, confidence_level=0.8, resamples=20_000)
@@ -34,7 +34,7 @@ def test_bootstrap_is_the_quantiles_of_all_resamples():
 
 
 def test_clusters_are_drawn_whole():
-    """Two clusters of other sizes: the resamples are AA, AB, BA and BB, and nothing between."""
+    """Two clusters of different sizes have only the resamples AA, AB, BA and BB."""
     values, clusters = [1.0, 1.0, 1.0, 0.0], ["a", "a", "a", "b"]
     interval = bootstrap(values, clusters=clusters, confidence_level=0.4, resamples=4000)
     assert interval.estimate == 0.75
@@ -43,7 +43,7 @@ def test_clusters_are_drawn_whole():
     assert (wide.low, wide.high) == (0.0, 1.0)
 
 
-def test_one_cluster_a_value_is_no_clustering():
+def test_one_cluster_per_value_equals_no_clusters():
     values = np.random.default_rng(1).normal(size=50)
     assert bootstrap(values, clusters=range(50), seed=3) == bootstrap(values, seed=3)
 
@@ -52,7 +52,7 @@ def test_seed_and_chunks(monkeypatch):
     values = np.random.default_rng(0).normal(size=40)
     assert bootstrap(values, seed=1) == bootstrap(values, seed=1) != bootstrap(values, seed=2)
     whole = bootstrap(values, resamples=101)
-    monkeypatch.setattr("fastreader.statistics.intervals._CELLS", 400)
+    monkeypatch.setattr("fastreader.statistics.intervals.CELLS", 400)
     assert bootstrap(values, resamples=101) == whole
 
 
@@ -72,7 +72,7 @@ def test_bootstrap_covers_the_mean(confidence_level):
     )  # 0.01: 120 values, not infinity
 
 
-def test_only_clusters_cover_where_values_hang_together():
+def test_only_clustered_intervals_cover_dependent_values():
     """30 clusters of 10 values that share a random effect: ignoring them misses the mean far too often."""
     generator = np.random.default_rng(11)
     labels = np.repeat(np.arange(30), 10)
@@ -109,15 +109,15 @@ def test_interval_as_json():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: bootstrap([]), "values must be a list of at least one"),
-        (lambda: bootstrap([1.0, float("nan")]), "finite, got nan at 1"),
-        (lambda: bootstrap(["a"]), "must be numbers"),
-        (lambda: bootstrap([1.0, 2.0], clusters=["a"]), "got 1 labels, 2 values"),
-        (lambda: bootstrap([1.0], confidence_level=95), "level must be between 0 and 1, got 95"),
+        (lambda: bootstrap([]), "values: expected a list of at least one number"),
+        (lambda: bootstrap([1.0, float("nan")]), r"values\[1\]: expected a finite number, got nan"),
+        (lambda: bootstrap(["a"]), "values: expected numbers"),
+        (lambda: bootstrap([1.0, 2.0], clusters=["a"]), "one label for each of 2 values, got 1"),
+        (lambda: bootstrap([1.0], confidence_level=95), "level: expected a finite number above 0 and below 1, got 95"),
         (lambda: bootstrap([1.0], resamples=0), "resamples"),
-        (lambda: paired_bootstrap([1.0], [1.0, 2.0]), "got 1 and 2"),
-        (lambda: wilson(0, 0), "n must be"),
-        (lambda: wilson(3, 2), "in 0..2, got 3"),
+        (lambda: paired_bootstrap([1.0], [1.0, 2.0]), "b: expected 1 numbers.*got 2"),
+        (lambda: wilson(0, 0), "n: expected"),
+        (lambda: wilson(3, 2), "from 0 to 2, got 3"),
         (lambda: wilson(0.5, 2), "integer"),
     ],
 )

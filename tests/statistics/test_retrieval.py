@@ -33,12 +33,12 @@ def test_by_hand():
     assert result.means["RR"] == pytest.approx(4 / 9)
 
 
-def test_two_names_of_one_measure_have_its_values():
+def test_two_names_of_one_measure_share_values():
     result = retrieval_measures([ranked(False, True)], ["RR", "MRR"])
     assert result.per_question == {"RR": [0.5], "MRR": [0.5]}
 
 
-def test_a_value_that_is_missing_is_no_0(monkeypatch):
+def test_missing_value_raises(monkeypatch):
     import ir_measures
 
     monkeypatch.setattr(ir_measures, "iter_calc", lambda measures, relevances, run: iter(()))
@@ -47,14 +47,14 @@ def test_a_value_that_is_missing_is_no_0(monkeypatch):
 
 
 def test_more_than_ten_passages_keep_their_order():
-    """Places as text would sort "10" before "2"."""
+    """Ranks compared as text would sort "10" before "2"."""
     flags = [False] * 12
     flags[10] = True
     result = retrieval_measures([ranked(*flags)], ["RR", "R@10", "R@20"])
     assert result.per_question == {"RR": [pytest.approx(1 / 11)], "R@10": [0.0], "R@20": [1.0]}
 
 
-def test_by_judgements_as_trec_eval_measures():
+def test_qrels_match_trec_eval():
     """Six relevant documents, two of them retrieved, at places 1 and 4; one counts for three."""
     names = ["d0", "x", "y", "d1", "z"]
     question = Example("q", [Passage("text", id=n, is_gold=n in ("d0", "d1")) for n in names], id="q1")
@@ -79,11 +79,11 @@ def test_by_judgements_as_trec_eval_measures():
     [
         ([("q1", "d1", 1)], r"qrels: expected grades by question and document, got \[\('q1'"),
         ({"q1": ["d1"]}, r"qrels\['q1'\]: expected a grade for each document, got \['d1'\]"),
-        ({"q1": {"d1": 1.0}}, r"qrels\['q1'\]\['d1'\]: expected a whole number, got 1.0"),
+        ({"q1": {"d1": 1.0}}, r"qrels\['q1'\]\['d1'\]: expected an integer, got 1.0"),
         ({"q1": {"d1": "1"}}, "got '1'"),
     ],
 )
-def test_judgements_that_are_none(qrels, named):
+def test_malformed_qrels_raise(qrels, named):
     with pytest.raises(InputError, match=named):
         retrieval_measures([Example("q", [Passage("text", id="d1")], id="q1")], ["RR"], qrels=qrels)
 
@@ -97,7 +97,7 @@ def test_by_answers():
     assert result.per_question == {"R@2": [0.5, 0.0], "Success@2": [1.0, 0.0]}
 
 
-def test_without_flags_a_question_is_left_out_and_counted():
+def test_questions_without_flags_are_left_out_and_counted():
     result = retrieval_measures([ranked(None, None), ranked(True, None)], ["RR"])
     assert (result.left_out, result.indices, result.per_question) == (1, [1], {"RR": [1.0]})
     empty = retrieval_measures([ranked(None)], ["RR"])
@@ -105,9 +105,9 @@ def test_without_flags_a_question_is_left_out_and_counted():
 
 
 def test_bad_input(monkeypatch):
-    with pytest.raises(InputError, match=r"'nDGC@10' is no measure"):
+    with pytest.raises(InputError, match=r"measures: expected names of ir-measures.*got 'nDGC@10'"):
         retrieval_measures([ranked(True)], ["nDGC@10"])
-    with pytest.raises(InputError, match="relevance must be"):
+    with pytest.raises(InputError, match="relevance: expected one of gold, answer"):
         retrieval_measures([ranked(True)], relevance="golden")
     monkeypatch.setitem(sys.modules, "ir_measures", None)
     with pytest.raises(MissingExtraError, match=r"fastreader\[measures\]"):

@@ -123,7 +123,7 @@ def eor(
     specs = list(retriever or [*(f"{name}@5" for name in files), "ReFree"])
     if len(specs) < 2:
         raise InputError(f"--retriever: expected at least 2 to vote, got {', '.join(specs)}")
-    Plan(specs, files).check(reader=True)
+    Plan(specs, files, reader=True)
     voting.check_retrievers(specs)
     settings: dict[str, Any] = {
         **model_settings(model, dtype, precision),

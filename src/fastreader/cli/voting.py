@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastreader.cli.inputs import check_writable
-from fastreader.core.checks import check_seed
+from fastreader.core.checks import check_choice, check_seed
+from fastreader.data.files import read_object
 from fastreader.data.types import Example
 from fastreader.errors import InputError
 
@@ -124,9 +125,9 @@ def check_voting(
             --voter is not a voter, or --save cannot be written.
     """
     from fastreader.eor import measures
-    from fastreader.eor import voter as saving
-    from fastreader.eor.pooling import pooling as pooling_of
-    from fastreader.eor.similarity.names import check_names
+    from fastreader.eor.pooling import POOLINGS
+    from fastreader.eor.similarity.loading import check_names
+    from fastreader.eor.voter import saved_similarities
 
     if min_support is not None and math.isnan(min_support):
         raise InputError(f"--min-support: expected a number, got {min_support}")
@@ -146,10 +147,10 @@ def check_voting(
             raise InputError("--voter: cannot be combined with --fit, which learns a voter")
         if similarity or pooling != "mean":
             raise InputError("--voter: brings its own similarities and pooling")
-        saved = saving.read(voter)
-        names = saving.names(saved)
+        saved = read_object(voter)
+        names = saved_similarities(saved)
         pooling = str(saved["parameters"].get("pooling", pooling))
-    pooling_of(pooling)
+    check_choice("pooling", pooling, POOLINGS)
     voting = Voting(names, pooling, min_support, seed, saved, fit, metric, save)
     if not voting.needs_reader:
         voting.voter().resolved()

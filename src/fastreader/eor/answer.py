@@ -1,4 +1,4 @@
-"""The reader answers every retriever's prompt in one generation on the tree."""
+"""Answers: the reader answers the prompts of all retrievers in one generation on the tree."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from fastreader.core.checks import check_int
 from fastreader.core.protocol import ReaderProtocol, TextOrTokens
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import Answers, Retrieval
-from fastreader.errors import InputError
 from fastreader.statistics.answers import cached_normalise
 
 _REFUSALS = re.compile(
@@ -29,11 +29,11 @@ _REFUSALS = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""What counts as a refusal; docs/eor.md has the list in words. A negation alone is none: "We Don't Talk Anymore"."""
+"""Refusals; docs/eor.md lists them in words. A negation on its own does not match: "We Don't Talk Anymore"."""
 
 
 def is_refusal(text: str) -> bool:
-    """Whether `text` says that there is no answer, by common English phrases.
+    """Return whether `text` says that there is no answer, by common English phrases.
 
     >>> is_refusal("I don't know."), is_refusal("Not mentioned"), is_refusal("The Unknown Soldier")
     (True, True, False)
@@ -43,7 +43,7 @@ def is_refusal(text: str) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def is_answer(text: str | None) -> bool:
-    """Whether `text` says anything: not None, not empty once normalised (as "The" is), no refusal."""
+    """Return whether `text` is an answer: not None, not empty once normalised (as "The" is), not a refusal."""
     return text is not None and bool(cached_normalise(text)) and not is_refusal(text)
 
 
@@ -55,28 +55,28 @@ def answer(
     max_new_tokens: int = 32,
     keep_documents: bool = False,
 ) -> list[Answers]:
-    """Ask the reader once a retriever and question, all in one generation.
+    """Answer each question once per retriever, all in one greedy generation.
 
-    Equal prompts, as where two retrievers found the same, are generated once.
+    Equal prompts, as when two retrievers found the same passages, are generated once.
 
     Args:
-        reader: answers, greedily.
+        reader: the model that answers.
         retrievals: Q results of `Retrievers.retrieve`.
         texts: of the prompts.
-        max_new_tokens: of an answer.
-        keep_documents: keep what was read with the answers, for the error analysis.
+        max_new_tokens: per answer.
+        keep_documents: keep the documents with the answers, for the error analysis.
 
     Returns:
-        Q sets of answers; a retriever without a document because of a failure has the text None.
+        Q sets of answers; the text is None if the retriever failed.
 
     Raises:
-        ContextOverflowError: a prompt is longer than the model's context; smaller `Limits` shorten it.
+        InputError: if `max_new_tokens` < 1.
+        ContextOverflowError: if a prompt is longer than the model's context; smaller `Limits` shorten prompts.
     """
-    if max_new_tokens < 1:
-        raise InputError(f"max_new_tokens: expected at least 1, got {max_new_tokens}")
+    check_int("max_new_tokens", max_new_tokens)
     words = texts or Texts()
-    prompts: dict[object, int] = {}
-    asked: list[TextOrTokens] = []
+    known: dict[object, int] = {}
+    prompts: list[TextOrTokens] = []
     places: list[list[int | None]] = []
     for retrieval in retrievals:
         row: list[int | None] = []
@@ -85,13 +85,12 @@ def answer(
                 row.append(None)
                 continue
             prompt = reader.prompt(words.reading(retrieval.question, document.passages), lead=words.answer_lead)
-            key = prompt if isinstance(prompt, str) else tuple(prompt)
-            if key not in prompts:
-                prompts[key] = len(asked)
-                asked.append(prompt)
-            row.append(prompts[key])
+            place = known.setdefault(prompt if isinstance(prompt, str) else tuple(prompt), len(prompts))
+            if place == len(prompts):
+                prompts.append(prompt)
+            row.append(place)
         places.append(row)
-    found = [lines[0] for lines in write_lines(reader, asked, max_new_tokens=max_new_tokens)]
+    found = [lines[0] for lines in write_lines(reader, prompts, max_new_tokens=max_new_tokens)]
     return [
         Answers(
             question=retrieval.question,
@@ -106,31 +105,20 @@ def answer(
     ]
 
 
-def write_lines(
-    reader: ReaderProtocol,
-    prompts: Sequence[TextOrTokens],
-    *,
-    max_new_tokens: int,
-    n: int = 1,
-    temperature: float = 0.0,
-    seed: int = 0,
-) -> list[list[str]]:
-    """`n` texts of one line after each prompt.
+def write_lines(reader: ReaderProtocol, prompts: Sequence[TextOrTokens], **options: Any) -> list[list[str]]:
+    """Generate texts of one line after each prompt.
 
-    Writing stops at the end of a line, so that nothing is written to be thrown away. Prompts after which a text starts
-    with an empty line are written once more without that stop; equal prompts draw equally, so it is the same text.
+    Generation stops at the end of a line. Prompts whose text starts with an empty line are generated again without that
+    stop; equal prompts draw equally, so the text is the same.
 
     Args:
-        reader: writes.
+        reader: the model that writes.
         prompts: P of them.
-        max_new_tokens: of a text.
-        n: texts a prompt.
-        temperature, seed: as `ReaderProtocol.generate`.
+        options: of `ReaderProtocol.generate`, such as `max_new_tokens` and `n`; by default greedy.
 
     Returns:
         P lists of n lines (`first_line`).
     """
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "n": n, "temperature": temperature, "seed": seed}
     if not prompts:
         return []
     written = list(reader.generate(prompts, stop=("\n",), **options))
@@ -143,5 +131,5 @@ def write_lines(
 
 
 def first_line(text: str) -> str:
-    """The first line of `text` that is not blank, without white space at its edges; "" where there is none."""
+    """Return the first line of `text` that is not blank, stripped; "" if all are blank."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")

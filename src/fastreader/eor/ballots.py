@@ -1,4 +1,4 @@
-"""Answers made ready to vote on: who is there, who can win, and the similarities of all."""
+"""Answers prepared for a vote: who answered, who can win, and all similarities."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fastreader.core.checks import check_text, expect
 from fastreader.eor.similarity import Similarity, tensor
-from fastreader.eor.types import Answers, aligned
+from fastreader.eor.types import Answers, BoolArray, FloatArray, aligned
 from fastreader.errors import InputError
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +19,11 @@ class Ballots:
     """Q questions with the answers of the same M retrievers.
 
     Attributes:
-        texts: Q lists of M answers; None where the retriever failed.
-        retrievers: M names; None where the answers came without.
+        texts: Q lists of M answers; None if the retriever failed.
+        retrievers: M names; None if the answers came without names.
         similarity: float64 [Q, S, M, M].
-        present: bool [Q, M], whether there is an answer; one that is there votes.
-        candidates: bool [Q, M], whether it can win: there, not empty, no refusal.
+        present: bool [Q, M], whether there is an answer; every answer votes.
+        candidates: bool [Q, M], whether the answer can win: present, not empty, not a refusal.
     """
 
     texts: list[list[str | None]]
@@ -42,60 +39,49 @@ class Ballots:
 
 
 def is_single(answers: Any) -> bool:
-    """Whether `answers` are those of one question: an `Answers`, or a list of texts."""
-    return isinstance(answers, Answers) or (
-        isinstance(answers, Collection)
-        and not isinstance(answers, (str, Mapping, Set))
-        and len(answers) > 0
-        and all(a is None or isinstance(a, str) for a in answers)
-    )
+    """Return whether `answers` belong to one question: an `Answers`, or a list of texts."""
+    listed = isinstance(answers, Collection) and not isinstance(answers, (str, Mapping, Set)) and len(answers) > 0
+    return isinstance(answers, Answers) or (listed and all(a is None or isinstance(a, str) for a in answers))
 
 
 def ballots(rows: Sequence[Any], similarities: Sequence[Similarity], accept: Callable[[str | None], bool]) -> Ballots:
     """Check answers and compare them.
 
     Args:
-        rows: Q `Answers`, put in the first one's order of retrievers; or Q lists of M texts and Nones (an object
-            array will do).
+        rows: Q `Answers`, reordered to the retrievers of the first; or Q lists (or an object array) of M texts and
+            Nones.
         similarities: S of them.
         accept: whether a text can win and be supported.
 
     Raises:
-        InputError: no rows, fewer than two retrievers, rows of different retrievers, a similarity that is NaN or
-            needs the questions where only texts were given.
+        InputError: if there are no rows, fewer than two retrievers, or rows of different retrievers; or if a similarity
+            is NaN, or needs the questions and only texts were given.
     """
     if isinstance(rows, Answers):
-        raise InputError("answers: expected those of many questions, got one Answers; put it into a list")
-    if isinstance(rows, (str, Mapping, Set)) or not isinstance(rows, Collection):
-        raise InputError(f"answers: expected a list with those of each question, got {type(rows).__name__}")
-    if len(rows) == 0:
-        raise InputError(f"answers: expected those of at least one question, got {rows!r}")
+        raise InputError("answers: expected a list with those of each question, got one Answers; put it into a list")
+    listed = isinstance(rows, Collection) and not isinstance(rows, (str, Mapping, Set))
+    expect(listed, "answers", "a list with those of each question", rows)
+    expect(len(rows) > 0, "answers", "those of at least one question", rows)
     named = [row for row in rows if isinstance(row, Answers)]
-    if named and len(named) < len(rows):
-        raise InputError("answers: expected Answers for all questions or for none, got both")
+    expect(len(named) in (0, len(rows)), "answers", "Answers for all questions or for none", rows)
     named = aligned(named)
-    rows = named or rows
-    retrievers = named[0].retrievers if named else None
-    texts = [_row(i, row.texts if isinstance(row, Answers) else row) for i, row in enumerate(rows)]
+    texts = [_row(f"answers[{i}]", row.texts if named else row) for i, row in enumerate(named or rows)]
     width = len(texts[0])
     for i, found in enumerate(texts):
-        if len(found) != width:
-            raise InputError(f"answers[{i}]: expected {width} answers as in the first row, got {len(found)}")
-    if width < 2:
-        raise InputError(f"answers: expected at least 2 retrievers to vote, got {width}")
+        expect(len(found) == width, f"answers[{i}]", f"{width} answers as in the first row", len(found))
+    expect(width >= 2, "answers", "at least 2 retrievers to vote", width)
     if not named and (reading := [s.name for s in similarities if s.reads_question]):
-        raise InputError(f"similarity {reading[0]}: reads the question; give Answers in place of bare texts")
+        raise InputError(f"similarity {reading[0]}: reads the question; pass Answers instead of bare texts")
     present = np.array([[text is not None for text in row] for row in texts])
     candidates = np.array([[accept(text) for text in row] for row in texts]) & present
     questions = [row.question for row in named] if named else [""] * len(texts)
-    return Ballots(texts, retrievers, tensor(similarities, questions, texts, candidates), present, candidates)
+    similarity = tensor(similarities, questions, texts, candidates)
+    return Ballots(texts, named[0].retrievers if named else None, similarity, present, candidates)
 
 
-def _row(index: int, row: Any) -> list[str | None]:
+def _row(name: str, row: Any) -> list[str | None]:
     found = row.tolist() if isinstance(row, np.ndarray) else row
-    if not isinstance(found, (list, tuple)):
-        raise InputError(f"answers[{index}]: expected a list of texts, got {type(row).__name__}")
+    expect(isinstance(found, (list, tuple)), name, "a list of texts", row)
     for text in found:
-        if text is not None and not isinstance(text, str):
-            raise InputError(f"answers[{index}]: expected texts and None, got {text!r}")
+        check_text(name, text, empty=True, optional=True)
     return list(found)

@@ -1,4 +1,4 @@
-"""Cutting documents to the paper's lengths (App. C.1), counted in words between white space."""
+"""Documents cut to the paper's lengths (App. C.1), in words between white space."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fastreader.core.checks import check_int
 from fastreader.data.types import Passage
-from fastreader.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,11 @@ class Limits:
     """The paper's limits, in words.
 
     Attributes:
-        page: kept of each of the first k documents of a source (``SE@4``), title included.
-        single: kept of the document of ``@1``, title included.
-        chunk: length to which @RR splits documents, about.
-        document: all passages of a retriever together.
-        summary: a summary of @CP.
+        page: of each of the first k documents of a source (``SE@4``), title included.
+        single: of the document of ``@1``, title included.
+        chunk: approximate length of the chunks of @RR.
+        document: of all passages of a retriever together.
+        summary: of a summary of @CP.
     """
 
     page: int = 250
@@ -31,13 +31,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"Limits.{item.name}: expected a number of words from 1, got {value!r}")
+            check_int(f"Limits.{item.name}", getattr(self, item.name), json_value=True)
 
 
 def first_words(text: str, count: int) -> str:
-    """The first `count` words of `text` as they stand; all of it where it has no more."""
+    """Return the first `count` words of `text` with their spacing; all of `text` if it has no more."""
     parts = text.split(maxsplit=count)
     if len(parts) <= count:
         return text
@@ -45,15 +43,15 @@ def first_words(text: str, count: int) -> str:
 
 
 def cut(passage: Passage, count: int) -> Passage:
-    """`passage` cut to `count` words, title included; of the text one word is kept always."""
+    """Return `passage` cut to `count` words, title included; the text keeps at least one word."""
     text = first_words(passage.text, max(count - len(passage.title.split()), 1))
     return passage if text == passage.text else replace(passage, text=text)
 
 
 def chunks(passage: Passage, words: int) -> list[Passage]:
-    """`passage` in pieces of equal length, near `words` words each; title and identifier stay with each.
+    """Split `passage` into pieces of equal length, near `words` words each, with its title and id.
 
-    A piece's place goes to its metadata as "chunk"; a passage that stays whole is given back as it is.
+    The metadata of a piece have its index as "chunk"; a passage that stays whole is returned unchanged.
     """
     found = passage.text.split()
     count = max(round(len(found) / words), 1)
@@ -67,9 +65,9 @@ def chunks(passage: Passage, words: int) -> list[Passage]:
 
 
 def cut_all(passages: Sequence[Passage], count: int) -> list[Passage]:
-    """`passages` up to `count` words in all; the one that crosses the limit is cut, those after it go.
+    """Return `passages` up to `count` words in all, cutting the one that crosses the limit and dropping those after it.
 
-    Of the first passage one word of text is kept always, so that something is left.
+    The text of the first passage keeps at least one word, so that something is left.
     """
     kept: list[Passage] = []
     left = count

@@ -1,4 +1,4 @@
-"""Learning the weights of a voter (section 4.2): Nelder-Mead over (w^r, w^s) within bounds, from several starts."""
+"""Search for the weights of a voter (section 4.2): Nelder-Mead over (w^r, w^s) within bounds, from several starts."""
 
 from __future__ import annotations
 
@@ -7,26 +7,24 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fastreader.core.checks import random_generator
 from fastreader.eor.objective import Objective
-
-FloatArray = npt.NDArray[np.float64]
+from fastreader.eor.types import FloatArray
 
 
 @dataclass(frozen=True)
 class FitReport:
-    """How a fit went.
+    """The report of a fit.
 
     Attributes:
-        objective: mean correctness of the answers selected with the weights found, on the training questions.
+        objective: mean correctness of the answers selected with the learned weights, on the training questions.
         unweighted: the same with equal weights.
-        starts: the objective each start ended at; their spread tells how rough the search was.
-        evaluations: of the objective, in all.
+        starts: the final objective of each start; their spread shows how rough the search was.
+        evaluations: total number of evaluations of the objective.
         questions: Q.
-        varying: questions whose answers differ in correctness; the others decide nothing.
-        seconds: wall clock.
+        varying: number of questions whose answers differ in correctness; the others decide nothing.
+        seconds: wall-clock time.
     """
 
     objective: float
@@ -38,7 +36,7 @@ class FitReport:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """All attributes by name."""
+        """Return all attributes by name."""
         return asdict(self)
 
 
@@ -52,21 +50,21 @@ def search(
     prune: bool,
     seed: int,
 ) -> tuple[FloatArray, FitReport]:
-    """The best weights of all starts, and the report.
+    """Return the best weights over all starts, and the report.
 
-    The first start has all weights at the bound, which is unweighted voting, so that the fit is never below it on
-    the training questions; the second has w^r in proportion to the retrievers' accuracy; the others are drawn
-    uniformly. A start's simplex toggles one weight at a time, inside the bounds.
+    The first start has all weights at the bound, which is unweighted voting, so the fit is never worse on the training
+    questions. The second has w^r in proportion to the retrievers' accuracy; the others are drawn uniformly. The initial
+    simplex of a start toggles one weight at a time, inside the bounds.
 
     Args:
         objective: to maximise.
-        upper: bound of every weight; the lower one is 0.
-        starts: how many, at least 1.
+        upper: bound of every weight; the lower bound is 0.
+        starts: number of starts, at least 1.
         accuracy: float64 [M], of each retriever.
-        max_evaluations: for each start; None: 200 a weight.
-        prune: afterwards set weights of retrievers to 0 where that turns no right answer wrong, smallest first, or
-            raises the objective.
-        seed: of the starts that are drawn.
+        max_evaluations: per start; None allows 200 per weight.
+        prune: afterwards set the weights of retrievers to 0, smallest first, if that raises the objective, or keeps it
+            and turns no right answer wrong.
+        seed: of the drawn starts.
     """
     began = time.perf_counter()
     size = objective.retrievers + objective.similarities
@@ -77,7 +75,7 @@ def search(
     for i in range(starts):
         start = even
         if i == 1 and accuracy.max(initial=0.0) > 0:
-            shares = np.maximum(accuracy, 0.0) / accuracy.max()  # a wrong answer may be worth less than none
+            shares = np.maximum(accuracy, 0.0) / accuracy.max()  # a wrong answer may score below 0
             start = np.concatenate([upper * shares, np.full(objective.similarities, upper)])
         elif i:
             start = generator.uniform(0.0, upper, size)
@@ -88,7 +86,7 @@ def search(
     if prune:
         best = _prune(objective, best)
         reached = objective(best)
-    report = FitReport(
+    return best, FitReport(
         objective=reached,
         unweighted=unweighted,
         starts=values,
@@ -97,11 +95,10 @@ def search(
         varying=objective.varying,
         seconds=time.perf_counter() - began,
     )
-    return best, report
 
 
 def simplex(start: FloatArray, upper: float) -> FloatArray:
-    """float64 [n + 1, n]: `start`, and for each weight `start` with it at the bound that is farther away."""
+    """Return float64 [n + 1, n]: `start`, and for each weight `start` with that weight at the farther bound."""
     vertices = np.tile(start, (len(start) + 1, 1))
     rows = np.arange(len(start))
     vertices[rows + 1, rows] = np.where(start > upper / 2, 0.0, upper)
@@ -129,7 +126,7 @@ def _nelder_mead(objective: Objective, start: FloatArray, upper: float, budget: 
 
 
 def _prune(objective: Objective, weights: FloatArray) -> FloatArray:
-    """`weights` without the retrievers that `search` says to drop; one is left always."""
+    """Return `weights` without the retrievers that `search` drops; at least one is left."""
     if not objective.varying:
         return weights  # no question tells one retriever from another
     retriever = weights[: objective.retrievers]

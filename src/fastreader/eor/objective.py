@@ -1,4 +1,4 @@
-"""What a fit maximises: mean correctness of the selected answers as a function of the weights."""
+"""The objective of a fit: mean correctness of the selected answers as a function of the weights."""
 
 from __future__ import annotations
 
@@ -11,28 +11,26 @@ from fastreader.eor import scoring
 from fastreader.eor.ballots import Ballots
 from fastreader.eor.pooling import ROUNDING, majority_of, plurality_of
 from fastreader.eor.scoring import Rules
+from fastreader.eor.types import BoolArray, FloatArray, IntArray
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
-
-_REMEMBERED = 64  # selections whose supports are kept; a search dwells on few at a time
+_REMEMBERED = 64  # number of selections whose supports are kept; a search visits few at a time
 
 
 class Objective:
     """Mean correctness of the selected answers as a function of the weights.
 
-    Questions whose answers are all equally right are set apart, equal questions counted together, and with mean
-    pooling the supports of a selection of retrievers are computed once: the mean is linear in the similarities, so that
-    a call costs a product [S] by [S, M Q]. It is exactly the mean over all questions all the same.
+    Questions whose answers are all equally right are handled apart, and equal questions are counted together. With mean
+    pooling, which is linear in the similarities, the supports of a selection of retrievers are computed once, so that a
+    call costs a product of [S] by [S, M Q]. The result is exactly the mean over all questions.
     """
 
     def __init__(self, ballots: Ballots, correct: FloatArray, rules: Rules) -> None:
-        """Prepare.
+        """Group the questions and arrange their similarities.
 
         Args:
             ballots: of Q questions and M retrievers.
             correct: float64 [Q, M].
-            rules: how votes are counted.
+            rules: of the count.
         """
         self.rules, self.questions = rules, len(correct)
         self.retrievers, self.similarities = ballots.width, ballots.similarity.shape[1]
@@ -42,19 +40,19 @@ class Objective:
         high = np.where(candidates, correct, -np.inf).max(axis=1)
         varying = np.flatnonzero(low < high)
         self.varying = len(varying)
-        # All candidates of a settled question are worth the same, as long as one of them is selected.
+        # All candidates of a settled question have the same correctness, as long as one of them is selected.
         settled = np.flatnonzero((low == high) & (high != 0))
         self._settled, place = np.unique(candidates[settled], axis=0, return_inverse=True)
         self._settled_value = np.bincount(place.ravel(), weights=high[settled], minlength=len(self._settled))
 
         keep, counts = _different(ballots, correct, varying)
-        # From here on retrievers come first and questions last, so that each step is one sweep over the questions.
+        # From here on retrievers come first and questions last, so that each step is one pass over the questions.
         similarity = ballots.similarity[keep]
         self._kinds = len(keep)
         if rules.pooling == "mean":
             self._rows = similarity.transpose(1, 2, 0, 3).reshape(-1, self.retrievers)  # [S M Q, M voters]
         else:
-            # of n and of every m after it, [S, m, Q]: what m hears of n, and n of m, mostly the same numbers
+            # for n and every m after it, [S, m, Q]: similarity of n to m, and of m to n, mostly the same numbers
             cells = similarity.transpose(3, 1, 2, 0)
             symmetric = np.array_equal(similarity, similarity.swapaxes(2, 3))
             self._later = [_flat(cells[n, :, n + 1 :]) for n in range(self.retrievers)]
@@ -67,13 +65,13 @@ class Objective:
         self._supports: dict[bytes, FloatArray] = {}
 
     def __call__(self, weights: FloatArray) -> float:
-        """The objective at ``weights = (w^r [M], w^s [S])``."""
+        """Return the objective at ``weights = (w^r [M], w^s [S])``."""
         self.evaluations += 1
         return float(self.outcomes(weights).sum() + self._settled_sum(weights)) / self.questions
 
     def outcomes(self, weights: FloatArray) -> FloatArray:
-        """What each kind of question that is not settled adds: its correctness times how often it occurs."""
-        retriever, similarity = self.split(weights)
+        """Return the correctness of each kind of varying question times its number of occurrences."""
+        retriever, similarity = weights[: self.retrievers], weights[self.retrievers :]
         selected = self.rules.selected(retriever)
         pooled = self._pooled(scoring.shares(similarity), selected)
         order = np.flatnonzero(selected)
@@ -81,7 +79,7 @@ class Objective:
             order = order[np.argsort(-retriever[order], kind="stable")]
         if not len(order):
             return np.zeros(self._kinds)
-        # As `scoring.scores` and `scoring.winners`, in few sweeps: rounded at the same place, the first largest wins.
+        # `scoring.scores` and `scoring.winners` in fewer passes: rounded at the same place, the first largest wins.
         score = pooled[order] * (retriever[order, None] * 10.0**scoring.DECIMALS)
         np.rint(score, out=score)
         score += self._barred[order]
@@ -90,16 +88,12 @@ class Objective:
         won_by = order[won]
         return np.where(self._candidates[won_by, every], self._gain[won_by, every], 0.0)
 
-    def split(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(w^r, w^s)."""
-        return weights[: self.retrievers], weights[self.retrievers :]
-
     def _settled_sum(self, weights: FloatArray) -> float:
         selected = self.rules.selected(weights[: self.retrievers])
         return float(self._settled_value[(self._settled & selected).any(axis=1)].sum())
 
     def _pooled(self, share: FloatArray, selected: BoolArray) -> FloatArray:
-        """Pooled similarities float64 [M, Q]."""
+        """Return the pooled similarities float64 [M, Q]."""
         heard = np.ones(self.retrievers, dtype=bool) if self.rules.dropped_vote else selected
         if self.rules.pooling != "mean":
             return self._nonlinear(share, heard, selected)
@@ -107,19 +101,19 @@ class Objective:
         if key not in self._supports:
             if len(self._supports) >= _REMEMBERED:
                 self._supports.pop(next(iter(self._supports)))
-            # Who is absent is similar to nobody, and nobody to themselves, so that a product sums over the voters.
+            # Absent answers and the diagonal have similarity 0, so that a product sums over the voters.
             total = (self._rows @ heard.astype(np.float64)).reshape(self.similarities, self.retrievers, -1)
             self._supports[key] = (total / np.maximum(self._count(heard), 1)).reshape(self.similarities, -1)
         return (share @ self._supports[key]).reshape(self.retrievers, -1)
 
-    def _count(self, heard: BoolArray) -> npt.NDArray[np.int64]:
-        """N, voters beside each answer itself, [M, Q]."""
+    def _count(self, heard: BoolArray) -> IntArray:
+        """Return N, the number of voters other than each answer, [M, Q]."""
         voters = self._present & heard[:, None]
-        count: npt.NDArray[np.int64] = voters.sum(axis=0) - voters
+        count: IntArray = voters.sum(axis=0) - voters
         return count
 
     def _nonlinear(self, share: FloatArray, heard: BoolArray, selected: BoolArray) -> FloatArray:
-        """The other poolings, pair by pair: where both similarities of a pair are equal they are combined once."""
+        """Apply the other poolings pair by pair; the similarities of a symmetric pair are combined once."""
         if self.rules.pooling == "max":
             best = np.zeros((self.retrievers, self._kinds))
             for n, later, earlier in self._combined(share):
@@ -141,7 +135,7 @@ class Objective:
         return plurality_of(agree.T, self._count(heard).T, candidates.T).T
 
     def _combined(self, share: FloatArray) -> Iterator[tuple[int, FloatArray, FloatArray]]:
-        """Each n with the combined similarities of all m > n to it, and of it to them, both [m, Q]."""
+        """Yield each n with the combined similarities of all m > n to it, and of it to them, both [m, Q]."""
         for n, cells in enumerate(self._later):
             shape = self.retrievers - n - 1, self._kinds
             later = (share @ cells).reshape(shape)
@@ -149,12 +143,12 @@ class Objective:
 
 
 def _flat(cells: FloatArray) -> FloatArray:
-    """[S, m, Q] as [S, m Q], in memory one after the other."""
+    """Return [S, m, Q] as contiguous [S, m Q]."""
     return np.ascontiguousarray(cells).reshape(len(cells), cells[0].size)
 
 
 def _different(ballots: Ballots, correct: FloatArray, among: npt.NDArray[np.intp]) -> tuple[list[int], FloatArray]:
-    """Places of the questions in `among` that differ from each other in anything, and how often each occurs."""
+    """Return the indices of the distinct questions in `among`, and the number of occurrences of each."""
     counts: dict[bytes, list[int]] = {}
     for q in among.tolist():
         parts = (ballots.similarity[q], ballots.present[q], ballots.candidates[q], correct[q])

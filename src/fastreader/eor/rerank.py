@@ -1,7 +1,7 @@
-"""Scorers for @RR: how well passages fit a question.
+"""Scorers for @RR, which rank the passages of a question.
 
-A scorer is any ``scorer(question, passages) -> one number a passage``, larger is better. One that has ``score_many`` is
-called once for all questions.
+A scorer is any ``scorer(question, passages) -> one number per passage``, larger is better. A scorer with ``score_many``
+is called once for all questions.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.core.checks import expect
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.types import Passage
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import whole_text
-from fastreader.errors import InputError
 
 if TYPE_CHECKING:
     from fastreader.models.encoders import Encoder
@@ -26,20 +26,20 @@ Scorer = Callable[[str, Sequence[Passage]], Any]
 
 
 class QuestionLikelihood:
-    """log P(question | passage) by the reader, nats a token: query generation, as in Sachan et al. (2022).
+    """log P(question | passage) by the reader in nats per token: query generation, as in Sachan et al. (2022).
 
-    All passages of all questions are scored in one packed pass; a question's share the prompt up to the passage.
+    All passages of all questions are scored in one packed pass; they share the prompt up to the passage.
     """
 
     def __init__(self, reader: ReaderProtocol, texts: Texts | None = None) -> None:
         self.reader, self.texts = reader, texts or Texts()
 
     def __call__(self, question: str, passages: Sequence[Passage]) -> list[float]:
-        """The scores of one question's passages."""
+        """Return the scores of one question's passages."""
         return self.score_many([question], [passages])[0]
 
     def score_many(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[list[float]]:
-        """The scores of each question's passages."""
+        """Return the scores of each question's passages."""
         texts = self.texts
         requests = [
             (
@@ -57,7 +57,7 @@ class QuestionLikelihood:
 
 
 class Cosine:
-    """Cosine of the sentence vectors of question and passage."""
+    """Cosine similarity of the sentence vectors of question and passage."""
 
     def __init__(self, encoder: str | os.PathLike[str] | Encoder) -> None:
         from fastreader.models.encoders import as_encoder
@@ -65,17 +65,17 @@ class Cosine:
         self._encode = as_encoder(encoder)
 
     def __call__(self, question: str, passages: Sequence[Passage]) -> list[float]:
-        """The scores of one question's passages."""
+        """Return the scores of one question's passages."""
         vectors = self._encode([question, *map(whole_text, passages)])
         scores: list[float] = (vectors[1:] @ vectors[0]).tolist()
         return scores
 
 
 def rerank(scorer: Scorer, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[list[Passage]]:
-    """Each question's passages, best first, each with its score; of equal ones the earlier first.
+    """Return each question's passages with their scores, best first and ties in their order.
 
     Raises:
-        InputError: not one finite number a passage.
+        InputError: if the scorer does not return one finite number per passage.
     """
     if callable(many := getattr(scorer, "score_many", None)):
         scores = many(questions, passages)
@@ -84,11 +84,8 @@ def rerank(scorer: Scorer, questions: Sequence[str], passages: Sequence[Sequence
     out = []
     for question, group, values in zip(questions, passages, scores, strict=True):
         array = np.asarray(values, dtype=np.float64)
-        if array.shape != (len(group),) or not np.isfinite(array).all():
-            raise InputError(
-                f"scorer: expected {len(group)} finite numbers for the passages of {question[:60]!r}, got "
-                f"{np.array2string(array, threshold=8)}"
-            )
+        ok = array.shape == (len(group),) and bool(np.isfinite(array).all())
+        expect(ok, "scorer", f"{len(group)} finite numbers for the passages of {question[:60]!r}", values)
         order = np.argsort(-array, kind="stable")
         out.append([replace(group[i], score=float(array[i])) for i in order.tolist()])
     return out

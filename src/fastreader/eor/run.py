@@ -1,23 +1,24 @@
-"""Evaluating retriever specifications: every expression once a question, each model called once for all of them."""
+"""Retrievers: evaluate specifications, each expression once per question, each model call once for all questions."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from fastreader.core.checks import check_choice, check_int, check_text
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.types import Example, Passage
 from fastreader.eor import spec
-from fastreader.eor.chunks import Limits, cut, cut_all
-from fastreader.eor.plan import Plan, sources_of
-from fastreader.eor.rerank import QuestionLikelihood, Scorer
+from fastreader.eor.chunks import Limits, chunks, cut, cut_all, first_words
+from fastreader.eor.plan import PK, Plan, sources_of
+from fastreader.eor.rerank import QuestionLikelihood, Scorer, rerank
 from fastreader.eor.sources import SourceFunction, as_passages, as_source
-from fastreader.eor.spec import Concat, Node, Source, Top
-from fastreader.eor.stages import Failure, Found, Stages, Values, stage_of
+from fastreader.eor.spec import Concat, Node, Rerank, Source, Top
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import Document, Retrieval
-from fastreader.errors import InputError
+from fastreader.errors import FastreaderError, InputError
 
 logger = logging.getLogger(__name__)
 
@@ -25,14 +26,27 @@ PAPER = (
     "Wiki@10", "SE@1", "SE@4", "PK", "SE@RR@10", "SE@2&Wiki@5", "SE@RR@5&Wiki@5", "HB@RR@10",
     "Wiki@10@CP", "SE@1@CP", "SE@4@CP", "SE@RR@10@CP", "SE@2&Wiki@5@CP", "SE@RR@5&Wiki@5@CP", "HB@RR@10@CP",
 )  # fmt: skip
-"""The 15 retrievers of the paper; its pool of 16 has ReFree too."""
+"""The 15 retrievers of the paper; its pool of 16 also has ReFree."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an expression has no passages for a question."""
+
+    reason: str
+
+
+Found = list[Passage] | Failure
+Values = dict[Node, list[Found]]
+"""The passages of each expression, by question."""
 
 
 class Retrievers:
-    """Retrievers by specification, over sources the caller brings.
+    """Retrievers by specification, over sources of the caller.
 
     Attributes:
         names: the specifications, as given.
+        limits: lengths in words.
     """
 
     def __init__(
@@ -48,71 +62,65 @@ class Retrievers:
         on_error: str = "record",
         max_new_tokens: int = 384,
     ) -> None:
-        """Parse the specifications and check that all they need is there.
+        """Parse the specifications and check that every source and model is available.
 
         Args:
             specs: M specifications (`spec.parse`).
-            sources: by name, what `as_source` takes. "PK" (a document that the reader writes) and "ReFree" (no
+            sources: by name, anything `as_source` takes. "PK" (a document that the reader writes) and "ReFree" (no
                 document) are built in.
-            reader: writes PK, summarises for @CP, and ranks for @RR where there is no scorer.
-            scorer: for @RR, ``scorer(question, passages) -> numbers``; None: `QuestionLikelihood` of the reader.
+            reader: writes PK, summarises for @CP, and ranks for @RR if there is no scorer.
+            scorer: for @RR, ``scorer(question, passages) -> numbers``; None uses `QuestionLikelihood` of the reader.
             limits: lengths in words; the paper's by default.
             texts: of the prompts.
             aliases: names for expressions; `ALIASES` by default, which defines HB.
-            on_error: "record": a source that raises leaves its retrievers without a document for that question,
-                and `Document.failure` says why; one that returns nothing does so where the retriever has no other,
-                and else `Document.notes` says it. "raise": the first such error is raised.
-            max_new_tokens: of a document of PK and of a summary.
+            on_error: "record": if a source raises, its retrievers have no document for that question, and
+                `Document.failure` gives the reason. The same holds if a source returns nothing and the retriever has
+                no other source; otherwise `Document.notes` records it. "raise": raise the first such error.
+            max_new_tokens: per document of PK and per summary.
 
         Raises:
-            InputError: no specification, one given twice, a source that is missing, no reader where one is needed.
-            SpecError: a specification does not parse.
+            InputError: if there is no specification, one is given twice, or a source or a needed reader is missing.
+            SpecError: if a specification does not parse.
         """
-        if on_error not in ("record", "raise"):
-            raise InputError(f"on_error: expected 'record' or 'raise', got {on_error!r}")
-        if max_new_tokens < 1:
-            raise InputError(f"max_new_tokens: expected at least 1, got {max_new_tokens}")
+        check_choice("on_error", on_error, ("record", "raise"))
+        check_int("max_new_tokens", max_new_tokens)
         self._sources: dict[str, SourceFunction] = {name: as_source(s) for name, s in (sources or {}).items()}
-        self._plan = Plan(specs, self._sources, aliases)
-        self._plan.check(reader=reader is not None, scorer=scorer is not None)
-        self.names = self._plan.names
-        self.limits, words = limits or Limits(), texts or Texts()
+        available = {"reader": reader is not None, "scorer": scorer is not None}
+        self._plan = Plan(specs, self._sources, aliases, **available)
+        self.names, self.limits = self._plan.names, limits or Limits()
+        self._reader, self._texts = reader, texts or Texts()
         if scorer is None and reader is not None:
-            scorer = QuestionLikelihood(reader, words)
-        self._stages = Stages(reader, scorer, self.limits, words, max_new_tokens, on_error == "raise")
+            scorer = QuestionLikelihood(reader, self._texts)
+        self._scorer, self._strict, self._max_new_tokens = scorer, on_error == "raise", max_new_tokens
 
     def retrieve(self, questions: Sequence[str | Example]) -> list[Retrieval]:
-        """The document of every retriever for every question.
+        """Return the documents of all retrievers for each question.
 
-        A source is called once a question, the reader at most three times in all: for PK, @RR and @CP; more often
-        only where an alias builds one of these on another.
+        A source is called once per question, the reader at most three times in all: for PK, @RR and @CP; more often
+        only if an alias builds one of these on another.
 
         Args:
-            questions: Q texts, or examples, whose right answers and identifiers go along.
+            questions: Q texts, or examples, whose right answers and identifiers are passed on.
 
         Returns:
-            Q results of M documents. Where a source failed, documents made from it have a `failure` instead.
+            Q results of M documents. If a source failed, documents made from it have a `failure` instead.
 
         Raises:
-            InputError: one text in place of a list, or an empty question; a scorer that gives no finite number for
-                each passage.
-            Exception: what a source raises, with on_error="raise".
+            InputError: if `questions` is one text or a question is empty, or if a scorer does not return one finite
+                number per passage.
+            Exception: any error of a source, with on_error="raise".
         """
         if isinstance(questions, str):
             raise InputError(f"questions: expected a list of questions, got the text {questions[:60]!r}")
         examples = [q if isinstance(q, Example) else Example(q, []) for q in questions]
-        asked = [example.question for example in examples]
-        for i, question in enumerate(asked):
-            if not isinstance(question, str) or not question.strip():
-                raise InputError(f"questions[{i}]: expected a text that is not empty, got {question!r}")
-        values = self._evaluate(asked)
+        for i, example in enumerate(examples):
+            check_text(f"questions[{i}]", example.question)
+        values = self._evaluate([example.question for example in examples])
+        roots = list(zip(self.names, self._plan.roots, strict=True))
         return [
             Retrieval(
                 question=example.question,
-                documents=[
-                    self._document(name, root, i, values)
-                    for name, root in zip(self.names, self._plan.roots, strict=True)
-                ],
+                documents=[self._document(name, root, i, values) for name, root in roots],
                 right=example.answers,
                 id=example.id,
             )
@@ -132,31 +140,28 @@ class Retrievers:
         return Document(name, cut_all(found, self.limits.document), notes=notes)
 
     def _evaluate(self, questions: list[str]) -> Values:
+        """Evaluate all expressions: those without a model as early as possible, the others one stage at a time."""
         values: Values = {}
         waiting = list(self._plan.nodes)
         while waiting:
             ready = [node for node in waiting if all(child in values for child in spec.children(node))]
-            costly = [node for node in ready if self._plan.calls_reader(node)]
-            if cheap := [node for node in ready if node not in costly]:
+            if cheap := [node for node in ready if not self._plan.calls_model(node)]:
                 ready = cheap
-                values.update({node: self._cheap(node, questions, values) for node in cheap})
+                values.update({node: self._without_model(node, questions, values) for node in cheap})
             else:
-                first = min(map(stage_of, costly))
-                ready = [node for node in costly if stage_of(node) == first]
-                values.update(self._stages.run(ready, questions, values))
+                stage = min(map(_stage, ready))
+                ready = [node for node in ready if _stage(node) == stage]
+                values.update((self._write, self._rank, self._compress)[stage](ready, questions, values))
             waiting = [node for node in waiting if node not in ready]
         return values
 
-    def _cheap(self, node: Node, questions: list[str], values: Values) -> list[Found]:
+    def _without_model(self, node: Node, questions: list[str], values: Values) -> list[Found]:
         if isinstance(node, Source):
-            if node.name == spec.REFREE:
-                return [[] for _ in questions]
-            return self._ask(node.name, questions)
+            return [[] for _ in questions] if node.name == spec.REFREE else self._call(node.name, questions)
         if isinstance(node, Top):
             return [self._top(node, found) for found in values[node.inner]]
         assert isinstance(node, Concat)
-        rows = zip(*(values[part] for part in node.parts), strict=True)
-        return [_join(row) for row in rows]
+        return [_join(row) for row in zip(*(values[part] for part in node.parts), strict=True)]
 
     def _top(self, node: Top, found: Found) -> Found:
         if isinstance(found, Failure) or not isinstance(node.inner, Source):
@@ -164,23 +169,83 @@ class Retrievers:
         words = self.limits.single if node.k == 1 else self.limits.page
         return [cut(passage, words) for passage in found[: node.k]]
 
-    def _ask(self, name: str, questions: list[str]) -> list[Found]:
+    def _call(self, name: str, questions: list[str]) -> list[Found]:
         """Call a source for each question."""
         out: list[Found] = []
         for question in questions:
             try:
                 out.append(as_passages(self._sources[name](question)))
             except Exception as error:
-                if self._stages.strict:
+                if self._strict:
                     raise
                 out.append(Failure(f"{name} failed: {type(error).__name__}: {error}"))
-        failures = [found for found in out if isinstance(found, Failure)]
-        if failures:
+        if failures := [found for found in out if isinstance(found, Failure)]:
             logger.warning("%d of %d questions: %s", len(failures), len(out), failures[0].reason)
-        return self._stages.noted(name, out)
+        return self._report_empty(name, out)
+
+    def _write(self, nodes: list[Node], questions: list[str], values: Values) -> Values:
+        """PK: the reader writes a document for each question."""
+        reader = self._needed()
+        prompts = [reader.prompt([self._texts.write.format(question=q.strip())]) for q in questions]
+        written = reader.generate(prompts, max_new_tokens=self._max_new_tokens)
+        texts = [generated[0].text.strip() for generated in written]
+        return {nodes[0]: self._report_empty(PK, [[Passage(text, id=PK)] if text else [] for text in texts])}
+
+    def _rank(self, nodes: list[Node], questions: list[str], values: Values) -> Values:
+        """@RR: rank the chunks of all nodes and questions in one call of the scorer."""
+        assert self._scorer is not None
+        out: Values = {node: list(values[spec.children(node)[0]]) for node in nodes}
+        jobs = [
+            (rows, i, found) for rows in out.values() for i, found in enumerate(rows) if not isinstance(found, Failure)
+        ]
+        split = [[piece for p in passages for piece in chunks(p, self.limits.chunk)] for _, _, passages in jobs]
+        ranked = rerank(self._scorer, [questions[i] for _, i, _ in jobs], split)
+        for (rows, i, _), passages in zip(jobs, ranked, strict=True):
+            rows[i] = passages
+        return out
+
+    def _compress(self, nodes: list[Node], questions: list[str], values: Values) -> Values:
+        """@CP: write the summaries of all nodes and questions in one generation."""
+        reader, texts, limit = self._needed(), self._texts, self.limits.summary
+        out: Values = {node: list(values[spec.children(node)[0]]) for node in nodes}
+        jobs, prompts = [], []
+        for rows in out.values():
+            for i, found in enumerate(rows):
+                if isinstance(found, Failure) or not found:
+                    continue
+                query = texts.compress_query.format(question=questions[i].strip(), words=limit)
+                pieces = [texts.of(p) for p in cut_all(found, self.limits.document)]
+                jobs.append((rows, i))
+                prompts.append(reader.prompt([query, *pieces, texts.compress_end]))
+        written = reader.generate(prompts, max_new_tokens=self._max_new_tokens) if prompts else []
+        for (rows, i), generated in zip(jobs, written, strict=True):
+            text = first_words(generated[0].text.strip(), limit)
+            rows[i] = [Passage(text, id="CP")] if text else Failure(self._failed("the reader's summary is empty"))
+        return out
+
+    def _report_empty(self, name: str, found: list[Found]) -> list[Found]:
+        """Log how often a source returned nothing, or raise."""
+        if nothing := sum(passages == [] for passages in found):
+            reason = self._failed(f"{name} returned nothing")
+            logger.warning("%d of %d questions: %s", nothing, len(found), reason)
+        return found
+
+    def _failed(self, reason: str) -> str:
+        if self._strict:
+            raise FastreaderError(reason)
+        return reason
+
+    def _needed(self) -> ReaderProtocol:
+        assert self._reader is not None  # `Plan` ensures it
+        return self._reader
 
 
-def _join(parts: Iterable[Found]) -> Found:
+def _stage(node: Node) -> int:
+    """Return the stage of a node that calls a model: 0 writes PK, 1 ranks, 2 compresses."""
+    return 0 if isinstance(node, Source) else 1 if isinstance(node, Rerank) else 2
+
+
+def _join(parts: Sequence[Found]) -> Found:
     joined: list[Passage] = []
     for part in parts:
         if isinstance(part, Failure):

@@ -1,68 +1,129 @@
-"""The voter's score (Eqs. 6 and 7) over many questions at once."""
+"""The voter's scores (Eqs. 6 and 7), winners and votes over many questions at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from fastreader.eor.pooling import ROUNDING, mean, others, plurality, pooling
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
+from fastreader.eor.ballots import Ballots
+from fastreader.eor.pooling import POOLINGS, ROUNDING, mean, others, plurality
+from fastreader.eor.types import BoolArray, FloatArray, IntArray, Vote
 
 DECIMALS = 12
-"""Scores closer than this are ties, so that the order of a sum decides nothing."""
+"""Scores that are equal to this precision tie, so that the order of a sum decides nothing."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How a vote is counted, all but the weights; as the arguments of `Voter`."""
+    """The parameters of `Voter` that decide how a vote is counted, all but the weights."""
 
     pooling: str
     similarity_threshold: float
     retriever_threshold: float
     dropped_vote: bool
     ties: str
+    min_support: float | None
 
     def selected(self, retriever_weights: FloatArray) -> BoolArray:
-        """bool [M]: w^r > t, section 4.2."""
+        """Return bool [M]: w^r > t, section 4.2."""
         return retriever_weights > self.retriever_threshold
 
     def voters(self, present: BoolArray, selected: BoolArray) -> BoolArray:
-        """bool [Q, M]: whose answers count as others' support."""
+        """Return bool [Q, M]: whether an answer supports others."""
         return present if self.dropped_vote else present & selected
 
 
+@dataclass(frozen=True, eq=False)
+class Count:
+    """The outcome of Q votes.
+
+    Attributes:
+        score: float64 [Q, M], Eq. 7.
+        pooled: float64 [Q, M], pooled similarities.
+        won: int64 [Q], indices of the winners; -1 if no answer won.
+    """
+
+    score: FloatArray
+    pooled: FloatArray
+    won: IntArray
+
+
+def count(ballots: Ballots, retriever: FloatArray, similarity: FloatArray, rules: Rules) -> Count:
+    """Count votes with w^r [M] and w^s [S]."""
+    selected = rules.selected(retriever)
+    voters, candidates = rules.voters(ballots.present, selected), ballots.candidates & selected
+    pooled = support(combine(ballots.similarity, similarity), voters, candidates, rules)
+    score = scores(pooled, candidates, retriever)
+    won = winners(score, retriever, rules)
+    if rules.min_support is not None:
+        low = np.round(pooled[np.arange(len(won)), won], DECIMALS) < rules.min_support
+        won = np.where(low, -1, won)
+    return Count(score, pooled, won)
+
+
+def votes(
+    ballots: Ballots, retriever: FloatArray, similarity: FloatArray, rules: Rules, names: Sequence[str]
+) -> list[Vote]:
+    """Count votes, and return them with the reason if no answer won; `names` are those of the similarities."""
+    found = count(ballots, retriever, similarity, rules)
+    voters = rules.voters(ballots.present, rules.selected(retriever))
+    parts = contributions(ballots.similarity, similarity, voters, found.score, rules)
+    out = []
+    for q, m in enumerate(found.won.tolist()):
+        won = m >= 0
+        out.append(
+            Vote(
+                answer=ballots.texts[q][m] if won else None,
+                winner=m if won else None,
+                retriever=(ballots.retrievers[m] if ballots.retrievers else str(m)) if won else None,
+                scores=found.score[q],
+                support=found.pooled[q],
+                contributions=parts[q],
+                similarities=list(names),
+                abstained=None if won else _reason(ballots, q, found.score[q], rules.min_support),
+            )
+        )
+    return out
+
+
+def _reason(ballots: Ballots, q: int, score: FloatArray, min_support: float | None) -> str:
+    if not ballots.present[q].any():
+        return "every retriever failed"
+    if not ballots.candidates[q].any():
+        return "all answers are empty or refusals"
+    if np.isneginf(score).all():
+        return "no retriever that is selected has an answer"
+    return f"the best answer's support is below {min_support}"
+
+
 def shares(similarity_weights: FloatArray) -> FloatArray:
-    """w^s divided by its sum; equal shares where all are 0, so that a search cannot switch the vote off."""
+    """Return w^s divided by its sum; equal shares if all are 0, so that a search cannot disable the vote."""
     total = similarity_weights.sum()
     return similarity_weights / total if total > 0 else np.full(len(similarity_weights), 1 / len(similarity_weights))
 
 
 def combine(similarity: FloatArray, similarity_weights: FloatArray) -> FloatArray:
-    """Eq. 6 with w^s divided by its sum: [Q, S, M, M] and [S] to [Q, M, M]."""
+    """Return Eq. 6 with w^s divided by its sum: [Q, S, M, M] and [S] to [Q, M, M]."""
     combined: FloatArray = np.einsum("s,qsmn->qmn", shares(similarity_weights), similarity)
     return combined
 
 
 def support(combined: FloatArray, voters: BoolArray, candidates: BoolArray, rules: Rules) -> FloatArray:
-    """The pooled similarity of each answer to the voters', [Q, M]."""
+    """Return the pooled similarity of each answer to the voters', [Q, M]."""
     if rules.pooling == "plurality":
         return plurality(combined, voters, rules.similarity_threshold, candidates)
-    function: Callable[..., FloatArray] = pooling(rules.pooling)
-    return function(combined, voters, rules.similarity_threshold)
+    return POOLINGS[rules.pooling](combined, voters, rules.similarity_threshold)
 
 
 def scores(pooled: FloatArray, candidates: BoolArray, retriever_weights: FloatArray) -> FloatArray:
-    """Eq. 7: w^r_m times the pooled similarity; -inf for what cannot win. [Q, M]."""
+    """Return Eq. 7, w^r_m times the pooled similarity, [Q, M]; -inf for answers that cannot win."""
     return np.where(candidates, np.round(retriever_weights * pooled, DECIMALS), -np.inf)
 
 
-def winners(score: FloatArray, retriever_weights: FloatArray, rules: Rules) -> npt.NDArray[np.int64]:
-    """int64 [Q]: the place of the largest score, -1 where nobody can win.
+def winners(score: FloatArray, retriever_weights: FloatArray, rules: Rules) -> IntArray:
+    """Return int64 [Q]: the index of the largest score, -1 if no answer can win.
 
     Ties go to the first, or with ties="weight" to the largest weight among them and then the first.
     """
@@ -77,11 +138,11 @@ def winners(score: FloatArray, retriever_weights: FloatArray, rules: Rules) -> n
 def contributions(
     similarity: FloatArray, similarity_weights: FloatArray, voters: BoolArray, score: FloatArray, rules: Rules
 ) -> FloatArray:
-    """What each similarity adds to each score, [Q, M, S]; they sum to the score, and are 0 where that is -inf.
+    """Return the part of each similarity in each score, [Q, M, S]; the parts sum to the score, or to 0 if it is -inf.
 
-    With mean pooling the score is a sum over similarities as it stands. With max it is split as the nearest answer's
-    similarity is; with majority and plurality as the similarities of the answers counted are, or by w^s alone where
-    none is.
+    With mean pooling the score is itself a sum over similarities. With max it is split in proportion to the weighted
+    similarities of the nearest answer; with majority and plurality in proportion to those of the counted answers, or to
+    w^s if no answer was counted.
     """
     share = shares(similarity_weights)
     weighted = share[None, :, None, None] * similarity

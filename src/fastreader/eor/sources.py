@@ -1,7 +1,7 @@
-"""Sources: a question in, ranked passages out.
+"""Sources: functions from a question to ranked passages.
 
-Anything callable as ``source(question)`` will do. `as_source` also takes retrievers of LangChain and Haystack, known
-by what they can do, so that neither is imported.
+A source is any callable ``source(question)``. `as_source` also takes retrievers of LangChain, LlamaIndex and Haystack,
+recognised by their methods, so that none is imported.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checks import check_int, expect
 from fastreader.data import load_passages
 from fastreader.data.types import Passage
 from fastreader.eor.types import whole_text
@@ -25,14 +26,30 @@ if TYPE_CHECKING:
 SourceFunction = Callable[[str], Iterable[Any]]
 
 
-class BM25:
-    """A BM25 index over passages, by `bm25s` (the extra ``bm25``).
-
-    Passages that share no word with the question are not returned.
+class Index:
+    """An index over passages.
 
     Attributes:
-        passages: what is searched.
-        depth: passages returned at most.
+        passages: the indexed passages.
+        depth: maximum number of passages to return.
+    """
+
+    def __init__(self, passages: Sequence[Passage] | str | os.PathLike[str], depth: int) -> None:
+        check_int("depth", depth)
+        self.passages = load_passages(passages) if isinstance(passages, (str, os.PathLike)) else list(passages)
+        self.depth = depth
+        expect(bool(self.passages), "passages", "at least one to index", self.passages)
+
+    def _best(self, scores: npt.NDArray[np.floating]) -> list[Passage]:
+        """Return the best passages, largest score first and ties in their order."""
+        best = np.argsort(-scores, kind="stable")[: self.depth]
+        return [replace(self.passages[i], score=float(scores[i])) for i in best.tolist()]
+
+
+class BM25(Index):
+    """A BM25 index over passages, built with `bm25s` (the extra ``bm25``).
+
+    Passages that share no word with the question are not returned.
     """
 
     def __init__(
@@ -41,33 +58,28 @@ class BM25:
         """Index passages, or a file of them (`load_passages`), by title and text.
 
         Args:
-            passages: what to search.
-            depth: passages returned at most.
-            language: whose stop words are left out, as `bm25s.tokenize` names them; "" keeps all words.
+            passages: to search.
+            depth: maximum number of passages to return.
+            language: of the stop words to leave out, as `bm25s.tokenize` names it; "" keeps all words.
 
         Raises:
-            InputError: no passages, or `depth` below 1.
-            MissingExtraError: `bm25s` is not installed.
+            InputError: if there are no passages, or `depth` < 1.
+            MissingExtraError: if `bm25s` is not installed.
         """
         try:
             import bm25s
         except ImportError as error:
             raise MissingExtraError("bm25s", "bm25") from error
-        self.passages = _passages(passages)
-        self.depth = _depth("BM25", depth)
+        super().__init__(passages, depth)
         self._language = language
         self._index = bm25s.BM25()
         self._index.index(self._tokens([f"{p.title} {p.text}" for p in self.passages]), show_progress=False)
 
     def __call__(self, question: str) -> list[Passage]:
-        """The best passages, larger score first; of equal scores the earlier passage."""
-        tokens = self._tokens([question])
-        known = [t for t in tokens[0] if t in self._index.vocab_dict]
-        if not known:
-            return []
-        scores = self._index.get_scores(known)
-        best = np.argsort(-scores, kind="stable")[: self.depth]
-        return [replace(self.passages[i], score=float(scores[i])) for i in best.tolist() if scores[i] > 0]
+        """Return the best passages with a score above 0, largest first and ties in their order."""
+        known = [t for t in self._tokens([question])[0] if t in self._index.vocab_dict]
+        best = self._best(self._index.get_scores(known)) if known else []
+        return [passage for passage in best if passage.score and passage.score > 0]
 
     def _tokens(self, texts: list[str]) -> list[list[str]]:
         import bm25s
@@ -77,12 +89,10 @@ class BM25:
         return tokens
 
 
-class Dense:
-    """Passages by cosine similarity of sentence vectors.
+class Dense(Index):
+    """An index over passages by cosine similarity of sentence vectors.
 
     Attributes:
-        passages: what is searched.
-        depth: passages returned at most.
         vectors: float32 [P, d], unit rows, of the passages.
     """
 
@@ -97,70 +107,60 @@ class Dense:
         """Encode passages, or a file of them (`load_passages`), by title and text.
 
         Args:
-            encoder: of sentences, as `fastreader.models.encoders.load_encoder` gives, or its name.
-            passages: what to search.
-            depth: passages returned at most.
-            vectors: of the passages, where they are known already.
+            encoder: of sentences, from `fastreader.models.encoders.load_encoder`, or its name.
+            passages: to search.
+            depth: maximum number of passages to return.
+            vectors: of the passages; None encodes them.
 
         Raises:
-            InputError: no passages, `depth` below 1, or vectors that are not one a passage.
-            MissingExtraError: as `load_encoder`.
+            InputError: if there are no passages, `depth` < 1, or there is not one vector per passage.
+            MissingExtraError: if `load_encoder` raises it.
         """
         from fastreader.models.encoders import as_encoder
 
-        self.passages = _passages(passages)
-        self.depth = _depth("Dense", depth)
+        super().__init__(passages, depth)
         self._encode = as_encoder(encoder)
-        self.vectors = (
-            self._encode([*map(whole_text, self.passages)])
-            if vectors is None
-            else np.asarray(vectors, dtype=np.float32)
-        )
-        if self.vectors.ndim != 2 or len(self.vectors) != len(self.passages):
-            raise InputError(
-                f"Dense: expected vectors float32 [{len(self.passages)}, d], got {list(self.vectors.shape)}"
-            )
+        found = self._encode([*map(whole_text, self.passages)]) if vectors is None else vectors
+        self.vectors = np.asarray(found, dtype=np.float32)
+        shape = list(self.vectors.shape)
+        ok = len(shape) == 2 and shape[0] == len(self.passages)
+        expect(ok, "vectors", f"float32 [{len(self.passages)}, d]", shape)
 
     def __call__(self, question: str) -> list[Passage]:
-        """The nearest passages, nearest first; of equal ones the earlier passage."""
-        scores = self.vectors @ self._encode([question])[0]
-        best = np.argsort(-scores, kind="stable")[: self.depth]
-        return [replace(self.passages[i], score=float(scores[i])) for i in best.tolist()]
+        """Return the nearest passages, nearest first and ties in their order."""
+        return self._best(self.vectors @ self._encode([question])[0])
 
 
 def as_source(found: Any) -> SourceFunction:
-    """`found` as a function from a question to passages.
+    """Return `found` as a function from a question to passages.
 
     Args:
-        found: a callable, called whatever else it has; a LangChain retriever (``invoke(question)`` gives documents
-            with ``page_content``); a LlamaIndex retriever (``retrieve(question)`` gives nodes with ``text``); a
-            Haystack retriever that takes texts (``run(query=question)`` gives ``{"documents": [...]}``), not one of
-            embeddings.
+        found: a callable, which takes precedence over its methods; a LangChain retriever (``invoke(question)`` returns
+            documents with ``page_content``); a LlamaIndex retriever (``retrieve(question)`` returns nodes with
+            ``text``); a Haystack retriever that takes texts, not embeddings (``run(query=question)`` returns
+            ``{"documents": [...]}``).
 
     Raises:
-        InputError: it is none of these.
+        InputError: if `found` is anything else.
     """
     if callable(found):
         function: SourceFunction = found
         return function
-    if callable(getattr(found, "invoke", None)):
-        return lambda question: found.invoke(question)
-    if callable(getattr(found, "retrieve", None)):
-        return lambda question: found.retrieve(question)
+    for method in ("invoke", "retrieve"):
+        if callable(getattr(found, method, None)):
+            return lambda question: getattr(found, method)(question)
     if callable(getattr(found, "run", None)):
         return lambda question: _haystack(found.run(query=question))
-    raise InputError(
-        f"source: expected a callable, or an object with invoke (LangChain), retrieve (LlamaIndex) or run (Haystack), "
-        f"got {type(found).__name__}"
-    )
+    expected = "a callable, or an object with invoke (LangChain), retrieve (LlamaIndex) or run (Haystack)"
+    raise InputError(f"source: expected {expected}, got {type(found).__name__}")
 
 
 def as_passages(found: Any) -> list[Passage]:
-    """Passages from what a source gives; none from None.
+    """Return the passages in the result of a source; no passages if it is None.
 
     Raises:
-        InputError: it is one text or one mapping, whose letters or keys would be taken for passages, or holds what
-            `as_passage` refuses.
+        InputError: if the result is one text or one mapping, whose letters or keys would be taken for passages, or
+            `as_passage` raises it.
     """
     if isinstance(found, (str, bytes, Mapping, Passage)):
         raise InputError(f"source: expected a list of passages, got one {type(found).__name__}")
@@ -168,14 +168,14 @@ def as_passages(found: Any) -> list[Passage]:
 
 
 def as_passage(found: Any) -> Passage:
-    """A `Passage` from what a source gives for one.
+    """Return one item of the result of a source as a `Passage`.
 
     Args:
         found: a `Passage`; a text; a mapping with ``text``, ``contents``, ``content`` or ``page_content`` and
-            perhaps ``title, id, score``; a LangChain or Haystack document, a LlamaIndex node.
+            optionally ``title, id, score``; a LangChain or Haystack document, a LlamaIndex node.
 
     Raises:
-        InputError: it is none of these, or its text is empty.
+        InputError: if `found` is anything else, or its text is empty.
     """
     if isinstance(found, Passage):
         passage = found
@@ -186,8 +186,7 @@ def as_passage(found: Any) -> Passage:
     else:
         meta = getattr(found, "metadata", None) or getattr(found, "meta", None) or {}
         passage = _from_fields(lambda name: getattr(found, name, None), dict(meta))
-    if not passage.text.strip():
-        raise InputError("source: expected passages with a text, got an empty one")
+    expect(bool(passage.text.strip()), "source", "passages with a text", passage.text)
     return passage
 
 
@@ -210,19 +209,6 @@ def _from_fields(get: Callable[[str], Any], metadata: dict[str, Any]) -> Passage
 def _haystack(answer: Any) -> Iterable[Any]:
     documents = answer.get("documents") if isinstance(answer, Mapping) else None
     if documents is None:
-        raise InputError("source: expected run(query=...) to give {'documents': [...]}, as Haystack's retrievers do")
+        raise InputError("source: expected {'documents': [...]} from run(query=...), as from Haystack's retrievers")
     found: Iterable[Any] = documents
     return found
-
-
-def _passages(passages: Sequence[Passage] | str | os.PathLike[str]) -> list[Passage]:
-    found = load_passages(passages) if isinstance(passages, (str, os.PathLike)) else list(passages)
-    if not found:
-        raise InputError("passages: expected at least one to index, got none")
-    return found
-
-
-def _depth(name: str, depth: int) -> int:
-    if depth < 1:
-        raise InputError(f"{name}: depth must be at least 1, got {depth}")
-    return depth

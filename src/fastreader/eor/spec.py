@@ -7,15 +7,16 @@ The grammar, tightest first: ``@RR`` (re-rank), ``@k`` (keep the first k), ``&``
     part      := NAME ["@RR"] ["@" NUMBER]
     NAME      := a letter, then letters, digits, "_", "-" or "."
 
-A specification has one spelling: what `parse` reads, ``str`` writes back character for character.
+A specification has one spelling: ``str`` writes what `parse` read, character for character.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from fastreader.core.checks import check_text
 from fastreader.errors import InputError
 
 REFREE = "ReFree"
@@ -26,11 +27,11 @@ _COUNT = re.compile(r"@[1-9]")
 
 
 class SpecError(InputError):
-    """A specification does not parse; the message points at the character.
+    """Raised if a specification does not parse; the message points at the character.
 
     Attributes:
         text: the specification.
-        position: index of the character that does not fit; its length where something is missing at the end.
+        position: index of the unexpected character; the length of the text if its end is unexpected.
     """
 
     def __init__(self, text: str, position: int, expected: str) -> None:
@@ -45,7 +46,7 @@ class SpecError(InputError):
 
 @dataclass(frozen=True)
 class Source:
-    """What a named source retrieves, in its order."""
+    """The passages of a named source, in its order."""
 
     name: str
 
@@ -76,7 +77,7 @@ class Top:
 
 @dataclass(frozen=True)
 class Concat:
-    """The passages of each part, one part after the other."""
+    """The passages of all parts, concatenated."""
 
     parts: tuple[Node, ...]
 
@@ -86,7 +87,7 @@ class Concat:
 
 @dataclass(frozen=True)
 class Compress:
-    """A summary of `inner` in place of its passages."""
+    """A summary of the passages of `inner`."""
 
     inner: Node
 
@@ -98,13 +99,12 @@ Node = Source | Rerank | Top | Concat | Compress
 
 
 def parse(text: str) -> Node:
-    """Read a specification.
+    """Parse a specification.
 
     Raises:
-        SpecError: it does not follow the grammar above.
+        SpecError: if it does not follow the grammar above.
     """
-    if not isinstance(text, str):
-        raise InputError(f"parse: expected a retriever's specification as text, got {type(text).__name__}")
+    check_text("specification", text, empty=True)
     parts: list[Node] = []
     at = 0
     while not parts or text.startswith("&", at):
@@ -122,7 +122,7 @@ def parse(text: str) -> Node:
 
 
 def _part(text: str, at: int) -> tuple[Node, int]:
-    """The part that starts at `at`, and where it ends."""
+    """Return the part that starts at `at`, and its end."""
     found = _PART.match(text, at)
     if found is None:
         raise SpecError(text, at, "a source's name, which starts with a letter")
@@ -136,7 +136,7 @@ def _part(text: str, at: int) -> tuple[Node, int]:
 
 
 def _misplaced(text: str, at: int) -> tuple[int, str]:
-    """Where what follows a part goes wrong, and what could stand there."""
+    """Return the position of an error after a part, and the expected text there."""
     if text.startswith("@RR", at):
         return at, "@RR once, right after the source, since it binds tightest"
     if _COUNT.match(text, at):
@@ -147,41 +147,39 @@ def _misplaced(text: str, at: int) -> tuple[int, str]:
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """The expressions `node` is made from."""
+    """Return the operands of `node`."""
     if isinstance(node, Source):
         return ()
     return node.parts if isinstance(node, Concat) else (node.inner,)
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """`node` and all expressions in it, what is needed first first; equal ones come as often as they occur."""
+    """Yield all expressions in `node` and `node` itself, operands first; equal ones as often as they occur."""
     for child in children(node):
         yield from walk(child)
     yield node
 
 
-def expand(node: Node, aliases: Mapping[str, Node]) -> Node:
-    """`node` with every source of a name in `aliases` replaced by its expression, aliases in aliases included.
+def expand(node: Node, aliases: Mapping[str, Node], within: tuple[str, ...] = ()) -> Node:
+    """Return `node` with each source named in `aliases` replaced by its expression, recursively.
+
+    Args:
+        node: the expression.
+        aliases: expressions by name.
+        within: names of the aliases being expanded.
 
     Raises:
-        InputError: an alias contains itself.
+        InputError: if an alias contains itself.
     """
-    return _expand(node, aliases, ())
-
-
-def _expand(node: Node, aliases: Mapping[str, Node], within: tuple[str, ...]) -> Node:
     if isinstance(node, Source):
         if node.name in within:
             raise InputError(f"aliases: {node.name!r} is made from itself, through {' -> '.join([*within, node.name])}")
-        return _expand(aliases[node.name], aliases, (*within, node.name)) if node.name in aliases else node
+        return expand(aliases[node.name], aliases, (*within, node.name)) if node.name in aliases else node
     if isinstance(node, Concat):
-        return Concat(tuple(_expand(part, aliases, within) for part in node.parts))
-    inner = _expand(node.inner, aliases, within)
-    if isinstance(node, Top):
-        return Top(inner, node.k)
-    return Rerank(inner) if isinstance(node, Rerank) else Compress(inner)
+        return Concat(tuple(expand(part, aliases, within) for part in node.parts))
+    return replace(node, inner=expand(node.inner, aliases, within))
 
 
 def _grouped(node: Node, *plain: type) -> str:
-    """The text of an operand; in parentheses, which the grammar lacks, where an alias put in what binds looser."""
+    """Return an operand as text; in parentheses, which the grammar lacks, if an alias gave a looser operation."""
     return str(node) if isinstance(node, plain) else f"({node})"

@@ -1,52 +1,27 @@
-"""The prompts' texts, all replaceable. Fields and order are the paper's (App. C.2), the words our own."""
+"""The texts of the prompts, all replaceable. Fields and order are the paper's (App. C.2), the words our own."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
-import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from fastreader.core.checks import expect
 from fastreader.data.types import Passage
-from fastreader.errors import InputError
+from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
 
-_FIELDS: dict[str, set[str]] = {
-    "passage": {"title", "text"},
-    "passage_without_title": {"text"},
-    "read_question": {"question"},
-    "bare_question": {"question"},
-    "write": {"question"},
-    "compress_query": {"question", "words"},
-    "rank_question": {"question"},
-}
-_OPTIONAL = {"title", "words"}
-
-
-def _check(name: str, text: str, allowed: set[str]) -> None:
-    try:
-        found = [part for part in string.Formatter().parse(text) if part[1] is not None]
-    except ValueError as error:
-        raise InputError(f"Texts.{name}: {text!r} is not a format string ({error})") from error
-    used = {str(key) for _, key, _, _ in found}
-    if any(spec or conversion for _, _, spec, conversion in found):
-        raise InputError(f"Texts.{name}: fields stand alone, as {{question}}, without ':' or '!'; got {text!r}")
-    if extra := sorted(used - allowed):
-        raise InputError(f"Texts.{name}: unknown fields {extra}; it may use {sorted(allowed)}")
-    if missing := sorted(allowed - used - _OPTIONAL):
-        raise InputError(f"Texts.{name}: the field {{{missing[0]}}} must appear in it, got {text!r}")
+_QUESTION = frozenset({"question"}), NO_FIELDS
 
 
 @dataclass(frozen=True)
-class Texts:
-    """Pieces of the prompts; each is tokenised alone and owns the white space at its edges.
+class Texts(PromptTexts):
+    """Pieces of the prompts; each is tokenised on its own and owns the white space at its edges.
 
     Reading: ``read_lead, passages, read_question``; without a document: ``bare_question``. Writing (PK):
     ``write``. Compressing (@CP): ``compress_query, passages, compress_end``. Re-ranking by the question's
-    likelihood: ``passage, rank_question``.
+    likelihood: ``rank_lead, passage, rank_ask, rank_question``.
 
     Attributes:
         read_lead: before the passages.
@@ -54,15 +29,25 @@ class Texts:
         passage_without_title: field {text}.
         read_question: after the passages; field {question}.
         bare_question: the whole prompt of ReFree; field {question}.
-        answer_lead: what the answer is made to start with; a model without a chat template needs one, such as
-            "Answer:".
+        answer_lead: the beginning of the answer, put into the prompt; a model without a chat template needs one, such
+            as "Answer:".
         write: the whole prompt of PK; field {question}.
         compress_query: before the passages of @CP; fields {question}, {words} (the summary's limit).
         compress_end: after them.
         rank_lead: before the passage when the question's likelihood ranks passages.
         rank_ask: between passage and question there.
-        rank_question: what is scored there; field {question}.
+        rank_question: the scored text there; field {question}.
     """
+
+    FIELDS: ClassVar[Mapping[str, tuple[Set[str], Set[str]]]] = {
+        "passage": (frozenset({"text"}), frozenset({"title"})),
+        "passage_without_title": (frozenset({"text"}), NO_FIELDS),
+        "read_question": _QUESTION,
+        "bare_question": _QUESTION,
+        "write": _QUESTION,
+        "compress_query": (frozenset({"question"}), frozenset({"words"})),
+        "rank_question": _QUESTION,
+    }
 
     read_lead: str = "Take the following paragraphs to be true:\n\n"
     passage: str = "{title}\n{text}\n\n"
@@ -80,30 +65,18 @@ class Texts:
     rank_ask: str = "Write a question that it answers."
     rank_question: str = "{question}"
 
-    def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            text = getattr(self, item.name)
-            if not isinstance(text, str):
-                raise InputError(f"Texts.{item.name}: expected text, got {type(text).__name__}")
-            if item.name in _FIELDS:
-                _check(item.name, text, _FIELDS[item.name])
-
     def of(self, passage: Passage) -> str:
-        """`passage` as one piece of a prompt."""
+        """Return `passage` as one piece of a prompt."""
         title = passage.title.strip()
         pattern = self.passage if title else self.passage_without_title
         return pattern.format(title=title, text=passage.text.strip())
 
     def reading(self, question: str, passages: Sequence[Passage]) -> list[str]:
-        """Pieces of the prompt that answers `question` from `passages`, or without any."""
+        """Return the pieces of the prompt that answers `question` from `passages`, or without passages."""
         asked = question.strip()
         if not passages:
             return [self.bare_question.format(question=asked)]
         return [self.read_lead, *(self.of(p) for p in passages), self.read_question.format(question=asked)]
-
-    def to_dict(self) -> dict[str, Any]:
-        """All attributes by name."""
-        return dataclasses.asdict(self)
 
 
 _EXAMPLES = """Answer each question in as few words as possible, with a name, a date or a number alone.
@@ -121,37 +94,26 @@ Question: {question}
 """
 
 SHORT = Texts(read_question=_EXAMPLES, bare_question=_EXAMPLES, answer_lead="Answer:")
-"""Three examples of short answers, and the answer begun: for small readers, which write sentences without them."""
+"""Three examples of short answers, and the beginning of the answer: small readers write sentences without them."""
 
 NAMED = {"default": Texts(), "short": SHORT}
 """Texts by name."""
 
 
 def load_texts(found: str | os.PathLike[str] | Mapping[str, Any]) -> Texts:
-    """Texts by name, from a file, or from their values.
+    """Return texts by name, from a file, or from values.
 
     Args:
-        found: "default", "short" (`SHORT`), or a .json file with some of the attributes of `Texts`, or these
-            themselves; the others are the default ones.
+        found: "default", "short" (`SHORT`), a file that `Texts.load` reads, or some attributes of `Texts` by name; the
+            others keep their defaults.
 
     Raises:
-        InputError: none of these, or texts that `Texts` refuses.
+        InputError: if `found` is anything else, or a text is invalid.
     """
     if isinstance(found, Mapping):
-        return _from_values(found, "")
+        return Texts.from_dict(found)
     if str(found) in NAMED:
         return NAMED[str(found)]
-    try:
-        values = json.loads(Path(found).read_text(encoding="utf-8"))
-    except (OSError, TypeError) as error:
-        raise InputError(f"texts: expected {', '.join(NAMED)} or a .json file, got {str(found)!r}") from error
-    except ValueError as error:
-        raise InputError(f"texts: {found}: not JSON ({error})") from error
-    return _from_values(values, f"{found}: ")
-
-
-def _from_values(values: Any, where: str) -> Texts:
-    known = {item.name for item in dataclasses.fields(Texts)}
-    if not isinstance(values, Mapping) or not values.keys() <= known:
-        raise InputError(f"texts: {where}expected an object with some of the keys {', '.join(sorted(known))}")
-    return Texts(**values)
+    exists = isinstance(found, (str, os.PathLike)) and Path(found).is_file()
+    expect(exists, "texts", f"{', '.join(NAMED)} or a .toml or .json file", str(found))
+    return Texts.load(found)

@@ -1,34 +1,37 @@
-"""What the stages hand on: retrieved documents, answers, votes. All of them are JSON values both ways."""
+"""Values passed between stages: retrieved documents, answers, votes; all convert to JSON values and back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checks import check_list, check_text, check_texts, expect
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
 
 
 def whole_text(passage: Passage) -> str:
-    """Title, if there is one, and text, a line each."""
+    """Return the title, if there is one, and the text, one per line."""
     return f"{passage.title}\n{passage.text}" if passage.title else passage.text
 
 
 @dataclass(frozen=True)
 class Document:
-    """What one retriever has for one question.
+    """The passages of one retriever for one question.
 
     Attributes:
         retriever: its specification.
-        passages: in reading order; none for ReFree, or where it failed.
-        failure: why there is no document; None where all went well.
-        notes: what of it is missing, such as a source among several that returned nothing.
+        passages: in reading order; empty for ReFree and after a failure.
+        failure: why there is no document; None without a failure.
+        notes: what is missing from the document, such as a source that returned nothing.
     """
 
     retriever: str
@@ -38,7 +41,7 @@ class Document:
 
     @property
     def text(self) -> str:
-        """Titles and texts of the passages, a line each; what the error analysis searches."""
+        """Titles and texts of the passages, one per line, as the error analysis searches them."""
         return "\n".join(map(whole_text, self.passages))
 
 
@@ -48,8 +51,8 @@ class Retrieval:
 
     Attributes:
         question: its text.
-        documents: one a retriever.
-        right: the right answers; empty when unknown.
+        documents: one per retriever.
+        right: the right answers; empty if unknown.
         id: the question's identifier.
     """
 
@@ -66,10 +69,10 @@ class Answers:
     Attributes:
         question: its text.
         retrievers: M names.
-        texts: M answers; None where the retriever failed.
-        failures: why, by retriever.
-        documents: what was read for each; empty when not kept.
-        right: the right answers; empty when unknown.
+        texts: M answers; None if the retriever failed.
+        failures: the reasons, by retriever.
+        documents: the M documents read; empty if not kept.
+        right: the right answers; empty if unknown.
         id: the question's identifier.
     """
 
@@ -82,23 +85,20 @@ class Answers:
     id: str | None = None
 
     def __post_init__(self) -> None:
-        if len(self.retrievers) != len(self.texts):
-            raise InputError(
-                f"Answers: expected one text a retriever, got {len(self.texts)} for {len(self.retrievers)} retrievers"
-            )
-        if len(set(self.retrievers)) < len(self.retrievers):
-            raise InputError(f"Answers: expected each retriever once, got {', '.join(self.retrievers)}")
-        if self.documents and len(self.documents) != len(self.retrievers):
-            raise InputError(f"Answers: expected {len(self.retrievers)} documents or none, got {len(self.documents)}")
+        count = len(self.retrievers)
+        expect(len(self.texts) == count, "Answers: texts", f"one for each of {count} retrievers", len(self.texts))
+        expect(len(set(self.retrievers)) == count, "Answers: retrievers", "each retriever once", self.retrievers)
+        documents = len(self.documents)
+        expect(documents in (0, count), "Answers: documents", f"one for each of {count} retrievers or none", documents)
 
     def select(self, retrievers: Sequence[str]) -> Answers:
-        """The same question with only these retrievers, in this order.
+        """Return the same question with only these retrievers, in this order.
 
         Raises:
-            InputError: a retriever is not among them.
+            InputError: if the question has no such retriever.
         """
-        if missing := [name for name in retrievers if name not in self.retrievers]:
-            raise InputError(f"Answers.select: no retriever {missing[0]!r}; there are {', '.join(self.retrievers)}")
+        for name in retrievers:
+            expect(name in self.retrievers, "retrievers", f"some of {', '.join(self.retrievers)}", name)
         places = [self.retrievers.index(name) for name in retrievers]
         return replace(
             self,
@@ -109,7 +109,7 @@ class Answers:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values: ``id, question, predictions{retriever: text or null}, failures, answers, documents``."""
+        """Return JSON values: ``id, question, predictions{retriever: text or null}, failures, answers, documents``."""
         out: dict[str, Any] = {
             "id": self.id,
             "question": self.question,
@@ -123,22 +123,20 @@ class Answers:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Answers:
-        """Rebuild from `to_dict`; other keys are passed over.
+        """Rebuild from `to_dict`; other keys are ignored.
 
         Raises:
-            InputError: a key is missing or of another kind.
+            InputError: if a key is missing or its value has the wrong type.
         """
-        predictions = values.get("predictions")
-        if not isinstance(predictions, Mapping) or not predictions:
-            raise InputError(f"Answers: expected predictions{{retriever: text or null}}, got the keys {sorted(values)}")
-        if not isinstance(question := values.get("question"), str):
-            raise InputError(f"Answers: expected a question, got {question!r}")
+        predictions: Any = values.get("predictions")
+        ok = isinstance(predictions, Mapping) and bool(predictions)
+        expect(ok, "Answers: predictions", "an answer or null by retriever", predictions)
+        check_text("Answers: question", values.get("question"), empty=True)
         for name, text in predictions.items():
-            if text is not None and not isinstance(text, str):
-                raise InputError(f"Answers: predictions[{name!r}]: expected a text or null, got {text!r}")
+            check_text(f"Answers: predictions[{name!r}]", text, empty=True, optional=True)
         right = values.get("answers") or []
-        if not isinstance(right, list) or not all(isinstance(answer, str) for answer in right):
-            raise InputError(f"Answers: expected answers as a list of texts, got {right!r}")
+        check_list("Answers: answers", right, of="texts")
+        check_texts("Answers: answers", right, empty=True)
         try:
             documents = [
                 Document(
@@ -149,7 +147,7 @@ class Answers:
         except (KeyError, TypeError) as error:
             raise InputError(f"Answers: expected documents{{retriever, passages, failure}}, got {error!r}") from error
         return cls(
-            question=question,
+            question=values["question"],
             retrievers=list(predictions),
             texts=list(predictions.values()),
             failures=dict(values.get("failures") or {}),
@@ -160,36 +158,38 @@ class Answers:
 
 
 def aligned(rows: Sequence[Answers]) -> list[Answers]:
-    """All rows with their retrievers in the order of the first.
+    """Return all rows with their retrievers in the order of the first.
 
     Raises:
-        InputError: a row has other retrievers.
+        InputError: if a row has other retrievers.
     """
     out = []
     for i, row in enumerate(rows):
         names = rows[0].retrievers
-        if sorted(row.retrievers) != sorted(names):
-            raise InputError(
-                f"answers[{i}]: expected the retrievers {', '.join(names)}, got {', '.join(row.retrievers)}"
-            )
-        out.append(row if row.retrievers == names else row.select(names))
+        if row.retrievers != names:
+            same = sorted(row.retrievers) == sorted(names)
+            expect(same, f"answers[{i}]", f"the retrievers {', '.join(names)}", ", ".join(row.retrievers))
+            row = row.select(names)
+        out.append(row)
     return out
 
 
 @dataclass(frozen=True, eq=False)
 class Vote:
-    """How M answers to one question came out.
+    """The outcome of a vote on M answers to one question.
 
     Attributes:
-        answer: the one that won; None when abstained.
-        winner: its place among the retrievers; None when abstained.
-        retriever: its retriever's name, or its place as text where the answers came without names.
-        scores: float64 [M], Eq. 7; -inf for what cannot win: a retriever that failed or is not selected, an
-            empty answer, a refusal.
-        support: float64 [M], pooled similarity to the others' answers, the score without the retriever's weight.
-        contributions: float64 [M, S], what each similarity adds to the score; rows sum to it (0 where it is -inf).
+        answer: the winning answer; None if the vote abstained.
+        winner: its index among the retrievers; None if the vote abstained.
+        retriever: the winner's name, or its index as text if the answers came without names.
+        scores: float64 [M], Eq. 7; -inf for answers that cannot win: of a retriever that failed or is not selected,
+            an empty answer, a refusal.
+        support: float64 [M], pooled similarity to the others' answers, which is the score without the retriever's
+            weight.
+        contributions: float64 [M, S], the part of each similarity in the score; rows sum to the score, or to 0 if it
+            is -inf.
         similarities: S names.
-        abstained: why nobody won; None when somebody did.
+        abstained: why no answer won; None if one did.
     """
 
     answer: str | None
@@ -202,37 +202,28 @@ class Vote:
     abstained: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; a score of -inf is null."""
-        return {
-            "answer": self.answer,
-            "winner": self.winner,
-            "retriever": self.retriever,
+        """Return JSON values; a score of -inf becomes null."""
+        return vars(self) | {
             "scores": [None if np.isneginf(score) else float(score) for score in self.scores],
             "support": self.support.tolist(),
             "contributions": self.contributions.tolist(),
-            "similarities": self.similarities,
-            "abstained": self.abstained,
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Vote:
-        """Rebuild from `to_dict`; other keys are passed over.
+        """Rebuild from `to_dict`; other keys are ignored.
 
         Raises:
-            InputError: a key is missing or its shape does not fit.
+            InputError: if a key is missing or its shape does not fit.
         """
         try:
-            scores = np.array([-np.inf if s is None else s for s in values["scores"]], dtype=np.float64)
-            names = list(values["similarities"])
-            return cls(
-                answer=values["answer"],
-                winner=values["winner"],
-                retriever=values["retriever"],
-                scores=scores,
-                support=np.asarray(values["support"], dtype=np.float64).reshape(len(scores)),
-                contributions=np.asarray(values["contributions"], dtype=np.float64).reshape(len(scores), len(names)),
-                similarities=names,
-                abstained=values["abstained"],
-            )
+            found = {item.name: values[item.name] for item in fields(cls)}
+            scores = np.array([-np.inf if s is None else s for s in found["scores"]], dtype=np.float64)
+            shape = len(scores), len(found["similarities"])
+            found["support"] = np.asarray(found["support"], dtype=np.float64).reshape(len(scores))
+            found["contributions"] = np.asarray(found["contributions"], dtype=np.float64).reshape(shape)
+            return cls(**found | {"scores": scores, "similarities": list(found["similarities"])})
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"Vote.from_dict: {error!r} in values with the keys {sorted(values)}") from error
+            raise InputError(
+                f"Vote.from_dict: expected values of `to_dict`, got {sorted(values)} ({error!r})"
+            ) from error

@@ -1,4 +1,4 @@
-"""What the statistics ask of their arguments."""
+"""Argument checks of the statistics; each returns arrays, or raises InputError naming the argument."""
 
 from __future__ import annotations
 
@@ -9,88 +9,62 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checks import check_number, expect
 from fastreader.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 
-def numbers(function: str, name: str, values: Any) -> FloatArray:
-    """`values` as float64 [n], n at least 1, all finite.
-
-    Raises:
-        InputError: naming the function and the argument.
-    """
+def numbers(name: str, values: Any) -> FloatArray:
+    """Return `values` as float64 [n], checked to be a list of at least one number, all finite."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{function}: {name} must be numbers ({error})") from error
-    if array.ndim != 1 or not len(array):
-        raise InputError(f"{function}: {name} must be a list of at least one number, got shape {list(array.shape)}")
-    if not np.isfinite(array).all():
-        at = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise InputError(f"{function}: {name} must be finite, got {array[at]} at {at}")
+        raise InputError(f"{name}: expected numbers, got something else ({error})") from error
+    expect(array.ndim == 1 and len(array) > 0, name, "a list of at least one number", values)
+    for place in np.flatnonzero(~np.isfinite(array)).tolist():
+        check_number(f"{name}[{place}]", float(array[place]))
     return array
 
 
-def pair(function: str, a: Any, b: Any) -> tuple[FloatArray, FloatArray]:
-    """Both as `numbers`, of one length.
-
-    Raises:
-        InputError: naming the function.
-    """
-    first, second = numbers(function, "a", a), numbers(function, "b", b)
-    if len(first) != len(second):
-        raise InputError(f"{function}: a and b must be pairs, got {len(first)} and {len(second)} numbers")
+def pair(a: Any, b: Any) -> tuple[FloatArray, FloatArray]:
+    """Return `a` and `b` as float64 [n], checked as `numbers` of equal length."""
+    first, second = numbers("a", a), numbers("b", b)
+    expect(len(first) == len(second), "b", f"{len(first)} numbers, one for each in a", len(second))
     return first, second
 
 
-def differences(function: str, a: Any, b: Any) -> FloatArray:
-    """a - b as float64 [n]: what is equal but for rounding, to 40 bits of a pair's values, ties, and is 0 where it is.
+def differences(a: Any, b: Any) -> FloatArray:
+    """Return a - b as float64 [n], with differences that are equal up to rounding made equal.
 
-    1 - 2/3 and 2/3 - 1/3 are one difference to ranks and spreads, and two floats.
-
-    Raises:
-        InputError: as `pair`.
+    Differences closer than 2**-40 of their pair's values count as equal, so that 1 - 2/3 and 2/3 - 1/3, two different
+    floats, tie in ranks and have no spread.
     """
-    first, second = pair(function, a, b)
+    first, second = pair(a, b)
     found, near = first - second, np.maximum(np.abs(first), np.abs(second)) * 2.0**-40
     found[np.abs(found) <= near] = 0.0
     sizes, order = np.abs(found), np.argsort(np.abs(found), kind="stable")
-    # Each as its neighbour below where both pairs are known no better: one pair of large values ties no others.
+    # A size takes its lower neighbour's value only if both tolerances allow it: a pair of large values ties no others.
     for below, this in itertools.pairwise(order):
         if sizes[this] - sizes[below] <= min(near[this], near[below]):
             sizes[this] = sizes[below]
     return np.copysign(sizes, found)
 
 
-def binary_pair(function: str, a: Any, b: Any) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Both as bool [n].
-
-    Raises:
-        InputError: naming the function, where a value is neither 0 nor 1.
-    """
-    first, second = pair(function, a, b)
+def binary_pair(a: Any, b: Any) -> tuple[BoolArray, BoolArray]:
+    """Return `a` and `b` as bool [n], checked to be a `pair` of 0 and 1."""
+    first, second = pair(a, b)
     for name, array in (("a", first), ("b", second)):
-        if (odd := ~np.isin(array, (0.0, 1.0))).any():
-            raise InputError(f"{function}: {name} must be 0 or 1 (wrong or right), got {array[odd][0]}")
+        odd = array[~np.isin(array, (0.0, 1.0))].tolist()
+        expect(not odd, name, "only 0 (wrong) and 1 (right)", odd)
     return first.astype(bool), second.astype(bool)
 
 
-def check_confidence_level(function: str, confidence_level: float) -> None:
-    """Raise InputError unless 0 < confidence_level < 1."""
-    if not 0 < confidence_level < 1:
-        raise InputError(f"{function}: confidence_level must be between 0 and 1, got {confidence_level}")
-
-
-def cluster_index(function: str, clusters: Sequence[Any] | npt.NDArray[Any] | None, n: int) -> npt.NDArray[np.int64]:
-    """Labels as numbers 0..G-1 in order of appearance: int64 [n]; every value its own where there are none.
-
-    Raises:
-        InputError: labels of another length than n.
-    """
+def cluster_index(clusters: Sequence[Any] | npt.NDArray[Any] | None, n: int) -> npt.NDArray[np.int64]:
+    """Return n labels as numbers 0..G-1 in order of appearance, int64 [n]; without labels 0..n-1."""
     if clusters is None:
         return np.arange(n)
-    if len(clusters) != n:
-        raise InputError(f"{function}: clusters must have one label a value, got {len(clusters)} labels, {n} values")
+    expect(len(clusters) == n, "clusters", f"one label for each of {n} values", len(clusters))
     known: dict[Any, int] = {}
     return np.array([known.setdefault(label, len(known)) for label in clusters], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""A study's table: each condition's mean with intervals, each against its baseline, corrected for their number."""
+"""The table of a study: means of conditions with intervals, contrasts with baselines, corrected p values."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from fastreader.errors import InputError
+from fastreader.core.checks import expect
 from fastreader.statistics.checks import numbers
-from fastreader.statistics.clustered import sign_flip
 from fastreader.statistics.effects import cohens_d, discordant_odds_ratio, minimum_detectable_effect
 from fastreader.statistics.intervals import Interval, bootstrap, paired_bootstrap, wilson
-from fastreader.statistics.significance import holm, mcnemar, wilcoxon
+from fastreader.statistics.significance import holm, mcnemar, sign_flip, wilcoxon
 
 Outcomes = Mapping[str, Mapping[Any, float]]  # by condition, then by question
 Clusters = Mapping[Any, Hashable]
@@ -24,10 +23,10 @@ class Condition:
 
     Attributes:
         name: of the condition.
-        n: questions with an outcome.
+        n: number of questions with an outcome.
         bootstrap: mean, with an interval that draws clusters.
-        wilson: the same mean with Wilson's interval, which takes questions as independent; None where outcomes are
-            not all 0 or 1.
+        wilson: the same mean with Wilson's interval, which treats questions as independent; None unless all outcomes
+            are 0 or 1.
     """
 
     name: str
@@ -42,19 +41,19 @@ class Contrast:
 
     Attributes:
         name, baseline: the conditions.
-        n: pairs.
+        n: number of pairs.
         difference: mean of condition - baseline, with an interval that draws clusters of pairs.
-        wilcoxon, mcnemar: p values that take pairs as independent; mcnemar is None where outcomes are not all 0 or 1.
-        test: whose p value is reported: "sign flip" where pairs share a cluster, else "McNemar" where outcomes are
-            all 0 or 1, else "Wilcoxon".
+        wilcoxon, mcnemar: p values that treat pairs as independent; mcnemar is None unless all outcomes are 0 or 1.
+        test: the reported test: "sign flip" if pairs share a cluster, else "McNemar" if all outcomes are 0 or 1, else
+            "Wilcoxon".
         p: of that test.
         p_holm: `p` corrected over all contrasts but the primary one, which needs no correction; several primary ones
             are corrected over each other.
-        cohens_d: None where it is not a number.
-        odds_ratio: of the pairs that differ; None where outcomes are not all 0 or 1.
-        minimum_detectable_effect: at power 0.8 by an uncorrected test at 1 - level, clustered; None where there is no
-            spread to tell.
-        primary: whether this is a contrast stated beforehand.
+        cohens_d: None if it is NaN.
+        odds_ratio: of the pairs that differ; None unless all outcomes are 0 or 1.
+        minimum_detectable_effect: at power 0.8 by an uncorrected test with alpha 1 - confidence_level, clustered; None
+            if the differences have no spread.
+        primary: whether this contrast was stated beforehand.
     """
 
     name: str
@@ -74,13 +73,13 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` gives: `conditions` in the order given, `contrasts` of those that have a baseline."""
+    """The result of `compare`: `conditions` in the given order, `contrasts` of those that have a baseline."""
 
     conditions: list[Condition]
     contrasts: list[Contrast]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values; what is infinite or not a number becomes null."""
+        """Return all values as JSON values; NaN and infinities become null."""
         return {
             "conditions": [_row(condition) for condition in self.conditions],
             "contrasts": [_row(contrast) for contrast in self.contrasts],
@@ -97,34 +96,31 @@ def compare(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Comparison:
-    """Compare conditions that were asked the same questions.
+    """Compare conditions on the same questions.
 
     Args:
         outcomes: for each condition its outcome by question; a condition may lack some questions.
-        baselines: the condition that all others are held against, or for each condition its own; those without
-            one only get their mean.
-        clusters: for each question the label of its cluster (its gold passage, say); a question without one stands
-            for itself.
-        primary: the condition whose contrast was stated beforehand; it is not corrected and not in the correction
-            of the others. Several are a family of their own.
-        confidence_level, resamples, seed: of the intervals.
+        baselines: the baseline of all other conditions, or for each condition its own; a condition without a baseline
+            only gets its mean.
+        clusters: for each question the label of its cluster, such as its gold passage; a question without a label is
+            its own cluster.
+        primary: the condition whose contrast was stated beforehand; it is not corrected, and the correction of the
+            others does not count it. Several primary conditions are a family of their own.
+        confidence_level, resamples, seed: as in `bootstrap`.
 
     Raises:
-        InputError: no condition, a condition without outcomes, an unknown baseline or primary, or two conditions
-            without a question in common.
+        InputError: if there is no condition, a condition has no outcomes, a baseline or primary condition is unknown,
+            or a condition and its baseline have no question in common.
     """
-    if not outcomes:
-        raise InputError("compare: outcomes must hold at least one condition, got none")
+    expect(bool(outcomes), "outcomes", "at least one condition", outcomes)
     pairs = _pairs(outcomes, baselines)
     stated = () if primary is None else (primary,) if isinstance(primary, str) else tuple(primary)
     for name in stated:
-        if name not in pairs:
-            known = f"({', '.join(pairs)})"
-            raise InputError(f"compare: primary must be a condition with a baseline {known}, got {name!r}")
+        expect(name in pairs, "primary", f"a condition with a baseline ({', '.join(pairs)})", name)
     options: dict[str, Any] = {"confidence_level": confidence_level, "resamples": resamples, "seed": seed}
     conditions = []
     for name, by_question in outcomes.items():
-        values = numbers("compare", f"outcomes[{name!r}]", list(by_question.values()))
+        values = numbers(f"outcomes[{name!r}]", list(by_question.values()))
         labels = _labels(list(by_question), clusters)
         share = wilson(int(values.sum()), len(values), confidence_level) if _binary(values) else None
         conditions.append(Condition(name, len(values), bootstrap(values, clusters=labels, **options), share))
@@ -135,14 +131,11 @@ def compare(
 
 
 def _pairs(outcomes: Outcomes, baselines: str | Mapping[str, str]) -> dict[str, str]:
+    named = [baselines] if isinstance(baselines, str) else [name for pair in baselines.items() for name in pair]
+    for name in named:
+        expect(name in outcomes, "baselines", f"conditions among {', '.join(outcomes)}", name)
     if isinstance(baselines, str):
-        if baselines not in outcomes:
-            raise InputError(f"compare: no condition {baselines!r}; there are {', '.join(outcomes)}")
         baselines = {name: baselines for name in outcomes if name != baselines}
-    for name, baseline in baselines.items():
-        for condition in (name, baseline):
-            if condition not in outcomes:
-                raise InputError(f"compare: no condition {condition!r}; there are {', '.join(outcomes)}")
     return {name: baselines[name] for name in outcomes if name in baselines}
 
 
@@ -155,8 +148,7 @@ def _contrast(
     options: dict[str, Any],
 ) -> Contrast:
     shared = [question for question in outcomes[name] if question in outcomes[baseline]]
-    if not shared:
-        raise InputError(f"compare: {name!r} and {baseline!r} have no question in common")
+    expect(bool(shared), "outcomes", f"a question that {name!r} and {baseline!r} have in common", shared)
     a = [outcomes[name][question] for question in shared]
     b = [outcomes[baseline][question] for question in shared]
     labels = _labels(shared, clusters)
@@ -185,7 +177,7 @@ def _contrast(
 
 
 def _corrected(contrasts: list[Contrast]) -> list[Contrast]:
-    """Holm's correction over what is reported: one p a contrast, whichever test it is of; primary ones apart."""
+    """Apply Holm's correction to the reported p of each contrast, primary contrasts and others separately."""
     families = {primary: iter(holm([c.p for c in contrasts if c.primary is primary])) for primary in (True, False)}
     return [replace(c, p_holm=next(families[c.primary])) for c in contrasts]
 

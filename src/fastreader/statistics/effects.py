@@ -1,4 +1,7 @@
-"""How large a difference is, and how small a one the sample could have shown."""
+"""The size of a difference, and the smallest one that a sample can show.
+
+Functions take pairs `a` and `b` as the tests in `significance` do, and raise the same errors.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,18 @@ import math
 import numpy as np
 from scipy import stats
 
-from fastreader.errors import InputError
-from fastreader.statistics.checks import binary_pair, check_confidence_level, cluster_index, differences, numbers
+from fastreader.core.checks import check_number
+from fastreader.statistics.checks import binary_pair, cluster_index, differences, numbers
 from fastreader.statistics.intervals import Interval, Labels, Values
 
 
 def cohens_d(a: Values, b: Values) -> float:
-    """Mean of a - b over the standard deviation of a - b (Cohen 1988, d_z, for pairs).
+    """Return the mean of a - b over the standard deviation of a - b (Cohen 1988, d_z, for pairs).
 
     Returns:
-        0.0 where all differences are 0; not a number where they are equal otherwise, or where there is one pair.
-
-    Raises:
-        InputError: no pairs, lengths that differ, or a value that is not finite.
+        0.0 if all differences are 0; NaN if all are equal otherwise, or if there is only one pair.
     """
-    difference = differences("cohens_d", a, b)
+    difference = differences(a, b)
     if not difference.any():
         return 0.0
     spread = float(difference.std(ddof=1)) if (difference != difference[0]).any() else 0.0
@@ -29,35 +29,27 @@ def cohens_d(a: Values, b: Values) -> float:
 
 
 def risk_difference(a: Values, b: Values) -> float:
-    """Share of 1 in a, less that in b.
-
-    Raises:
-        InputError: values other than 0 and 1, none, or lengths that differ.
-    """
-    first, second = binary_pair("risk_difference", a, b)
+    """Return the share of 1 in `a` minus the share of 1 in `b`, which hold only 0 and 1."""
+    first, second = binary_pair(a, b)
     return float(first.mean() - second.mean())
 
 
 def discordant_odds_ratio(a: Values, b: Values, confidence_level: float = 0.95) -> Interval:
-    """Pairs where only a is 1, over those where only b is: the odds ratio of matched pairs, with an exact interval.
+    """Return the odds ratio of matched pairs of 0 and 1: those with only a = 1 over those with only b = 1.
 
-    The interval is Clopper and Pearson's (1934) for the share among the pairs that differ, as odds.
+    The interval is that of Clopper and Pearson (1934) for the share of the first among the pairs that differ, as odds.
 
     Returns:
-        Not a number where no pair differs, infinite where only a's are.
-
-    Raises:
-        InputError: values other than 0 and 1, none, lengths that differ, or a level out of range.
+        The ratio with its interval; NaN if no pair differs, infinite if all pairs that differ have a = 1.
     """
-    first, second = binary_pair("discordant_odds_ratio", a, b)
-    check_confidence_level("discordant_odds_ratio", confidence_level)
+    first, second = binary_pair(a, b)
+    check_number("confidence_level", confidence_level, above=0, below=1)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
-    if only_a + only_b == 0:
+    differing = only_a + only_b
+    if differing == 0:
         return Interval(math.nan, 0.0, math.inf, confidence_level)
-    bounds = stats.binomtest(only_a, only_a + only_b).proportion_ci(confidence_level, method="exact")
-    return Interval(
-        _odds(only_a / (only_a + only_b)), _odds(float(bounds.low)), _odds(float(bounds.high)), confidence_level
-    )
+    bounds = stats.binomtest(only_a, differing).proportion_ci(confidence_level, method="exact")
+    return Interval(_odds(only_a / differing), _odds(float(bounds.low)), _odds(float(bounds.high)), confidence_level)
 
 
 def minimum_detectable_effect(
@@ -68,31 +60,30 @@ def minimum_detectable_effect(
     confidence_level: float = 0.95,
     clusters: Labels | None = None,
 ) -> float:
-    """Smallest true mean difference that a two-sided test on such a sample finds with the given power.
+    """Return the smallest true mean difference that a two-sided test on such a sample finds with the given power.
 
-    (z_{(1 + level) / 2} + z_power) times the standard error of the mean; with clusters the standard error is the
-    cluster-robust one, sqrt(G / (G - 1) * sum over clusters of (sum of deviations)^2) / n. It says what the study
-    could have seen, from the spread it saw; it is no p value.
+    (z_{(1 + confidence_level) / 2} + z_power) times the standard error of the mean; with clusters the standard error is
+    the cluster-robust one, sqrt(G / (G - 1) * sum over clusters of (sum of deviations)^2) / n. It describes the
+    sensitivity of the study, computed from the observed spread; it is not a p value.
 
     Args:
-        a: [n] numbers; the differences themselves where `b` is None.
+        a: [n] numbers; the differences themselves if `b` is None.
         b: [n] numbers paired with `a`.
-        power: chance of finding it, between 0 and 1.
-        confidence_level: 1 - level is the test's alpha.
-        clusters: [n] labels, as for `bootstrap`.
+        power: probability of finding the difference, between 0 and 1.
+        confidence_level: 1 - alpha of the test.
+        clusters: [n] labels, as in `bootstrap`.
 
     Returns:
-        In the unit of a - b; not a number where all differences are equal or all are of one cluster.
+        The difference in the unit of a - b; NaN if all differences are equal or belong to one cluster.
 
     Raises:
-        InputError: no values, lengths that differ, a value that is not finite, or a number out of range.
+        InputError: if values are invalid, the number of labels differs, or `power` or `confidence_level` is not between
+            0 and 1.
     """
-    name = "minimum_detectable_effect"
-    check_confidence_level(name, confidence_level)
-    if not 0 < power < 1:
-        raise InputError(f"{name}: power must be between 0 and 1, got {power}")
-    difference = numbers(name, "a", a) if b is None else differences(name, a, b)
-    index = cluster_index(name, clusters, len(difference))
+    check_number("confidence_level", confidence_level, above=0, below=1)
+    check_number("power", power, above=0, below=1)
+    difference = numbers("a", a) if b is None else differences(a, b)
+    index = cluster_index(clusters, len(difference))
     deviations = np.bincount(index, weights=difference - difference.mean())
     groups = len(deviations)
     if groups < 2 or not (difference != difference[0]).any():

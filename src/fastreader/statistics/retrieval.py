@@ -1,7 +1,7 @@
-"""How well passages are ranked, where it is known which are relevant: nDCG, reciprocal rank, recall.
+"""Measures of ranked passages whose relevance is known: nDCG, reciprocal rank, recall.
 
-The measures are computed by ir-measures (extra `measures`), whose names they go by: "nDCG@10", "RR" (its mean is MRR),
-"R@5", "Success@5" (a relevant one among the first five; "top-k accuracy" where relevant means having an answer).
+ir-measures (extra `measures`) computes the measures and names them: "nDCG@10", "RR" (its mean is MRR), "R@5",
+"Success@5" (a relevant passage among the first five; "top-k accuracy" if relevant means containing an answer).
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastreader.core.checks import check_choice, expect
 from fastreader.data.types import Example
 from fastreader.errors import FastreaderError, InputError, MissingExtraError
 
-_NOBODYS = "\x00"  # no document's id: the run of a question without passages, since one that is empty is left out
+_NOBODYS = "\x00"  # no document's id: the run of a question without passages, since an empty run is left out
 MEASURES = ("nDCG@10", "RR", "R@1", "R@5", "R@10", "R@20")
 
 
 @dataclass(frozen=True)
 class RetrievalMeasures:
-    """Measures of many questions' passages.
+    """Measures of the passages of several questions.
 
     Attributes:
-        per_question: for each measure one value a question, in the order given.
-        indices: which of the examples given these are.
-        left_out: examples where nobody said which passages are relevant.
+        per_question: for each measure one value per question, in the given order.
+        indices: indices of these questions among the examples.
+        left_out: number of examples without relevance judgements.
     """
 
     per_question: dict[str, list[float]]
@@ -33,11 +34,11 @@ class RetrievalMeasures:
 
     @property
     def means(self) -> dict[str, float]:
-        """Mean of each measure over the questions; empty where there is none."""
+        """Mean of each measure over the questions; empty without questions."""
         return {name: sum(values) / len(values) for name, values in self.per_question.items() if values}
 
     def to_dict(self) -> dict[str, Any]:
-        """Means, values and counts as JSON values."""
+        """Return means, values and counts as JSON values."""
         return {
             "means": self.means,
             "questions": len(self.indices),
@@ -54,27 +55,25 @@ def retrieval_measures(
     relevance: str = "gold",
     qrels: Mapping[str, Mapping[str, int]] | None = None,
 ) -> RetrievalMeasures:
-    """Measure the passages of each example in the order they stand.
+    """Measure the passages of each example in their order.
 
     Args:
-        examples: questions with their passages, the best first.
+        examples: questions with their passages, best first.
         measures: names as ir-measures reads them.
-        relevance: what is told from the passages alone, where there are no `qrels`. "gold": a passage is relevant by
-            its `is_gold`; where flags are there and none is true the gold passage was not retrieved, and every
-            measure is 0. "answer": by `has_answer`, and questions without any are 0. Relevant passages that were not
-            retrieved are unknown to both, unless there is one a question: recall is over those among the passages,
-            and so is the ideal of nDCG.
-        qrels: for each question's id the documents judged and their grades, as `load_qrels` reads them. Passages go
-            by their id, and the measures are trec_eval's: over all relevant documents, graded. Questions without a
-            relevant one are left out, as there.
+        relevance: how to judge passages without `qrels`. "gold": by `is_gold`; if there are flags and none is true, the
+            gold passage was not retrieved and every measure is 0. "answer": by `has_answer`; questions without a true
+            flag get 0. Both assume that each question has one relevant passage if none was retrieved, and otherwise
+            know only the retrieved ones: recall and the ideal of nDCG are over these.
+        qrels: for each question's id the judged documents and their grades, as `load_qrels` reads them. Passages are
+            looked up by id, and the measures are those of trec_eval: graded, over all relevant documents. Questions
+            without a relevant document are left out, as in trec_eval.
 
     Raises:
-        InputError: an unknown measure or relevance; `qrels` that are none; with `qrels` an example or passage without
-            an id, or an id that comes twice.
-        MissingExtraError: ir-measures is not installed.
+        InputError: if a measure or `relevance` is unknown, `qrels` is malformed, or with `qrels` an example or passage
+            has no id or repeats one.
+        MissingExtraError: if ir-measures is not installed.
     """
-    if relevance not in ("gold", "answer"):
-        raise InputError(f"retrieval_measures: relevance must be 'gold' or 'answer', got {relevance!r}")
+    check_choice("relevance", relevance, ("gold", "answer"))
     library = _library()
     wanted = {name: _parse(library, name) for name in measures}
     if qrels is not None:
@@ -85,30 +84,29 @@ def retrieval_measures(
     for i, example in enumerate(examples):
         if qrels is not None:
             _check_ids(i, example)
-            judged = {} if example.id is None else qrels.get(example.id, {})
-            if not any(grade > 0 for grade in judged.values()):
-                left_out += 1
-                continue
-            indices.append(i)
-            relevances[str(i)] = dict(judged)
-            run[str(i)] = {str(p.id): float(-place) for place, p in enumerate(example.passages)} or {_NOBODYS: 0.0}
-            continue
-        flags = [p.is_gold if relevance == "gold" else p.has_answer for p in example.passages]
-        if all(flag is None for flag in flags):
+            judged = dict(qrels.get(str(example.id), {}))
+            ids = [str(p.id) for p in example.passages] or [_NOBODYS]
+            judgeable = any(grade > 0 for grade in judged.values())
+        else:
+            flags = [p.is_gold if relevance == "gold" else p.has_answer for p in example.passages]
+            # Places are used as ids, since ids may be missing or repeated. A passage that was not retrieved is added
+            # if no other is relevant, because trec_eval leaves out questions without a relevant document.
+            judged = {str(place): int(bool(flag)) for place, flag in enumerate(flags)}
+            ids = list(judged)
+            if not any(flags):
+                judged["not retrieved"] = 1
+            judgeable = any(flag is not None for flag in flags)
+        if not judgeable:
             left_out += 1
             continue
         indices.append(i)
-        # Places stand for the passages, since identifiers may be missing or repeated. Without a relevant passage the
-        # one that was not retrieved stands for it: trec_eval leaves out questions that have none.
-        relevances[str(i)] = {str(place): int(bool(flag)) for place, flag in enumerate(flags)}
-        if not any(flags):
-            relevances[str(i)]["not retrieved"] = 1
-        run[str(i)] = {str(place): float(-place) for place in range(len(flags))}
+        relevances[str(i)] = judged
+        run[str(i)] = {name: float(-place) for place, name in enumerate(ids)}
     found: dict[tuple[Any, int], float] = {}
     if indices:
         for metric in library.iter_calc(list(dict.fromkeys(wanted.values())), relevances, run):
             found[metric.measure, int(metric.query_id)] = float(metric.value)
-    # Names of the same measure, as "RR" and "MRR", share its values; one that is missing is an error, not a 0.
+    # Names of the same measure, such as "RR" and "MRR", share its values; a missing value is an error, not a 0.
     return RetrievalMeasures(
         {name: [_value(found, measure, name, i) for i in indices] for name, measure in wanted.items()},
         indices,
@@ -117,30 +115,20 @@ def retrieval_measures(
 
 
 def _check_qrels(qrels: Any) -> None:
-    if not isinstance(qrels, Mapping):
-        raise InputError(f"retrieval_measures: qrels: expected grades by question and document, got {qrels!r:.60}")
+    expect(isinstance(qrels, Mapping), "qrels", "grades by question and document", qrels)
     for question, judged in qrels.items():
-        if not isinstance(judged, Mapping):
-            raise InputError(
-                f"retrieval_measures: qrels[{question!r}]: expected a grade for each document, got {judged!r:.60}"
-            )
+        expect(isinstance(judged, Mapping), f"qrels[{question!r}]", "a grade for each document", judged)
         for document, grade in judged.items():
             if isinstance(grade, bool) or not isinstance(grade, int):
-                raise InputError(
-                    f"retrieval_measures: qrels[{question!r}][{document!r}]: expected a whole number, got {grade!r}"
-                )
+                raise InputError(f"qrels[{question!r}][{document!r}]: expected an integer, got {grade!r}")
 
 
 def _check_ids(index: int, example: Example) -> None:
-    if example.id is None:
-        raise InputError(f"retrieval_measures: examples[{index}]: expected an id to look up in qrels, got none")
-    seen: set[str] = set()
+    expect(example.id is not None, f"examples[{index}]", "an id to look up in qrels", None)
+    seen: set[str | None] = {None}
     for place, passage in enumerate(example.passages):
-        if passage.id is None or passage.id in seen:
-            raise InputError(
-                f"retrieval_measures: examples[{index}]: passages[{place}]: expected an id of its own to look up in "
-                f"qrels, got {passage.id!r}"
-            )
+        name = f"examples[{index}]: passages[{place}]"
+        expect(passage.id not in seen, name, "an id of its own to look up in qrels", passage.id)
         seen.add(passage.id)
 
 
@@ -163,5 +151,5 @@ def _parse(library: Any, name: str) -> Any:
         return library.parse_measure(name)
     except (NameError, ValueError, SyntaxError) as error:
         raise InputError(
-            f"retrieval_measures: {name!r} is no measure of ir-measures; for example {', '.join(MEASURES)}"
+            f"measures: expected names of ir-measures, such as {', '.join(MEASURES)}, got {name!r}"
         ) from error

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.eor.similarity.base import Function, Pair, Similarity, tensor
 from fastreader.eor.similarity.bertscore import BertScore, Idf
-from fastreader.eor.similarity.exact import Exact
-from fastreader.eor.similarity.f1 import F1
+from fastreader.eor.similarity.lexical import F1, Exact
 from fastreader.eor.similarity.nli import CrossEncoderNli, NliTexts, ReaderNli
 from fastreader.errors import InputError
 
@@ -31,7 +30,7 @@ SimilarityLike = str | Similarity | Callable[[str, str], float]
 
 
 def resolve(found: SimilarityLike, *, reader: ReaderProtocol | None = None) -> Similarity:
-    """A similarity from its name.
+    """Return a similarity from its name.
 
     Args:
         found: "exact", "exact:words", "exact:equal", "f1", "bertscore" or "bertscore:ENCODER", "nli:MODEL",
@@ -39,7 +38,7 @@ def resolve(found: SimilarityLike, *, reader: ReaderProtocol | None = None) -> S
         reader: for "nli:reader".
 
     Raises:
-        InputError: no such name, or "nli:reader" without a reader.
+        InputError: if the name is unknown, or is "nli:reader" without a reader.
     """
     if isinstance(found, Similarity):
         return found
@@ -54,7 +53,7 @@ def resolve(found: SimilarityLike, *, reader: ReaderProtocol | None = None) -> S
         if found == ReaderNli.name:
             if reader is not None:
                 return ReaderNli(reader)
-            raise InputError("similarity 'nli:reader': needs a reader; give eor.ReaderNli(reader) in place of the name")
+            raise InputError("similarity 'nli:reader': needs a reader; pass eor.ReaderNli(reader) instead of the name")
         if kind == "nli" and rest:
             return CrossEncoderNli(rest)
     elif callable(found):

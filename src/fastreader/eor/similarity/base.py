@@ -1,4 +1,4 @@
-"""What a similarity of answers is, and the tensor of all of them that a voter reads."""
+"""Base class of the similarities of answers, and the tensor of all similarities that a voter reads."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from fastreader.core.checks import expect
+from fastreader.eor.types import BoolArray, FloatArray
 from fastreader.errors import InputError
-
-FloatArray = npt.NDArray[np.float64]
 
 _ROUNDING = 1e-6  # of encoders in float32
 
@@ -26,15 +25,15 @@ class Pair(NamedTuple):
 
 
 class Similarity:
-    """How far two answers say the same. Subclasses give `_compute`, or `tables` where that is cheaper.
+    """A similarity of two answers. Subclasses implement `_compute`, or `tables` if that is cheaper.
 
-    A score depends on its two answers alone, never on what else is asked for, and is computed once in the life of
-    the object. Copies are the object itself, so that cloning a voter neither copies models nor forgets scores.
+    A score depends only on its two answers, never on the batch, and is computed once in the lifetime of the object.
+    Copying returns the object itself, so that cloning a voter neither copies models nor discards scores.
 
     Attributes:
-        name: as votes and saved voters call it.
-        symmetric: whether ``score(a, b)`` equals ``score(b, a)``; where not, a voter reads the mean of both.
-        reads_question: whether the score depends on the question too.
+        name: in votes and saved voters.
+        symmetric: whether ``score(a, b)`` equals ``score(b, a)``; if not, a voter reads the mean of both.
+        reads_question: whether the score also depends on the question.
     """
 
     name = ""
@@ -51,21 +50,20 @@ class Similarity:
         return f"<similarity {self.name}>"
 
     def settings(self) -> dict[str, Any]:
-        """What scores depend on besides the name, JSON values; a voter that is saved keeps them to compare."""
+        """Return the settings that scores depend on, besides the name, as JSON values; saved voters keep them."""
         return {}
 
     def score(self, pairs: Sequence[Pair]) -> FloatArray:
-        """Scores float64 [len(pairs)] in [0, 1], of the first answer against the second.
+        """Return scores float64 [len(pairs)] in [0, 1], of the first answer against the second.
 
         Raises:
-            InputError: a score is not a number; it names the pair.
+            InputError: naming the pair, if a score is not a finite number.
         """
         keys = [self._key(pair) for pair in pairs]
         new = list(dict.fromkeys(key for key in keys if key not in self._known))
         if new:
             values = np.asarray(self._compute(new), dtype=np.float64)
-            if values.shape != (len(new),):
-                raise InputError(f"similarity {self.name}: expected {len(new)} scores, got the shape {values.shape}")
+            expect(values.shape == (len(new),), f"similarity {self.name}", f"{len(new)} scores", values)
             for key, value in zip(new, values.tolist(), strict=True):
                 if not math.isfinite(value):
                     raise InputError(f"similarity {self.name}: expected a number, got {value} for {key[1:]!r}")
@@ -73,9 +71,9 @@ class Similarity:
         return np.array([self._known[key] for key in keys], dtype=np.float64)
 
     def tables(self, questions: Sequence[str], texts: Sequence[Sequence[str]]) -> list[FloatArray]:
-        """For each question, the symmetric similarities float64 [U, U] of its U different answers.
+        """Return for each question the symmetric similarities float64 [U, U] of its U different answers.
 
-        An answer's similarity to its own text is 1, and not asked for.
+        The similarity of an answer to itself is 1 and is not computed.
         """
         jobs, pairs = [], []
         for i, (question, group) in enumerate(zip(questions, texts, strict=True)):
@@ -103,10 +101,10 @@ class Similarity:
 class Function(Similarity):
     """A similarity from any function of two texts.
 
-    Args of the constructor:
-        name: for votes and files.
-        function: of two answers, to a number in [0, 1].
-        symmetric: say so where it is, and it is called half as often.
+    Args:
+        name: in votes and saved voters.
+        function: from two answers to a number in [0, 1].
+        symmetric: whether it is symmetric, so that it is called half as often.
     """
 
     def __init__(self, name: str, function: Callable[[str, str], float], *, symmetric: bool = False) -> None:
@@ -114,35 +112,35 @@ class Function(Similarity):
         self.name, self.symmetric, self._function = name, symmetric, function
 
     def _compute(self, pairs: list[Pair]) -> list[float]:
-        return [self._number(pair) for pair in pairs]
-
-    def _number(self, pair: Pair) -> float:
-        value = self._function(pair.first, pair.second)
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            raise InputError(f"similarity {self.name}: expected a number, got {value!r} for {pair[1:]!r}") from None
+        values = []
+        for pair in pairs:
+            value: Any = self._function(pair.first, pair.second)
+            try:
+                values.append(float(value))
+            except (TypeError, ValueError):
+                raise InputError(f"similarity {self.name}: expected a number, got {value!r} for {pair[1:]!r}") from None
+        return values
 
 
 def tensor(
     similarities: Sequence[Similarity],
     questions: Sequence[str],
     texts: Sequence[Sequence[str | None]],
-    usable: npt.NDArray[np.bool_],
+    usable: BoolArray,
 ) -> FloatArray:
-    """Similarities of all answers to each question.
+    """Return the similarities of all answers to each question.
 
     Args:
         similarities: S of them.
         questions: Q texts.
         texts: Q lists of M answers.
-        usable: bool [Q, M]; what is not (a failure, an empty answer, a refusal) is similar to nothing.
+        usable: bool [Q, M]; the others (failures, empty answers, refusals) are similar to nothing.
 
     Returns:
-        float64 [Q, S, M, M], symmetric in its last two axes, 0 on their diagonal, which no pooling reads.
+        float64 [Q, S, M, M], symmetric in the last two axes, with 0 on their diagonal, which no pooling reads.
 
     Raises:
-        InputError: a similarity gives NaN, or a number outside of [0, 1].
+        InputError: if a similarity is NaN or outside [0, 1].
     """
     count, width = usable.shape
     groups: list[list[str]] = []

@@ -1,37 +1,106 @@
-"""Models of transformers that judge answers: loaded quietly, on their device, with a tokenizer that fits."""
+"""Models of transformers that judge answers: loaded on first use, run in batches, and checked by name before."""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from fastreader.core.checks import check_int
+from fastreader.errors import InputError
+from fastreader.models.encoders import PACKAGED_ENCODERS, local_encoder, packaged_encoder
 
-def load(kind: str, source: str, device: str | None) -> tuple[Any, Any]:
-    """A model in float32 for inference, and its tokenizer.
+_PART = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
+_HUB_ID = re.compile(rf"(?:{_PART}/)?{_PART}", re.ASCII)
 
-    Byte-level tokenizers are told to read a word at a text's start as one within it (``add_prefix_space``), as the
-    authors of BERTScore have it; without, an answer's first word would match the same word elsewhere less.
+
+def check_names(names: Sequence[str]) -> None:
+    """Check that the models that similarities name can exist, without loading them.
+
+    An ensemble answers long before it votes, so a missing folder or a name that no hub allows should raise early. Only
+    a hub knows which of the other names exist.
 
     Args:
-        kind: the class of transformers that loads it, such as "AutoModel".
-        source: a folder or hub id.
-        device: of torch; None: CUDA where there is one.
+        names: as `resolve` takes and checks them; those without a model are ignored.
+
+    Raises:
+        InputError: if a model is neither packaged, nor a folder with a config.json, nor named like a hub id.
     """
-    import torch
-    import transformers
-
-    from fastreader.models.silence import no_bars
-
-    with no_bars():
-        model = getattr(transformers, kind).from_pretrained(source, dtype=torch.float32).eval()
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-        if getattr(tokenizer, "add_prefix_space", None) is False:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source, add_prefix_space=True)
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token  # masked out everywhere
-    return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")), tokenizer
+    for name in names:
+        kind, _, model = name.partition(":")
+        if kind == "bertscore" and model and packaged_encoder(model) is None:
+            _check(name, model, f"{' or '.join(PACKAGED_ENCODERS)}, a folder of an encoder, or a hub id")
+        elif kind == "nli" and model != "reader":
+            _check(name, model, "reader, a folder of a classifier, or a hub id")
 
 
-def longest(model: Any, tokenizer: Any) -> int:
-    """Tokens that model and tokenizer read at most; a tokenizer may not say, or say a number without meaning."""
-    limits = (tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
-    return min(int(limit) for limit in limits if limit is not None and 0 < limit < 10**9)
+def _check(name: str, model: str, expected: str) -> None:
+    path = Path(model)
+    problem = ""
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            problem = f"the folder {model} has no config.json"
+    elif path.exists():
+        problem = f"{model} is a file"
+    elif not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
+        problem = f"there is no folder {model}"
+    if problem:
+        raise InputError(f"{name}: {problem}; expected {expected}")
+
+
+class Model:
+    """A model of transformers in float32 for inference, with its tokenizer.
+
+    Attributes:
+        kind: the class of transformers that loads it, such as "AutoModel".
+        source: a folder or hub id, or for "AutoModel" a packaged encoder.
+    """
+
+    def __init__(self, kind: str, source: str | os.PathLike[str], device: str | None, batch_size: int) -> None:
+        check_int("batch_size", batch_size)
+        self.kind, self.source, self._device, self._batch = kind, os.fspath(source), device, batch_size
+        self._loaded: tuple[Any, Any] | None = None
+
+    def load(self) -> tuple[Any, Any]:
+        """Return the model and its tokenizer, loaded on first use.
+
+        Byte-level tokenizers read the first word of a text like any other (``add_prefix_space``), as in the BERTScore
+        authors' package; otherwise it would match the same word elsewhere less.
+        """
+        if self._loaded is None:
+            import torch
+            import transformers
+
+            from fastreader.models.silence import no_bars
+
+            source = local_encoder(self.source) if self.kind == "AutoModel" else self.source
+            with no_bars():
+                model = getattr(transformers, self.kind).from_pretrained(source, dtype=torch.float32).eval()
+                tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+                if getattr(tokenizer, "add_prefix_space", None) is False:
+                    tokenizer = transformers.AutoTokenizer.from_pretrained(source, add_prefix_space=True)
+            if tokenizer.pad_token is None:
+                tokenizer.pad_token = tokenizer.eos_token  # masked out everywhere
+            device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
+            self._loaded = model.to(device), tokenizer
+        return self._loaded
+
+    def batches(self, texts: Sequence[tuple[str, ...]], **options: Any) -> Iterator[tuple[list[int], Any]]:
+        """Yield the indices and the tokenizer's output of texts or pairs of texts, sorted by length.
+
+        Args:
+            texts: tuples of one or two texts; texts longer than the model reads are cut.
+            options: of the tokenizer.
+        """
+        model, tokenizer = self.load()
+        # the tokenizer may give no limit, or a number without meaning
+        limits = (tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
+        longest = min(int(limit) for limit in limits if limit is not None and 0 < limit < 10**9)
+        options |= {"padding": True, "truncation": True, "max_length": longest, "return_tensors": "pt"}
+        order = sorted(range(len(texts)), key=lambda i: sum(map(len, texts[i])))
+        for start in range(0, len(order), self._batch):
+            part = order[start : start + self._batch]
+            columns = [list(column) for column in zip(*(texts[i] for i in part), strict=True)]
+            yield part, tokenizer(*columns, **options)

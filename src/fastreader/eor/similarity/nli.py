@@ -1,30 +1,21 @@
-"""Entailment between answers: by a cross-encoder, or by the reader itself."""
+"""Entailment between answers, by a cross-encoder or by the reader."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
+from fastreader.core.checks import expect
 from fastreader.core.protocol import ReaderProtocol
-from fastreader.eor.similarity.base import FloatArray, Pair, Similarity
-from fastreader.eor.similarity.loading import load, longest
-from fastreader.errors import InputError
-
-
-def _check_fields(name: str, text: str, needed: str, *allowed: str) -> None:
-    """Refuse a format string that would fail when the first answers are compared."""
-    if f"{{{needed}}}" not in text:
-        raise InputError(f"{name}: the field {{{needed}}} must appear in it, got {text!r}")
-    try:
-        text.format(**dict.fromkeys((needed, *allowed), ""))
-    except (LookupError, ValueError, AttributeError) as error:
-        fields = " and ".join(f"{{{field}}}" for field in (needed, *allowed))
-        raise InputError(f"{name}: expected a format string with {fields} alone, got {text!r} ({error!r})") from None
+from fastreader.eor.similarity.base import Pair, Similarity
+from fastreader.eor.similarity.loading import Model
+from fastreader.eor.types import FloatArray
+from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts, check_fields
 
 
 class CrossEncoderNli(Similarity):
@@ -41,76 +32,62 @@ class CrossEncoderNli(Similarity):
         device: str | None = None,
         batch_size: int = 64,
     ) -> None:
-        """Say which model; it is loaded when the first score is asked for.
+        """Choose the model, which is loaded for the first score.
 
         Args:
             model: a folder or hub id that transformers' AutoModelForSequenceClassification loads, such as
                 "microsoft/deberta-xlarge-mnli", the paper's.
-            statement: an answer as premise and as hypothesis; fields {answer} and, if wanted, {question}.
-            label: the class whose probability counts, as the model's config names it, in any case.
-            device: of torch; None: CUDA where there is one.
-            batch_size: pairs a forward; it changes scores by no more than rounding.
+            statement: an answer as premise and as hypothesis; fields {answer} and optionally {question}.
+            label: the class whose probability is the score, as the model's config names it, in any case.
+            device: of torch; None uses CUDA if available.
+            batch_size: number of pairs per forward pass; it changes scores only by rounding.
         """
         super().__init__()
-        _check_fields("statement", statement, "answer", "question")
-        if batch_size < 1:
-            raise InputError(f"batch_size: expected at least 1, got {batch_size}")
+        check_fields("statement", statement, {"answer"}, {"question"})
         self.name = f"nli:{os.fspath(model)}"
         self.reads_question = "{question}" in statement
-        self._model, self._statement, self._label = os.fspath(model), statement, label
-        self._device, self._batch = device, batch_size
-        self._loaded: tuple[Any, Any, int] | None = None
+        self._statement, self._label = statement, label
+        self._model = Model("AutoModelForSequenceClassification", model, device, batch_size)
 
     def settings(self) -> dict[str, Any]:
-        """As `Similarity.settings`: the statement and the class."""
+        """Return the statement and the class."""
         return {"statement": self._statement, "label": self._label}
 
     def _compute(self, pairs: list[Pair]) -> FloatArray:
         import torch
 
-        model, tokenizer, column = self._load()
+        model, _ = self._model.load()
+        labels = {str(name).lower(): int(i) for i, name in model.config.id2label.items()}
+        column = labels.get(self._label.lower())
+        expect(column is not None, "label", f"a class of {self._model.source}: {', '.join(labels)}", self._label)
         texts = [(self._text(p, p.first), self._text(p, p.second)) for p in pairs]
-        order = sorted(range(len(texts)), key=lambda i: sum(map(len, texts[i])))
         out = np.zeros(len(pairs))
-        for start in range(0, len(order), self._batch):
-            part = order[start : start + self._batch]
-            firsts, seconds = [texts[i][0] for i in part], [texts[i][1] for i in part]
-            inputs = tokenizer(
-                firsts,
-                seconds,
-                padding=True,
-                truncation=True,
-                max_length=longest(model, tokenizer),
-                return_tensors="pt",
-            ).to(model.device)
+        for part, inputs in self._model.batches(texts):
             with torch.inference_mode():
-                logits = model(**inputs).logits.double()
+                logits = model(**inputs.to(model.device)).logits.double()
             out[part] = logits.softmax(-1)[:, column].cpu().numpy()
         return out
 
     def _text(self, pair: Pair, answer: str) -> str:
         return self._statement.format(question=pair.question, answer=answer)
 
-    def _load(self) -> tuple[Any, Any, int]:
-        if self._loaded is None:
-            model, tokenizer = load("AutoModelForSequenceClassification", self._model, self._device)
-            labels = {str(name).lower(): int(i) for i, name in model.config.id2label.items()}
-            if self._label.lower() not in labels:
-                raise InputError(f"label: {self._model} has the classes {', '.join(labels)}, got {self._label!r}")
-            self._loaded = model, tokenizer, labels[self._label.lower()]
-        return self._loaded
-
 
 @dataclass(frozen=True)
-class NliTexts:
+class NliTexts(PromptTexts):
     """Pieces of the reader's prompt: ``lead, first, second, ask``.
 
     Attributes:
         lead: field {question}; shared by all pairs of a question.
         first, second: field {answer}.
-        ask: what to judge.
+        ask: the instruction.
         yes, no: the labels whose likelihoods are compared.
     """
+
+    FIELDS: ClassVar[Mapping[str, tuple[Set[str], Set[str]]]] = {
+        "lead": (frozenset({"question"}), NO_FIELDS),
+        "first": (frozenset({"answer"}), NO_FIELDS),
+        "second": (frozenset({"answer"}), NO_FIELDS),
+    }
 
     lead: str = "Two people answered a question.\nQuestion: {question}\n"
     first: str = "First answer: {answer}\n"
@@ -119,16 +96,12 @@ class NliTexts:
     yes: str = "Yes"
     no: str = "No"
 
-    def __post_init__(self) -> None:
-        for name, needed in (("lead", "question"), ("first", "answer"), ("second", "answer")):
-            _check_fields(f"NliTexts.{name}", getattr(self, name), needed)
-
 
 class ReaderNli(Similarity):
-    """P(Yes) against P(No) by the reader, asked whether the second answer follows from the first.
+    """P(Yes) / (P(Yes) + P(No)) by the reader, asked whether the second answer follows from the first.
 
-    The labels of all ordered pairs of all questions are scored in one pass on the tree, in which a question's pairs
-    share the question, and those of equal first answer that too.
+    The labels of all ordered pairs of all questions are scored in one pass on the tree. The pairs of a question share
+    the question, and those with an equal first answer also share that answer.
     """
 
     name = "nli:reader"
@@ -140,19 +113,19 @@ class ReaderNli(Similarity):
         self.reader, self.texts = reader, texts or NliTexts()
 
     def settings(self) -> dict[str, Any]:
-        """As `Similarity.settings`: which reader, and the texts of its prompt."""
+        """Return the reader's name and revision, and the texts of its prompt."""
         about = self.reader.describe()
         weights = {"revision": about["revision"]} if "revision" in about else {}
-        return {"reader": about["name"], **weights, "texts": asdict(self.texts)}
+        return {"reader": about["name"], **weights, "texts": self.texts.to_dict()}
 
     def tables(self, questions: Sequence[str], texts: Sequence[Sequence[str]]) -> list[FloatArray]:
-        """As `Similarity.tables`; both directions in one pass."""
+        """Return `Similarity.tables`, scoring both directions in one pass."""
         both = [
             Pair(question, first, second)
             for question, group in zip(questions, texts, strict=True)
             for first, second in itertools.permutations(group, 2)
         ]
-        self.score(both)  # from here on all are known
+        self.score(both)  # all are cached now
         return super().tables(questions, texts)
 
     def _compute(self, pairs: list[Pair]) -> FloatArray:

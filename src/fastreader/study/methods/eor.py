@@ -12,7 +12,7 @@ from fastreader.data import Example, Passage
 from fastreader.data.fingerprints import stamp
 from fastreader.eor.answer import answer
 from fastreader.eor.run import Retrievers
-from fastreader.eor.similarity.names import check_names
+from fastreader.eor.similarity.loading import check_names
 from fastreader.eor.sources import BM25
 from fastreader.eor.texts import Texts, load_texts
 from fastreader.eor.types import Answers
