@@ -1,3 +1,4 @@
+import contextlib
 import copy
 import pickle
 import threading
@@ -232,11 +233,17 @@ def test_pickling_is_rejected_with_advice(tiny_reader):
         pickle.dumps(tiny_reader)
 
 
-def test_progress_counts_passes(tiny_reader, capsys):
+def test_progress_counts_passes(tiny_reader, monkeypatch):
+    shown = []
+
+    @contextlib.contextmanager
+    def track(label, total, unit, show):
+        shown.append([label, total, unit, show])
+        yield shown[-1].append
+
+    monkeypatch.setattr("fastreader.reader.loglikelihood.track", track)
     requests = [("one text", " a"), ("another text", " b")]
-    plain = tiny_reader.loglikelihood(requests, max_batch_tokens=12, progress=True)
-    assert plain.passes == 2 and "scoring" in capsys.readouterr().err
-    assert [r.logprob for r in tiny_reader.loglikelihood(requests, progress=None)] == pytest.approx(
-        [r.logprob for r in plain], abs=1e-5
-    )
-    assert capsys.readouterr().err == ""
+    assert tiny_reader.loglikelihood(requests, max_batch_tokens=15, progress=True).passes == 2
+    tiny_reader.loglikelihood(requests)
+    tiny_reader.score([([1, 2], [3])])
+    assert shown == [["scoring", 2, "passes", True, 1, 1], *([["scoring", 1, "passes", False, 1]] * 2)]

@@ -100,7 +100,7 @@ class Voting:
         given = self.saved["parameters"].get("retriever_weights")
         expected = fitted or (list(given) if isinstance(given, dict) else None)
         if expected and sorted(expected) != sorted(names):
-            raise InputError(f"--voter: fitted on the retrievers {', '.join(expected)}, not of {', '.join(names)}")
+            raise InputError(f"--voter: fitted on the retrievers {', '.join(expected)}, not on {', '.join(names)}")
         numbers = (self.saved.get("fitted") or {}).get("retriever_weights", given)  # by place if there are no names
         if numbers is not None and len(numbers) != len(names):
             raise InputError(
