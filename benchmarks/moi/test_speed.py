@@ -42,7 +42,7 @@ def test_debias(benchmark, n, design):
 
 
 def test_share_of_the_readers_pass(benchmark):
-    """debias against the pass that scores its orderings: under 3%, as the paper has of its solver."""
+    """Debias against the pass that scores its orderings: under 3%, as the paper has of its solver."""
     import fastreader as fr
     from fastreader.models.packaged import is_cached
 

@@ -1,0 +1,118 @@
+"""Time this checkout beside another one, call by call in turn, and print the ratios of the medians.
+
+    python benchmarks/against.py OTHER/src                 W1 and a small call, 20 rounds
+    python benchmarks/against.py OTHER/src --rounds 3 --calls small host
+
+Each checkout runs in a process of its own that keeps its reader loaded; the calls alternate, so that a machine that
+drifts slows both. W1 scores 10 passages in 10 cyclic orders with 4 candidates; the small call scores 5 passages with
+4 candidates from texts; "host" is the small call without the model: tokenising, planning, checks and results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+CALLS = ("w1", "small", "host")
+MODEL = "smollm2-135m"
+
+
+def worker(source: str) -> None:
+    """Load a reader from `source`, then time the call named by each line of standard input."""
+    sys.path.insert(0, source)
+    calls = make_calls(source)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        call = calls[line.strip()]
+        started = time.perf_counter()
+        call()
+        print(json.dumps(time.perf_counter() - started), flush=True)
+
+
+def make_calls(source: str) -> dict[str, Callable[[], Any]]:
+    """Return the calls by name, each run once."""
+    import torch
+
+    import fastreader as fr
+    from fastreader.ops.linear_logprob import LogprobStats
+
+    assert Path(fr.__file__).is_relative_to(source), fr.__file__
+    reader = fr.Reader.load(MODEL)
+    questions = fr.load_examples(ROOT / "examples" / "questions.jsonl")
+    pool = [passage for question in questions for passage in question.passages]
+    example, four = questions[0], ["a metal", "tungsten", "rhenium", "none of them"]
+    own = getattr(reader, "engine", reader)
+    model = getattr(own, "model", None) or own._model
+    scored = model.score
+
+    def without_model(tree: Any, *_: Any, **__: Any) -> LogprobStats:
+        zeros = torch.zeros(len(tree.targets))
+        return LogprobStats(zeros, zeros, zeros.long(), zeros)
+
+    def small() -> None:
+        fr.score_permutations(reader, example.question, example.passages[:5], four)
+
+    def host() -> None:
+        model.score = without_model
+        try:
+            small()
+        finally:
+            model.score = scored
+
+    calls = {
+        "w1": lambda: fr.score_permutations(reader, example.question, pool[:10], four),
+        "small": small,
+        "host": host,
+    }
+    for call in calls.values():
+        call()
+    return calls
+
+
+def main() -> None:
+    """Alternate the calls and print a line for each kind."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("other", help="The src folder of another checkout, built with its own extension.")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--calls", nargs="+", choices=CALLS, default=list(CALLS))
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        worker(arguments.other)
+        return
+    sources = {"this": str(ROOT / "src"), "other": str(Path(arguments.other).resolve())}
+    workers = {
+        name: subprocess.Popen(
+            [sys.executable, __file__, source, "--worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for name, source in sources.items()
+    }
+    for process in workers.values():
+        assert process.stdout is not None and process.stdout.readline() == "ready\n", "a worker failed"
+    for call in arguments.calls:
+        seconds: dict[str, list[float]] = {name: [] for name in workers}
+        for round_ in range(arguments.rounds):
+            for name in list(workers) if round_ % 2 else list(workers)[::-1]:
+                process = workers[name]
+                assert process.stdin is not None and process.stdout is not None
+                process.stdin.write(call + "\n")
+                process.stdin.flush()
+                seconds[name].append(float(process.stdout.readline()))
+        this, other = (statistics.median(seconds[name]) for name in ("this", "other"))
+        print(
+            f"{call:6} this {this:9.4f} s   other {other:9.4f} s   ratio {this / other:.3f}   ({arguments.rounds} rounds)"
+        )
+    for process in workers.values():
+        process.terminate()
+
+
+if __name__ == "__main__":
+    main()
