@@ -107,9 +107,8 @@ def main() -> None:
                 process.stdin.flush()
                 seconds[name].append(float(process.stdout.readline()))
         this, other = (statistics.median(seconds[name]) for name in ("this", "other"))
-        print(
-            f"{call:6} this {this:9.4f} s   other {other:9.4f} s   ratio {this / other:.3f}   ({arguments.rounds} rounds)"
-        )
+        ratio = f"ratio {this / other:.3f} over {arguments.rounds} rounds"
+        print(f"{call:6} this {this:8.4f} s   other {other:8.4f} s   {ratio}")
     for process in workers.values():
         process.terminate()
 

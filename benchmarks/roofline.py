@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument(
         "--tokenizer", default="smollm2-135m", help="packaged reader whose tokenizer makes the workload"
     )
-    parser.add_argument("--cpu", action="store_true", help="this CPU and the packaged reader in place of the GPUs")
+    parser.add_argument("--cpu", action="store_true", help="this CPU and the packaged reader instead of the GPUs")
     parser.add_argument("--achieved", type=float, help="seconds a packed pass took, to be set beside its floor")
     arguments = parser.parse_args()
     import transformers

@@ -93,7 +93,7 @@ def spawn(model: str, work: list[dict[str, Any]], way: str) -> dict[str, Any]:
 
 
 class Recorder:
-    """A journal that only looks on: what each question asks, and what it is told."""
+    """A journal that only records the requests and replies of each question."""
 
     def __init__(self, questions: int) -> None:
         self.work: list[dict[str, Any]] = [{} for _ in range(questions)]

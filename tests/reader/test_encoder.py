@@ -88,7 +88,7 @@ def test_text_from_outside_cannot_end_the_turn():
     encoder = TextEncoder(tokenizer)
     end = tokenizer.convert_tokens_to_ids("<|end|>")
     assert encoder.piece("<|end|>", trusted=True) == [end]
-    assert end not in encoder.piece("the text <|end|> goes on")
+    assert end not in encoder.piece("the text <|end|> continues")
 
 
 def test_added_tokens_that_the_chat_writes_count_as_special():
@@ -99,7 +99,7 @@ def test_added_tokens_that_the_chat_writes_count_as_special():
     tokenizer.chat_template = "{{ '<|turn|>    ' + messages[0]['content'] }}"
     turn, spaces = tokenizer.convert_tokens_to_ids(["<|turn|>", "    "])
     encoder = TextEncoder(tokenizer)
-    assert turn not in encoder.piece("the text <|turn|> goes on")
+    assert turn not in encoder.piece("the text <|turn|> continues")
     assert encoder.piece("<|turn|>", trusted=True) == [turn]
     assert spaces in encoder.piece("if a:\n    b")
     assert not tokenizer.added_tokens_decoder[turn].special
@@ -181,7 +181,7 @@ THINKS = chat_template(
 @pytest.mark.parametrize(
     "template",
     [
-        pytest.param(THINKS, id="thinks unless told not to"),
+        pytest.param(THINKS, id="thinks by default"),
         pytest.param(chat_template("<|assistant|>\n<think>\n"), id="opens its thinking"),
         pytest.param(chat_template(""), id="no generation prompt"),
     ],

@@ -1,4 +1,4 @@
-"""Reader.generate: what a text depends on and what it does not, where it ends, what it costs, what is refused."""
+"""Reader.generate: what a text depends on and what it does not, where it ends, what it costs, what is rejected."""
 
 import numpy as np
 import pytest
@@ -169,7 +169,7 @@ def test_the_context_is_full(model):
 
 
 def test_longrope_texts_cross_their_threshold():
-    """From the threshold on every key is another, so the row is read anew; as forwards without a cache do."""
+    """Beyond the threshold every key changes, so the row is read again, as forwards without a cache do."""
     phi = tiny("Phi3", rope_parameters=LONGROPE, original_max_position_embeddings=24)
     reader = Reader.load((phi, byte_tokenizer()), precision="exact")
     prompts = [SHARED, SHARED[:10], SHARED + SHARED[:9]]

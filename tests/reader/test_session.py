@@ -66,7 +66,7 @@ def test_several_prefixes_and_a_split_pass(tiny_reader):
 
 
 def test_prefixes_read_in_several_passes(tiny_reader, monkeypatch):
-    """Where one pass cannot hold them all, a later pass goes on from what an earlier one read."""
+    """If one pass cannot hold all prefixes, a later pass continues from the earlier one."""
     prefixes = [PREFIX, PREFIX[:20] + [7] * 10, [9] * 20]
     plain = [r.logprob for r in tiny_reader.loglikelihood(REQUESTS)]
     whole = tiny_reader.engine.plan

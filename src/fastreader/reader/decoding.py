@@ -16,7 +16,7 @@ _UNFINISHED = "\ufffd"  # decoders return it for an incomplete character
 
 
 def cut(text: str, stop: Sequence[str]) -> str | None:
-    """Return `text` up to the first stop string; None if there is none."""
+    """Return `text` up to the first stop string, or None without one."""
     found = [place for s in stop if (place := text.find(s)) >= 0]
     return text[: min(found)] if found else None
 
