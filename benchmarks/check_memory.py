@@ -69,7 +69,7 @@ def measure(model: str, precision: str, tokens: int) -> dict[str, str | int]:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
     with Peak() as peak:
         reader.engine.model.score(tree)
-    estimate = reader.engine.model.bytes_per_token * len(tree) + reader.engine.model.beside_tokens.bytes(len(tree))
+    estimate = reader.engine.model.bytes_per_token * len(tree) + reader.engine.model.overhead.bytes(len(tree))
     return {"precision": precision, "tokens": len(tree), "estimate": estimate, "peak": peak.bytes}
 
 

@@ -138,7 +138,7 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
             "computed": sum(map(len, trees)),
             "flops": sum(work.flops(trees, reader.engine.model.config).values()),
             "estimated_bytes": reader.engine.model.bytes_per_token * longest
-            + reader.engine.model.beside_tokens.bytes(longest),
+            + reader.engine.model.overhead.bytes(longest),
         }
 
         def score() -> list[float]:

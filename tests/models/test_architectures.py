@@ -18,7 +18,7 @@ from fastreader.models.precision import cpu_multiplies_bf16
 def test_equals_one_sequence_at_a_time(family):
     model = tiny(family)
     if family == "GPT2":
-        torch.nn.init.normal_(model.transformer.wpe.weight, std=0.5)  # else positions hardly matter
+        torch.nn.init.normal_(model.transformer.wpe.weight, std=0.5)  # otherwise positions hardly matter
     sequences = random_sequences(np.random.default_rng(1), 261)
     reader = Reader.load((model, byte_tokenizer()), precision="exact")
     scores = reader.score(sequences)
@@ -27,8 +27,8 @@ def test_equals_one_sequence_at_a_time(family):
         np.testing.assert_allclose(got, want, atol=1e-5 * max(1, len(want)), rtol=1e-5)
 
 
-def test_a_soft_cap_is_held_against_attention_that_has_one():
-    """PyTorch's own has none, and before 5.21 transformers passed over the cap there: its numbers are wrong then."""
+def test_a_soft_cap_is_compared_with_attention_that_has_one():
+    """PyTorch's attention has none, and transformers before 5.21 ignored the cap there, with wrong numbers."""
     model = tiny("Gemma2, window, caps")
     sequences = random_sequences(np.random.default_rng(1), 261)
     want = one_by_one(model, sequences)
@@ -40,7 +40,7 @@ def test_a_soft_cap_is_held_against_attention_that_has_one():
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f != "GPT2"])
 def test_precisions(family):
-    """On bfloat16 weights: "high" is near the float32 truth, "fast" nearer to it than the model's own bfloat16."""
+    """On bfloat16 weights "high" is near float32 results, "fast" nearer than the model's own bfloat16."""
     stored = tiny(family).bfloat16()
     truth_model = copy.deepcopy(stored).float()
     sequences = random_sequences(np.random.default_rng(1), 261)
@@ -48,15 +48,15 @@ def test_precisions(family):
 
     def error(precision):
         reader = Reader.load((stored, byte_tokenizer()), precision=precision)
-        widened = reader.engine.model.why_own is None
+        upcast = reader.engine.model.why_not_upcast is None
         got = np.concatenate(reader.score(sequences).token_logprobs)
-        return np.abs(got - truth), widened
+        return np.abs(got - truth), upcast
 
     exact, _ = error("exact")
     assert exact.max() < 2e-4
-    high, widened = error("high")
-    assert high.max() < (5e-3 if widened else 2e-4)
-    if widened and cpu_multiplies_bf16():
+    high, upcast = error("high")
+    assert high.max() < (5e-3 if upcast else 2e-4)
+    if upcast and cpu_multiplies_bf16():
         own = np.abs(np.concatenate(one_by_one(stored, sequences)) - truth)
         assert error("fast")[0].mean() < own.mean()
 
@@ -70,15 +70,15 @@ def test_head_sizes(size):
     np.testing.assert_allclose(scores.logprob, want, atol=1e-4)
 
 
-def test_windows_are_seen_by_these_texts():
-    """The sliding-window cases above are no use if the window never cuts anything off."""
+def test_windows_change_these_texts():
+    """The sliding-window cases above test nothing if the window never hides a token."""
     wide, narrow = tiny("Mistral, window", sliding_window=500), tiny("Mistral, window")
     sequences = random_sequences(np.random.default_rng(1), 261)
     a, b = one_by_one(wide, sequences), one_by_one(narrow, sequences)
     assert max(np.abs(x - y).max() for x, y in zip(a, b, strict=True)) > 0.01
 
 
-REFUSED = {
+UNSUPPORTED = {
     "GptOss": ({"num_local_experts": 4, "head_dim": 16, "sliding_window": 7}, "s_aux"),
     "Llama4": ({"num_local_experts": 2, "head_dim": 16, "intermediate_size_mlp": 64}, "chunked_attention"),
     "Phimoe": ({"num_local_experts": 4, "sliding_window": 7}, "window of 7 tokens"),
@@ -90,9 +90,9 @@ REFUSED = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_work_is_refused_by_name(name):
-    overrides, message = REFUSED[name]
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_unsupported_architectures_raise(name):
+    overrides, message = UNSUPPORTED[name]
     config_name = {"Llama4": "Llama4TextConfig"}.get(name, f"{name}Config")
     values = {k: v for k, v in COMMON.items() if not (name == "Bloom" and k in ("num_attention_heads",))}
     config = getattr(transformers, config_name)(**{**values, **overrides})
@@ -102,14 +102,14 @@ def test_what_cannot_work_is_refused_by_name(name):
         Reader.load((model, byte_tokenizer()), precision="exact")
 
 
-def test_encoder_decoders_are_refused():
+def test_encoder_decoders_raise():
     config = transformers.T5Config(vocab_size=261, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
     with pytest.raises(UnsupportedModelError, match="encoder-decoder"):
         Reader.load((transformers.T5ForConditionalGeneration(config), byte_tokenizer()))
 
 
-def test_the_probe_catches_what_no_rule_knows():
-    """An LM head that scales its logits by a factor the config does not tell."""
+def test_the_probe_detects_what_no_rule_covers():
+    """An LM head scales its logits by a factor that is not in the config."""
 
     class Scaled(transformers.LlamaForCausalLM):
         def forward(self, *args, **kwargs):
@@ -134,7 +134,7 @@ def test_longrope_neighbours_change_nothing():
         assert got == pytest.approx(want, abs=1e-4)
 
 
-def test_dynamic_rotary_over_its_threshold_is_refused():
+def test_dynamic_rotary_over_its_threshold_raises():
     scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     model = tiny("Llama", rope_parameters=scaling, max_position_embeddings=32)
     reader = Reader.load((model, byte_tokenizer()), precision="exact")

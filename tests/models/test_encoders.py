@@ -1,4 +1,4 @@
-"""Sentence encoders against transformers: mean over the words' hidden states, then length 1."""
+"""Sentence encoders against transformers: the mean of the hidden states, normalised to length 1."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fastreader.data.fingerprints import model_digest
 from fastreader.errors import InputError, MissingExtraError, ModelFileError
 from fastreader.models import encoders
 from fastreader.models.encoders import (
-    PackagedEncoder,
     as_encoder,
     encoder_folder,
     encoder_name,
     load_encoder,
     pull_encoder,
 )
+from fastreader.models.packaged import PackagedModel
 from fastreader.sure.settings import Settings
 
 TEXTS = ["The Nile is in Cairo.", "a", "Which river runs through Cairo, and where does it end?" * 3]
@@ -31,7 +31,7 @@ TEXTS = ["The Nile is in Cairo.", "a", "Which river runs through Cairo, and wher
 
 @pytest.fixture(scope="module")
 def tiny_folder(tmp_path_factory):
-    """A random BERT of two layers with word pieces of single letters, in the format of sentence-transformers."""
+    """Save a random BERT of two layers with single letters as word pieces, in the format of sentence-transformers."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from transformers import BertConfig, BertModel, BertTokenizerFast
@@ -73,7 +73,7 @@ def test_unit_rows_equal_the_mean_of_hidden_states(tiny_folder):
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
 
 
-def test_encoders_are_told_apart_by_their_name(tiny_folder, tmp_path):
+def test_names_distinguish_encoders(tiny_folder, tmp_path):
     folder, _ = tiny_folder
     name = f"{folder}@{model_digest(folder, below=True)}"
     assert load_encoder(folder, device="cpu").__qualname__ == f"load_encoder({name!r})"
@@ -86,12 +86,12 @@ def test_encoders_are_told_apart_by_their_name(tiny_folder, tmp_path):
     assert encoder_name(other) != before
 
 
-def test_no_texts_give_no_rows_of_the_right_width(tiny_folder):
+def test_no_texts_give_zero_rows_of_the_right_width(tiny_folder):
     assert load_encoder(tiny_folder[0], device="cpu")([]).shape == (0, 32)
 
 
-def test_one_text_instead_of_a_list_is_refused(tiny_folder):
-    with pytest.raises(InputError, match="expected a list of texts, got str"):
+def test_one_text_instead_of_a_list_raises(tiny_folder):
+    with pytest.raises(InputError, match="expected a list of texts, got 'a text'"):
         load_encoder(tiny_folder[0], device="cpu")("a text")
 
 
@@ -127,7 +127,7 @@ def test_without_the_extra_the_error_names_it(monkeypatch):
 
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
-    """A packaged encoder whose wheel is made here; returns the wheel."""
+    """Make a packaged encoder and return its wheel."""
     monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
     wheel = tmp_path / "fake.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -135,12 +135,12 @@ def fake(monkeypatch, tmp_path):
         archive.writestr("fake/model/1_Pooling/config.json", "{}")
         archive.writestr("fake/code.py", "")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    entry = PackagedEncoder("fake", "fake", "1", digest, "fake/model/", "none", 0, "")
+    entry = PackagedModel("fake", "fake", "1", digest, "fake/model/", 0, "none", "")
     monkeypatch.setitem(encoders.PACKAGED_ENCODERS, "fake", entry)
     return wheel
 
 
-def test_pulling_unpacks_the_folder_alone_and_once(fake):
+def test_pulling_unpacks_only_the_folder_and_only_once(fake):
     folder = pull_encoder("fake", fake)
     assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.json")) == [
         "1_Pooling/config.json",
@@ -151,14 +151,14 @@ def test_pulling_unpacks_the_folder_alone_and_once(fake):
     assert pull_encoder("fake", fake) == folder
 
 
-def test_another_wheel_is_refused_and_leaves_nothing(fake):
+def test_another_wheel_raises_and_leaves_nothing(fake):
     fake.write_bytes(b"something else")
-    with pytest.raises(ModelFileError, match="not what was pinned"):
+    with pytest.raises(ModelFileError, match="not the pinned one"):
         pull_encoder("fake", fake)
     assert not encoder_folder("fake").exists()
 
 
-def test_a_packaged_encoder_goes_by_its_package_too(fake, monkeypatch):
+def test_a_packaged_encoder_is_found_by_its_distribution_too(fake, monkeypatch):
     name = "package-of-fake"
     entry = replace(encoders.PACKAGED_ENCODERS["fake"], distribution=name)
     monkeypatch.setitem(encoders.PACKAGED_ENCODERS, "fake", entry)
@@ -170,5 +170,5 @@ def test_a_packaged_encoder_goes_by_its_package_too(fake, monkeypatch):
 
 
 def test_unknown_packaged_name():
-    with pytest.raises(InputError, match="there are: all-minilm-l6-v2"):
+    with pytest.raises(InputError, match="one of all-minilm-l6-v2"):
         pull_encoder("nothing")

@@ -1,4 +1,4 @@
-"""Fused counterparts are adopted where they give transformers' numbers, and nowhere else."""
+"""Fused modules replace transformers' own only if they give the same numbers."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ from fastreader.models.fused import FusedAttention, FusedFeedForward, FusedLayer
 
 LAYERS = 3
 # family: fused layers, and attention, feed-forward and norm modules in three layers
-ADOPTED = {
+FUSED = {
     "Llama": (3, 3, 3, 7),
     "Llama, biases": (3, 3, 3, 7),
     "Qwen2": (3, 3, 3, 7),
@@ -26,10 +26,10 @@ ADOPTED = {
     "Granite": (3, 3, 3, 7),
     "Olmo2": (3, 3, 3, 13),
     "SmolLM3": (3, 3, 3, 7),
-    "Cohere2, window": (0, 1, 3, 0),  # its rotary embedding turns neighbours, and it has layer norms
+    "Cohere2, window": (0, 1, 3, 0),  # its rotary embedding rotates neighbouring pairs, and it has layer norms
     "GPTNeoX": (0, 0, 0, 0),
-    "Olmo, clip": (0, 0, 3, 0),  # its clip is seen on large values alone
-    "Ministral3, scaled queries": (0, 0, 3, 7),  # seen at far positions alone
+    "Olmo, clip": (0, 0, 3, 0),  # only large values show its clip
+    "Ministral3, scaled queries": (0, 0, 3, 7),  # only far positions show it
 }
 
 
@@ -39,11 +39,11 @@ def counts(reader):
 
 
 @pytest.mark.parametrize("precision", ["fast", "high", "exact"])
-@pytest.mark.parametrize("family", ADOPTED)
+@pytest.mark.parametrize("family", FUSED)
 def test_the_common_families_run_fused(family, precision):
     reader = Reader.load((tiny(family), byte_tokenizer()), precision=precision)
-    assert counts(reader) == ADOPTED[family]
-    assert ("fused" in reader.describe()["forward"]) == any(ADOPTED[family])
+    assert counts(reader) == FUSED[family]
+    assert ("fused" in reader.describe()["forward"]) == any(FUSED[family])
 
 
 class Scaled(modeling_llama.LlamaAttention):
@@ -76,10 +76,10 @@ def test_a_module_that_computes_something_else_keeps_its_own_code(where, kind, l
     getattr(layer, where).__class__ = kind
     reader = Reader.load((model, byte_tokenizer()), precision="exact")
     assert counts(reader) == left
-    assert_same_as_alone(reader, model)
+    assert_equals_own_forward(reader, model)
 
 
-def assert_same_as_alone(reader, model):
+def assert_equals_own_forward(reader, model):
     text = torch.arange(12)[None] + 40
     with torch.no_grad():
         own = model(text).logits[0, :-1].log_softmax(-1).gather(1, text[0, 1:, None]).sum()
@@ -97,11 +97,11 @@ def test_a_layer_that_computes_something_else_keeps_its_own_code():
     model.model.layers[1].__class__ = Halved
     reader = Reader.load((model, byte_tokenizer()), precision="exact")
     assert counts(reader) == (2, 3, 3, 7)
-    assert_same_as_alone(reader, model)
+    assert_equals_own_forward(reader, model)
 
 
 class Remembering(modeling_llama.LlamaModel):
-    """Adds its embeddings to what comes out; layers that overwrite them would change it."""
+    """Adds its embeddings to its output; layers that overwrite the embeddings would change the output."""
 
     def forward(self, input_ids=None, position_ids=None, **named):
         embedded = self.embed_tokens(input_ids)
@@ -111,12 +111,12 @@ class Remembering(modeling_llama.LlamaModel):
         return out
 
 
-def test_a_model_that_reads_an_earlier_state_again_keeps_its_layers():
+def test_a_model_that_reuses_an_earlier_state_keeps_its_layers():
     model = tiny("Llama")
     model.model.__class__ = Remembering
     reader = Reader.load((model, byte_tokenizer()), precision="exact")
     assert counts(reader) == (0, 3, 3, 7)
-    assert_same_as_alone(reader, model)
+    assert_equals_own_forward(reader, model)
 
 
 def test_a_borrowed_model_keeps_its_modules():

@@ -29,12 +29,12 @@ def gguf_name(name):
 
 
 def interleaved(weight, heads):
-    """Rows of a query or key projection as llama.cpp orders them for its rotary embedding."""
+    """Return the rows of a query or key projection in llama.cpp's order for its rotary embedding."""
     return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
 def write(file, model, dtype, leave_out=()):
-    """A real GGUF file of a tiny Llama and the byte tokenizer: matrices in `dtype`, the rest in float32."""
+    """Write a GGUF file of a tiny Llama and the byte tokenizer: matrices in `dtype`, the rest in float32."""
     from gguf import GGMLQuantizationType, GGUFWriter, TokenType, quants
 
     config, tokenizer = model.config, byte_tokenizer()
@@ -49,7 +49,7 @@ def write(file, model, dtype, leave_out=()):
     writer.add_rope_freq_base(10000.0)
     writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("gpt2")
-    tokens = [*tokenizer.convert_ids_to_tokens(range(config.vocab_size - 1)), "ab"]  # a vocabulary has a merge
+    tokens = [*tokenizer.convert_ids_to_tokens(range(config.vocab_size - 1)), "ab"]  # a vocabulary needs a merge
     writer.add_token_list(tokens)
     writer.add_token_types([TokenType.CONTROL if t.startswith("<|") else TokenType.NORMAL for t in tokens])
     writer.add_token_merges(["a b"])
@@ -101,24 +101,24 @@ def test_a_gguf_file_keeps_the_bits_it_has(tmp_path, cache, dtype, stored):
             assert torch.equal(weight.float(), model.state_dict()[name].float()), name
 
 
-def test_a_gguf_file_without_a_weight_is_refused(tmp_path, cache):
+def test_a_gguf_file_that_lacks_a_weight_raises(tmp_path, cache):
     file = write(tmp_path / "tiny.gguf", tiny_llama(), "F32", ["model.layers.1.mlp.up_proj.weight"])
     with pytest.raises(ModelFileError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
         loading.load(file, "cpu", "auto", "exact")
     assert not [f for f in (cache / "gguf").iterdir() if f.suffix != ".lock" and f.name != "digests"]
 
 
-def test_a_file_is_hashed_once_and_converted_anew_when_it_changes(tmp_path, cache, monkeypatch):
+def test_a_file_is_hashed_once_and_converted_again_when_it_changes(tmp_path, cache, monkeypatch):
     made = []
     monkeypatch.setattr(gguf, "convert", lambda path, folder: made.append(path.read_bytes()))
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF one")
     first = gguf.converted(file)
     with monkeypatch.context() as within:
-        within.setattr(gguf.hashlib, "file_digest", None)  # hashing anew would raise
+        within.setattr(gguf, "content", None)  # hashing again would raise
         assert gguf.converted(file) == first
-    with monkeypatch.context() as within:  # a cache of others that has the model
-        within.setattr(gguf.tempfile, "mkstemp", lambda **_: (_ for _ in ()).throw(PermissionError("read-only")))
+    with monkeypatch.context() as within:  # a read-only cache that has the model
+        within.setattr(gguf, "write_text", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
         copy = tmp_path / "copy.gguf"
         copy.write_bytes(b"GGUF one")
         assert gguf.converted(copy) == first

@@ -13,11 +13,11 @@ from fastreader.cli.inputs import model_settings
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from fastreader.models import load as loading
 from fastreader.models import precision
-from fastreader.models.silence import no_bars
+from fastreader.models.silence import silence_progress_bars
 
 
 def hub_cache(home, name="someone/tiny"):
-    """A hub cache as huggingface_hub leaves it after a download."""
+    """Make a hub cache as huggingface_hub leaves it after a download."""
     folder = home / "hub" / f"models--{name.replace('/', '--')}"
     snapshot = folder / "snapshots" / ("0" * 40)
     tiny_llama().save_pretrained(snapshot)
@@ -29,7 +29,7 @@ def hub_cache(home, name="someone/tiny"):
 
 LOAD = (
     "import socket, sys, time\n"
-    "time.sleep = lambda seconds: None\n"  # the hub client waits between its tries
+    "time.sleep = lambda seconds: None\n"  # the hub client waits between attempts
     "def refuse(*a, **k): raise ConnectionError('network touched')\n"
     "socket.socket.connect = refuse; socket.getaddrinfo = refuse\n"
     "from fastreader import Reader\n"
@@ -59,7 +59,7 @@ def test_a_hub_model_in_the_cache_touches_no_network(tmp_path):
     assert done.stdout == "1\n"
 
 
-def test_an_incomplete_hub_cache_goes_online_and_says_what_failed(tmp_path):
+def test_an_incomplete_hub_cache_goes_online_and_reports_the_failure(tmp_path):
     (hub_cache(tmp_path) / "model.safetensors").unlink()
     done = load_in_a_process(tmp_path)
     assert done.returncode != 0
@@ -98,19 +98,19 @@ def change_weights(folder, change):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def test_a_checkpoint_without_a_weight_is_refused(folder):
+def test_a_checkpoint_that_lacks_a_weight_raises(folder):
     change_weights(folder, lambda w: w.pop("model.layers.0.mlp.up_proj.weight"))
     with pytest.raises(ModelFileError, match=r"1 weights.*model\.layers\.0\.mlp\.up_proj\.weight"):
         load_folder(folder)
 
 
-def test_a_checkpoint_with_a_weight_of_another_shape_is_refused(folder):
+def test_a_checkpoint_with_a_weight_of_another_shape_raises(folder):
     change_weights(folder, lambda w: w.update({"model.norm.weight": torch.zeros(2)}))
     with pytest.raises(ModelFileError, match=r"model\.norm\.weight is \[2\], expected \[64\]"):
         load_folder(folder)
 
 
-def test_tied_weights_need_not_be_there(tmp_path):
+def test_tied_weights_may_be_missing(tmp_path):
     from safetensors.torch import load_file
 
     model = tiny_llama(tie_word_embeddings=True)
@@ -172,7 +172,7 @@ def test_a_damaged_index_in_the_hub_cache_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("other", [None, 5, "", [1, 2], torch.nn.Linear(2, 2)])
-def test_what_is_no_model_is_an_input_error(other):
+def test_other_types_than_a_model_raise(other):
     with pytest.raises(InputError, match="expected a name, a path or a"):
         Reader.load(other)
 
@@ -180,8 +180,8 @@ def test_what_is_no_model_is_an_input_error(other):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ((), "got 0 things"),
-        ((1, 2, 3), r"got 3 things: \(int, int, int\)"),
+        ((), "got 0 values"),
+        ((1, 2, 3), r"got 3 values: \(int, int, int\)"),
         ((None, byte_tokenizer()), "a transformers model first"),
         ((byte_tokenizer(), tiny_llama()), "a transformers model first"),
         ((tiny_llama(), None), "a transformers tokenizer second"),
@@ -218,7 +218,7 @@ def test_a_borrowed_model_stays_on_its_own_device(monkeypatch, asked, fits):
     if fits:
         assert loading.borrow(model, asked, "auto", "fast")[0] is model
     else:
-        with pytest.raises(InputError, match="on cuda:0, got"):
+        with pytest.raises(InputError, match="which is on cuda:0, got"):
             loading.borrow(model, asked, "auto", "fast")
 
 
@@ -251,7 +251,7 @@ def test_arithmetic(monkeypatch, flags, checkpoint, arguments, expected):
     assert (got.dtype, got.precision) == expected and got.reason
 
 
-def test_a_device_beyond_those_there_are(monkeypatch):
+def test_a_cuda_index_that_does_not_exist_raises(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert precision.resolve_device("cuda:1") == torch.device("cuda:1")
@@ -260,32 +260,32 @@ def test_a_device_beyond_those_there_are(monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_a_missing_device_is_said():
+def test_a_missing_device_raises():
     with pytest.raises(InputError, match="no CUDA device"):
         precision.resolve_device("cuda")
 
 
-def test_only_bars_are_kept_off(capsys):
-    with no_bars():
+def test_only_progress_bars_are_silenced(capsys):
+    with silence_progress_bars():
         print("\r 50%", end="", file=sys.stderr)
         print("\r100%", file=sys.stderr)
         print("a warning", file=sys.stderr)
     assert capsys.readouterr().err == "a warning\n"
 
 
-def test_bars_stay_off_while_any_thread_loads(capsys):
+def test_progress_bars_stay_silenced_while_any_thread_loads(capsys):
     real = sys.stderr
-    first, second = no_bars(), no_bars()
+    first, second = silence_progress_bars(), silence_progress_bars()
     first.__enter__()
     second.__enter__()
-    first.__exit__(None, None, None)  # in another order than they came
+    first.__exit__(None, None, None)  # in another order than they entered
     print("\r 50%", end="", file=sys.stderr)
     second.__exit__(None, None, None)
     assert sys.stderr is real
     assert capsys.readouterr().err == ""
 
 
-def test_a_hub_model_is_its_commit_to_results(tmp_path, monkeypatch):
+def test_results_name_the_commit_of_a_hub_model(tmp_path, monkeypatch):
     snapshot = hub_cache(tmp_path)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     assert model_settings("someone/tiny", "auto", "fast")["revision"] == "0" * 40

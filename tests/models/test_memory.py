@@ -1,9 +1,10 @@
 import pytest
 import torch
-from support import tiny_llama
+from support import byte_tokenizer, tiny_llama
 
+from fastreader import Reader
 from fastreader.models import memory
-from fastreader.models.chunking import blocks_of, rows_of_block
+from fastreader.models.chunking import chunk_rows, chunks
 
 CPU = torch.device("cpu")
 
@@ -13,17 +14,17 @@ def test_budget_follows_free_memory(monkeypatch):
         monkeypatch.setattr(memory, "free_bytes", lambda device, n=tokens: n * 50)
         assert memory.default_budget(50, CPU) == 0.6 * tokens
         assert memory.hard_limit(50, CPU) == 0.95 * tokens
-        assert memory.hard_limit(50, CPU, memory.Beside(500)) == 0.95 * tokens - 10
+        assert memory.hard_limit(50, CPU, memory.Overhead(500)) == 0.95 * tokens - 10
 
 
-def test_bytes_grow_with_the_model_and_fall_with_blocking():
+def test_bytes_grow_with_the_model_and_fall_with_chunking():
     small, large = tiny_llama().config, tiny_llama(hidden_size=128, intermediate_size=4096).config
-    for forward in ("own", "widened", "fused"):
+    for forward in ("own", "upcast", "fused"):
         assert memory.bytes_per_token(large, torch.float32, forward) > memory.bytes_per_token(
             small, torch.float32, forward
         )
-    own, widened, fused = (memory.bytes_per_token(large, torch.float32, f) for f in ("own", "widened", "fused"))
-    assert fused < widened < own
+    own, upcast, fused = (memory.bytes_per_token(large, torch.float32, f) for f in ("own", "upcast", "fused"))
+    assert fused < upcast < own
     assert memory.bytes_per_token(large, torch.float32, "fused", torch.bfloat16) < fused
 
 
@@ -36,42 +37,60 @@ def test_bytes_grow_with_the_model_and_fall_with_blocking():
         ("1000", "900", "total_inactive_file 600", 700),
     ],
 )
-def test_containers_are_seen(tmp_path, limit, used, statistics, free):
+def test_container_limits_are_read(tmp_path, limit, used, statistics, free):
     files = [tmp_path / name for name in ("limit", "used", "statistics")]
     for file, text in zip(files, (limit, used, statistics), strict=True):
         file.write_text(text + "\n")
     assert memory._container_free((tuple(map(str, files)),)) == free
 
 
-def test_the_smaller_of_machine_and_container_counts(monkeypatch):
+def test_the_smaller_of_machine_and_container_is_used(monkeypatch):
     monkeypatch.setattr(memory, "_container_free", lambda: 12345)
     assert memory.free_bytes(CPU) == 12345
 
 
-def test_blocks_cover_the_rows_and_bound_what_is_worked_on():
+def test_chunks_cover_the_rows_and_bound_the_memory():
     gpu = torch.device("cuda")  # no device is touched
     for device, width in ((CPU, 100), (gpu, 3072), (gpu, 10**9)):
-        blocks = blocks_of(100_000, device, width)
-        assert [i for b in blocks for i in range(b.start, b.stop)] == list(range(100_000))
-    assert len(blocks_of(20_000, gpu, 3072)) == 1
-    assert rows_of_block(gpu, 2 * 14_336) * 2 * 14_336 <= 2**26
+        parts = chunks(100_000, device, width)
+        assert [i for b in parts for i in range(b.start, b.stop)] == list(range(100_000))
+    assert len(chunks(20_000, gpu, 3072)) == 1
+    assert chunk_rows(gpu, 2 * 14_336) * 2 * 14_336 <= 2**26
     config = tiny_llama(hidden_size=128, intermediate_size=4096).config
-    rows = rows_of_block(gpu, 2 * 4096)
-    fast = memory.beside_tokens(config, torch.bfloat16, gpu, "fused", "fast")
+    rows = chunk_rows(gpu, 2 * 4096)
+    fast = memory.pass_overhead(config, torch.bfloat16, gpu, "fused", "fast")
     assert fast.bytes(10**6) >= rows * 3 * 4096 * 4
     assert fast.bytes(10) < fast.bytes(10**6)
-    exact = memory.beside_tokens(config, torch.bfloat16, gpu, "fused", "exact")  # a weight at a time in float32
+    exact = memory.pass_overhead(config, torch.bfloat16, gpu, "fused", "exact")  # one weight at a time in float32
     assert exact.fixed == fast.fixed + 4 * 128 * 4096
-    assert memory.beside_tokens(config, torch.bfloat16, gpu, "own", "fast") == memory.NOTHING
+    assert memory.pass_overhead(config, torch.bfloat16, gpu, "own", "fast") == memory.NO_OVERHEAD
 
 
 @pytest.mark.parametrize("space", [10, 1000, 4000, 5000, 100_000])
-def test_as_many_tokens_as_fit(space):
-    beside = memory.Beside(fixed=500, rows=30, row_bytes=100)
+def test_max_tokens_is_the_largest_that_fits(space):
+    overhead = memory.Overhead(fixed=500, rows=30, row_bytes=100)
 
     def taken(tokens):
-        return 20 * tokens + beside.bytes(tokens)
+        return 20 * tokens + overhead.bytes(tokens)
 
-    tokens = beside.tokens(space, 20)
+    tokens = overhead.max_tokens(space, 20)
     assert tokens == 1 or taken(tokens) <= space
     assert taken(tokens + 1) > space
+
+
+def test_the_overhead_follows_the_number_of_threads(monkeypatch):
+    """A model computes its overhead once; the number of threads may change after that."""
+    overhead = memory.pass_overhead(tiny_llama().config, torch.float32, CPU, "fused", "fast")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    one = overhead.bytes(10)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert overhead.bytes(10) == one + 2 * overhead.thread_bytes
+    assert overhead.max_tokens(one + 2 * overhead.thread_bytes + 40, 20) == 2
+
+
+def test_what_the_config_fixes_is_computed_once(monkeypatch):
+    model = Reader.load((tiny_llama(), byte_tokenizer()), precision="exact").engine.model
+    names = ("forward_path", "bytes_per_token", "overhead", "max_length", "key_value_bytes", "end_tokens")
+    before = [getattr(model, name) for name in names]
+    monkeypatch.setattr(model, "config", None)
+    assert [getattr(model, name) for name in names] == before

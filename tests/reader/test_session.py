@@ -163,7 +163,7 @@ def test_scoring_leaves_no_keys_behind(tiny_reader, monkeypatch):
     def refuse(*args):
         raise AssertionError("keys were recorded")
 
-    monkeypatch.setattr(KeyValues, "put", refuse)
+    monkeypatch.setattr(KeyValues, "add_layer", refuse)
     tiny_reader.loglikelihood(REQUESTS)
     tiny_reader.generate(CONTEXTS, max_new_tokens=1)  # nothing follows the first token
     with pytest.raises(AssertionError):
@@ -258,7 +258,7 @@ def test_scores_that_may_not_be_kept_are_refused_beforehand(tiny_reader):
 @pytest.mark.parametrize("family", SOME)
 def test_prefixes_kept_in_several_parts_serve_as_one(family, monkeypatch):
     """What is kept stays where it is until there are many parts; then what is added goes behind what is no larger."""
-    monkeypatch.setattr("fastreader.models.prefix_cache._PARTS", 2)
+    monkeypatch.setattr("fastreader.models.prefix_cache._MAX_PARTS", 2)
     reader = Reader.load((tiny(family), byte_tokenizer()), precision="exact")
     plain = [r.logprob for r in reader.loglikelihood(REQUESTS)]
     with reader.session(PREFIX[:8]) as kept:
@@ -284,8 +284,8 @@ def test_threads_share_a_session(tiny_reader, monkeypatch):
     """While one call puts what it read with the rest, no other looks for its beginnings there."""
     from fastreader.models.key_values import KeyValues
 
-    narrow = KeyValues.narrow
-    monkeypatch.setattr(KeyValues, "narrow", lambda self, rows: (time.sleep(0.05), narrow(self, rows))[1])
+    select = KeyValues.select
+    monkeypatch.setattr(KeyValues, "select", lambda self, rows: (time.sleep(0.05), select(self, rows))[1])
     contexts = [[k, *PREFIX] for k in range(4)]
 
     def scored(reader):

@@ -63,7 +63,7 @@ def test_against_the_model_one_sequence_at_a_time(tiny_reader, design):
 def one_by_own(reader, sequences):
     """`one_by_one` with the reader's own copy, which answers through its original attention."""
     return [
-        reader.engine.model.own_logprobs(list(context) + list(continuation)).double().numpy()[len(context) - 1 :]
+        reader.engine.model.original_logprobs(list(context) + list(continuation)).double().numpy()[len(context) - 1 :]
         for context, continuation in sequences
     ]
 
@@ -152,7 +152,7 @@ def test_one_text_is_no_list(tiny_reader):
 
 
 def test_an_example_that_does_not_fit_in_memory_is_skipped_like_any_other(tiny_reader, monkeypatch):
-    monkeypatch.setattr(memory, "beside_tokens", lambda *_: memory.NOTHING)
+    monkeypatch.setattr(tiny_reader.engine.model, "overhead", memory.NO_OVERHEAD)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1300 * tiny_reader.engine.model.bytes_per_token)
     big = Example(QUESTION, [Passage("word " * 250)], candidates=["a"], id="big")
     small = Example(QUESTION, PASSAGES[:1], candidates=["a"], id="small")

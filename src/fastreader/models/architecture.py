@@ -1,4 +1,4 @@
-"""What a model and its config say of what runs: what is refused, the context, the LM head and its scale."""
+"""Checks of a model's architecture, and the context length, LM head and logit scale of its config."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fastreader.errors import UnsupportedModelError
 from fastreader.models.rotary import RotaryRegimes
 
 
-def refuse_unsupported(model: Any, name: str) -> None:
-    """Raise UnsupportedModelError for a model that cannot run on a packed tree, as far as its kind tells."""
+def check_supported(model: Any, name: str) -> None:
+    """Raise UnsupportedModelError if the class or placement of a model rules out a packed tree."""
     from transformers import PreTrainedModel
 
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedModelError(f"{name}: expected a transformers causal LM, got {type(model).__name__}")
     if model.config.is_encoder_decoder:
-        raise UnsupportedModelError(f"{name}: encoder-decoder models are not supported; a causal LM is needed")
+        raise UnsupportedModelError(f"{name}: expected a causal LM, got an encoder-decoder model")
     if getattr(model, "is_quantized", False):
         raise UnsupportedModelError(f"{name}: quantised weights are not supported yet")
     devices = {str(p.device) for p in model.parameters()}
     if len(devices) > 1:
-        raise UnsupportedModelError(f"{name}: weights spread over {', '.join(sorted(devices))}; one device is needed")
+        raise UnsupportedModelError(f"{name}: expected weights on one device, got {', '.join(sorted(devices))}")
     if "position_ids" not in inspect.signature(model.base_model.forward).parameters:
         raise UnsupportedModelError(
             f"{name}: {type(model.base_model).__name__} takes no position_ids; ALiBi and state-space models cannot "
@@ -32,7 +32,7 @@ def refuse_unsupported(model: Any, name: str) -> None:
 
 
 def context_length(config: Any, regimes: RotaryRegimes) -> int | None:
-    """Longest input in tokens a text model's config allows; None where it sets no limit."""
+    """Return the longest input a text model's config allows, in tokens; None if it sets no limit."""
     if regimes.kind == "dynamic":
         return regimes.threshold
     for name in ("max_position_embeddings", "n_positions"):
@@ -42,7 +42,7 @@ def context_length(config: Any, regimes: RotaryRegimes) -> int | None:
 
 
 def lm_head(model: Any, name: str) -> torch.nn.Linear:
-    """The model's output embedding; UnsupportedModelError where it is no linear layer."""
+    """Return the model's output embedding; raise UnsupportedModelError if it is not a linear layer."""
     head = model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear):
         raise UnsupportedModelError(f"{name}: expected a linear LM head, got {type(head).__name__}")
@@ -50,7 +50,7 @@ def lm_head(model: Any, name: str) -> torch.nn.Linear:
 
 
 def logit_scale_of(config: Any) -> float:
-    """Factor on the logits: Cohere multiplies by `logit_scale`, Granite divides by `logits_scaling`."""
+    """Return the factor on the logits: Cohere multiplies by `logit_scale`, Granite divides by `logits_scaling`."""
     if (factor := getattr(config, "logit_scale", None)) is not None:
         return float(factor)
     if (divisor := getattr(config, "logits_scaling", None)) is not None:

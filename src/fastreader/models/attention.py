@@ -1,8 +1,8 @@
-"""How a packed tree enters a transformers model: through its attention interface, one call a layer.
+"""The attention function that runs a packed tree inside a transformers model.
 
-The tree travels in the forward keyword arguments, which transformers hands down to every attention call.
-Anything in such a call that this adapter does not compute is refused: passing over an attention sink or a
-window that lives only in the mask gives numbers that look right and are off by several nats.
+The tree travels in the forward keyword arguments, which transformers passes on to every attention call. A call that
+needs something this adapter does not compute raises: without an attention sink, or a window that exists only in the
+mask, the numbers look right and are off by several nats.
 """
 
 from __future__ import annotations
@@ -10,68 +10,83 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fastreader.errors import UnsupportedModelError
-from fastreader.models.attention_keys import Keys, Scores
+from fastreader.models.attention_keys import AttentionKeys, AttentionParams
 
 ATTENTION_NAME = "fastreader_tree"
 KEYWORD = "fastreader_pass"
 
-# Arguments of an attention call that say nothing about what is computed.
-_HARMLESS = {"position_ids", "cache_position", "use_cache", "return_dict", "output_hidden_states", "is_causal"}
+# Arguments of an attention call that do not change the result.
+_IGNORED = {"position_ids", "cache_position", "use_cache", "return_dict", "output_hidden_states", "is_causal"}
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The new tokens whose final states are asked for; the last layer need not compute the others'.
+class SelectedRows:
+    """The new tokens whose final states are needed; the last layer may skip the others.
 
     Attributes:
-        rows: int64 [A], which of the new tokens, ascending.
-        keys: what they attend to.
+        rows: int64 [A], indices of the new tokens, ascending.
+        keys: what these tokens attend to.
     """
 
     rows: Tensor
-    keys: Keys
+    keys: AttentionKeys
 
 
 @dataclass
 class TreePass:
-    """One pass of new tokens through the model, as the attention calls see it.
+    """One pass of new tokens through the model, as its attention calls see it.
 
     Attributes:
         keys: what the new tokens attend to.
         windows: expected window of each layer in tokens, None for full attention.
-        precision: of the products: "fast" rounds queries, keys and values to bfloat16, "high" splits them,
-            None and "exact" take them as they come.
-        asked: the tokens whose final states are asked for; None for all.
-        calls: how often each layer called attention.
-        narrowed: whether the last layer computed those alone.
+        precision: of the products: "fast" rounds queries, keys and values to bfloat16, "high" splits them, None and
+            "exact" leave them as they are.
+        selected: the tokens whose final states are needed; None for all.
+        calls: number of attention calls of each layer.
+        narrowed: whether the last layer computed only the selected tokens.
     """
 
-    keys: Keys
+    keys: AttentionKeys
     windows: list[int | None]
     precision: str | None = None
-    asked: Asked | None = None
+    selected: SelectedRows | None = None
     calls: dict[int, int] = field(default_factory=dict)
     narrowed: bool = False
 
-    def narrow(self, layer: int) -> Tensor | None:
-        """For a layer that can leave rows out: those that it must compute, int64 [A], or None for all.
+    def run(
+        self, model: Any, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], device: torch.device
+    ) -> Tensor:
+        """Return final hidden states of the new tokens, [N, E], from a model that uses `attention_forward`."""
+        arguments: dict[str, Any] = {
+            "input_ids": torch.from_numpy(token_ids).to(device)[None],
+            "position_ids": torch.from_numpy(positions).to(device, torch.int64)[None],
+            "use_cache": False,
+            KEYWORD: self,
+        }
+        states: Tensor = model.base_model(**arguments).last_hidden_state
+        return states[0]
 
-        Its call of attention then takes queries of these alone, with keys and values of all.
+    def narrow(self, layer: int) -> Tensor | None:
+        """Return the rows that a layer able to skip rows must compute, int64 [A]; None for all.
+
+        Its attention call then takes queries of these rows only, with keys and values of all.
         """
-        if self.asked is None or layer != len(self.windows) - 1:
+        if self.selected is None or layer != len(self.windows) - 1:
             return None
-        self.keys, self.narrowed = self.asked.keys, True
-        return self.asked.rows
+        self.keys, self.narrowed = self.selected.keys, True
+        return self.selected.rows
 
     def check_calls(self, model_name: str) -> None:
-        """Refuse a pass in which some layer did not attend, or attended twice.
+        """Check that every layer called attention exactly once.
 
         Raises:
-            UnsupportedModelError: naming the layers.
+            UnsupportedModelError: naming the layers that did not.
         """
         odd = [layer for layer in range(len(self.windows)) if self.calls.get(layer, 0) != 1]
         if odd:
@@ -95,32 +110,32 @@ def attention_forward(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """The attention function registered with transformers.
+    """Compute attention over the packed tree; the function registered with transformers.
 
     Args:
-        module: the attention layer; its `layer_idx` tells which.
+        module: the attention layer, with its index in `layer_idx`.
         query: [1, Hq, T, D]; key and value: [1, Hk, T, D] and [1, Hk, T, Dv].
-        attention_mask: must be None, the tree is the mask.
-        scaling: factor on the scores; D ** -0.5 when None.
+        attention_mask: must be None, since the tree is the mask.
+        scaling: factor on the scores; D ** -0.5 if None.
         dropout: must be 0.
-        sliding_window: must be what the config says of this layer.
+        sliding_window: must equal the config's window of this layer.
         softcap: bound on the scores, or None.
-        others: `fastreader_pass`, and arguments that change nothing; any other is refused.
+        others: `fastreader_pass`, and arguments that do not change the result; any other raises.
 
     Returns:
         ([1, T, Hq, Dv], None)
 
     Raises:
-        UnsupportedModelError: the call asks for something the packed pass does not compute.
+        UnsupportedModelError: if the call needs something that the packed pass does not compute.
     """
     layer = getattr(module, "layer_idx", None)
     name = f"{type(module).__name__} (layer {layer})"
     state = others.pop(KEYWORD, None)
     if not isinstance(state, TreePass):
         raise UnsupportedModelError(
-            f"{name} did not receive the packed tree: this model does not hand keyword arguments down to attention"
+            f"{name} did not receive the packed tree: this model does not pass keyword arguments on to attention"
         )
-    unknown = sorted(k for k, v in others.items() if k not in _HARMLESS and v is not None and v is not False)
+    unknown = sorted(k for k, v in others.items() if k not in _IGNORED and v is not None and v is not False)
     if unknown:
         raise UnsupportedModelError(f"{name} passes {', '.join(unknown)} to attention, which the packed pass ignores")
     if attention_mask is not None:
@@ -128,7 +143,7 @@ def attention_forward(
     if dropout:
         raise UnsupportedModelError(f"{name} uses dropout {dropout}; put the model in evaluation mode")
     if others.get("is_causal") is False:
-        raise UnsupportedModelError(f"{name} asks for attention that is not causal")
+        raise UnsupportedModelError(f"{name} uses attention that is not causal")
     if layer is None or not 0 <= layer < len(state.windows):
         raise UnsupportedModelError(f"{name}: expected layer_idx in 0..{len(state.windows) - 1}, got {layer}")
     if sliding_window != state.windows[layer]:
@@ -137,7 +152,7 @@ def attention_forward(
             f"its attention call one of {sliding_window}"
         )
     state.calls[layer] = state.calls.get(layer, 0) + 1
-    given = query.dtype
+    dtype = query.dtype
     if state.precision == "fast":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
     out = state.keys.attend(
@@ -145,39 +160,38 @@ def attention_forward(
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
-        Scores(
+        AttentionParams(
             scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
             window=sliding_window,
             softcap=softcap,
             input_precision="bf16x3" if state.precision == "high" else None,
         ),
     )
-    return out[None].to(given), None
+    return out[None].to(dtype), None
 
 
 def layer_windows(config: Any, model_name: str) -> list[int | None]:
-    """The attention window of each layer, from a text model's config; None is full attention.
+    """Return each layer's attention window from a text model's config; None is full attention.
 
     Raises:
-        UnsupportedModelError: a layer is neither full nor sliding attention.
+        UnsupportedModelError: if a layer is neither full nor sliding attention.
     """
     count = int(config.num_hidden_layers)
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
         return [window] * count
-    windows: list[int | None] = []
     for layer, kind in enumerate(kinds[:count]):
         if kind not in ("full_attention", "sliding_attention"):
             raise UnsupportedModelError(
-                f"{model_name}: layer {layer} is {kind!r}; the packed pass knows full_attention and sliding_attention"
+                f"{model_name}: layer {layer} is {kind!r}; the packed pass computes full_attention and "
+                "sliding_attention only"
             )
-        windows.append(window if kind == "sliding_attention" else None)
-    return windows
+    return [window if kind == "sliding_attention" else None for kind in kinds[:count]]
 
 
 def _ranges(numbers: list[int]) -> str:
-    """[0, 1, 2, 5] as "0-2, 5"."""
+    """Return [0, 1, 2, 5] as "0-2, 5"."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Attention of chosen tokens, taken inside a packed pass."""
+"""Attention weights of chosen tokens, captured inside a packed pass."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fastreader.core.checks import expect
 from fastreader.core.tree import PrefixTree
-from fastreader.errors import InputError
 from fastreader.models.adapter import TreeModel
-from fastreader.models.attention_keys import Keys, Scores, TreeKeys
+from fastreader.models.attention_keys import AttentionParams, TreeKeys
 
 FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A text whose last tokens are watched.
+class CaptureRequest:
+    """A text and the parts of it whose attention is captured.
 
     Attributes:
         prompt: token ids.
-        answer: token ids after it; their attention is taken.
-        spans: (start, end) of the parts of the prompt whose attention is wanted, in tokens.
+        answer: token ids after the prompt; their attention is captured.
+        spans: (start, end) of the parts of the prompt to report, in tokens.
     """
 
     prompt: Sequence[int]
@@ -34,98 +34,96 @@ class Reading:
 
 
 @dataclass(frozen=True, eq=False)
-class Watched:
-    """What the answer of one `Reading` attends to.
+class CapturedAttention:
+    """Attention of the answer of one `CaptureRequest`.
 
     Attributes:
         attention: float64 [layers, spans], mean over heads, answer tokens and the span's tokens.
-        entropy: float64 [layers], nats, of the attention over the prompt's tokens alone, normalised to sum to 1; mean
-            over heads and answer tokens. Not a number where no answer token sees the prompt, as in a narrow window.
+        entropy: float64 [layers], nats, of the attention over the prompt's tokens only, normalised to sum to 1; mean
+            over heads and answer tokens. NaN if no answer token sees the prompt, as with a narrow window.
     """
 
     attention: FloatArray
     entropy: FloatArray
 
 
-def watch(model: TreeModel, tree: PrefixTree, readings: Sequence[Reading]) -> list[Watched]:
-    """Run a tree and take the attention of its sequences' answers.
+def capture_attention(
+    model: TreeModel, tree: PrefixTree, requests: Sequence[CaptureRequest]
+) -> list[CapturedAttention]:
+    """Run a tree and capture the attention of its sequences' answers.
 
     Args:
-        model: what runs.
-        tree: packed from the readings' whole texts (prompt and answer), without continuations.
-        readings: by sequence of the tree.
+        model: the model that runs.
+        tree: packed from the requests' whole texts (prompt and answer), without continuations.
+        requests: one for each sequence of the tree.
 
     Raises:
-        InputError: a reading without an answer, or a span that is empty or not of its prompt.
-        UnsupportedModelError: a layer asks for something the packed pass does not compute.
+        InputError: if an answer is empty, or a span is empty or not inside its prompt.
+        UnsupportedModelError: if a layer needs something that the packed pass does not compute.
     """
-    for i, reading in enumerate(readings):
-        if not len(reading.answer):
-            raise InputError(f"readings[{i}]: expected an answer of at least one token, got none")
-        if odd := [span for span in reading.spans if not 0 <= span[0] < span[1] <= len(reading.prompt)]:
-            raise InputError(f"readings[{i}]: expected spans within its {len(reading.prompt)} tokens, got {odd[0]}")
-    keys = _WatchedKeys(TreeKeys(tree, model.device), tree, readings, len(model.windows), model.device)
+    for i, request in enumerate(requests):
+        expect(len(request.answer) > 0, f"requests[{i}]", "an answer of at least one token", request.answer)
+        length = len(request.prompt)
+        odd = [span for span in request.spans if not 0 <= span[0] < span[1] <= length]
+        expect(not odd, f"requests[{i}]", f"spans within its {length} tokens", odd)
+    keys = _CapturingKeys(tree, requests, len(model.windows), model.device)
     model.forward(tree.token_ids, tree.positions, keys)
-    return keys.watched
+    return keys.captured
 
 
-class _WatchedKeys:
-    """Attention as `keys` computes it, while that of chosen rows is taken.
+class _CapturingKeys(TreeKeys):
+    """Keys of a tree that also capture the attention of each sequence's last tokens.
 
-    The tokens a row sees are those on its path to the root, so that a row costs its own length, not the tree's.
+    A token sees only the tokens on its path to the root, so a captured row costs its own length, not the tree's.
     """
 
-    def __init__(
-        self, keys: Keys, tree: PrefixTree, readings: Sequence[Reading], layers: int, device: torch.device
-    ) -> None:
-        self._keys = keys
-        self._readings = readings
+    def __init__(self, tree: PrefixTree, requests: Sequence[CaptureRequest], layers: int, device: torch.device) -> None:
+        super().__init__(tree, device)
+        self._requests = requests
         self._paths = [torch.tensor(tree.path(int(leaf)), device=device) for leaf in tree.leaves]
-        self.watched = [Watched(np.zeros((layers, len(r.spans))), np.zeros(layers)) for r in readings]
+        self.captured = [CapturedAttention(np.zeros((layers, len(r.spans))), np.zeros(layers)) for r in requests]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
-        """As `Keys.attend`."""
-        for reading, path, watched in zip(self._readings, self._paths, self.watched, strict=True):
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
+        for request, path, captured in zip(self._requests, self._paths, self.captured, strict=True):
             rows = attention_rows(
-                query[path[-len(reading.answer) :]], key[path], scores.scale, scores.window, scores.softcap
+                query[path[-len(request.answer) :]], key[path], params.scale, params.window, params.softcap
             )
             running = np.concatenate([[0.0], rows.mean((0, 1)).double().cumsum(0).cpu().numpy()])
-            for i, (start, end) in enumerate(reading.spans):
-                watched.attention[layer, i] = (running[end] - running[start]) / (end - start)
-            watched.entropy[layer] = _entropy(rows[:, :, : len(reading.prompt)])
-        return self._keys.attend(layer, query, key, value, scores)
+            for i, (start, end) in enumerate(request.spans):
+                captured.attention[layer, i] = (running[end] - running[start]) / (end - start)
+            captured.entropy[layer] = _entropy(rows[:, :, : len(request.prompt)])
+        return super().attend(layer, query, key, value, params)
 
 
 def attention_rows(
     query: Tensor, key: Tensor, scale: float, window: int | None = None, softcap: float | None = None
 ) -> Tensor:
-    """softmax(softcap(scale q K)) of the last tokens of a sequence over all of it: [Hq, R, L].
+    """Return softmax(softcap(scale q K)) of a sequence's last tokens over the whole sequence: [Hq, R, L].
 
     Products and softmax are in float32, or float64 for float64 inputs.
 
     Args:
         query: [R, Hq, D], of the last R tokens.
-        key: [L, Hk, D], of all; Hq is a multiple of Hk.
-        scale: on the products.
-        window: a row sees so many tokens at most, itself included; None for all before it.
+        key: [L, Hk, D], of all tokens; Hq is a multiple of Hk.
+        scale: factor on the products.
+        window: number of tokens that a row sees, itself included; None for all before it.
         softcap: scores become softcap * tanh(scores / softcap).
     """
-    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     rows, heads, size = query.shape
     length, key_heads, _ = key.shape
-    grouped = query.to(wide).transpose(0, 1).reshape(key_heads, heads // key_heads, rows, size)
-    keys = key.to(wide).permute(1, 2, 0)[:, None]  # [Hk, 1, D, L]
+    grouped = query.to(dtype).transpose(0, 1).reshape(key_heads, heads // key_heads, rows, size)
+    keys = key.to(dtype).permute(1, 2, 0)[:, None]  # [Hk, 1, D, L]
     scores = (grouped @ keys).reshape(heads, rows, length) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    behind = torch.arange(length - rows, length, device=key.device)[:, None] - torch.arange(length, device=key.device)
-    visible = behind >= 0 if window is None else (behind >= 0) & (behind < window)
+    distance = torch.arange(length - rows, length, device=key.device)[:, None] - torch.arange(length, device=key.device)
+    visible = distance >= 0 if window is None else (distance >= 0) & (distance < window)
     return scores.masked_fill(~visible, -torch.inf).softmax(-1)
 
 
 def _entropy(attention: Tensor) -> float:
-    """Mean entropy [nats] of rows [Hq, R, L], each normalised to sum to 1; rows of zeros are left out."""
+    """Return the mean entropy of rows [Hq, R, L] in nats, each normalised to sum to 1; skip rows of zeros."""
     total = attention.sum(-1, keepdim=True)
-    share = attention / total
-    entropies = torch.special.entr(share).sum(-1)[total[..., 0] > 0]
+    entropies = torch.special.entr(attention / total).sum(-1)[total[..., 0] > 0]
     return float(entropies.double().mean()) if len(entropies) else float("nan")

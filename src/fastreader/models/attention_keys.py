@@ -1,10 +1,12 @@
-"""What new tokens attend to; here, the tree they are part of."""
+"""The keys that new tokens of a pass attend to: a protocol, and the keys of a packed tree."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,8 +16,8 @@ from fastreader.ops.tree_attention import AttentionPlan, tree_attention
 
 
 @dataclass(frozen=True)
-class Scores:
-    """How a layer makes attention scores.
+class AttentionParams:
+    """Parameters of a layer's attention scores.
 
     Attributes:
         scale: factor on the products of queries and keys.
@@ -30,17 +32,17 @@ class Scores:
     input_precision: str | None
 
 
-class Keys(Protocol):
-    """What the new tokens of one pass attend to."""
+class AttentionKeys(Protocol):
+    """The keys and values that the new tokens of one pass attend to."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
-        """Attention of one layer.
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
+        """Compute attention of one layer.
 
         Args:
-            layer: which.
+            layer: its index.
             query: [N, Hq, D], of the new tokens, rotated.
             key, value: [N, Hk, D] and [N, Hk, Dv], of the new tokens.
-            scores: how scores are made.
+            params: of the attention scores.
 
         Returns:
             [N, Hq, Dv]
@@ -48,16 +50,63 @@ class Keys(Protocol):
         ...
 
 
+class PackedKeys:
+    """Keys packed as a forest, with the plan of one set of queries.
+
+    Args:
+        subtree_end: int32 [Tk], as in `PrefixTree`.
+        query_node: int64 [Tq], the node of each query; None if query i is node i.
+        query_positions, key_positions: int32 [Tq] and [Tk], depths, for layers with a window.
+        device: of the model.
+        impl: implementation of `tree_attention`, "auto" or by name.
+    """
+
+    def __init__(
+        self,
+        subtree_end: npt.NDArray[np.int32],
+        query_node: IntArray | None,
+        query_positions: npt.NDArray[np.int32],
+        key_positions: npt.NDArray[np.int32],
+        device: torch.device,
+        impl: str = "auto",
+    ) -> None:
+        self.subtree_end = torch.from_numpy(subtree_end).to(device)
+        self.query_node = None if query_node is None else torch.from_numpy(query_node).to(device)
+        self.query_positions = torch.from_numpy(query_positions).to(device)
+        self.key_positions = torch.from_numpy(key_positions).to(device)
+        self.plan = AttentionPlan(subtree_end, query_node, query_positions, key_positions)
+        self.impl = impl
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams, return_lse: bool) -> Any:
+        """Return the output of `tree_attention`, with its log-sum-exps if `return_lse`."""
+        return tree_attention(
+            query,
+            key,
+            value,
+            self.subtree_end,
+            query_node=self.query_node,
+            query_positions=self.query_positions,
+            key_positions=self.key_positions,
+            scale=params.scale,
+            window=params.window,
+            softcap=params.softcap,
+            input_precision=params.input_precision,
+            return_lse=return_lse,
+            plan=self.plan,
+            impl=self.impl,
+        )
+
+
 class TreeKeys:
-    """The tokens of a tree attend to each other; all are new, or the keys and values of some are known.
+    """Keys of a packed tree; its new tokens attend to each other and to cached ones.
 
     Args:
         tree: the tree.
-        device: where the model is.
-        reuse: which tokens are known, or None.
-        record: takes every layer's keys and values of the whole tree, or None.
+        device: of the model.
+        reuse: tokens whose keys and values are cached; None if all tokens are new.
+        key_values: filled with every layer's keys and values of the whole tree; None to keep none.
         impl: implementation of the op, "auto" or by name.
-        rows: int64 [A], which of the new tokens ask; all when None.
+        rows: int64 [A], the new tokens that have queries; None for all.
     """
 
     def __init__(
@@ -65,43 +114,23 @@ class TreeKeys:
         tree: PrefixTree,
         device: torch.device,
         reuse: Reuse | None = None,
-        record: KeyValues | None = None,
+        key_values: KeyValues | None = None,
         impl: str = "auto",
         rows: IntArray | None = None,
     ) -> None:
-        places = None if reuse is None else reuse.fresh
+        places = None if reuse is None else reuse.computed
         if rows is not None:
             places = rows if places is None else places[rows]
-        own = tree.positions if places is None else tree.positions[places]
-        self.subtree_end = torch.from_numpy(tree.subtree_end).to(device)
-        self.positions = torch.from_numpy(tree.positions).to(device)
-        self.own_positions = torch.from_numpy(own).to(device)
-        self.query_node = None if places is None else torch.from_numpy(places).to(device)
-        self.plan = AttentionPlan(tree.subtree_end, places, own, tree.positions)
-        self.reuse = reuse
-        self.record = record
-        self.impl = impl
+        query_positions = tree.positions if places is None else tree.positions[places]
+        self._keys = PackedKeys(tree.subtree_end, places, query_positions, tree.positions, device, impl)
+        self._reuse = reuse
+        self._key_values = key_values
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
-        """As `Keys.attend`."""
-        if self.reuse is not None:
-            key, value = self.reuse.join(layer, key, value)
-        if self.record is not None:
-            self.record.put(layer, key, value)
-        out = tree_attention(
-            query,
-            key,
-            value,
-            self.subtree_end,
-            query_node=self.query_node,
-            query_positions=self.own_positions,
-            key_positions=self.positions,
-            scale=scores.scale,
-            window=scores.window,
-            softcap=scores.softcap,
-            input_precision=scores.input_precision,
-            plan=self.plan,
-            impl=self.impl,
-        )
-        assert isinstance(out, Tensor)
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
+        """Compute attention of one layer, see `AttentionKeys.attend`."""
+        if self._reuse is not None:
+            key, value = self._reuse.join(layer, key, value)
+        if self._key_values is not None:
+            self._key_values.add_layer(layer, key, value)
+        out: Tensor = self._keys.attend(query, key, value, params, return_lse=False)
         return out

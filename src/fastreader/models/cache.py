@@ -1,4 +1,4 @@
-"""Where models are kept, and how a folder is made there without ever being half-made."""
+"""The cache folder, and building a folder in it atomically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from filelock import FileLock
 
 
 def cache_dir() -> Path:
-    """The cache folder: $FASTREADER_CACHE, else $XDG_CACHE_HOME/fastreader, else ~/.cache/fastreader."""
+    """Return the cache folder: $FASTREADER_CACHE, else $XDG_CACHE_HOME/fastreader, else ~/.cache/fastreader."""
     if explicit := os.environ.get("FASTREADER_CACHE"):
         return Path(explicit).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
@@ -22,13 +22,13 @@ def cache_dir() -> Path:
 
 @contextmanager
 def building(target: Path) -> Iterator[Path | None]:
-    """Make the folder `target` once, whoever else is making it, all of it or nothing.
+    """Build the folder `target` once across processes, whole or not at all.
 
-    Yields a temporary folder beside `target` to fill, which becomes `target` in one rename when the block
-    ends without an error; or None when `target` is there already. One process at a time is inside; what
-    killed processes left behind is removed by the next.
+    Yields a temporary folder beside `target` to fill, which is renamed to `target` if the block ends without an
+    error; or None if `target` exists. One process at a time is inside. The next one removes what killed processes
+    left behind.
     """
-    if target.is_dir():  # without the lock, which a folder that others keep may not allow to be made
+    if target.is_dir():  # checked without the lock, which may not be writable in a cache owned by others
         yield None
         return
     target.parent.mkdir(parents=True, exist_ok=True)

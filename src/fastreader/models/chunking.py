@@ -1,24 +1,39 @@
-"""Blocks of tokens for what treats each token alone."""
+"""Chunks of tokens, for modules that treat each token independently."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
 
-# On a CPU a feed-forward 1,536 wide then works on 3 MB at a time, which stays in cache.
-_CPU_ROWS = 512
-# Elsewhere a block only bounds memory, and each one launches its kernels anew: 21,845 rows of that feed-forward's gate
-# and input, 2,340 of an 8B model's.
-_VALUES = 2**26
-_FEWEST_ROWS = 512
-WIDEST = 8  # gate and input of a feed-forward whose width is not known, in hidden sizes, about
-
-
-def rows_of_block(device: torch.device, width: int) -> int:
-    """Rows of a block on this device, whose widest intermediate result has `width` values a row."""
-    return _CPU_ROWS if device.type == "cpu" else max(_FEWEST_ROWS, _VALUES // width)
+_CPU_ROWS = 512  # a feed-forward 1,536 wide then works on 3 MB at a time, which stays in cache
+# On other devices a chunk only bounds memory, and each one launches its kernels again: 21,845 rows of that
+# feed-forward's gate and input, 2,340 of an 8B model's.
+_MAX_VALUES = 2**26
+_MIN_ROWS = 512
+ASSUMED_WIDTH = 8  # gate and input of a feed-forward of unknown width, roughly, in hidden sizes
 
 
-def blocks_of(rows: int, device: torch.device, width: int) -> list[slice]:
-    """Slices that cover `rows` tokens in order; one where they are few."""
-    size = rows_of_block(device, width)
+def chunk_rows(device: torch.device, width: int) -> int:
+    """Return the rows of a chunk on this device, if its widest intermediate result has `width` values per row."""
+    return _CPU_ROWS if device.type == "cpu" else max(_MIN_ROWS, _MAX_VALUES // width)
+
+
+def chunks(rows: int, device: torch.device, width: int) -> list[slice]:
+    """Return slices that cover `rows` tokens in order; a single one if they are few."""
+    size = chunk_rows(device, width)
     return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+
+
+def map_chunks(function: Callable[[Tensor], Tensor], rows: Tensor, width: int) -> Tensor:
+    """Apply a function of rows [B, E] -> [B, F] to chunks of `rows` [T, E]; return [T, F]."""
+    parts = chunks(len(rows), rows.device, width)
+    if len(parts) <= 1:
+        return function(rows)
+    first = function(rows[parts[0]])
+    out = first.new_empty(len(rows), *first.shape[1:])
+    out[parts[0]] = first
+    for part in parts[1:]:
+        out[part] = function(rows[part])
+    return out

@@ -8,19 +8,19 @@ from torch import Tensor, nn
 from fastreader.ops.linear import PackedWeight, linear, prepare
 
 LOGIT_BYTES = 64 << 20  # logits held at once while tokens are chosen
-_COPIES = 6  # of them, in float32: some draws sort or weigh a copy, log-probabilities take two in float64
+_COPIES = 6  # of the logits, in float32: some draws sort or weight a copy, log-probabilities need two in float64
 
 
 class LogitHead:
-    """The LM head as float32 logits; scoring never holds them and has an op of its own (`ops.linear_logprob`).
+    """The LM head as float32 logits; scoring never holds them and has its own op (`ops.linear_logprob`).
 
-    The weight is laid out for the kernels on first use: memory of one more LM head, in models that generate.
+    On first use the weight is laid out for the kernels, which takes the memory of one more LM head.
 
     Args:
         layer: the model's LM head.
         precision: of the products, see `ops.linear`.
         scale: factor on the logits.
-        softcap: bound on the logits after that, or None.
+        softcap: bound on the scaled logits, or None.
     """
 
     def __init__(self, layer: nn.Linear, precision: str, scale: float, softcap: float | None) -> None:
@@ -30,12 +30,8 @@ class LogitHead:
         self._precision = precision
         self._weight: Tensor | PackedWeight | None = None
 
-    def bytes_to_choose(self, rows: int) -> int:
-        """Memory that choosing the next tokens of so many rows takes, the weight's layout counted if still to be made.
-
-        Args:
-            rows: how many are written together.
-        """
+    def sampling_bytes(self, rows: int) -> int:
+        """Return the memory of choosing the next tokens of `rows` rows, with the weight's layout if not made yet."""
         weight = self._layer.weight
         logits = min(max(LOGIT_BYTES, 4 * weight.shape[0]), 4 * weight.shape[0] * rows)
         if self._weight is not None or self._precision == "exact" or weight.device.type != "cpu":
@@ -45,21 +41,22 @@ class LogitHead:
 
     @torch.inference_mode()
     def __call__(self, states: Tensor) -> Tensor:
-        """Hidden states [R, E] to logits [R, V], float32 (float64 for float64 states)."""
+        """Return the logits [R, V] of hidden states [R, E], in float32 (float64 for float64 states)."""
         if self._weight is None:
-            self._prepare()
-        assert self._weight is not None
-        wide = states if states.dtype == torch.float64 else states.float()
-        logits = linear(wide, self._weight, self._layer.bias, precision=self._precision)
+            self._weight = self._prepared()
+        states = states if states.dtype == torch.float64 else states.float()
+        logits = linear(states, self._weight, self._layer.bias, precision=self._precision)
         if self._scale != 1.0:
             logits *= self._scale
         if self._softcap is not None:
             logits = self._softcap * torch.tanh(logits / self._softcap)
         return logits
 
-    def _prepare(self) -> None:
+    def _prepared(self) -> Tensor | PackedWeight:
         weight = self._layer.weight.detach()
-        self._weight = prepare(weight, self._precision)
-        if self._precision == "fast" and not isinstance(self._weight, PackedWeight) and weight.device.type == "cpu":
+        prepared = prepare(weight, self._precision)
+        if self._precision == "fast" and not isinstance(prepared, PackedWeight) and weight.device.type == "cpu":
             # PyTorch's bfloat16 products would round the logits themselves, so that neighbours tie.
-            self._precision, self._weight = "exact", weight
+            self._precision = "exact"
+            return weight
+        return prepared

@@ -1,4 +1,4 @@
-"""From what the user names to a model and its tokenizer."""
+"""Loading a model and its tokenizer from a name, a path or a pair."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
+from fastreader.core.checks import expect
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from fastreader.models import gguf, packaged
 from fastreader.models.precision import Arithmetic, resolve
-from fastreader.models.silence import no_bars
+from fastreader.models.silence import silence_progress_bars
 
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tekken.json", "*.model", "*.model.v*", "*.tiktoken")
@@ -26,115 +27,111 @@ def load(
 ) -> tuple[Any, Any, Arithmetic]:
     """Load a model by name.
 
-    A path that exists is a folder or a GGUF file; otherwise a packaged name (pulled when it is not cached);
-    otherwise a hub id, looked up in the local hub cache first and online only when it is not there.
+    A path that exists is a folder or a GGUF file; otherwise a packaged name (pulled if it is not cached); otherwise a
+    hub id, searched in the local hub cache first and online only if it is not there.
 
     Returns:
-        (transformers model on its device, tokenizer, how it computes)
+        (transformers model on its device, tokenizer, device and arithmetic)
 
     Raises:
-        InputError: `model` is not a name or a path.
-        ModelNotFoundError: nothing of that name, or a folder without weights or tokenizer.
-        ModelFileError: a file is damaged or cut short, or lacks some of the model's weights.
-        UnsupportedModelError: transformers knows no causal LM or tokenizer of that kind.
+        InputError: if `model` is not a name or a path.
+        ModelNotFoundError: if nothing has that name, or a folder lacks weights or tokenizer.
+        ModelFileError: if a file is damaged or truncated, or lacks some of the model's weights.
+        UnsupportedModelError: if transformers has no causal LM or tokenizer of that kind.
     """
     import transformers
 
     if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
-        raise InputError(f"model: expected a name, a path or a (model, tokenizer) pair, got {_named(model)}")
+        raise _not_a_model(model)
     folder, local = _locate(model)
-    if local:
-        _check_folder(Path(folder))
+    if local:  # before transformers reads a damaged config or an incomplete folder
+        _parsed(Path(folder) / "config.json")
+        if missing := _missing(Path(folder)):
+            raise ModelNotFoundError(f"{folder}: the model folder lacks {', '.join(missing)}")
     config = _read(lambda: transformers.AutoConfig.from_pretrained(folder, local_files_only=local), folder)
     arithmetic = resolve(device, dtype, precision, _checkpoint_dtype(config))
-    loaded, told = _read(
+    loaded, loading_info = _read(
         lambda: transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=arithmetic.dtype,
             local_files_only=local,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are told, and refused below by name
+            ignore_mismatched_sizes=True,  # reported in loading_info, and rejected below by name
         ),
         folder,
     )
-    gguf.refuse_partial(folder, told)
+    gguf.check_loading_info(folder, loading_info)
     tokenizer = _read(lambda: transformers.AutoTokenizer.from_pretrained(folder, local_files_only=local), folder)
     return loaded.to(arithmetic.device), tokenizer, arithmetic
 
 
 def is_packaged(model: str | os.PathLike[str]) -> bool:
-    """Whether `load` takes a packaged model for this name: a path of that name comes first."""
+    """Return whether `load` uses a packaged model for this name; an existing path takes precedence."""
     return os.fspath(model) in packaged.PACKAGED and not Path(model).expanduser().exists()
 
 
 def pair(model: Any) -> tuple[Any, Any]:
-    """A (transformers model, tokenizer) pair as the caller gave it, checked.
+    """Check a (transformers model, tokenizer) pair and return it.
 
     Raises:
-        InputError: not two things, or not a model and a tokenizer.
+        InputError: if `model` is not a model and a tokenizer.
     """
+    from transformers import PreTrainedModel
+
     if not isinstance(model, tuple) or len(model) != 2:
-        raise InputError(f"model: expected a name, a path or a (model, tokenizer) pair, got {_named(model)}")
+        raise _not_a_model(model)
     own, tokenizer = model
-    _check_model(own)
-    if not callable(tokenizer) or not hasattr(tokenizer, "bos_token_id"):
-        raise InputError(f"model: expected a transformers tokenizer second in the pair, got {_named(tokenizer)}")
+    expect(isinstance(own, PreTrainedModel), "model", "a transformers model first in the pair", type(own))
+    is_tokenizer = callable(tokenizer) and hasattr(tokenizer, "bos_token_id")
+    expect(is_tokenizer, "model", "a transformers tokenizer second in the pair", type(tokenizer))
     return own, tokenizer
 
 
 def borrow(model: Any, device: str | torch.device, dtype: str | torch.dtype, precision: str) -> tuple[Any, Arithmetic]:
-    """A caller's own model, used where it is and as it is; copied only when another type is asked for.
+    """Return a caller's own model as it is; copy it only if `dtype` is another type.
 
-    A copy has its weights converted, as `load` would store them; its buffers, such as rotary frequencies, stay
-    as they are.
+    A copy has its weights converted, as `load` would store them; its buffers, such as rotary frequencies, are kept.
 
     Returns:
-        (the model or a converted copy of it, how it computes)
+        (the model or a converted copy, device and arithmetic)
 
     Raises:
-        InputError: `device` names another device than the model's, or `model` is none.
+        InputError: if `device` is not the model's device.
     """
-    _check_model(model)
     own_dtype, own_device = model.dtype, model.device
     arithmetic = resolve(own_device if device == "auto" else device, dtype, precision, own_dtype)
     wanted = arithmetic.device
-    if wanted.type != own_device.type or (wanted.index is not None and wanted.index != (own_device.index or 0)):
-        raise InputError(f"device: the model given is on {own_device}, got {device!r}; move it, or leave 'auto'")
+    same = wanted.type == own_device.type and wanted.index in (None, own_device.index or 0)
+    expect(same, "device", f"'auto' or the device of the given model, which is on {own_device}", device)
     if arithmetic.dtype != own_dtype:
         model = _converted(model, arithmetic.dtype)
     return model, arithmetic
 
 
-def _check_model(model: Any) -> None:
-    from transformers import PreTrainedModel
-
-    if not isinstance(model, PreTrainedModel):
-        raise InputError(f"model: expected a transformers model first in the pair, got {_named(model)}")
-
-
-def _named(thing: Any) -> str:
-    if isinstance(thing, tuple):
-        return f"{len(thing)} things: ({', '.join(type(t).__name__ for t in thing)})"
-    return f"{thing!r}" if thing is None or thing == "" else type(thing).__name__
+def _not_a_model(value: Any) -> InputError:
+    got = f"{value!r}" if value is None or value == "" else type(value).__name__
+    if isinstance(value, tuple):
+        got = f"{len(value)} values: ({', '.join(type(t).__name__ for t in value)})"
+    return InputError(f"model: expected a name, a path or a (model, tokenizer) pair, got {got}")
 
 
 def _converted(model: Any, dtype: torch.dtype) -> Any:
-    made: dict[int, Any] = {
+    converted: dict[int, Any] = {
         id(p): torch.nn.Parameter(p.detach().to(dtype), requires_grad=p.requires_grad)
         for p in model.parameters()
         if p.is_floating_point()
     }
-    copied = copy.deepcopy(model, made)
+    copied = copy.deepcopy(model, converted)
     copied.config.dtype = dtype
     return copied
 
 
 def _locate(model: str | os.PathLike[str]) -> tuple[str, bool]:
-    """Folder or hub id, and whether only local files are to be used."""
+    """Return the folder or hub id, and whether only local files are used."""
     path = Path(model).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise ModelNotFoundError(f"{path}: a model folder needs a config.json; there is none")
+            raise ModelNotFoundError(f"{path}: the model folder lacks a config.json")
         return str(path), True
     if path.is_file():
         return str(gguf.converted(path)), True
@@ -147,6 +144,7 @@ def _locate(model: str | os.PathLike[str]) -> tuple[str, bool]:
 
 
 def _from_hub(name: str) -> tuple[str, bool]:
+    """Return the snapshot folder of a hub id and True if weights and tokenizer are cached, else the id and False."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -154,18 +152,18 @@ def _from_hub(name: str) -> tuple[str, bool]:
         cached = try_to_load_from_cache(name, "config.json")
     except HFValidationError as error:
         raise ModelNotFoundError(_unknown(name)) from error
-    if isinstance(cached, str) and _complete(Path(cached).parent):
+    if isinstance(cached, str) and not _missing(Path(cached).parent):
         return str(Path(cached).parent), True
     return name, False
 
 
 def commit_of(name: str) -> str:
-    """The commit that `load` takes of a hub id: of the snapshot that is there, or the newest one; "" for other names.
+    """Return the commit that `load` uses for a hub id: the cached snapshot's, else the newest; "" for other names.
 
-    Only the model's config is fetched, where no whole snapshot is there.
+    If no complete snapshot is cached, only the model's config is fetched.
 
     Raises:
-        ModelNotFoundError: the hub gave no such model.
+        ModelNotFoundError: if the hub has no such model.
     """
     if is_packaged(name) or Path(name).expanduser().exists() or _is_path(name):
         return ""
@@ -178,24 +176,12 @@ def commit_of(name: str) -> str:
 
 
 def _is_path(name: str) -> bool:
-    """Whether a name can be no hub id."""
+    """Return whether a name cannot be a hub id."""
     return name.count("/") > 1 or name.startswith((".", "~", "/")) or name.endswith(".gguf")
 
 
-def _complete(snapshot: Path) -> bool:
-    """Whether a hub snapshot holds weights and tokenizer, so that nothing need be asked of the network."""
-    return not _missing(snapshot)
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuse a model folder that lacks files or whose JSON is damaged, before transformers reads it."""
-    _parsed(folder / "config.json")
-    if missing := _missing(folder):
-        raise ModelNotFoundError(f"{folder}: the model folder lacks {', '.join(missing)}")
-
-
 def _missing(folder: Path) -> list[str]:
-    """What a model folder lacks of its weights and its tokenizer, in words."""
+    """Return the weights and tokenizer files that a model folder lacks, in words."""
     missing: list[str] = []
     for name in _WEIGHTS:
         index = folder / f"{name}.index.json"
@@ -216,50 +202,49 @@ def _missing(folder: Path) -> list[str]:
 
 def _parsed(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ModelFileError(f"{file}: damaged or cut short ({error})") from error
-    if not isinstance(content, dict):
-        raise ModelFileError(f"{file}: damaged; expected an object, got {type(content).__name__}")
-    return content
+        raise ModelFileError(f"{file}: damaged or truncated ({error})") from error
+    if not isinstance(values, dict):
+        raise ModelFileError(f"{file}: damaged; expected an object, got {type(values).__name__}")
+    return values
 
 
 def _read(action: Any, name: str) -> Any:
-    """Run a transformers loader and turn what a damaged or missing file raises into our errors."""
+    """Run a transformers loader, and raise fastreader's errors for damaged or missing files."""
     from safetensors import SafetensorError
 
     damaged = (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, EOFError, pickle.UnpicklingError)
     try:
-        with no_bars():
+        with silence_progress_bars():
             return action()
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        # transformers wraps what the JSON reader says of a config in an OSError
-        if isinstance(error, (*damaged, KeyError, RuntimeError)) or any(isinstance(e, damaged) for e in _behind(error)):
-            told = f"{type(error).__name__}: {error}"
+        # transformers wraps errors of a config's JSON in an OSError
+        if isinstance(error, (*damaged, KeyError, RuntimeError)) or any(isinstance(e, damaged) for e in _chain(error)):
             raise ModelFileError(
-                f"{name}: a model file is damaged, cut short or not what it should be ({told})"
+                f"{name}: a model file is damaged, truncated or of another kind ({type(error).__name__}: {error})"
             ) from error
         if isinstance(error, OSError):
-            where = f"{name}: not all of the model is there." if Path(name).is_dir() else _unknown(name)
-            raise ModelNotFoundError(f"{where} transformers said: {error}") from error
+            reason = f"{name}: the model is incomplete." if Path(name).is_dir() else _unknown(name)
+            raise ModelNotFoundError(f"{reason} transformers said: {error}") from error
         if isinstance(error, ValueError):
             raise UnsupportedModelError(f"{name}: transformers cannot load it: {error}") from error
         raise
 
 
-def _behind(error: BaseException) -> Iterable[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__
+def _chain(error: BaseException | None) -> Iterable[BaseException]:
+    """Yield an error and its causes."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _unknown(name: str) -> str:
     return (
         f"{name}: not a folder, a GGUF file, a packaged model ({', '.join(packaged.PACKAGED)}) "
-        "or a model that the hub gave."
+        "or a model that the hub returned."
     )
 
 

@@ -1,41 +1,35 @@
-"""Which device, which storage type and which arithmetic a reader runs with."""
+"""Choice of a reader's device, storage type and arithmetic."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
+from fastreader.core.checks import check_choice, expect
 from fastreader.errors import InputError
 
 Precision = Literal["fast", "high", "exact"]
 PRECISIONS: tuple[Precision, ...] = ("fast", "high", "exact")
-_DTYPES = {
-    "bfloat16": torch.bfloat16,
-    "bf16": torch.bfloat16,
-    "float16": torch.float16,
-    "fp16": torch.float16,
-    "float32": torch.float32,
-    "fp32": torch.float32,
-    "float64": torch.float64,
-    "fp64": torch.float64,
+_SHORT_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
+_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, long) for long, short in _SHORT_NAMES.items() for name in (long, short)
 }
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How a reader computes.
+    """Device, storage type and precision of a reader.
 
     Attributes:
-        device: where.
-        dtype: how weights are stored.
-        precision: how they are multiplied: "fast", operands in bfloat16; "high", operands as sums of two
-            bfloat16 terms; "exact", float32 (float64 where that is how they are stored). Accumulation and
-            everything else is float32 in all three.
-        reason: one line on why.
+        device: of the weights.
+        dtype: storage type of the weights.
+        precision: of the products: "fast", operands in bfloat16; "high", operands as sums of two bfloat16 terms;
+            "exact", float32 (float64 if the weights are). Accumulation and everything else is float32 in all three.
+        reason: why this precision was chosen, one line.
     """
 
     device: torch.device
@@ -46,26 +40,25 @@ class Arithmetic:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Instruction sets of this CPU as /proc/cpuinfo names them; empty where there is no such file."""
+    """Return this CPU's instruction sets as /proc/cpuinfo names them; empty if there is no such file."""
     path = Path("/proc/cpuinfo")
-    if not path.exists():
-        return frozenset()
-    for line in path.read_text().splitlines():
-        if line.startswith(("flags", "Features")):
-            return frozenset(line.split(":", 1)[1].split())
+    if path.exists():
+        for line in path.read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return frozenset(line.split(":", 1)[1].split())
     return frozenset()
 
 
 def cpu_multiplies_bf16() -> bool:
-    """Whether this CPU multiplies bfloat16 faster than float32: AVX-512 BF16, AMX, or Arm's BF16."""
+    """Return whether this CPU multiplies bfloat16 faster than float32: AVX-512 BF16, AMX, or Arm's BF16."""
     return bool(cpu_flags() & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """The device named; "auto" is the current CUDA device where there is one, else the CPU.
+    """Return the device with that name; "auto" is the current CUDA device if there is one, else the CPU.
 
     Raises:
-        InputError: no such device here.
+        InputError: if this machine has no such device.
     """
     if device == "auto":
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
@@ -73,12 +66,12 @@ def resolve_device(device: str | torch.device) -> torch.device:
         resolved = torch.device(device)
     except RuntimeError as error:
         raise InputError(f"device: expected 'auto', 'cpu' or 'cuda[:n]', got {device!r}") from error
-    if resolved.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device: {device!r} was asked for, but torch {torch.__version__} sees no CUDA device")
-    if resolved.type == "cuda" and (resolved.index or 0) >= (count := torch.cuda.device_count()):
-        raise InputError(
-            f"device: expected one of the {count} CUDA devices, cuda:0 to cuda:{count - 1}, got {device!r}"
-        )
+    if resolved.type == "cuda":
+        seen = torch.cuda.is_available()
+        expect(seen, "device", f"the CPU, since torch {torch.__version__} sees no CUDA device", device)
+        count = torch.cuda.device_count()
+        devices = f"one of the {count} CUDA devices, cuda:0 to cuda:{count - 1}"
+        expect((resolved.index or 0) < count, "device", devices, device)
     return resolved
 
 
@@ -87,9 +80,9 @@ def resolve(
 ) -> Arithmetic:
     """Choose device, storage and arithmetic.
 
-    Weights are stored as the checkpoint has them unless `dtype` says otherwise. "fast" on a CPU without
-    bfloat16 instructions is float32, since half types are slower there as well as less accurate; float64
-    weights are always multiplied in float64.
+    Weights are stored as in the checkpoint unless `dtype` names another type. "fast" on a CPU without bfloat16
+    instructions becomes float32, since half types are slower there and less accurate; float64 weights are always
+    multiplied in float64.
 
     Args:
         device: "auto", "cpu", "cuda", ... or a torch.device.
@@ -98,18 +91,15 @@ def resolve(
         checkpoint: type of the stored weights.
 
     Raises:
-        InputError: an unknown name, or no such device.
+        InputError: if a name is unknown, or this machine has no such device.
     """
-    chosen = next((p for p in PRECISIONS if p == precision), None)
-    if chosen is None:
-        raise InputError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
-    where = resolve_device(device)
+    check_choice("precision", precision, PRECISIONS)
+    resolved = resolve_device(device)
     asked = dtype if isinstance(dtype, torch.dtype) else _DTYPES.get(dtype)
-    if asked is None and dtype != "auto":
-        raise InputError(f"dtype: expected 'auto' or one of {', '.join(_DTYPES)}, got {dtype!r}")
+    expect(asked is not None or dtype == "auto", "dtype", f"'auto' or one of {', '.join(_DTYPES)}", dtype)
     stored = asked or checkpoint
     if stored == torch.float64:
-        return Arithmetic(where, stored, "exact", "weights are float64")
-    if chosen != "exact" and where.type == "cpu" and not cpu_multiplies_bf16():
-        return Arithmetic(where, stored, "exact", "this CPU has no bfloat16 instructions, so float32 is faster")
-    return Arithmetic(where, stored, chosen, "asked for")
+        return Arithmetic(resolved, stored, "exact", "weights are float64")
+    if precision != "exact" and resolved.type == "cpu" and not cpu_multiplies_bf16():
+        return Arithmetic(resolved, stored, "exact", "this CPU has no bfloat16 instructions, so float32 is faster")
+    return Arithmetic(resolved, stored, cast(Precision, precision), "as requested")

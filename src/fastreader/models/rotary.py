@@ -1,7 +1,7 @@
 """Rotary embeddings whose frequencies depend on the longest sequence in the batch.
 
-A packed pass holds sequences of many lengths, so with such a scheme a long neighbour would change a short
-sequence's score. Sequences are therefore packed only with others of their regime, or refused.
+A packed pass holds sequences of many lengths, so with such a scheme a long neighbour would change a short sequence's
+score. Sequences are therefore packed only with others of their regime, or rejected.
 """
 
 from __future__ import annotations
@@ -17,33 +17,32 @@ class RotaryRegimes:
     """Length rule of a rotary scheme.
 
     Attributes:
-        kind: "fixed" (length plays no part), "longrope" or "dynamic".
-        threshold: tokens above which the frequencies change; 0 for "fixed".
+        kind: "fixed" (independent of length), "longrope" or "dynamic".
+        threshold: number of tokens above which the frequencies change; 0 for "fixed".
     """
 
     kind: str
     threshold: int
 
     def of(self, length: int) -> int:
-        """Which regime a sequence of `length` input tokens is in; only equal regimes share a pass.
+        """Return the regime of a sequence of `length` input tokens; only equal regimes share a pass.
 
         Raises:
-            ContextOverflowError: above the threshold of a dynamic scheme every length has frequencies of its
-                own, and transformers keeps those of the longest text seen before, so scores would depend on
-                history.
+            ContextOverflowError: above the threshold of a dynamic scheme. Every length has its own frequencies there,
+                and transformers keeps those of the longest text seen before, so scores would depend on history.
         """
         if self.kind == "fixed" or length <= self.threshold:
             return 0
         if self.kind == "dynamic":
             raise ContextOverflowError(
-                f"a prompt of {length} tokens is over {self.threshold}, where this model's dynamic rotary embedding "
-                "depends on the texts read before; shorten it, or give the model a fixed rotary scaling"
+                f"a prompt of {length} tokens is over {self.threshold}, above which this model's dynamic rotary "
+                "embedding depends on the texts read before; shorten it, or give the model a fixed rotary scaling"
             )
         return 1
 
 
 def rotary_regimes(config: Any) -> RotaryRegimes:
-    """The length rule of a transformers config.
+    """Return the length rule of a transformers config.
 
     Args:
         config: a text model's config; its rope_parameters are one mapping, or one for each layer type.

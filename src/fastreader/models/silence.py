@@ -1,4 +1,4 @@
-"""Keeping other libraries' progress bars off a standard error that is no terminal."""
+"""Silencing other libraries' progress bars when standard error is not a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 
 class _WithoutBars:
-    """A stream that passes everything on except the rewrites of a progress bar."""
+    """A stream that passes on everything except the rewrites of a progress bar."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -28,37 +28,27 @@ class _WithoutBars:
         return getattr(self._stream, name)
 
 
-@contextlib.contextmanager
-def no_bars() -> Iterator[None]:
-    """Within the block, progress bars show on a terminal only; all other output passes.
+_lock = threading.Lock()
+_inside: list[TextIO] = []  # standard error as the first thread found it, once for each thread inside
 
-    Threads may be inside together: the first one in wraps standard error, the last one out puts it back.
+
+@contextlib.contextmanager
+def silence_progress_bars() -> Iterator[None]:
+    """Within the block, show progress bars on a terminal only; all other output passes.
+
+    Threads may be inside together: the first one wraps standard error, the last one restores it.
     """
     if sys.stderr.isatty():
         yield
         return
-    _enter()
+    with _lock:
+        _inside.append(_inside[0] if _inside else sys.stderr)
+        if len(_inside) == 1:
+            sys.stderr = _WithoutBars(sys.stderr)
     try:
         yield
     finally:
-        _leave()
-
-
-_lock = threading.Lock()
-_inside: list[TextIO] = []  # standard error as the first one found it, once for each that is inside
-
-
-def _enter() -> None:
-    with _lock:
-        if not _inside:
-            _inside.append(sys.stderr)
-            sys.stderr = _WithoutBars(sys.stderr)
-        else:
-            _inside.append(_inside[0])
-
-
-def _leave() -> None:
-    with _lock:
-        before = _inside.pop()
-        if not _inside and isinstance(sys.stderr, _WithoutBars):
-            sys.stderr = before
+        with _lock:
+            before = _inside.pop()
+            if not _inside and isinstance(sys.stderr, _WithoutBars):
+                sys.stderr = before

@@ -143,10 +143,10 @@ def layout_attention(
         InputError: a layout without passages, or an answer without a token.
         ContextOverflowError: a prompt is longer than the model's context.
     """
-    from fastreader.models.attention_capture import Reading, Watched, watch
+    from fastreader.models.attention_capture import CapturedAttention, CaptureRequest, capture_attention
 
     template = template or NoiseTemplate()
-    readings: list[Reading] = []
+    requests: list[CaptureRequest] = []
     kinds: list[tuple[str, ...]] = []
     for name, (laid, answer) in answers.items():
         if not laid.passages:
@@ -157,16 +157,18 @@ def layout_attention(
         tokens = reader.encoder.piece(answer) if answer.strip() else []
         if not tokens:
             raise InputError(f"answer_attention: the answer of {name!r} has no token, got {answer!r}")
-        readings.append(Reading(prompt, tokens, spans))
+        requests.append(CaptureRequest(prompt, tokens, spans))
         kinds.append(tuple(str(kind) for kind in laid.kinds))
-    watched: dict[int, Watched] = {}
-    for tree in reader.plan([([*r.prompt, *r.answer], []) for r in readings], max_batch_tokens) if readings else []:
+    captured: dict[int, CapturedAttention] = {}
+    for tree in reader.plan([([*r.prompt, *r.answer], []) for r in requests], max_batch_tokens) if requests else []:
         members = tree.sequence_ids.tolist()
         with reader.engine.lock:
-            watched |= zip(members, watch(reader.engine.model, tree, [readings[i] for i in members]), strict=True)
+            captured |= zip(
+                members, capture_attention(reader.engine.model, tree, [requests[i] for i in members]), strict=True
+            )
     return {
-        name: AnswerAttention(watched[i].attention, watched[i].entropy, len(r.prompt), len(r.answer), kinds[i])
-        for i, (name, r) in enumerate(zip(answers, readings, strict=True))
+        name: AnswerAttention(captured[i].attention, captured[i].entropy, len(r.prompt), len(r.answer), kinds[i])
+        for i, (name, r) in enumerate(zip(answers, requests, strict=True))
     }
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens
-from fastreader.models.prefix_cache import Kept
+from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.engine import Engine
 from fastreader.reader.generate import generate
 from fastreader.reader.loglikelihood import Admit, loglikelihood, score
@@ -29,7 +29,7 @@ class ReaderBase(PromptWriter):
         self.name = engine.name
 
     @contextmanager
-    def _cache(self) -> Iterator[tuple[Kept | None, Admit | None]]:
+    def _cache(self) -> Iterator[tuple[PrefixCache | None, Admit | None]]:
         """Yield the keys and values that calls start from, and what decides whether those of a call are added."""
         yield None, None
 

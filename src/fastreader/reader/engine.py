@@ -55,7 +55,7 @@ class Engine:
     def end_tokens(self) -> frozenset[int]:
         """Tokens by which the model ends a turn or a text: its generation config's and its tokenizer's."""
         own = self.encoder.tokenizer.eos_token_id
-        return self.model.end_tokens() | (frozenset() if own is None else {int(own)})
+        return self.model.end_tokens | (frozenset() if own is None else {int(own)})
 
     def describe(self) -> dict[str, str]:
         """Return name, revision, device, dtype, precision and the forward's path, as results carry them."""
@@ -65,12 +65,12 @@ class Engine:
             "device": str(self.arithmetic.device),
             "dtype": str(self.arithmetic.dtype).removeprefix("torch."),
             "precision": self.arithmetic.precision,
-            "forward": self.model.path,
+            "forward": self.model.forward_path,
         }
 
     def budget(self) -> int:
         """Return the number of tokens that one pass computes at most by default, from the memory free now."""
-        return memory.default_budget(self.model.bytes_per_token, self.model.device, self.model.beside_tokens)
+        return memory.default_budget(self.model.bytes_per_token, self.model.device, self.model.overhead)
 
     def plan(
         self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0

@@ -17,17 +17,17 @@ from fastreader.core.protocol import Generation, Results, TextOrTokens
 from fastreader.core.tree import IntArray, PrefixTree, TreeStats
 from fastreader.errors import ContextOverflowError, NumericsError
 from fastreader.models.adapter import TreeModel
-from fastreader.models.decode_cache import RowKeys
+from fastreader.models.decode_cache import DecodeCache
 from fastreader.models.head import LOGIT_BYTES
 from fastreader.models.key_values import KeyValues, Reuse
-from fastreader.models.prefix_cache import Kept
+from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.decoding import Row, StopStrings
 from fastreader.reader.engine import Engine
 from fastreader.reader.sampling import choose, row_generator
 
 
 def generate(
-    engine: Engine, prompts: Iterable[TextOrTokens], options: GenerateOptions, kept: Kept | None = None
+    engine: Engine, prompts: Iterable[TextOrTokens], options: GenerateOptions, kept: PrefixCache | None = None
 ) -> Results[list[Generation]]:
     """Do the work of `Reader.generate`; the keys and values in `kept` are not computed again."""
     started = time.perf_counter()
@@ -42,7 +42,7 @@ def generate(
             for tree in engine.plan(contexts, options.max_batch_tokens, new_tokens=options.max_new_tokens):
                 members = [waiting[i] for i in tree.sequence_ids]
                 before = sum(len(row.tokens) for row in members)
-                reuse = None if kept is None else kept.reuse(tree)
+                reuse = None if kept is None else kept.lookup(tree)
                 run(engine, tree, reuse, members, options, eos, advance)
                 new = sum(len(row.tokens) for row in members) - before
                 read = tree.stats if reuse is None else reuse.stats(tree.stats)
@@ -108,17 +108,17 @@ def run(
     rows, leaves = [members[i] for i in order], tree.leaves[order]
     regime = model.regimes.of(int(tree.positions[leaves[0]]) + 1)
     room = max(row.room - len(row.tokens) for row in rows)
-    record = KeyValues.empty() if room > 1 else None
+    key_values = KeyValues() if room > 1 else None
     distinct, state_of = np.unique(leaves, return_inverse=True)
     with engine.lock:
-        states = model.hidden(tree, reuse=reuse, record=record, rows=distinct)
+        states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=distinct)
         _decode_step(model, states, state_of, rows, options, eos)
     advance(sum(bool(row.finish_reason) for row in rows))
-    if record is None:
+    if key_values is None:
         return
-    keys = RowKeys(tree, record, leaves, room - 1, any(model.windows))
+    cache = DecodeCache(tree, key_values, leaves, room - 1, any(model.windows))
     while True:
-        positions = keys.positions.tolist()
+        positions = cache.next_positions.tolist()
         live = [
             i for i, row in enumerate(rows) if not row.finish_reason and model.regimes.of(positions[i] + 1) == regime
         ]
@@ -126,11 +126,11 @@ def run(
             return
         if len(live) < len(rows):
             rows = [rows[i] for i in live]
-            keys.keep(np.asarray(live, dtype=np.int64))
-        keys.begin()
+            cache.select(np.asarray(live, dtype=np.int64))
+        cache.begin_step()
         tokens = np.asarray([row.tokens[-1] for row in rows], dtype=np.int64)
         with engine.lock:
-            states = model.forward(tokens, keys.place, keys)
+            states = model.forward(tokens, cache.step_positions, cache)
             _decode_step(model, states, np.arange(len(rows)), rows, options, eos)
         advance(sum(bool(row.finish_reason) for row in rows))
 

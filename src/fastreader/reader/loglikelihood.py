@@ -15,7 +15,7 @@ from fastreader.core.protocol import Loglikelihood, Results, SequenceScores, Tex
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.errors import ContextOverflowError, InputError, NumericsError
 from fastreader.models.key_values import KeyValues
-from fastreader.models.prefix_cache import Kept
+from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.engine import Engine
 
 Admit: TypeAlias = Callable[[Sequence[PrefixTree]], None]
@@ -29,7 +29,7 @@ def loglikelihood(
     on_overflow: str,
     max_batch_tokens: int | None,
     progress: bool | None = None,
-    kept: Kept | None = None,
+    kept: PrefixCache | None = None,
     keep: Admit | None = None,
 ) -> Results[Loglikelihood]:
     """Do the work of `Reader.loglikelihood`; `kept` and `keep` as for `score`."""
@@ -65,7 +65,7 @@ def score(
     max_batch_tokens: int | None,
     trees: Sequence[PrefixTree] | None = None,
     progress: bool | None = False,
-    kept: Kept | None = None,
+    kept: PrefixCache | None = None,
     keep: Admit | None = None,
 ) -> SequenceScores:
     """Do the work of `Reader.score`; the keys and values in `kept` are not computed again.
@@ -91,10 +91,10 @@ def score(
     shown = False if progress is None and len(trees) == 1 else progress
     with track("scoring", len(trees), "passes", shown) as advance:
         for tree in trees:
-            reuse = None if kept is None else kept.reuse(tree)
-            record = None if keep is None else KeyValues.empty()
+            reuse = None if kept is None else kept.lookup(tree)
+            key_values = None if keep is None else KeyValues()
             with engine.lock:
-                result = engine.model.score(tree, reuse=reuse, record=record)
+                result = engine.model.score(tree, reuse=reuse, key_values=key_values)
             values = result.logprob.double().cpu().numpy()[tree.pairs]
             if not np.isfinite(values).all():
                 row = int(np.searchsorted(tree.offsets, np.flatnonzero(~np.isfinite(values))[0], side="right")) - 1
@@ -110,8 +110,8 @@ def score(
                 greedy[sequence] = hits[part].all()
                 tokens[sequence] = tree.offsets[row + 1] - tree.offsets[row]
             stats = stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
-            if kept is not None and record is not None:
-                kept.add(tree, record)
+            if kept is not None and key_values is not None:
+                kept.add(tree, key_values)
             advance(1)
     return SequenceScores(logprob, tokens, greedy, token_logprobs, stats, len(trees), time.perf_counter() - started)
 

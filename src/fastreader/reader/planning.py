@@ -31,11 +31,11 @@ def plan(
             )
         regimes.setdefault(model.regimes.of(length), []).append(i)
     trees = []
-    size, reserve = memory.while_writing(model.bytes_per_token, model.key_value_bytes, new_tokens)
-    choosing = -(-model.logits.bytes_to_choose(len(sequences)) // size) if new_tokens else 0
-    beside = model.beside_tokens
-    limit = max(1, memory.hard_limit(size, model.device, beside) - choosing)
-    budget = min(max_batch_tokens or max(1, memory.default_budget(size, model.device, beside) - choosing), limit)
+    size, reserve = memory.generation_memory(model.bytes_per_token, model.key_value_bytes, new_tokens)
+    choosing = -(-model.logits.sampling_bytes(len(sequences)) // size) if new_tokens else 0
+    overhead = model.overhead
+    limit = max(1, memory.hard_limit(size, model.device, overhead) - choosing)
+    budget = min(max_batch_tokens or max(1, memory.default_budget(size, model.device, overhead) - choosing), limit)
     for members in regimes.values():
         for tree in partition([sequences[i] for i in members], budget, reserve):
             if len(tree) + reserve * len(tree.leaves) > limit:

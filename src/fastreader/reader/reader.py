@@ -40,8 +40,8 @@ class Reader(ReaderBase):
     def __init__(self, model: Any, tokenizer: Any, name: str, arithmetic: Arithmetic, revision: str = "") -> None:
         encoder = TextEncoder(tokenizer)
         tree_model = TreeModel(model, name, arithmetic.precision)
-        if tree_model.why_own and tree_model.precision != arithmetic.precision:
-            arithmetic = replace(arithmetic, precision=tree_model.precision, reason=tree_model.why_own)
+        if tree_model.why_not_upcast and tree_model.precision != arithmetic.precision:
+            arithmetic = replace(arithmetic, precision=tree_model.precision, reason=tree_model.why_not_upcast)
         super().__init__(Engine(tree_model, encoder, name, arithmetic, revision))
         self.arithmetic = arithmetic
         self.revision = revision
@@ -82,7 +82,7 @@ class Reader(ReaderBase):
         loaded, tokenizer, arithmetic = loading.load(model, device, dtype, precision)
         of = "" if loading.is_packaged(model) else revision(loaded, tokenizer)
         reader = cls(loaded, tokenizer, reader_name(model), arithmetic, of)
-        reader.engine.model.forget_plain()  # nobody else has it, so that weights are not held twice
+        reader.engine.model.release_original()  # nobody else has it, so that weights are not held twice
         return reader
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, OutOfBudgetError
 from fastreader.models import memory
 from fastreader.models.key_values import KeyValues
-from fastreader.models.prefix_cache import Kept
+from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.engine import Engine
 from fastreader.reader.loglikelihood import Admit
@@ -39,7 +39,7 @@ class Session(ReaderBase):
     def __init__(self, engine: Engine, max_bytes: int | None = None, *, cache_scored: bool = False) -> None:
         super().__init__(engine)
         check_int("max_bytes", max_bytes, optional=True)
-        self._kept: Kept | None = Kept(engine.model.regimes)
+        self._kept: PrefixCache | None = PrefixCache(engine.model.regimes)
         self._use = threading.RLock()  # the cache may not change between a look-up and the read that follows it
         self._admit = self._check_room if cache_scored else None
         self._allowed = int(_SHARE * memory.free_bytes(engine.model.device)) if max_bytes is None else max_bytes
@@ -92,27 +92,27 @@ class Session(ReaderBase):
             kept = self._open()
             self._check_room(trees)
             for tree in trees:
-                record, reuse = KeyValues.empty(), kept.reuse(tree)
+                key_values, reuse = KeyValues(), kept.lookup(tree)
                 with self.engine.lock:
-                    model.hidden(tree, reuse=reuse, record=record)
-                kept.add(tree, record)
+                    model.hidden(tree, reuse=reuse, key_values=key_values)
+                kept.add(tree, key_values)
                 self.stats = self.stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
 
     def _check_room(self, trees: Sequence[PrefixTree]) -> None:
         """Raise OutOfBudgetError if these trees, beside what is cached, would exceed the session's memory."""
         kept = self._open()
-        needed = (len(kept) + kept.new(trees)) * self.engine.model.key_value_bytes
+        needed = (len(kept) + kept.count_new(trees)) * self.engine.model.key_value_bytes
         if needed > self._allowed:
             raise OutOfBudgetError(
                 f"session: the keys and values to keep take {needed:,} bytes, {self._allowed:,} are allowed"
             )
 
     @contextmanager
-    def _cache(self) -> Iterator[tuple[Kept | None, Admit | None]]:
+    def _cache(self) -> Iterator[tuple[PrefixCache | None, Admit | None]]:
         with self._use:
             yield self._open(), self._admit
 
-    def _open(self) -> Kept:
+    def _open(self) -> PrefixCache:
         if self._kept is None:
             raise FastreaderError("session: closed; its keys and values are gone")
         return self._kept

@@ -9,7 +9,7 @@ import transformers
 from support import byte_tokenizer, tiny_llama
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.attention_keys import Scores
+from fastreader.models.attention_keys import AttentionParams
 from fastreader.moi.distill.evaluation import kl_loss
 from fastreader.moi.distill.gradients import GradientKeys, logprobs
 from fastreader.ops.tree_attention import AttentionPlan
@@ -39,7 +39,7 @@ def test_attention_and_its_gradient(window, softcap, heads):
         for h in (heads[0], heads[1], heads[1])
     )
     weight = torch.randn(count, heads[0], 8, dtype=torch.float64, generator=generator)
-    out = keys.attend(0, query, key, value, Scores(0.3, window, softcap, None))
+    out = keys.attend(0, query, key, value, AttentionParams(0.3, window, softcap, None))
     plan = AttentionPlan(tree.subtree_end, None, tree.positions, tree.positions)
     nodes = keys.subtree_end, torch.arange(count), keys.positions, keys.positions
     want, _ = tree_attention_reference(AttentionContext(query, key, value, *nodes, plan, 0.3, window, softcap))
@@ -54,7 +54,9 @@ def test_attention_gradient_by_differences():
     tree = a_tree(np.random.default_rng(1), longest=8, count=3)
     keys = GradientKeys(tree, torch.device("cpu"))
     tensors = [torch.randn(len(tree), 2, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    assert torch.autograd.gradcheck(lambda q, k, v: keys.attend(0, q, k, v, Scores(0.5, 4, 3.0, None)), tensors)
+    assert torch.autograd.gradcheck(
+        lambda q, k, v: keys.attend(0, q, k, v, AttentionParams(0.5, 4, 3.0, None)), tensors
+    )
 
 
 @pytest.mark.parametrize(("scale", "softcap", "biased"), [(1.0, None, False), (0.25, 3.0, True)])

@@ -73,10 +73,10 @@ class Model:
             import torch
             import transformers
 
-            from fastreader.models.silence import no_bars
+            from fastreader.models.silence import silence_progress_bars
 
             source = local_encoder(self.source) if self.kind == "AutoModel" else self.source
-            with no_bars():
+            with silence_progress_bars():
                 model = getattr(transformers, self.kind).from_pretrained(source, dtype=torch.float32).eval()
                 tokenizer = transformers.AutoTokenizer.from_pretrained(source)
                 if getattr(tokenizer, "add_prefix_space", None) is False:

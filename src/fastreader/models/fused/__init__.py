@@ -1,8 +1,18 @@
-"""Our own forward for what most decoder families share, adopted only where it gives transformers' numbers."""
+"""A fused forward for what most decoder families share, used only where it gives transformers' numbers."""
 
 from fastreader.models.fused.attention import FusedAttention
 from fastreader.models.fused.layer import FusedLayer
 from fastreader.models.fused.match import covers, describe, fuse
-from fastreader.models.fused.parts import FusedFeedForward, FusedNorm, Joined
+from fastreader.models.fused.parts import FusedFeedForward, FusedNorm, JoinedLinear, UpcastLinear
 
-__all__ = ["FusedAttention", "FusedFeedForward", "FusedLayer", "FusedNorm", "Joined", "covers", "describe", "fuse"]
+__all__ = [
+    "FusedAttention",
+    "FusedFeedForward",
+    "FusedLayer",
+    "FusedNorm",
+    "JoinedLinear",
+    "UpcastLinear",
+    "covers",
+    "describe",
+    "fuse",
+]

@@ -8,36 +8,48 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.models.attention import attention_forward
-from fastreader.models.fused.parts import Joined
-from fastreader.models.linear import WideLinear
+from fastreader.models.fused.parts import JoinedLinear, UpcastLinear
 from fastreader.ops.pointwise import rotary
 
 Angles = tuple[Tensor, Tensor]
 
 
 class FusedAttention(nn.Module):
-    """Projections, norms of queries and keys, rotary embedding and attention of one layer."""
+    """Projections, norms of queries and keys, rotary embedding and attention of one layer.
+
+    Args:
+        module: the attention layer it replaces.
+        projections: of queries, keys and values.
+        o_proj: of attention's output.
+        sizes: (query heads, key heads, head size).
+        norms: of queries and keys: "none", "head" (each head) or "flat" (all heads together).
+    """
 
     def __init__(
-        self, general: nn.Module, projections: Joined, o_proj: WideLinear, sizes: tuple[int, int, int], norms: str
+        self,
+        module: nn.Module,
+        projections: JoinedLinear,
+        o_proj: UpcastLinear,
+        sizes: tuple[int, int, int],
+        norms: str,
     ) -> None:
         super().__init__()
-        self.layer_idx: int = general.layer_idx  # type: ignore[assignment]
+        self.layer_idx: int = module.layer_idx  # type: ignore[assignment]
         self.projections = projections
         self.heads, self.key_heads, self.head_dim = sizes
         self.norms = norms
-        self.q_norm, self.k_norm = getattr(general, "q_norm", None), getattr(general, "k_norm", None)
+        self.q_norm, self.k_norm = getattr(module, "q_norm", None), getattr(module, "k_norm", None)
         self.o_proj = o_proj
         self.rotates = True
         self.constants: dict[str, Any] = {}
 
     def project(self, rows: Tensor, angles: Angles | None, bf16: bool | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows [T, E] to queries [T, Hq, D], keys and values [T, Hk, D].
+        """Map rows [T, E] to queries [T, Hq, D], and keys and values [T, Hk, D].
 
         Args:
             rows: after the norm.
             angles: cosine and sine, [1, T, R] each.
-            bf16: round the results to bfloat16; None where the precision does.
+            bf16: round the results to bfloat16; None does so if the precision is "fast".
         """
         if bf16 is None:
             bf16 = self.projections.precision == "fast"
@@ -65,14 +77,14 @@ class FusedAttention(nn.Module):
         past_key_values: Any = None,
         **others: Any,
     ) -> tuple[Tensor, None]:
-        """[1, T, E] to the same; the arguments are those of transformers' attention layers."""
+        """Map [1, T, E] to [1, T, E]; the arguments are those of transformers' attention layers."""
         query, key, value = self.project(hidden_states[0], position_embeddings)
         out = self.attend(query, key, value, attention_mask=attention_mask, **others)
         result: Tensor = self.o_proj(out[None])
         return result, None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> Tensor:
-        """Queries [T, Hq, D], keys and values [T, Hk, D] to [T, Hq * D], by way of the checks of the interface."""
+        """Map queries [T, Hq, D], keys and values [T, Hk, D] to [T, Hq * D], with the checks of the interface."""
         query, key, value = (x[None].transpose(1, 2) for x in (query, key, value))
         mask = arguments.pop("attention_mask", None)
         out, _ = attention_forward(self, query, key, value, mask, **self.constants, **arguments)

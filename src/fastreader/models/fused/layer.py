@@ -1,28 +1,27 @@
-"""A decoder layer in two sweeps over blocks of tokens, attention between them."""
+"""A decoder layer in two sweeps over chunks of tokens with attention between them, or by `ops.decoder_layer`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fastreader.models.attention import KEYWORD, TreePass
-from fastreader.models.chunking import blocks_of
+from fastreader.models.chunking import chunks
 from fastreader.models.fused.attention import Angles, FusedAttention
-from fastreader.models.fused.kernels import LayerKernels
-from fastreader.models.fused.parts import FusedFeedForward, FusedNorm
-from fastreader.models.linear import WideLinear
-
-Projected = tuple[Tensor, Tensor, Tensor]
+from fastreader.models.fused.parts import FusedFeedForward, FusedNorm, UpcastLinear
+from fastreader.ops.decoder_layer import HeadNorms, Weight, decoder_layer_in, decoder_layer_out, why_not
+from fastreader.ops.linear.cpu import GATE_MULTIPLE
 
 
 class NormNames(NamedTuple):
-    """Which norm of a layer stands where; None where there is none.
+    """Names of a layer's norms; None if the layer has no such norm.
 
     Attributes:
-        before_attention, before_feed_forward: on what these read.
-        after_attention, after_feed_forward: on what they add to the residual stream.
+        before_attention, before_feed_forward: norms of the inputs.
+        after_attention, after_feed_forward: norms of what is added to the residual stream.
     """
 
     before_attention: str | None
@@ -40,81 +39,81 @@ NORM_SCHEMES = (
 
 
 class FusedLayer(nn.Module):
-    """A decoder layer; the residual stream it is given is overwritten, save by a last layer that leaves rows out.
+    """A decoder layer that overwrites its residual stream, except in a last layer that skips rows.
 
-    A block goes from the norm to rotated queries while it is in cache, and from attention's output to the next
-    layer's input, so that nothing wider than a query exists for all tokens at once.
+    A chunk goes from the norm to rotated queries while it is in cache, and from attention's output to the next layer's
+    input, so nothing wider than a query exists for all tokens at once.
 
     Args:
-        general: the layer it stands for, whose parts it takes.
-        names: where its norms stand.
-        factor: of what is added to the residual stream (Granite).
+        module: the layer it replaces; its attention, feed-forward and norms are reused.
+        names: of its norms.
+        factor: on what is added to the residual stream (Granite).
     """
 
-    def __init__(self, general: nn.Module, names: NormNames, factor: float) -> None:
+    def __init__(self, module: nn.Module, names: NormNames, factor: float) -> None:
         super().__init__()
-        for name, value in vars(general).items():
+        for name, value in vars(module).items():
             if not name.startswith("_") and name != "training":
-                setattr(self, name, value)  # the model's loop may read such as the layer's kind of attention
-        self.self_attn: FusedAttention = general.self_attn  # type: ignore[assignment]
-        self.mlp: FusedFeedForward = general.mlp  # type: ignore[assignment]
+                setattr(self, name, value)  # the model's loop may read some, such as the layer's kind of attention
+        self.self_attn: FusedAttention = module.self_attn  # type: ignore[assignment]
+        self.mlp: FusedFeedForward = module.mlp  # type: ignore[assignment]
         for name in filter(None, names):
-            setattr(self, name, getattr(general, name))
+            setattr(self, name, getattr(module, name))
         self.names = names
         self.rounds = self.mlp.inner.precision == "fast"
         self.kernels: LayerKernels | None = None
         before = names.before_attention, names.before_feed_forward
         if None not in before and not names.after_attention and not names.after_feed_forward and factor == 1.0:
-            first, second = (getattr(general, name or "") for name in before)
+            first, second = (getattr(module, name or "") for name in before)
             self.kernels = LayerKernels.of(self.self_attn, self.mlp, first, second)
         self.factor = factor
 
     def forward(self, hidden_states: Tensor, position_embeddings: Angles | None = None, **others: Any) -> Tensor:
-        """[1, T, E] to the same tensor, changed; the other arguments are those of transformers' layers.
+        """Change [1, T, E] in place and return it; the other arguments are those of transformers' layers.
 
-        The last layer gives [1, A, E] where the pass asks for A rows only.
+        The last layer returns [1, A, E] if the pass needs only A rows.
         """
         stream = hidden_states[0]
         others.pop("past_key_values", None)
         state = others.get(KEYWORD)
         rows = state.narrow(self.self_attn.layer_idx) if isinstance(state, TreePass) else None
-        kernels = self.kernels if self.kernels is not None and self.kernels.serve(stream) else None
+        kernels = self.kernels if self.kernels is not None and self.kernels.supports(stream) else None
         if kernels is not None:
-            query, key, value = kernels.before(stream, position_embeddings)
+            query, key, value = kernels.before_attention(stream, position_embeddings)
         else:
             query, key, value = self._project(stream, position_embeddings)
         if rows is not None:
             stream, query = stream[rows], query[rows]
         out = self.self_attn.attend(query, key, value, **others)
         if kernels is not None:
-            kernels.after(stream, out)
+            kernels.after_attention(stream, out)
             return stream[None]
-        for block in self._blocks(stream):
-            part = stream[block]
-            self._add(part, self.self_attn.o_proj, out[block], self.names.after_attention)
+        for chunk in self._chunks(stream):
+            part = stream[chunk]
+            self._add(part, self.self_attn.o_proj, out[chunk], self.names.after_attention)
             self._add(part, self.mlp, self._normed(part, self.names.before_feed_forward), self.names.after_feed_forward)
         return stream[None]
 
-    def _project(self, stream: Tensor, angles: Angles | None) -> Projected:
+    def _project(self, stream: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
         wholes: list[Tensor] = []
-        blocks = self._blocks(stream)
-        for block in blocks:
-            turned = None if angles is None else (angles[0][:, block], angles[1][:, block])
-            parts = self.self_attn.project(self._normed(stream[block], self.names.before_attention), turned)
-            if len(blocks) == 1:
+        parts_of = self._chunks(stream)
+        for chunk in parts_of:
+            chunk_angles = None if angles is None else (angles[0][:, chunk], angles[1][:, chunk])
+            parts = self.self_attn.project(self._normed(stream[chunk], self.names.before_attention), chunk_angles)
+            if len(parts_of) == 1:
                 return parts
             if not wholes:
                 wholes = [part.new_empty(len(stream), *part.shape[1:]) for part in parts]
             for whole, part in zip(wholes, parts, strict=True):
-                whole[block] = part
+                whole[chunk] = part
         query, key, value = wholes
         return query, key, value
 
-    def _blocks(self, stream: Tensor) -> list[slice]:
-        return blocks_of(len(stream), stream.device, sum(self.mlp.inner.widths))
+    def _chunks(self, stream: Tensor) -> list[slice]:
+        return chunks(len(stream), stream.device, sum(self.mlp.inner.widths))
 
     def _normed(self, rows: Tensor, name: str | None) -> Tensor:
-        """What a product reads: rows after the norm, rounded where the product rounds."""
+        """Return the input of a product: rows after the norm, rounded if the product rounds."""
         if name is None:
             return rows
         norm = getattr(self, name)
@@ -123,11 +122,75 @@ class FusedLayer(nn.Module):
         result: Tensor = norm(rows)
         return result
 
-    def _add(self, part: Tensor, module: WideLinear | FusedFeedForward, rows: Tensor, norm: str | None) -> None:
+    def _add(self, part: Tensor, module: UpcastLinear | FusedFeedForward, rows: Tensor, norm: str | None) -> None:
         if norm is None and self.factor == 1.0:
             module.add_to(part, rows)
             return
-        share = module.of_block(rows) if isinstance(module, FusedFeedForward) else module(rows)
+        update = module.chunk(rows) if isinstance(module, FusedFeedForward) else module(rows)
         if norm is not None:
-            share = getattr(self, norm)(share)
-        torch.add(part, share, alpha=self.factor, out=part)
+            update = getattr(self, norm)(update)
+        torch.add(part, update, alpha=self.factor, out=part)
+
+
+@dataclass(frozen=True)
+class LayerKernels:
+    """The parts of a layer as `ops.decoder_layer` takes them, with norms before attention and feed-forward only."""
+
+    attention: FusedAttention
+    feed_forward: FusedFeedForward
+    first: FusedNorm
+    second: FusedNorm
+    projections: Weight
+    head_norms: HeadNorms | None
+    out: Weight
+    inner: Weight
+    down: Weight
+
+    @classmethod
+    def of(
+        cls, attention: FusedAttention, feed_forward: FusedFeedForward, first: nn.Module, second: nn.Module
+    ) -> LayerKernels | None:
+        """Return the parts, or None if the kernels do not compute these."""
+        if not isinstance(first, FusedNorm) or not isinstance(second, FusedNorm):
+            return None
+        projections, out = attention.projections.packed, attention.o_proj.packed
+        inner, down = feed_forward.inner.packed, feed_forward.down.packed
+        if projections is None or out is None or inner is None or down is None or inner.packed.width % GATE_MULTIPLE:
+            return None
+        head_norms = None
+        if attention.norms != "none":
+            query, key = attention.q_norm, attention.k_norm
+            if not isinstance(query, FusedNorm) or not isinstance(key, FusedNorm) or query.epsilon != key.epsilon:
+                return None
+            head_norms = HeadNorms(query.weight, key.weight, query.epsilon)
+        return cls(attention, feed_forward, first, second, projections, head_norms, out, inner, down)
+
+    def supports(self, stream: Tensor) -> bool:
+        """Return whether the kernels are the better way for these tokens [T, E]."""
+        return why_not(stream, self.projections, self.out, self.inner, self.down) is None
+
+    def before_attention(self, stream: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Map the stream [T, E] to queries [T, Hq, D], and keys and values [T, Hk, D]."""
+        return decoder_layer_in(
+            stream,
+            self.first.weight,
+            self.first.epsilon,
+            self.projections,
+            heads=self.attention.heads,
+            key_heads=self.attention.key_heads,
+            head_norms=self.head_norms,
+            angles=(angles[0][0], angles[1][0]) if angles is not None and self.attention.rotates else None,
+        )
+
+    def after_attention(self, stream: Tensor, attended: Tensor) -> None:
+        """Add the rest of the layer, from attention's output [T, Hq * D], to the stream in place."""
+        decoder_layer_out(
+            stream,
+            attended,
+            self.out,
+            self.second.weight,
+            self.second.epsilon,
+            self.inner,
+            self.feed_forward.activation,
+            self.down,
+        )

@@ -1,19 +1,42 @@
-"""Norm, joined linear layers and gated feed-forward on float32 activations."""
+"""Linear layers, norm and gated feed-forward on float32 activations."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from fastreader.models.chunking import blocks_of
-from fastreader.models.linear import WideLinear
+from fastreader.models.chunking import map_chunks
 from fastreader.ops.decoder_layer import Weight
-from fastreader.ops.linear import PackedWeight, linear, linear_gated, prepare
+from fastreader.ops.linear import PackedWeight, linear, linear_add, linear_gated, prepare
 from fastreader.ops.pointwise import gate, rms_norm
 
 
-class Joined(nn.Module):
-    """Linear layers that read the same input, as one product where the kernels take a packed weight."""
+class UpcastLinear(nn.Module):
+    """A linear layer on float32 activations; the weight stays as stored, or in the layout of the kernels."""
+
+    def __init__(self, layer: nn.Linear, precision: str) -> None:
+        super().__init__()
+        self.bias = layer.bias
+        self.precision = precision
+        self._weight: Tensor | PackedWeight = prepare(layer.weight.detach(), precision)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map [..., E] to [..., F]."""
+        rows = input.reshape(-1, input.shape[-1])
+        return linear(rows, self._weight, self.bias, precision=self.precision).reshape(*input.shape[:-1], -1)
+
+    @property
+    def packed(self) -> Weight | None:
+        """The weight in the layout of the kernels, or None if they do not support it."""
+        return Weight(self._weight, self.bias) if isinstance(self._weight, PackedWeight) else None
+
+    def add_to(self, sum: Tensor, rows: Tensor) -> None:
+        """Add the layer's output for rows [T, E] to `sum` [T, F] in place."""
+        linear_add(sum, rows, self._weight, self.bias, precision=self.precision)
+
+
+class JoinedLinear(nn.Module):
+    """Linear layers with the same input, as one product if the kernels support the packed weight."""
 
     def __init__(self, layers: list[nn.Linear], precision: str) -> None:
         super().__init__()
@@ -30,17 +53,17 @@ class Joined(nn.Module):
 
     @property
     def packed(self) -> Weight | None:
-        """All the layers as one weight as the kernels want it, where they take it."""
+        """All layers as one weight in the layout of the kernels, or None if they do not support it."""
         weight = self._weights[0]
         return Weight(weight, self._biases[0]) if len(self._weights) == 1 and isinstance(weight, PackedWeight) else None
 
     def forward(self, rows: Tensor) -> list[Tensor]:
-        """[T, E] to one [T, F] for each layer; they may be views of one tensor."""
+        """Map [T, E] to [T, F] for each layer; the results may be views of one tensor."""
         parts = [linear(rows, w, b, precision=self.precision) for w, b in zip(self._weights, self._biases, strict=True)]
         return parts if len(parts) == len(self.widths) else list(torch.split(parts[0], self.widths, dim=1))
 
     def gated(self, rows: Tensor, activation: str) -> Tensor:
-        """[T, E] to [T, F], in the next product's type: the first half of the outputs gates the second."""
+        """Map [T, E] to [T, F] in the type of the next product; the first half of the outputs gates the second."""
         bf16 = self.precision == "fast"
         if len(self._weights) > 1:
             gates, up = self(rows)
@@ -59,47 +82,40 @@ class FusedNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, input: Tensor) -> Tensor:
-        """[..., E] to the same."""
+        """Normalise [..., E]."""
         return rms_norm(input.reshape(-1, input.shape[-1]), self.weight, self.epsilon).view(input.shape)
 
     def rounded(self, rows: Tensor) -> Tensor:
-        """[T, E] to the same in bfloat16."""
+        """Normalise [T, E] and round to bfloat16."""
         return rms_norm(rows, self.weight, self.epsilon, bf16=True)
 
 
 class FusedFeedForward(nn.Module):
-    """Gated feed-forward over blocks of tokens."""
+    """Gated feed-forward over chunks of tokens."""
 
-    def __init__(self, inner: Joined, down: WideLinear, activation: str) -> None:
+    def __init__(self, inner: JoinedLinear, down: UpcastLinear, activation: str) -> None:
         super().__init__()
         self.inner, self.down = inner, down
         self.activation = activation
 
     def forward(self, input: Tensor) -> Tensor:
-        """[1, T, E] to the same."""
+        """Map [1, T, E] to [1, T, E]."""
         rows = input.reshape(-1, input.shape[-1])
-        blocks = blocks_of(len(rows), rows.device, sum(self.inner.widths))
-        if len(blocks) == 1:
-            return self.of_block(rows).view(input.shape)
-        out = torch.empty_like(rows)
-        for block in blocks:
-            out[block] = self.of_block(rows[block])
-        return out.view(input.shape)
+        return map_chunks(self.chunk, rows, sum(self.inner.widths)).view(input.shape)
 
-    def of_block(self, rows: Tensor) -> Tensor:
-        """[B, E] to the same, for few enough tokens that the inner values stay in cache."""
+    def chunk(self, rows: Tensor) -> Tensor:
+        """Map [B, E] to [B, E], for tokens few enough that the inner values stay in cache."""
         result: Tensor = self.down(self.inner.gated(rows, self.activation))
         return result
 
     def add_to(self, sum: Tensor, rows: Tensor) -> None:
-        """Add `of_block` of rows [B, E] to `sum` [B, E] in place."""
+        """Add the output for rows [B, E] of one chunk to `sum` [B, E] in place."""
         self.down.add_to(sum, self.inner.gated(rows, self.activation))
 
 
 def _joined_bias(layers: list[nn.Linear]) -> Tensor | None:
     if all(layer.bias is None for layer in layers):
         return None
-    parts: list[Tensor] = [
-        layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers
-    ]
-    return torch.cat(parts).detach()
+    return torch.cat(
+        [layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers]
+    ).detach()

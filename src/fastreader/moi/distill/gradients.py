@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.attention_keys import Scores
+from fastreader.models.attention_keys import AttentionParams
 from fastreader.ops.tree_attention.tiled import visible_among
 from fastreader.ops.tree_attention.tiles import cut_tiles
 
@@ -22,7 +22,7 @@ _ROWS = 256  # rows of logits held at once: 50 MB at a vocabulary of 49,152
 
 
 class GradientKeys:
-    """The tokens of a tree attending to each other, like `models.keys.TreeKeys` but differentiable.
+    """The tokens of a tree attending to each other, like `models.attention_keys.TreeKeys` but differentiable.
 
     Args:
         tree: the tree.
@@ -34,13 +34,13 @@ class GradientKeys:
         self.positions = torch.from_numpy(tree.positions).to(device)
         self.tiles = cut_tiles(tree.subtree_end, np.arange(len(tree.subtree_end)))
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """Compute the attention of one layer.
 
         Args:
             layer: its index; unused, since all layers are alike here.
             query: [T, Hq, D]; key: [T, Hk, D]; value: [T, Hk, Dv], any floating type on one device.
-            scores: scale, window and soft cap; products are never split.
+            params: scale, window and soft cap; products are never split.
 
         Returns:
             [T, Hq, Dv] in value's type.
@@ -50,9 +50,9 @@ class GradientKeys:
         for start, stop, seen in zip(self.tiles.starts, self.tiles.stops, self.tiles.keys, strict=True):
             index = torch.from_numpy(seen).to(query.device)
             mask = visible_among(index, self.subtree_end, places[start:stop])
-            if scores.window is not None:
-                mask &= self.positions[start:stop, None] - self.positions[index][None, :] < scores.window
-            blocks.append(_dense(query[start:stop], key[index], value[index], mask, scores.scale, scores.softcap))
+            if params.window is not None:
+                mask &= self.positions[start:stop, None] - self.positions[index][None, :] < params.window
+            blocks.append(_dense(query[start:stop], key[index], value[index], mask, params.scale, params.softcap))
         return torch.cat(blocks)
 
 

@@ -19,7 +19,7 @@ from fastreader.data.fingerprints import reader_name
 from fastreader.errors import ContextOverflowError, MissingExtraError
 from fastreader.models import load as loading
 from fastreader.models.adapter import register
-from fastreader.models.architecture import context_length, lm_head, logit_scale_of, refuse_unsupported
+from fastreader.models.architecture import check_supported, context_length, lm_head, logit_scale_of
 from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, layer_windows
 from fastreader.models.probe import probe
 from fastreader.models.revision import revision
@@ -58,7 +58,7 @@ class Student:
 
     def __init__(self, model: Any, tokenizer: Any, name: str, lora: LoraSettings | None = None) -> None:
         peft = _peft()
-        refuse_unsupported(model, name)
+        check_supported(model, name)
         self.name = name
         self.revision = revision(model, tokenizer)
         self.encoder = TextEncoder(tokenizer)
@@ -272,8 +272,8 @@ class Probed:
         return LogprobStats(self.student._pair_logprobs(tree), unused, unused, unused)
 
     @torch.no_grad()
-    def own_logprobs(self, tokens: list[int]) -> Tensor:
-        """Score like `TreeModel.own_logprobs`, by the model that the student was made from."""
+    def original_logprobs(self, tokens: list[int]) -> Tensor:
+        """Score like `TreeModel.original_logprobs`, by the model that the student was made from."""
         ids = torch.tensor([tokens], device=self.student.device)
         was = self.original.training
         logits: Tensor = self.original.eval()(input_ids=ids, use_cache=False).logits[0, :-1]

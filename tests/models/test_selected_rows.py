@@ -1,4 +1,4 @@
-"""Only the states that are asked for are computed by the last layer, and they are those of the whole pass."""
+"""The last layer computes only the selected states, and they equal those of the whole pass."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from test_architectures import tiny
 
 from fastreader import Reader
 from fastreader.core.tree import PrefixTree
-from fastreader.models import attention_keys as keys
-from fastreader.models.key_values import KeyValues, Part, Reuse
+from fastreader.models import attention_keys
+from fastreader.models.key_values import CachedTokens, KeyValues, Reuse
 
 SEQUENCES = [
     ([7 + i % 90 for i in range(40)] + [100 + j, 101 + j], [120 + j + k for k in range(1 + j)]) for j in range(6)
@@ -19,15 +19,15 @@ FUSED = ["Llama", "Qwen3", "Gemma2, window, caps", "Olmo2", "Granite"]
 
 @pytest.fixture
 def queries(monkeypatch):
-    """How many queries each call of attention took."""
+    """Record the number of queries of each attention call."""
     counts = []
-    inner = keys.tree_attention
+    inner = attention_keys.tree_attention
 
     def counted(query, *others, **named):
         counts.append(len(query))
         return inner(query, *others, **named)
 
-    monkeypatch.setattr(keys, "tree_attention", counted)
+    monkeypatch.setattr(attention_keys, "tree_attention", counted)
     return counts
 
 
@@ -42,7 +42,7 @@ def close(states, wanted):
 
 @pytest.mark.parametrize("precision", ["fast", "high", "exact"])
 @pytest.mark.parametrize("family", [*FUSED, "Cohere2, window", "GPTNeoX"])
-def test_states_asked_for_are_those_of_the_whole_pass(family, precision, queries):
+def test_selected_states_equal_those_of_the_whole_pass(family, precision, queries):
     model, tree = pass_of(family, precision)
     wanted = model.hidden(tree)
     rows = np.array([len(tree) - 1, 3, 44, 3], dtype=np.int64)
@@ -51,23 +51,23 @@ def test_states_asked_for_are_those_of_the_whole_pass(family, precision, queries
     assert queries == [len(tree)] * 2 + [3 if family in FUSED else len(tree)]
 
 
-def test_with_keys_and_values_kept_and_given():
+def test_selection_with_recorded_and_reused_keys():
     model, tree = pass_of("Llama", "high")
-    record, again = KeyValues.empty(), KeyValues.empty()
-    wanted = model.hidden(tree, record=record)
-    model.hidden(tree, record=again, rows=tree.leaves)
+    record, again = KeyValues(), KeyValues()
+    wanted = model.hidden(tree, key_values=record)
+    model.hidden(tree, key_values=again, rows=tree.leaves)
     for one, other in ((record.keys, again.keys), (record.values, again.values)):
         assert len(one) == len(other)
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
     known = np.arange(40, dtype=np.int64)
     fresh = np.arange(40, len(tree), dtype=np.int64)
-    states = model.hidden(tree, reuse=Reuse(fresh, [Part(known, known, record)]), rows=tree.leaves)
+    states = model.hidden(tree, reuse=Reuse(fresh, [CachedTokens(known, known, record)]), rows=tree.leaves)
     close(states, wanted[torch.from_numpy(tree.leaves)])
 
 
-def test_nothing_and_everything_asked_for(queries):
+def test_selecting_no_row_and_every_row(queries):
     model, tree = pass_of("Llama", "fast")
-    queries.clear()  # of the probe at loading
+    queries.clear()  # from the probe at load
     assert model.hidden(tree, rows=np.array([], dtype=np.int64)).shape == (0, 64)
     everything = np.arange(len(tree), dtype=np.int64)[::-1].copy()
     close(model.hidden(tree, rows=everything), model.hidden(tree).flip(0))
