@@ -23,8 +23,7 @@ from fastreader.core.progress import track
 from fastreader.data.fingerprints import guarding
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.moi import Observations, calibrate
-from fastreader.moi.gold import gold_of
-from fastreader.moi.probe import Probe, moved
+from fastreader.moi.probe import Probe, gold_of, moved
 from fastreader.moi.shipped import file_name_of
 from fastreader.permutations import latin
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from fastreader import Example, PermutationScores
 from fastreader.core.tree import TreeStats
-from fastreader.moi.gold import gold_of
 from fastreader.moi.outcomes import MEASURES, Outcome
+from fastreader.moi.probe import gold_of
 from fastreader.statistics.answers import contained, exact_match, f1
 
 Row = dict[str, Any]

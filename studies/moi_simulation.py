@@ -30,11 +30,11 @@ from fastreader.core.progress import track
 from fastreader.data.files import write_text
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.moi import Observations, PositionBias, calibrate, debias
-from fastreader.moi.order import matched
+from fastreader.moi.observations import FloatArray
 from fastreader.moi.simulate import SHAPES, Simulated, bias_shape, simulate
 from fastreader.moi.solve.likelihood import places_of
 from fastreader.moi.solve.ridge import solve
-from fastreader.moi.types import FloatArray
+from fastreader.moi.utilities import matched
 from fastreader.permutations import Design, cyclic, latin, pruned, random
 
 NOISES = (0.0, 0.25, 0.5, 1.0)  # standard deviation of a score, relative to the signal's

@@ -51,9 +51,9 @@ from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.moi import PositionBias, calibrate, probe
 from fastreader.moi.baselines import gold_of, self_consistency
-from fastreader.moi.cost import full_orderings
-from fastreader.moi.gold import right_answers
 from fastreader.moi.outcomes import outcomes
+from fastreader.moi.planning import full_orderings
+from fastreader.moi.probe import right_answers
 from fastreader.moi.reading import reading_prompts
 from fastreader.reader.prompts.pieces import encode
 from fastreader.reader.session import Session

@@ -74,13 +74,13 @@ def test_cyclic_orderings_alone_do_not_identify_the_bias():
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0])
-def test_cyclic_orderings_need_query_likelihoods_that_say_something(beta):
+def test_cyclic_orderings_need_informative_query_likelihoods(beta):
     data = simulate(bias_shape("decreasing", 5), 40, lambda seed: cyclic(5), beta=beta, sigma=0.7, seed=0)
     found = calibrate(data.observations, resamples=20, starts=1, folds=2)
-    assert found.identified == (beta > 0)  # a likeness to query likelihoods that chance gives tells no bias
+    assert found.identified == (beta > 0)  # chance agreement with query likelihoods shows no bias
 
 
-def test_query_likelihoods_of_no_worth_decide_no_sign_by_a_small_standard_error():
+def test_worthless_query_likelihoods_decide_no_sign_by_a_small_standard_error():
     """Scores drawn with beta = 0: of 6,000 such runs beta passed Student's t in 9, most reversed; this is one."""
     data = simulate(bias_shape("decreasing", 3), 12, lambda s: random(3, 6, s), beta=0.0, seed=82378757)
     found = calibrate(data.observations, resamples=50, starts=2, folds=2, seed=1886)
@@ -89,7 +89,7 @@ def test_query_likelihoods_of_no_worth_decide_no_sign_by_a_small_standard_error(
     assert found.sign == "undetermined"
 
 
-def test_a_fit_drawn_to_utilities_that_query_likelihoods_fix_is_left_for_a_likelier_one():
+def test_a_likelier_fit_replaces_one_whose_utilities_the_query_likelihoods_fix():
     data = simulate(bias_shape("decreasing", 5), 12, lambda s: random(5, 6, s), beta=0.0, seed=2112420632)
     found = calibrate(data.observations, resamples=50, starts=2, folds=2, seed=3181)
     assert min(off(found, data.bias), off(found, -data.bias)) < 0.15
@@ -162,7 +162,7 @@ def test_the_convention_needs_questions_too():
     assert found.sign == "undetermined"
 
 
-def test_a_contrast_of_something_else_is_refused_and_both_are_named():
+def test_a_contrast_of_something_else_raises_and_both_are_named():
     data = simulate(bias_shape("decreasing", 4), 6, lambda s: random(4, 8, s))
     scores = [replace(o, reader={"name": "one"}, template="t1") for o in data.observations]
     effects = np.random.default_rng(0).normal(size=(9, 4))
@@ -205,9 +205,9 @@ def test_bad_input():
         calibrate([*good, replace(good[0], qg=None)])
     with pytest.raises(InputError, match="fewer than needed for 5 unknowns"):
         calibrate([replace(o, values=o.values[:3], permutations=o.permutations[:3]) for o in good[:2]])
-    with pytest.raises(InputError, match="question 1 has 2 orderings"):
+    with pytest.raises(InputError, match="scores: question 1: expected at least 3 orderings, got 2"):
         calibrate([good[0], replace(good[1], values=good[1].values[:2], permutations=good[1].permutations[:2])])
-    with pytest.raises(InputError, match="N = 3 passages on"):
+    with pytest.raises(InputError, match=r"scores: expected N >= 3 passages .*, got 2"):
         calibrate(simulate(bias_shape("decreasing", 2), 3, lambda s: random(2, 2, s)).observations)
     with pytest.raises(InputError, match="scored the same"):
         calibrate([replace(o, values=np.full(8, -3.0)) for o in good])
@@ -223,10 +223,10 @@ def test_a_calibration_survives_its_file(tmp_path):
     found.save(tmp_path / "bias.json")
     again = PositionBias.load(tmp_path / "bias.json")
     assert again.to_dict() == found.to_dict()
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match=r"absent.json: cannot be read \(No such file"):
         PositionBias.load(tmp_path / "absent.json")
     (tmp_path / "other.json").write_text("[1]")
-    with pytest.raises(InputError, match="JSON object"):
+    with pytest.raises(InputError, match="expected an object with keys and values, got list"):
         PositionBias.load(tmp_path / "other.json")
     with pytest.raises(InputError, match=r"from_dict.*missing"):
         PositionBias.from_dict({"bias": [1.0]})
@@ -236,7 +236,7 @@ def test_a_calibration_survives_its_file(tmp_path):
 
 
 @pytest.mark.parametrize("seed", [4, 11, 127])
-def test_few_orderings_fit_no_utilities_beyond_the_scores(seed):
+def test_few_orderings_do_not_inflate_the_utilities(seed):
     # Fewer orderings than passages fit exactly, whatever the bias: rounding alone must not look like a likelihood.
     data = simulate(bias_shape("decreasing", 7), 8, lambda s: random(7, 4, s), beta=0.1, sigma=0.5, seed=seed)
     found = calibrate(data.observations, resamples=20, starts=1, folds=2, seed=seed)
@@ -255,7 +255,7 @@ def test_observations_of_unequal_counts():
     assert isinstance(data.observations[0], Observations)
 
 
-def test_what_is_wrong_with_a_question_is_said_with_its_number(tiny_reader):
+def test_an_error_names_its_question(tiny_reader):
     passages = [fr.Passage(text) for text in ("Red.", "Green.", "Blue.")]
     scores = [
         fr.score_permutations(tiny_reader, f"Which {w}?", passages, question_only=True, permutations="random")

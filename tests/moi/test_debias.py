@@ -6,9 +6,9 @@ from scipy.stats import norm
 
 from fastreader.errors import InputError
 from fastreader.moi import Observations, PositionBias, debias
-from fastreader.moi.order import matched
 from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.moi.solve.p_best import best, tempered
+from fastreader.moi.utilities import matched
 from fastreader.permutations import cyclic, latin, pruned, random
 
 
@@ -208,7 +208,7 @@ def test_best_of_two_is_a_normal_probability():
     assert tempered(np.array([0.8, 0.2]), 2.0)[0] == pytest.approx(0.8**0.5 / (0.8**0.5 + 0.2**0.5))
 
 
-def test_a_bias_of_something_else_is_refused_and_both_are_named():
+def test_a_bias_of_something_else_raises_and_both_are_named():
     o = replace(
         simulate(bias_shape("decreasing", 5), 1, lambda s: random(5, 15, s)).observations[0],
         reader={"name": "one"},
@@ -222,7 +222,7 @@ def test_a_bias_of_something_else_is_refused_and_both_are_named():
             known(bias_shape("decreasing", 5), reader={"name": "one", "revision": "0a1b"}),
             "the reader's revision: bias '0a1b', scores ''",
         ),
-        ("bias.json", "bias: expected a PositionBias .*got str"),
+        ("bias.json", "bias: expected a PositionBias .*got 'bias.json'"),
         (known(bias_shape("decreasing", 5), template="t2"), "template: bias 't2', scores 't1'"),
     ]:
         with pytest.raises(InputError, match=message):

@@ -12,7 +12,7 @@ from fastreader.permutations import cyclic, model_rank, random
 
 @pytest.mark.parametrize("n", [3, 4, 6, 10, 20])
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s != "flat"])
-def test_every_passage_stands_at_every_place_once_and_all_are_told_apart(n, shape):
+def test_every_passage_stands_at_every_place_once_and_all_are_separated(n, shape):
     bias = known(bias_shape(shape, n))
     design = cyclic_for(bias, seed=n)
     squares = len(design) // n
@@ -55,7 +55,7 @@ def test_prefixes_of_a_bias_and_without_one():
     assert len(cyclic_for(known(bias_shape("decreasing", 3)), squares=2)) == 6
 
 
-def test_a_seed_is_a_whole_number():
+def test_a_seed_is_an_integer():
     for seed in (-1, 1.5, "1"):
         with pytest.raises(InputError, match=f"seed: expected an integer of at least 0, got {seed!r}"):
             prefixes(5, seed=seed)

@@ -44,7 +44,7 @@ def test_random_prefixes_are_identified_and_exact(n):
         assert found.bias == pytest.approx(a, abs=1e-4)
         assert found.identified, found.reason
         assert found.rank == len(a) - 1 + n
-        # Exact scores are what it takes them for: no uncertainty is told, and none is made up.
+        # Scores are taken as exact, so no uncertainty is reported.
         assert "noise" in found.flags and "no intervals" in found.reason
         assert found.p_best is found.intervals is found.covariance is found.std is None
         assert json.loads(json.dumps(found.to_dict()))["p_best"] is None

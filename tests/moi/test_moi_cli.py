@@ -87,7 +87,7 @@ def test_calibrate_uses_the_gold_passages(calibrated):
 
 
 def test_calibrate_on_fewer_questions_uses_those_alone(calibrated, model, questions, tmp_path):
-    """The file of scores has eight; the first five are asked for."""
+    """The file of scores has eight questions, of which `--limit` keeps the first five."""
     arguments = ("calibrate", questions, "-m", model, "-n", 3, "--cache-dir", calibrated, "--limit", 5)
     scores = tmp_path / "scores.jsonl"
     shutil.copy(calibrated / "scores.jsonl", scores)
@@ -121,7 +121,7 @@ def test_calibrate_with_a_probe(calibrated, model, questions, tmp_path):
     assert "--probe: expected at least 2 questions with gold passage and answers, got 0" in done.stderr
 
 
-def test_calibrate_refuses_too_few(model, questions, tmp_path):
+def test_calibrate_rejects_too_few_questions(model, questions, tmp_path):
     done = run("calibrate", questions, "-m", model, "-n", 5, "--scores", tmp_path / "s.jsonl", expect=2)
     assert "at least 2 questions with 5 passages, got 0" in done.stderr
 
@@ -141,7 +141,7 @@ def test_rerank_uses_what_was_kept(calibrated, model, questions):
     assert lines == rows
 
 
-def test_rerank_without_a_calibration_says_so(model, questions, tmp_path):
+def test_rerank_without_a_calibration_reports_it(model, questions, tmp_path):
     done = run("rerank", questions, "-m", model, "--limit", 1, "--cache-dir", tmp_path)
     assert "none: random prefixes" in done.stdout
     for form in ("trec", "jsonl"):
@@ -151,8 +151,9 @@ def test_rerank_without_a_calibration_says_so(model, questions, tmp_path):
 
 def test_the_cost_of_rounds_is_bounded(calibrated, model, questions):
     common = ("rerank", questions, "-m", model, "--limit", 1, "--max-passages", 3, "--cache-dir", calibrated)
-    told = run(*common, "--cost", "--stop-p-best", 0.999).stdout
-    first, most = re.search(r"([\d,]+) tokens to compute in the first rounds, ([\d,]+) at most", told).groups()
+    printed = run(*common, "--cost", "--stop-p-best", 0.999).stdout
+    counts = r"([\d,]+) tokens to compute in the first rounds, at most ([\d,]+) in all"
+    first, most = re.search(counts, printed).groups()
     (row,) = json.loads(run(*common, "--stop-p-best", 0.999, "-f", "json").stdout)
     assert row["cost"]["passes"] > 1
     assert int(first.replace(",", "")) < row["cost"]["computed_tokens"] <= int(most.replace(",", ""))
@@ -195,7 +196,7 @@ def test_rerank_to_a_file_is_resumed(model, questions, tmp_path):
 
 @pytest.mark.parametrize("command", [("rerank", "--max-passages", 3), ("ask", "--method", "moi@3")])
 def test_a_calibration_made_meanwhile_is_not_mixed_in(command, calibrated, model, questions, tmp_path):
-    """Rows of random prefixes and of a calibration kept since then would stand in one file."""
+    """One file must not mix rows of random prefixes with rows of a calibration kept later."""
     name, *how = command
     common = (name, questions, "-m", model, *how, "-o", tmp_path / "out.jsonl", "--cache-dir", tmp_path / "cache")
     run(*common, "--limit", 1)
@@ -203,13 +204,13 @@ def test_a_calibration_made_meanwhile_is_not_mixed_in(command, calibrated, model
     assert "other settings: bias" in run(*common, "--limit", 2, "--resume", expect=2).stderr
 
 
-def test_cost_is_told_without_running(calibrated, model, questions):
+def test_cost_is_printed_without_running(calibrated, model, questions):
     done = run("rerank", questions, "-m", model, "--max-passages", 3, "--cost", "--cache-dir", calibrated)
     assert done.stdout.startswith("8 questions: ")
     assert "of 3N whole orderings" in done.stdout
 
 
-def test_rerank_refuses_another_models_bias(calibrated, model, questions, tmp_path):
+def test_rerank_rejects_another_models_bias(calibrated, model, questions, tmp_path):
     path = tmp_path / "bias.json"
     values = PositionBias.load(calibrated / "bias.json").to_dict() | {"reader": {"name": "another"}}
     PositionBias.from_dict(values).save(path)
@@ -227,9 +228,9 @@ def test_calibrate_looks_at_its_outputs_first(questions, tmp_path):
     assert "--plot: expected a file ending in one of" in run(*common, "--plot", tmp_path / "b.foo", expect=2).stderr
     before = questions.read_text()
     for wrong, named in (
-        (("-o", questions), "that of FILE too"),
-        (("-o", tmp_path / "scores.jsonl"), "that of --scores too"),
-        (("-o", tmp_path / "a.svg", "--plot", tmp_path / "a.svg"), "that of --output too"),
+        (("-o", questions), "is also FILE"),
+        (("-o", tmp_path / "scores.jsonl"), "is also --scores"),
+        (("-o", tmp_path / "a.svg", "--plot", tmp_path / "a.svg"), "is also --output"),
     ):
         assert named in run(*common, *wrong, expect=2).stderr
     assert questions.read_text() == before
@@ -251,7 +252,7 @@ def test_ask(calibrated, model, questions, tmp_path):
     assert "descending order; bias: given" in run(*common, "--limit", 1, "--explain", *bias).stdout
 
 
-def test_ask_writes_also_where_the_file_has_candidates(calibrated, model, questions, tmp_path):
+def test_ask_generates_even_if_the_file_has_candidates(calibrated, model, questions, tmp_path):
     row = json.loads(questions.read_text().splitlines()[0]) | {"candidates": ["blue", "green"]}
     file = tmp_path / "questions.jsonl"
     file.write_text(json.dumps(row) + "\n")
@@ -287,9 +288,9 @@ def test_ask_is_resumed(model, questions, tmp_path):
     assert "other settings" in run(*common, "--resume", "--order", "descending", expect=2).stderr
 
 
-def test_ask_refuses(calibrated, model, questions, tmp_path):
+def test_ask_rejects_bad_arguments(calibrated, model, questions, tmp_path):
     common = ("ask", questions, "-m", model, "--limit", 2, "--cache-dir", tmp_path)
     assert "moi@x" in run(*common, "--method", "moi@x", expect=2).stderr
     wrong = (*common, "--method", "moi@2", "--bias", calibrated / "bias.json")
-    assert "id q0: bias: measured for N = 3" in run(*wrong, expect=2).stderr
+    assert "id q0: bias: measured on something else" in run(*wrong, expect=2).stderr
     assert "2 skipped" in run(*wrong, "--skip-errors", expect=3).stderr

@@ -4,7 +4,7 @@ from scipy.optimize import approx_fprime
 from scipy.stats import multivariate_normal
 
 from fastreader.moi.simulate import bias_shape, simulate
-from fastreader.moi.solve.likelihood import bias_basis, contrasts, negative_log_likelihood, pool
+from fastreader.moi.solve.likelihood import contrasts, negative_log_likelihood, pool
 from fastreader.permutations import pruned, random
 
 
@@ -26,11 +26,12 @@ def test_value_and_gradient(n, length):
     bias = np.linspace(0.2, 1, length)
     rows = iter([12, 7, 9])
     data = simulate(bias, 3, lambda s: pruned(random(n, next(rows), s), length), passages=n)
-    pooled, basis, weights = pool(data.observations), bias_basis(length, n), np.array([1.0, 2.0, 0.5])
+    pooled, weights = pool(data.observations), np.array([1.0, 2.0, 0.5])
+    basis = pooled.basis
     parameters = np.random.default_rng(1).normal(size=basis.shape[1] + 2)
 
     def f(p):
-        return negative_log_likelihood(p, pooled, pooled.centred, basis, weights)
+        return negative_log_likelihood(p, pooled, weights)
 
     theta, b, s = basis @ parameters[:-2], parameters[-2], np.exp(parameters[-1])
     expected = sum(w * brute(theta, b, s, o) for w, o in zip(weights, data.observations, strict=True))
@@ -41,11 +42,12 @@ def test_value_and_gradient(n, length):
 
 def test_rows_left_out_do_not_count():
     data = simulate(bias_shape("decreasing", 4), 2, lambda s: random(4, 10, s))
-    pooled, basis = pool(data.observations), bias_basis(4, 4)
+    pooled = pool(data.observations)
+    basis = pooled.basis
     rows = np.ones((2, 10), dtype=bool)
     rows[:, [0, 4, 9]] = False
     kept = pooled.keep(rows)
     parameters = np.array([0.3, -0.4, 0.8, 1.1, -0.7])
-    value, _ = negative_log_likelihood(parameters, kept, kept.centred, basis, np.ones(2))
+    value, _ = negative_log_likelihood(parameters, kept, np.ones(2))
     expected = sum(brute(basis @ parameters[:3], 1.1, np.exp(-0.7), o, (0, 4, 9)) for o in data.observations)
     assert value == pytest.approx(expected, rel=1e-9)

@@ -8,9 +8,9 @@ from test_debias import known
 import fastreader as fr
 from fastreader.errors import ContextOverflowError, InputError
 from fastreader.moi import Stopping, answer, debias, observe, plan, rerank
-from fastreader.moi.order import matched
 from fastreader.moi.shipped import find, keep
 from fastreader.moi.simulate import bias_shape
+from fastreader.moi.utilities import matched
 
 WORDS = ["red", "green blue", "a cat", "ten dogs ran", "the sea", "low", "up and off"]
 QUESTION = "Which colour is it?"
@@ -78,7 +78,7 @@ def test_descending(tiny_reader, bias):
     assert len(rerank(tiny_reader, QUESTION, passages(4), bias(4, sign="undetermined"))) == 4
 
 
-def test_its_cost_is_known_before(tiny_reader, bias):
+def test_the_cost_is_known_before(tiny_reader, bias):
     planned = plan(tiny_reader, QUESTION, passages(5), bias(5))
     assert planned.cost == rerank(tiny_reader, QUESTION, passages(5), bias(5)).cost
     scores = fr.score_permutations(tiny_reader, QUESTION, passages(5), question_only=True, permutations="random:15")
@@ -86,7 +86,7 @@ def test_its_cost_is_known_before(tiny_reader, bias):
     assert planned.cost.share == planned.cost.computed_tokens / scores.stats.total_tokens < 0.5
 
 
-def test_without_a_bias_random_prefixes_are_scored_and_it_says_so(tiny_reader):
+def test_without_a_bias_random_prefixes_are_scored_and_reported(tiny_reader):
     for n in (2, 3, 5):
         ranked = rerank(tiny_reader, QUESTION, passages(n))
         assert ranked.bias_source == "none: random prefixes"
@@ -94,7 +94,7 @@ def test_without_a_bias_random_prefixes_are_scored_and_it_says_so(tiny_reader):
         assert ranked.order == "descending"
         assert ranked.observations.length < n
         assert sorted(ranked.indices) == list(range(n))
-        assert all(p.interval is None and p.p_best is None for p in ranked)  # the joint solve tells neither
+        assert all(p.interval is None and p.p_best is None for p in ranked)  # the joint solve has neither
     with pytest.raises(InputError, match="need a calibration"):
         rerank(tiny_reader, QUESTION, passages(4), permutations="cyclic")
 
@@ -121,8 +121,8 @@ def test_a_kept_calibration_is_found(tiny_reader, bias):
     assert rerank(tiny_reader, QUESTION, passages(5), template=other).bias_source == "none: random prefixes"
 
 
-def test_a_bias_of_another_use_is_refused(tiny_reader, bias):
-    with pytest.raises(InputError, match=r"N = 4 passages.*the question has N = 5"):
+def test_a_bias_for_another_use_raises(tiny_reader, bias):
+    with pytest.raises(InputError, match="passages N: bias 4, scores 5; places L: bias 4, scores 5"):
         rerank(tiny_reader, QUESTION, passages(5), bias(4))
     with pytest.raises(InputError, match=r"reader: bias 'other', scores 'LlamaForCausalLM'"):
         rerank(tiny_reader, QUESTION, passages(5), bias(5, reader={"name": "other"}))
@@ -137,6 +137,19 @@ def test_a_bias_of_another_use_is_refused(tiny_reader, bias):
         rerank(tiny_reader, QUESTION, passages(5), bias(5, kind="candidate"))
 
 
+def test_repr_fits_a_screen(tiny_reader, bias):
+    many = [fr.Passage("a long\ntext " * 30, title=f"T{i}") for i in range(30)]
+    ranked = rerank(tiny_reader, "Which\ncolour? " * 20, many, bias(4), max_passages=4)
+    lines = repr(replace(ranked, note="careful " * 40)).split("\n")
+    assert len(lines) <= 20 and max(map(len, lines)) <= 110
+    assert lines[0].startswith("Ranked: 30 passages in matched order; bias: given; ")
+    place, index, utility, p_best, title, *_ = lines[3].split()
+    assert (place, int(index), title) == ("1", ranked[0].index, f"T{ranked[0].index}")
+    assert (utility, p_best) == (f"{ranked[0].utility:+.2f}", f"{ranked[0].p_best:.2f}")
+    assert lines[-2:] == ["... and 18 more", lines[-1]] and lines[-1].startswith("note: careful")
+    assert len(repr(rerank(tiny_reader, QUESTION, passages(1))).split("\n")) == 4
+
+
 def test_a_single_passage_is_returned_as_it_is(tiny_reader):
     ranked = rerank(tiny_reader, QUESTION, passages(1))
     assert (ranked.indices, ranked.order, ranked.cost.computed_tokens) == ([0], "given", 0)
@@ -145,7 +158,7 @@ def test_a_single_passage_is_returned_as_it_is(tiny_reader):
     assert (only.indices, only.tail) == ([0, 1, 2], 2)
 
 
-def test_passages_beyond_the_most_keep_their_order(tiny_reader, bias):
+def test_passages_beyond_max_passages_keep_their_order(tiny_reader, bias):
     ranked = rerank(tiny_reader, QUESTION, passages(7), bias(4), max_passages=4)
     assert ranked.indices[4:] == [4, 5, 6]
     assert sorted(ranked.indices[:4]) == [0, 1, 2, 3]
@@ -208,13 +221,13 @@ def test_answer_reads_once_in_that_order(tiny_reader, bias):
 
 @pytest.fixture
 def small(tmp_path):
-    """Another reader, of a name of its own."""
+    """Return another reader, with its own name."""
     tiny_llama(seed=3, num_hidden_layers=1).save_pretrained(tmp_path / "small")
     byte_tokenizer(chat=True).save_pretrained(tmp_path / "small")
     return fr.Reader.load(tmp_path / "small", device="cpu")
 
 
-def test_one_reader_scores_and_another_answers_in_an_order_of_its_own_bias(tiny_reader, small, bias):
+def test_one_reader_scores_and_another_answers_in_the_order_of_its_own_bias(tiny_reader, small, bias):
     of_small = bias(4, reader=small.describe())
     utility = rerank(small, QUESTION, passages(4), of_small).utilities.utility
 
@@ -252,7 +265,7 @@ def test_one_reader_scores_and_another_answers_in_an_order_of_its_own_bias(tiny_
 
 
 def counting(reader):
-    """The reader, and a list that grows with every scoring pass."""
+    """Return the reader, and a list that grows with every scoring pass."""
     passes = []
     score = reader.score
 
@@ -265,20 +278,20 @@ def counting(reader):
 
 
 def short(context, **more):
-    """A fresh reader with a short context, and its passes."""
+    """Return a new reader with a short context, and its passes."""
     model = tiny_llama(max_position_embeddings=context)
     return counting(fr.Reader.load((model, byte_tokenizer(chat=True)), device="cpu", precision="exact", **more))
 
 
-def test_what_cannot_be_debiased_is_refused_before_any_pass(bias):
+def test_what_cannot_be_debiased_raises_before_any_pass(bias):
     reader, passes = short(2048)
     wrong = [
-        ({"bias": bias(4)}, "N = 4 passages"),
+        ({"bias": bias(4)}, "passages N: bias 4, scores 5"),
         ({"bias": bias(5, reader={"name": "other"})}, "reader: bias 'other', scores 'LlamaForCausalLM'"),
         ({"bias": bias(5), "template": fr.Template(header="Other.\n")}, "template: bias"),
-        ({"bias": bias(5), "permutations": [[0, 1], [2, 3], [4, 0]]}, "bias's L = 5 places, got 2"),
+        ({"bias": bias(5), "permutations": [[0, 1], [2, 3], [4, 0]]}, "bias's L = 5 places .*, got 2"),
         ({"bias": bias(5), "permutations": "identity"}, "at least two orderings"),
-        ({"bias": bias(5, kind="candidate")}, "candidate"),
+        ({"bias": bias(5, kind="candidate")}, "bias: expected kind .*, got 'candidate'"),
         ({"bias": bias(5), "stopping": Stopping(most=3)}, "most >= 5"),
         ({"bias": bias(5), "on_overflow": "drop_passages"}, "on_overflow"),
     ]
@@ -317,7 +330,7 @@ def test_a_short_context(bias):
     assert set(chosen.reading.candidates) == {"red", "low " * 30}
 
 
-def test_rounds_of_prefixes_that_would_be_cut_differently_are_refused():
+def test_rounds_of_prefixes_that_would_be_cut_differently_raise():
     long = [fr.Passage(f"It is {w}. " + "and so on " * 9 * i) for i, w in enumerate(WORDS[:4])]
     reader, passes = short(400)
     more = {"on_overflow": "truncate", "prune": 2}

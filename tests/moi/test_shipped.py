@@ -73,7 +73,7 @@ def test_a_calibration_is_of_the_weights_it_was_measured_on(tmp_path, monkeypatc
     assert find(packaged | {"revision": "0a1b"}, shipped_to, 5) is None  # a folder of that name
 
 
-def test_a_calibration_under_anothers_name_is_refused(tmp_path, monkeypatch):
+def test_a_calibration_under_anothers_name_raises(tmp_path, monkeypatch):
     monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path))
     path = keep(known(bias_shape("decreasing", 4), template="t", reader={"name": "one"}))
     path.rename(path.with_name(path.name.replace("one", "two")))

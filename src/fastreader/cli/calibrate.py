@@ -87,7 +87,7 @@ def calibrate(
     from fastreader import moi
     from fastreader.cli.tables.moi import bias_table
     from fastreader.core.drawing import new_figure
-    from fastreader.moi.gold import gold_of, right_answers
+    from fastreader.moi.probe import gold_of, right_answers
     from fastreader.moi.shipped import keep as install_bias
     from fastreader.permutations import resolve
     from fastreader.reader.prompts.template import Template

@@ -1,4 +1,4 @@
-"""answer: re-rank, then read once more in the order found."""
+"""answer: re-rank the passages, then read once more in the order found, by the same reader or another one."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from fastreader.data.arguments import PassageLike
 from fastreader.data.types import Example
-from fastreader.moi.cost import Cost
-from fastreader.moi.options import RerankOptions, Stopping
-from fastreader.moi.overflow import told
-from fastreader.moi.planning import checked_example, plan_example
+from fastreader.moi.planning import Cost, RerankOptions, checked_example, plan_example
+from fastreader.moi.position_bias import PositionBias, differing
 from fastreader.moi.ranked import Ranked
-from fastreader.moi.reading import Reading, chosen_candidates, fit_reading, read_pieces, reading_pieces
+from fastreader.moi.reading import (
+    Reading,
+    chosen_candidates,
+    fit_reading,
+    read_pieces,
+    reading_pieces,
+    truncation_note,
+)
 from fastreader.moi.rerank import rerank_planned
-from fastreader.moi.smaller import own_calibration, placed_for
-from fastreader.moi.types import PositionBias
-from fastreader.permutations import Spec
+from fastreader.moi.shipped import find
+from fastreader.moi.utilities import matched
 
 if TYPE_CHECKING:
-    from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
 
 
@@ -30,10 +33,10 @@ class MoiAnswer:
 
     Attributes:
         text: the answer.
-        ranked: the passages in reading order; those that were read come first, its tail was not.
+        ranked: the passages in reading order; the reader reads all but the tail.
         reading: the last reading.
         cost: tokens of scoring and of the last reading.
-        note: cautions, those of `ranked` included; empty where all is well.
+        note: cautions, those of `ranked` included; empty if there is nothing to report.
     """
 
     text: str
@@ -48,7 +51,7 @@ class MoiAnswer:
         return self.ranked.id
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values."""
+        """Return everything as JSON values."""
         return {
             "id": self.id,
             "question": self.ranked.question,
@@ -66,69 +69,99 @@ def answer(
     question: str | Example,
     passages: Sequence[PassageLike] | None = None,
     bias: PositionBias | None = None,
-    order: str = "matched",
-    max_passages: int = 10,
     *,
     scorer: Reader | None = None,
     candidates: Sequence[str] | None = None,
     max_new_tokens: int = 32,
-    permutations: Spec | None = None,
-    prune: int | None = None,
-    prune_mass: float | None = None,
-    template: Template | None = None,
-    stopping: Stopping | None = None,
-    seed: int = 0,
-    on_overflow: str = "error",
-    max_batch_tokens: int | None = None,
+    **options: Any,
 ) -> MoiAnswer:
     """Answer from the passages in MoI's order: scored by `scorer` (or the reader itself), read once by the reader.
 
-    The reader reads the `max_passages` that were scored, none of the tail: the bias was measured for so many.
+    The reader reads the `max_passages` that were scored and not the tail, since the bias holds for that number.
 
     Args:
         reader: answers.
-        scorer: scores the orderings, such as a smaller model; the calibration (`bias`) is then that of the scorer.
-            Matched order is by the bias of the reader that answers, where a calibration of it is at hand; without
-            one the order is descending, and `note` says so.
-        candidates: answers to choose from, in place of the example's; none: the answer is written greedily.
-        max_new_tokens: tokens written at most.
-        question, passages, bias, order, max_passages: as for `rerank`.
-        permutations, prune, prune_mass, template, stopping, seed, on_overflow, max_batch_tokens: as for `rerank`.
+        question, passages, bias, **options: same as `rerank`.
+        scorer: scores the orderings, such as a smaller model; `bias` is then a calibration of the scorer. Matched
+            order uses the calibration at hand of the reader that answers; without one the order is descending, and
+            `note` reports it.
+        candidates: answers to choose from, instead of the example's; an empty list generates the answer greedily.
+        max_new_tokens: maximum number of tokens to generate.
 
     Raises:
-        InputError, ContextOverflowError: as `rerank`.
+        InputError, ContextOverflowError: same as `rerank`.
     """
-    options = RerankOptions(
-        order=order,
-        max_passages=max_passages,
-        permutations=permutations,
-        prune=prune,
-        prune_mass=prune_mass,
-        template=template,
-        stopping=stopping,
-        seed=seed,
-        on_overflow=on_overflow,
-        max_batch_tokens=max_batch_tokens,
-    )
-    asked = checked_example(question, passages)
-    reads = replace(asked, passages=asked.passages[:max_passages])
-    chosen = chosen_candidates(asked, candidates)
-    pieces = reading_pieces(reader, reads, chosen, template)
+    from fastreader.reader.prompts.template import as_template
+
+    settings = RerankOptions(**options)
+    example = checked_example(question, passages)
+    reads = replace(example, passages=example.passages[: settings.max_passages])
+    chosen = chosen_candidates(example, candidates)
+    pieces = reading_pieces(reader, reads, chosen, settings.template)
     # Before anything runs: an answer that cannot fit would waste the scoring.
-    fit_reading(pieces, range(len(reads.passages)), reader.max_length, max_new_tokens, on_overflow)
-    own = None if scorer is None else own_calibration(reader, template, len(reads.passages))
-    known = replace(pieces, candidates=[]) if scorer is None else None
-    ranked = rerank_planned(scorer or reader, plan_example(scorer or reader, asked, bias, options, known))
-    if scorer is not None and order == "matched":
-        ranked = placed_for(reader, ranked, scorer, own)
+    fit_reading(pieces, range(len(reads.passages)), reader.max_length, max_new_tokens, settings.on_overflow)
+    if scorer is None:
+        known = replace(pieces, candidates=[])
+        ranked = rerank_planned(reader, plan_example(reader, example, bias, settings, known))
+    else:
+        own = find(reader.describe(), as_template(settings.template).digest(), len(reads.passages))
+        ranked = rerank_planned(scorer, plan_example(scorer, example, bias, settings))
+        if settings.order == "matched":
+            ranked = _placed_for(reader, ranked, scorer, own)
     reading = read_pieces(
         reader,
         pieces,
         ranked.indices[: len(ranked) - ranked.tail],
         chosen,
         max_new_tokens=max_new_tokens,
-        on_overflow=on_overflow,
-        max_batch_tokens=max_batch_tokens,
+        on_overflow=settings.on_overflow,
+        max_batch_tokens=settings.max_batch_tokens,
     )
-    note = "; ".join(filter(None, [ranked.note, told("answering", reading.truncated)]))
+    note = "; ".join(filter(None, [ranked.note, truncation_note("answering", reading.truncated)]))
     return MoiAnswer(reading.text, ranked, reading, replace(ranked.cost, answer=reading.stats.computed_tokens), note)
+
+
+def _placed_for(reader: Reader, ranked: Ranked, scorer: Reader, own: tuple[PositionBias, str] | None) -> Ranked:
+    """Return the passages that `scorer` ranked, in matched order for the reader that answers; `note` reports how.
+
+    The largest utility goes to the place of the answering reader's largest bias. Utilities and bias then come from
+    two measurements, so the signs of both must be decided. Without a usable calibration the order is descending; if
+    the sign of the scorer's bias is undetermined, its own matched order is kept.
+
+    Args:
+        reader: answers.
+        ranked: in matched order of the scorer's bias, or descending if the scorer has none.
+        scorer: gave the utilities.
+        own: the calibration of `reader` at hand, and its source.
+    """
+    about = reader.describe(), scorer.describe()
+    if ranked.utilities is None or not differing("", about[0], "", "", about[1], ""):
+        return ranked
+    name, other = about[0]["name"], about[1]["name"]
+    if ranked.utilities.sign == "undetermined":
+        return _noted(ranked, f"placed by the bias of {other}, its sign undetermined, and not of {name}")
+    if unusable := _unusable(own):
+        note = f"descending order: {name}, which answers, has {unusable} for this template and N"
+        order, indices = "descending", ranked.utilities.order("descending")
+    else:
+        assert own is not None
+        note = f"placed by the {own[1]} calibration of {name}, which answers"
+        order, indices = "matched", matched(ranked.utilities.utility, own[0].bias)
+    by_index = {p.index: p for p in ranked}
+    passages = [by_index[i] for i in indices.tolist()] + ranked.passages[len(ranked) - ranked.tail :]
+    return _noted(replace(ranked, passages=passages, order=order), note)
+
+
+def _unusable(found: tuple[PositionBias, str] | None) -> str:
+    """Return why a calibration cannot place passages; empty if it can."""
+    if found is None:
+        return "no calibration"
+    if found[0].flat:
+        return "a calibration that found no bias to place by"
+    if not found[0].identified:
+        return "a calibration that does not identify its bias"
+    return "a calibration of undetermined sign" if found[0].sign == "undetermined" else ""
+
+
+def _noted(ranked: Ranked, note: str) -> Ranked:
+    return replace(ranked, note="; ".join(filter(None, [ranked.note, note])))

@@ -1,4 +1,4 @@
-"""calibrate: the position bias of a reader, from many questions' scores."""
+"""calibrate: measure the position bias of a reader from many questions' scores."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import random_generator
+from fastreader.core.checks import check_int, check_number, expect, random_generator
 from fastreader.errors import InputError
 from fastreader.moi.debias import debias
-from fastreader.moi.observe import Scored, observe
+from fastreader.moi.observations import FloatArray, Observations, Scored, observe
+from fastreader.moi.position_bias import PositionBias, differing
 from fastreader.moi.probe import Probe
 from fastreader.moi.solve.fitting import bootstrap, maximise, towards_convention, unit
 from fastreader.moi.solve.held_out import held_out
-from fastreader.moi.solve.likelihood import bias_basis, pool
+from fastreader.moi.solve.likelihood import Pooled, pool
 from fastreader.moi.solve.p_best import tempered
-from fastreader.moi.solve.sign import decide, effects_of
-from fastreader.moi.types import Observations, PositionBias
+from fastreader.moi.solve.sign import decide
 
 
 def calibrate(
@@ -36,36 +36,33 @@ def calibrate(
     folds: int = 5,
     seed: int = 0,
 ) -> PositionBias:
-    """Measure how much each place counts, by the marginal likelihood of many questions' scores.
+    """Measure the weight of each place, by the marginal likelihood of many questions' scores.
 
     The model is `likelihood`'s (1): utilities are integrated out, so the bias is that of the reader and not of a
     question, and its size cannot be traded against theirs. The maximum is sought from the regression of the scores
-    on the query likelihoods and from random starts; starts that end in another bias just as likely make the result
-    not `identified`. Whether there is a bias at all is judged on held-out orderings.
+    on the query likelihoods and from random starts; the result is not `identified` if starts end in another bias that
+    is just as likely. Held-out orderings decide whether there is a bias at all.
 
     Args:
-        scores: of many questions with one N, L, reader and template; 30 questions with 20 orderings do at N = 5.
-            Scored with ``query_likelihood=True`` they bring the query likelihoods that decide the sign.
-        kind, per_token, candidate: what to explain, as in `observe`.
-        contrast: decides the sign, or confirms it: a `Probe`, or float [Q', L], nats by the place of a passage known
-            to be right. Like the query likelihoods it counts where a wrong sign has a chance below 1 in 2,000 by
+        scores: of many questions with one N, L, reader and template; 30 questions with 20 orderings suffice at N = 5.
+            Scores with ``query_likelihood=True`` hold the query likelihoods that decide the sign.
+        kind, per_token, candidate: the score to explain, as in `observe`.
+        contrast: decides or confirms the sign: a `Probe`, or float [Q', L], nats by the place of a passage known
+            to be right. It counts, as the query likelihoods do, if a wrong sign has a chance below 1 in 2,000 by
             Student's t over its questions, of which it needs 8. The query likelihoods must also make the scores
             likelier than chance would, by a likelihood ratio test against beta = 0.
-        gold: for each question the index of the passage known to be right, or None; makes P(best) fit how often it
-            is (`temperature`).
+        gold: for each question the index of the passage known to be right, or None; fits P(best) to how often that
+            passage is the best (`temperature`).
         confidence_level: of the intervals.
-        resamples: bootstrap samples of the questions.
-        starts: random starts of the maximisation.
-        folds: of held-out orderings.
+        resamples: number of bootstrap samples of the questions.
+        starts: number of random starts of the maximisation.
+        folds: number of folds of held-out orderings.
         seed: of starts, folds and bootstrap.
 
-    Returns:
-        `PositionBias`.
-
     Raises:
-        InputError: fewer than 2 questions; questions of several N, L, readers or templates (both are named); fewer
-            than 3 orderings of a question, or fewer in all than unknowns; scores that are all constant; a contrast
-            of another reader, template or number of places.
+        InputError: if there are fewer than 2 questions; if questions differ in N, L, reader or template (both are
+            named); if a question has fewer than 3 orderings, or all together fewer than there are unknowns; if all
+            scores are constant; if the contrast has another reader, template or number of places.
     """
     observed = []
     for q, scored in enumerate(scores):
@@ -73,26 +70,25 @@ def calibrate(
             observed.append(observe(scored, kind, per_token=per_token, candidate=candidate))
         except InputError as error:
             raise InputError(f"scores: question {q}: {error}") from error
-    _check(observed, confidence_level, resamples, starts, folds)
+    for name, count, least in (("resamples", resamples, 20), ("starts", starts, 1), ("folds", folds, 2)):
+        check_int(name, count, least)
+    check_number("confidence_level", confidence_level, above=0, below=1)
+    raw = _pooled(observed)
     first = observed[0]
-    effects = effects_of(contrast, first)
-    with_qg = all(o.qg is not None for o in observed)
-    raw = pool(observed)
+    effects = _effects_of(contrast, first)
     size = float(np.sqrt((raw.centred**2).sum() / raw.rows.sum()))
-    z_size = float(np.sqrt(np.mean(raw.z**2))) if with_qg else 1.0
-    with_qg, z_size = (with_qg, z_size) if z_size > 0 else (False, 1.0)
-    data = replace(raw, scores=raw.scores / size, z=raw.z / z_size)
-    basis = bias_basis(data.length, data.passages)
+    query = raw.query and bool(raw.z.any())
+    z_size = float(np.sqrt(np.mean(raw.z**2))) if query else 1.0
+    data = replace(raw, scores=raw.scores / size, z=raw.z / z_size, query=query)
     rng = random_generator(seed)
-    best, rivals, beyond_chance = maximise(data, basis, with_qg, starts, rng)
-    best = towards_convention(best, basis, with_qg)
-    held = held_out(best, data, basis, with_qg, folds, rng)
-    samples = bootstrap(best, data, basis, with_qg, resamples, rng)
-    bias, tau = unit(best, basis)
-    biases = np.stack([unit(sample, basis)[0] for sample in samples])
-    k = basis.shape[1]
-    query = beyond_chance if with_qg else None
-    sign, sign_z, contrast_z, flipped, why = decide(best, samples, bias, biases, query, effects, len(observed))
+    best, rivals, beyond_chance = maximise(data, starts, rng)
+    best = towards_convention(best, data)
+    held = held_out(best, data, folds, rng)
+    samples = bootstrap(best, data, resamples, rng)
+    bias, tau = unit(best, data)
+    biases = np.stack([unit(sample, data)[0] for sample in samples])
+    evidence = beyond_chance if query else None
+    sign, sign_z, contrast_z, flipped, why = decide(best, samples, bias, biases, evidence, effects, len(observed))
     turn = -1.0 if flipped else 1.0
     tail = 100 * (1 - confidence_level) / 2
     reasons = []
@@ -102,9 +98,9 @@ def calibrate(
         reasons.append("other biases are as likely")
     found = PositionBias(
         bias=turn * bias,
-        beta=turn * float(best[k]) * tau * size / z_size,
+        beta=turn * float(best[-2]) * tau * size / z_size,
         tau=tau * size,
-        sigma=float(np.exp(best[k + 1] / 2)) * size,
+        sigma=float(np.exp(best[-1] / 2)) * size,
         num_passages=data.passages,
         sign=sign,
         intervals=np.percentile(turn * biases, [tail, 100 - tail], axis=0).T,
@@ -129,37 +125,31 @@ def calibrate(
     return found
 
 
-def _check(observed: list[Observations], confidence_level: float, resamples: int, starts: int, folds: int) -> None:
-    if len(observed) < 2:
-        raise InputError(f"scores: expected those of at least 2 questions, got {len(observed)}")
+def _pooled(observed: list[Observations]) -> Pooled:
+    """Stack the questions, once checked to be of one kind and to determine a bias."""
+    expect(len(observed) >= 2, "scores", "at least 2 questions", len(observed))
     first = observed[0]
     for name, get in _MUST_AGREE.items():
         for q, o in enumerate(observed):
             if get(o) != get(first):
                 raise InputError(f"scores: question {q} has {name} {get(o)!r}, question 0 has {get(first)!r}")
-    if first.passages < 3:
+    n = first.passages
+    expect(n >= 3, "scores", "N >= 3 passages (the orderings of 2 cannot separate noise from utilities)", n)
+    for q, o in enumerate(observed):
+        expect(len(o) >= 3, f"scores: question {q}", "at least 3 orderings", len(o))
+    pooled = pool(observed)
+    unknowns = pooled.basis.shape[1] + 2
+    if (differences := sum(len(o) - 1 for o in observed)) <= unknowns:
         raise InputError(
-            f"scores: a bias is measured from N = 3 passages on, got N = {first.passages}, whose orderings are too few "
-            "to tell noise from utilities"
-        )
-    if short := [q for q, o in enumerate(observed) if len(o) < 3]:
-        raise InputError(f"scores: question {short[0]} has {len(observed[short[0]])} orderings, expected at least 3")
-    unknowns = bias_basis(first.length, first.passages).shape[1] + 2
-    if (told := sum(len(o) - 1 for o in observed)) <= unknowns:
-        raise InputError(
-            f"scores: {told + len(observed)} orderings of {len(observed)} questions give {told} differences, fewer "
-            f"than needed for {unknowns} unknowns"
+            f"scores: {differences + len(observed)} orderings of {len(observed)} questions give {differences} "
+            f"differences, fewer than needed for {unknowns} unknowns"
         )
     if all(o.constant for o in observed):
         raise InputError(
-            "scores: all orderings of every question scored the same, so that no bias can be measured; a template "
-            "that puts the question first makes it so for the question's log-likelihood"
+            "scores: all orderings of every question scored the same, so no bias can be measured; a template that puts "
+            "the question first does this to the question's log-likelihood"
         )
-    for name, value, least in (("resamples", resamples, 20), ("starts", starts, 1), ("folds", folds, 2)):
-        if value < least:
-            raise InputError(f"{name}: expected at least {least}, got {value}")
-    if not 0 < confidence_level < 1:
-        raise InputError(f"level: expected a number in (0, 1), got {confidence_level}")
+    return pooled
 
 
 _MUST_AGREE: dict[str, Any] = {
@@ -172,23 +162,35 @@ _MUST_AGREE: dict[str, Any] = {
 }
 
 
+def _effects_of(contrast: Probe | npt.ArrayLike | None, first: Observations) -> FloatArray | None:
+    """Return the nats by place of a known passage, float64 [Q', L]; None without a contrast."""
+    if contrast is None:
+        return None
+    effects = contrast.effects if isinstance(contrast, Probe) else np.asarray(contrast, dtype=np.float64)
+    fits = effects.ndim == 2 and effects.shape[1] == first.length and len(effects) > 1 and np.isfinite(effects).all()
+    expected = f"finite nats [questions, {first.length} places] of at least 2 questions"
+    expect(bool(fits), "contrast", expected, f"shape {list(effects.shape)}")
+    if isinstance(contrast, Probe) and (
+        wrong := differing("probe", contrast.reader, contrast.template, "scores", first.reader, first.template)
+    ):
+        raise InputError(f"contrast: measured on something else than these scores: {'; '.join(wrong)}")
+    return effects
+
+
 def _temperature(bias: PositionBias, observed: list[Observations], gold: Sequence[int | None]) -> float:
-    """The temperature under which P(best), from N orderings a question, gives the gold passages most likelihood."""
-    if len(gold) != len(observed):
-        raise InputError(f"gold: expected one entry for each of {len(observed)} questions, got {len(gold)}")
+    """Return the temperature at which P(best), from N orderings a question, makes the gold passages likeliest."""
+    expect(len(gold) == len(observed), "gold", f"one entry for each of {len(observed)} questions", len(gold))
     chosen = []
     for q, (o, index) in enumerate(zip(observed, gold, strict=True)):
         if index is None:
             continue
-        if not 0 <= index < o.passages:
-            raise InputError(f"gold: question {q}: expected a passage in [0, {o.passages}), got {index}")
+        expect(0 <= index < o.passages, f"gold: question {q}", f"a passage in [0, {o.passages})", index)
         few = min(len(o), o.passages)
         part = replace(o, values=o.values[:few], permutations=o.permutations[:few])
         p_best = debias(part, bias).p_best
         assert p_best is not None  # of a calibrated solve
         chosen.append((p_best, index))
-    if len(chosen) < 2:
-        raise InputError(f"gold: expected at least 2 questions with a gold passage, got {len(chosen)}")
+    expect(len(chosen) >= 2, "gold", "at least 2 questions with a gold passage", len(chosen))
 
     def loss(log_temperature: float) -> float:
         t = float(np.exp(log_temperature))

@@ -1,4 +1,4 @@
-"""Which orderings to score: cyclic ones that the bias at hand lets tell all passages apart, or random prefixes."""
+"""Orderings to score: cyclic ones that separate all passages under a known bias, or random prefixes."""
 
 from __future__ import annotations
 
@@ -7,38 +7,36 @@ import math
 
 import numpy as np
 
-from fastreader.core.checks import random_generator
-from fastreader.errors import InputError
-from fastreader.moi.types import FloatArray, IntArray, PositionBias
+from fastreader.core.checks import check_int, random_generator
+from fastreader.moi.observations import FloatArray, IntArray
+from fastreader.moi.position_bias import PositionBias
 from fastreader.permutations import Design, pruned, random
 
-_TRIED = 32  # arrangements looked at
+_TRIED = 32  # arrangements compared
 _WELL = 30.0  # condition above which a second square is added
 
 
 def cyclic_for(bias: PositionBias, seed: int = 0, squares: int | None = None) -> Design:
-    """N orderings, rotations of a random relabelling, arranged so that this bias tells the passages apart best.
+    """Return N orderings, rotations of a random relabelling, that separate the passages best under this bias.
 
     Ordering k reads passage ``g[(k + f[j]) mod N]`` at place j; every passage stands at every place once. g is
-    random. f is the one, of plain rotation and some random ones, with the least total posterior variance
-    ``sum_w sigma^2 / (|d_f(w)|^2 + lambda)``, d_f the Fourier transform of the bias laid out by f: all cost N
-    orderings. A bias that is symmetric under plain rotation (a direction unseen at even N) rarely is under another f.
-    Where the best is still ill-conditioned a second square is added.
+    random. f is chosen among the plain rotation and some random arrangements for the least total posterior variance
+    ``sum_w sigma^2 / (|d_f(w)|^2 + lambda)``, d_f the Fourier transform of the bias laid out by f; each costs N
+    orderings. A bias that is symmetric under plain rotation (one direction is unseen at even N) rarely is under
+    another f. If the best f is still ill-conditioned, a second square is added.
 
     Args:
         bias: for N passages, prefixes of L <= N places.
         seed: of relabelling and arrangements.
-        squares: how many, N orderings each; by default one, or two where one is ill-conditioned.
+        squares: number of squares, N orderings each; None uses one, or two if one is ill-conditioned.
 
     Raises:
-        InputError: more squares than there are, (N-1)!.
+        InputError: if `squares` is above (N-1)!, the number of squares there are.
     """
     n = bias.num_passages
     if n == 1:
         return Design(np.zeros((1, 1), dtype=np.int64), 1, "moi")
-    most = math.factorial(n - 1)
-    if squares is not None and not 1 <= squares <= most:
-        raise InputError(f"squares: expected 1 to (N-1)! = {most}, got {squares}")
+    check_int("squares", squares, 1, math.factorial(n - 1), optional=True)
     rng = random_generator(seed)
     relabel = rng.permutation(n)
     arrangements = _arrangements(n, max(_TRIED, squares or 0), rng)
@@ -60,27 +58,25 @@ def cyclic_for(bias: PositionBias, seed: int = 0, squares: int | None = None) ->
 
 
 def prefixes(n: int, length: int | None = None, seed: int = 0) -> Design:
-    """Random orderings of part of the passages, from which the joint solve identifies utilities without any bias known.
+    """Return random orderings of part of the passages, which identify utilities by the joint solve without a bias.
 
     Args:
-        n: passages.
-        length: places L read; by default half the passages, rounded up (1 at N = 2, 2 at N = 3), at least 2 above.
+        n: number of passages.
+        length: number of places L read; by default half the passages, rounded up (1 at N = 2, 2 at N = 3).
         seed: of the draw.
 
     Raises:
-        InputError: fewer than two passages, or a length that reads them all.
+        InputError: if there are fewer than two passages, or `length` reads them all.
     """
-    if n < 2:
-        raise InputError(f"prefixes: expected at least 2 passages, got {n}")
+    check_int("n", n, 2)
     length = max(min(2, n - 1), math.ceil(n / 2)) if length is None else length
-    if not 1 <= length < n:
-        raise InputError(f"prefixes: length must be in [1, N - 1 = {n - 1}], got {length}")
+    check_int("length", length, 1, n - 1)
     made = pruned(random(n, min(3 * n, math.factorial(n)), seed), length)
     return Design(made.permutations, n, "prefixes", {"length": length, "seed": seed})
 
 
 def _arrangements(n: int, count: int, rng: np.random.Generator) -> list[IntArray]:
-    """The identity and other f with f(0) = 0, distinct."""
+    """Return the identity and other f with f(0) = 0, distinct."""
     found = {tuple(range(n)): None}
     if math.factorial(n - 1) <= 2 * count:
         for tail in itertools.permutations(range(1, n)):
@@ -91,11 +87,10 @@ def _arrangements(n: int, count: int, rng: np.random.Generator) -> list[IntArray
 
 
 def _power(bias: FloatArray, f: IntArray, n: int) -> FloatArray:
-    """Squared modulus of the bias's spectrum under arrangement f, without frequency 0: float64 [N - 1]."""
+    """Return the squared modulus of the bias's spectrum under arrangement f, without frequency 0: float64 [N - 1]."""
     laid = np.zeros(n)
     laid[f[: len(bias)]] = bias
-    power: FloatArray = np.abs(np.fft.fft(laid))[1:] ** 2
-    return power
+    return np.abs(np.fft.fft(laid))[1:] ** 2
 
 
 def _variance(power: FloatArray, bias: PositionBias) -> float:
@@ -104,7 +99,7 @@ def _variance(power: FloatArray, bias: PositionBias) -> float:
 
 
 def uncovered(place: IntArray, length: int) -> tuple[int, int] | None:
-    """The first (passage, place) that no ordering has, or None."""
+    """Return the first (passage, place) that no ordering has, or None."""
     n = place.shape[1]
     index = np.arange(n) * (length + 1) + place
     count = np.bincount(index.ravel(), minlength=n * (length + 1)).reshape(n, length + 1)[:, :length]

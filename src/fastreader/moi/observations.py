@@ -1,16 +1,23 @@
-"""Observations: one question's scores under many orderings."""
+"""Observations: one question's scores under many orderings, and the arrays that MoI's types hold."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from fastreader.core.checks import check_choice, expect
 from fastreader.errors import InputError
-from fastreader.moi.arrays import KINDS, FloatArray, IntArray, finite
+from fastreader.scoring.results import PermutationScores
 
-ROUNDING = 1e-9  # of the largest score: differences that say nothing
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+KINDS = ("question", "joint", "candidate")
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,19 +27,19 @@ class Observations:
     Attributes:
         values: float64 [M], nats: s_i of ordering i.
         permutations: int64 [M, L], row i lists passage indices in reading order.
-        passages: N, how many passages the question has; L <= N.
+        passages: number of passages N of the question; L <= N.
         kind: what was scored: "question" (log P(q | pi)), "joint" (log P(q | pi) + log P(pi)) or "candidate"
             (a candidate answer's log-likelihood).
         per_token: whether `values` are divided by the number of tokens scored.
         qg: float64 [N], the question's log-likelihood after each passage alone (query likelihood), in the unit of
-            a question's `values`; None where it was not scored.
-        reader: what scored them, as `Reader.describe` says.
-        template: digest of the prompt's texts (`prompts.Template.digest`); "" where unknown.
+            a question's `values`; None if it was not scored.
+        reader: the scoring reader, as `Reader.describe` returns it.
+        template: digest of the prompt's texts (`prompts.Template.digest`); "" if unknown.
         id: the question's identifier.
-        truncated: tokens cut off each passage to fit the context; passages read whole are absent.
+        truncated: number of tokens cut off each passage to fit the context; uncut passages are absent.
 
     Raises:
-        InputError: shapes that do not fit, a value that is not finite, or an ordering that is none.
+        InputError: if shapes do not fit, a value is not finite, or a row is not an ordering of passages.
     """
 
     values: FloatArray
@@ -47,16 +54,13 @@ class Observations:
     truncated: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(f"Observations.kind: expected one of {', '.join(KINDS)}, got {self.kind!r}")
-        rows = np.asarray(self.permutations)
-        if rows.ndim != 2 or rows.dtype.kind not in "iu" or not rows.size:
-            raise InputError(f"Observations.permutations: expected integers [M, L], got {rows.dtype} {rows.shape}")
+        check_choice("Observations.kind", self.kind, KINDS)
+        rows, name = np.asarray(self.permutations), "Observations.permutations"
+        integers = rows.ndim == 2 and rows.dtype.kind in "iu" and rows.size > 0
+        expect(integers, name, "integers [M, L]", f"{rows.dtype} {rows.shape}")
         ordered = np.sort(rows, axis=1)
-        if ordered[:, 0].min() < 0 or ordered[:, -1].max() >= self.passages or (np.diff(ordered, axis=1) == 0).any():
-            raise InputError(
-                f"Observations.permutations: expected each row to list distinct passages in [0, {self.passages})"
-            )
+        distinct = ordered[:, 0].min() >= 0 and ordered[:, -1].max() < self.passages and np.diff(ordered, axis=1).all()
+        expect(bool(distinct), name, f"each row to list distinct passages in [0, {self.passages})", rows.tolist())
         object.__setattr__(self, "permutations", rows.astype(np.int64))
         object.__setattr__(self, "values", finite("Observations.values", self.values, (len(rows),)))
         if self.qg is not None:
@@ -67,15 +71,159 @@ class Observations:
 
     @property
     def length(self) -> int:
-        """Places L of each ordering."""
+        """Number of places L of each ordering."""
         return int(self.permutations.shape[1])
 
     @property
+    def rounding(self) -> float:
+        """The difference between scores, in nats, below which only rounding shows."""
+        return 1e-9 * max(1.0, float(np.abs(self.values).max()))
+
+    @property
     def constant(self) -> bool:
-        """Whether all orderings scored the same, beyond rounding: nothing can be told from them."""
-        return float(np.ptp(self.values)) <= ROUNDING * largest(self)
+        """Whether all orderings scored the same, beyond rounding; such scores say nothing about the passages."""
+        return float(np.ptp(self.values)) <= self.rounding
 
 
-def largest(observed: Observations) -> float:
-    """The size of the largest score, 1 at least."""
-    return max(1.0, float(np.abs(observed.values).max()))
+Scored = PermutationScores | Observations
+
+
+def observe(
+    scores: Scored,
+    kind: str = "question",
+    *,
+    per_token: bool = False,
+    candidate: int | str | None = None,
+    passages: int | None = None,
+) -> Observations:
+    """Return the observations of one question's scores.
+
+    Args:
+        scores: of one question; `Observations` of the same `kind` and `per_token` are returned as they are.
+        kind: "question": log P(q | pi), the default. "joint": log P(q | pi) + log P(pi), as the paper prints it;
+            needs ``score_passages=True`` when scoring. "candidate": a candidate's log-likelihood.
+        per_token: divide by the number of tokens scored.
+        candidate: index or text of the candidate; for kind "candidate" only, if there are several.
+        passages: N. None takes it from the scores, which show it if each passage was scored alone or the orderings
+            are whole; prefixes do not show it.
+
+    Raises:
+        InputError: if `kind` is unknown; if `candidate` is missing, absent or goes with another kind; if the passages
+            were not scored; if N is missing or contradicts the scores.
+    """
+    check_choice("kind", kind, KINDS)
+    if isinstance(scores, Observations):
+        got = f"{scores.kind!r}, per_token={scores.per_token}"
+        if (scores.kind, scores.per_token) != (kind, per_token):
+            raise InputError(f"observe: expected observations of kind {kind!r}, per_token={per_token}, got {got}")
+        return scores
+    known = isinstance(scores, PermutationScores)
+    expect(known, "observe", "PermutationScores or Observations", scores)
+    if kind != "candidate":
+        expect(candidate is None, "candidate", f"None with kind={kind!r}", candidate)
+    values, tokens = _values(scores, kind, candidate)
+    qg = scores.query_logprobs
+    if per_token:
+        values = values / tokens
+        qg = None if qg is None else qg / scores.question_tokens
+    return Observations(
+        values=values,
+        permutations=scores.permutations,
+        passages=_passages(scores, passages),
+        kind=kind,
+        per_token=per_token,
+        qg=qg,
+        reader=scores.reader,
+        template=scores.template_digest,
+        id=scores.id,
+        truncated=scores.truncated_tokens,
+    )
+
+
+def _values(scores: PermutationScores, kind: str, candidate: int | str | None) -> tuple[FloatArray, FloatArray]:
+    """Return the scores [M] and the number of tokens in each [M]."""
+    rows = len(scores.permutations)
+    question = np.full(rows, float(scores.question_tokens))
+    if kind == "question":
+        return scores.question_logprobs, question
+    if kind == "joint":
+        return joint_logprobs(scores), question + scores.passages_tokens
+    k = _candidate(scores.candidates, candidate)
+    return scores.logprobs[:, k], np.full(rows, float(scores.candidate_tokens[k]))
+
+
+def joint_logprobs(scores: PermutationScores) -> FloatArray:
+    """Return ``log P(q | pi) + log P(pi)`` of each ordering: float64 [M], nats.
+
+    Raises:
+        InputError: if the passages were not scored.
+    """
+    if scores.passages_logprobs is None:
+        raise InputError("'joint' needs the passages' log-likelihood; score with score_passages=True")
+    return scores.question_logprobs + scores.passages_logprobs
+
+
+def _candidate(scored: list[str], candidate: int | str | None) -> int:
+    if candidate is None:
+        expect(len(scored) == 1, "candidate", f"an index or text, since {len(scored)} were scored", candidate)
+        return 0
+    if isinstance(candidate, str):
+        expect(candidate in scored, "candidate", f"one of those scored, {scored}", candidate)
+        return scored.index(candidate)
+    expect(0 <= candidate < len(scored), "candidate", f"an index in [0, {len(scored)})", candidate)
+    return candidate
+
+
+def passages_of(scores: PermutationScores) -> int | None:
+    """Return N if the scores show it: from the passages scored alone, else from whole orderings."""
+    if scores.query_logprobs is not None:
+        return len(scores.query_logprobs)
+    highest = int(scores.permutations.max()) + 1
+    return highest if highest == scores.permutations.shape[1] else None
+
+
+def _passages(scores: PermutationScores, given: int | None) -> int:
+    known = passages_of(scores)
+    if given is not None and scores.query_logprobs is None:  # orderings of 0..L-1 may be prefixes of more passages
+        least = int(scores.permutations.max()) + 1
+        expect(given >= least, "passages", f"at least {least}, as in the scores", given)
+        return given
+    if known is None:
+        raise InputError(
+            f"passages: orderings of {scores.permutations.shape[1]} places do not show the number of passages; give "
+            "observe(passages=N), or score with query_likelihood=True"
+        )
+    expect(given in (None, known), "passages", f"{known}, as in the scores", given)
+    return known
+
+
+def finite(name: str, value: Any, shape: tuple[int, ...]) -> FloatArray:
+    """Return a read-only float64 copy.
+
+    Raises:
+        InputError: if `value` has another shape, or holds a number that is not finite.
+    """
+    array = np.array(value, dtype=np.float64)
+    if array.shape != shape:
+        raise InputError(f"{name}: expected shape {list(shape)}, got {list(array.shape)}")
+    if len(where := np.argwhere(~np.isfinite(array))):
+        raise InputError(f"{name}: expected finite numbers, got {array[tuple(where[0])]} at {where[0].tolist()}")
+    array.setflags(write=False)
+    return array
+
+
+def json_values(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as JSON values: arrays and tuples as lists, infinite and NaN floats as None."""
+    out: dict[str, Any] = {}
+    for f in dataclasses.fields(value):
+        item = getattr(value, f.name)
+        if isinstance(item, np.ndarray):
+            item = item.tolist()
+        elif isinstance(item, Mapping):
+            item = dict(item)
+        elif isinstance(item, tuple):
+            item = list(item)
+        elif isinstance(item, float) and not np.isfinite(item):
+            item = None
+        out[f.name] = item
+    return out

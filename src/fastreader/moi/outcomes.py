@@ -1,4 +1,4 @@
-"""How well a question is answered after its passages in given orders: log-likelihood, EM, containment, F1."""
+"""Measure the answers after passages in given orders: log-likelihood, EM, containment, F1."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.core.checks import expect
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Example
-from fastreader.errors import InputError
-from fastreader.moi.gold import right_answers
+from fastreader.moi.probe import right_answers
 from fastreader.moi.reading import reading_prompts
 from fastreader.statistics import answers
 
@@ -28,8 +28,8 @@ class Outcome:
 
     Attributes:
         nats: log of the summed likelihoods of the right answers, each with its end.
-        text: the answer written greedily; "" where none was asked for.
-        em, contained, f1: of `text` against the right answers, in [0, 1]; 0 where none was asked for.
+        text: the answer generated greedily; "" with ``write=False``.
+        em, contained, f1: of `text` against the right answers, in [0, 1]; 0 with ``write=False``.
     """
 
     nats: float
@@ -39,7 +39,7 @@ class Outcome:
     f1: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return everything as JSON values."""
         return asdict(self)
 
 
@@ -54,35 +54,33 @@ def outcomes(
     stop: Sequence[str] = ("\n",),
     max_batch_tokens: int | None = None,
 ) -> tuple[list[Outcome], TreeStats]:
-    """Read the passages in every order; orders that come twice are read once.
+    """Read the passages in every order; repeated orders are read once.
 
-    All right answers after all orders are scored in one packed pass, all answers are written in one call.
+    All right answers after all orders are scored in one packed pass, all answers are generated in one call.
 
     Args:
-        reader: reads; a session of one (`Reader.session`) that holds the orders' prompts (`reading.reading_prompts`)
-            reads each once for both.
+        reader: reads; a session (`Reader.session`) that holds the orders' prompts (`reading.reading_prompts`) reads
+            each once for both.
         example: the question, its passages and its right answers.
         orders: of the passages.
         template: the prompt's texts.
-        write: also write an answer.
-        max_new_tokens: of an answer.
+        write: also generate an answer.
+        max_new_tokens: maximum number of tokens of an answer.
         stop: texts that end it.
-        max_batch_tokens: tokens in one pass at most.
+        max_batch_tokens: same as `score_permutations`.
 
     Returns:
-        (one outcome for each order; tokens given and computed)
+        (one outcome for each order; token counts)
 
     Raises:
-        InputError: no right answers, or no orders.
+        InputError: if there are no right answers or no orders.
     """
     from fastreader.scoring.api import score_permutations
 
     right = right_answers(example)
-    if not right:
-        raise InputError("example: expected right answers to score, got none")
+    expect(bool(right), "example", "right answers to score", example.answers)
     distinct = list(dict.fromkeys(tuple(order) for order in orders))
-    if not distinct:
-        raise InputError("orders: expected at least one, got none")
+    expect(bool(distinct), "orders", "at least one", distinct)
     scores = score_permutations(
         reader,
         example,

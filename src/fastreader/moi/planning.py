@@ -1,31 +1,138 @@
-"""plan: what a re-ranking would score, and what that costs."""
+"""Plan a re-ranking: its options, its orderings, and its cost in tokens before anything runs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fastreader.core.checks import check_choice, check_int, check_number, expect
+from fastreader.core.tree import TreeStats
 from fastreader.data.arguments import PassageLike, as_example, check_example
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
-from fastreader.moi.cost import NOTHING, Cost, full_orderings
 from fastreader.moi.designs import cyclic_for, prefixes
-from fastreader.moi.identity import differing
-from fastreader.moi.options import RerankOptions
+from fastreader.moi.position_bias import PositionBias, check_bias
+from fastreader.moi.reading import POLICIES
 from fastreader.moi.shipped import find
-from fastreader.moi.types import PositionBias, check_position_bias
+from fastreader.moi.utilities import ORDERS, Utilities
 from fastreader.permutations import Design, Spec, pruned, resolve
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import Scorer
     from fastreader.reader.prompts.pieces import PromptPieces
+    from fastreader.reader.prompts.template import Template
     from fastreader.scoring.prepare import Job
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """When to stop adding orderings. Each round is a pass of its own, and shares no prefix with earlier ones.
+
+    Attributes:
+        p_best: stop when the largest `Utilities.p_best` reaches this (a joint solve has none); None disables it.
+        same_order: stop when this number of rounds in a row gave one matched order; None disables it.
+        most: score at most this number of orderings, 3N by default; at least as many as the first pass.
+
+    Raises:
+        InputError: if a value is of another type or out of range.
+    """
+
+    p_best: float | None = 0.9
+    same_order: int | None = 2
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        check_number("Stopping.p_best", self.p_best, above=0, maximum=1, optional=True)
+        check_int("Stopping.same_order", self.same_order, 2, optional=True)
+        check_int("Stopping.most", self.most, optional=True)
+
+    def settled(self, history: list[Utilities]) -> bool:
+        """Return whether the last round's utilities are settled."""
+        last = history[-1]
+        if self.p_best is not None and last.p_best is not None and float(last.p_best.max()) >= self.p_best:
+            return True
+        if self.same_order is None or len(history) < self.same_order:
+            return False
+        return len({tuple(u.order("matched").tolist()) for u in history[-self.same_order :]}) == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankOptions:
+    """Options of a re-ranking; `rerank` documents each.
+
+    Raises:
+        InputError: if a value is of another type or out of range.
+    """
+
+    order: str = "matched"
+    max_passages: int = 10
+    permutations: Spec | None = None
+    prune: int | None = None
+    prune_mass: float | None = None
+    template: Template | None = None
+    stopping: Stopping | None = None
+    seed: int = 0
+    on_overflow: str = "error"
+    max_batch_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("order", self.order, ORDERS)
+        check_choice("on_overflow", self.on_overflow, POLICIES)
+        check_int("max_passages", self.max_passages)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Tokens of a re-ranking, against those of MoI as printed.
+
+    Attributes:
+        total_tokens: tokens of all texts scored, each read alone.
+        computed_tokens: tokens that go through the model.
+        full: tokens of 3N whole orderings (all N! if those are fewer) with the question, each read alone.
+        answer: tokens read and written to answer in the order found; 0 without an answer.
+        passes: number of scoring passes.
+        cached_tokens: tokens cached by a session (`Reader.session`); `computed_tokens` leaves them out.
+    """
+
+    total_tokens: int
+    computed_tokens: int
+    full: int
+    answer: int = 0
+    passes: int = 1
+    cached_tokens: int = 0
+
+    @property
+    def share(self) -> float:
+        """`computed_tokens` over `full`; 0 if there was nothing to score."""
+        return self.computed_tokens / self.full if self.full else 0.0
+
+    def add(self, stats: TreeStats) -> Cost:
+        """Return the cost with one more scoring pass."""
+        return replace(
+            self,
+            total_tokens=self.total_tokens + stats.total_tokens,
+            computed_tokens=self.computed_tokens + stats.computed_tokens,
+            passes=self.passes + 1,
+            cached_tokens=self.cached_tokens + stats.cached_tokens,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON values, `share` included."""
+        return {**asdict(self), "share": self.share}
+
+
+def full_orderings(pieces: PromptPieces) -> int:
+    """Return the number of tokens of 3N whole orderings with the question, each read alone."""
+    n = len(pieces.passages)
+    one = len(pieces.head) + len(pieces.body(range(n))) + len(pieces.question_lead) + len(pieces.question)
+    return min(3 * n, math.factorial(n)) * one
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What `rerank` would score, and what that costs; nothing has run.
+    """The scoring that `rerank` would run, and its cost; nothing has run.
 
     Attributes:
         example: the question with the passages to score.
@@ -33,8 +140,8 @@ class Plan:
         design: orderings; None for a single passage.
         bias, bias_source: as in `Ranked`.
         cost: of the first scoring pass.
-        truncated: tokens to be cut off each passage so that the orderings fit the context.
-        options: how to re-rank.
+        options: of the re-ranking.
+        truncated: number of tokens to cut off each passage so that the orderings fit the context.
         pieces: tokens of the question and all its passages; None for a single passage.
         job: the first scoring pass; None for a single passage.
     """
@@ -58,14 +165,9 @@ def plan(
     bias: PositionBias | None = None,
     **options: Any,
 ) -> Plan:
-    """Return what `rerank` with these arguments would score, and its cost in tokens, without running it.
+    """Return the scoring that `rerank` with these arguments would run, and its cost in tokens.
 
-    Args:
-        reader, question, passages, bias: as for `rerank`.
-        **options: its other arguments by keyword. Tokens that a session has cached are counted as computed.
-
-    Raises:
-        InputError, ContextOverflowError: as `rerank`.
+    Arguments and errors are those of `rerank`. Tokens that a session has cached count as computed.
     """
     return plan_example(reader, checked_example(question, passages), bias, RerankOptions(**options))
 
@@ -77,33 +179,38 @@ def plan_example(
     options: RerankOptions,
     pieces: PromptPieces | None = None,
 ) -> Plan:
-    """Plan a re-ranking of a checked example.
+    """Plan a re-ranking of a checked example; see `plan`.
 
     Args:
-        reader, bias: as for `rerank`.
+        reader, bias, options: same as `rerank`.
         example: question and passages.
-        options: how to re-rank.
-        pieces: tokens of the question and its first `max_passages` passages, if they are known already.
-
-    Raises:
-        InputError, ContextOverflowError: as `rerank`.
+        pieces: tokens of the question and its first `max_passages` passages; None encodes them.
     """
+    from fastreader.scoring.options import ScoreOptions
     from fastreader.scoring.prepare import encode_example, places_to_read, prepare
 
     where = "the question"
-    scoring = options.scoring()
+    scoring = ScoreOptions(
+        prune=options.prune,
+        prune_mass=options.prune_mass,
+        template=options.template,
+        question_only=True,
+        on_overflow=options.on_overflow,
+        max_batch_tokens=options.max_batch_tokens,
+    )
     tail = example.passages[options.max_passages :]
     example = replace(example, passages=example.passages[: options.max_passages], candidates=[])
     n = len(example.passages)
     if n == 1:
-        return Plan(example, tail, None, bias, "given", NOTHING, options)
+        return Plan(example, tail, None, bias, "given", Cost(0, 0, 0, passes=0), options)
     length = places_to_read(example, scoring, where)
-    origin, about, template = "given", reader.describe(), scoring.prompts.digest()
+    source, about, template = "given", reader.describe(), scoring.prompts.digest()
     if bias is None:
-        found = find(about, template, n, length)
-        bias, origin = found if found is not None else (None, "none: random prefixes")
+        bias, source = find(about, template, n, length) or (None, "none: random prefixes")
     else:
-        _check(bias, n, length, about, template)
+        check_bias(bias, n, length, about, template)
+        kinds = "kind 'question' or 'joint' (candidates take score_permutations and debias)"
+        expect(bias.kind != "candidate", "bias", kinds, bias.kind)
     design = _design(bias, n, length, options.permutations, options.seed)
     if pieces is None:
         pieces = encode_example(reader, example, scoring, where)
@@ -117,51 +224,30 @@ def plan_example(
     )
     job = prepare(reader, example, scoring, where, pieces)
     cost = Cost(job.stats.total_tokens, job.stats.computed_tokens, full_orderings(job.fitted.pieces))
-    return Plan(example, tail, design, bias, origin, cost, options, job.fitted.truncated, pieces, job)
-
-
-def _check(bias: PositionBias, n: int, length: int, reader: Mapping[str, str], template: str) -> None:
-    """Refuse a bias of another use before anything is scored; both are named."""
-    check_position_bias(bias)
-    if (bias.num_passages, bias.length) != (n, length):
-        raise InputError(
-            f"bias: measured for N = {bias.num_passages} passages, L = {bias.length} places; the question has N = {n}, "
-            f"L = {length}"
-        )
-    if wrong := differing("bias", bias.reader, bias.template, "scores", reader, template):
-        raise InputError(f"bias: measured on something else than is to be scored: {'; '.join(wrong)}")
-    if bias.kind == "candidate":
-        raise InputError("bias: one of kind 'candidate' needs an answer to score; use score_permutations and debias")
+    return Plan(example, tail, design, bias, source, cost, options, job.fitted.truncated, pieces, job)
 
 
 def _design(bias: PositionBias | None, n: int, length: int, permutations: Spec | None, seed: int) -> Design:
-    if permutations is not None:
-        made = resolve(permutations, n, seed)
-        if bias is None and made.length == n and length == n:
-            raise InputError(
-                "permutations: whole orderings need a calibration, and there is none for this reader, template and N; "
-                "give bias, or leave permutations out"
-            )
-        if made.length < length and bias is not None:
-            raise InputError(
-                f"permutations: expected orderings of the bias's L = {length} places, got {made.length}; leave them "
-                "out, or give a bias of as many places"
-            )
-        if bias is not None and len(made) < 2:
-            raise InputError(
-                "permutations: expected at least two orderings, whose difference tells of the passages; got one"
-            )
-        return made if made.length <= length else pruned(made, length)
+    if permutations is None:
+        return prefixes(n, length if length < n else None, seed) if bias is None else cyclic_for(bias, seed)
+    made = resolve(permutations, n, seed)
     if bias is not None:
-        return cyclic_for(bias, seed)
-    return prefixes(n, length if length < n else None, seed)
+        places = f"orderings of the bias's L = {length} places (or None, or a bias of fewer places)"
+        expect(made.length >= length, "permutations", places, made.length)
+        expect(len(made) > 1, "permutations", "at least two orderings, whose difference shows the utilities", len(made))
+    elif made.length == n == length:
+        raise InputError(
+            "permutations: whole orderings need a calibration, and this reader, template and N have none; "
+            "give bias, or leave permutations out"
+        )
+    return made if made.length <= length else pruned(made, length)
 
 
 def checked_example(question: str | Example, passages: Sequence[PassageLike] | None) -> Example:
     """Return the question with its passages as an example.
 
     Raises:
-        InputError: if passages come twice or not at all, or the question or a passage cannot be scored.
+        InputError: if passages are given twice or not at all, or the question or a passage cannot be scored.
     """
     example = as_example(question, passages, None)
     check_example(replace(example, candidates=[]), question_only=True, where="the question")

@@ -1,20 +1,20 @@
-"""PositionBias: how much a passage's place counts for a reader."""
+"""PositionBias: the weight of each place for a reader, and the checks that a measurement fits its use."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.core.checks import check_choice, check_number, expect
 from fastreader.core.drawing import COLOURS, new_figure
+from fastreader.data.files import read_object, write_json
 from fastreader.errors import InputError
-from fastreader.moi.arrays import KINDS, FloatArray, finite, to_dict
+from fastreader.moi.observations import KINDS, FloatArray, finite, json_values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,41 +24,43 @@ SIGNS = ("query_likelihood", "gold_probe", "undetermined")
 
 @dataclass(frozen=True, eq=False)
 class PositionBias:
-    """How much a passage's place counts, for one reader, template, number of passages and kind of score.
+    """The weight of each place, for one reader, template, number of passages and kind of score.
 
     The model is ``s_i = c + sum_j bias[j] v[pi_i[j]] + e``, ``v ~ N(beta z, tau^2)``, ``e ~ N(0, sigma^2)``, z the
-    centred query likelihood. `bias` has unit norm; its entries sum to zero where whole orderings were read (L = N;
-    a constant bias would shift all scores alike), and are free for prefixes (L < N).
+    centred query likelihood. `bias` has unit norm. For whole orderings (L = N) its entries sum to zero, since a
+    constant bias would shift all scores alike; for prefixes (L < N) they are free.
 
     Attributes:
         bias: float64 [L], unit norm: the weight of each place.
-        beta: nats of utility for one nat of query likelihood; 0 where no query likelihoods were given.
+        beta: nats of utility for one nat of query likelihood; 0 if no query likelihoods were given.
         tau: standard deviation of the utilities around ``beta z``, nats.
         sigma: standard deviation of a score around the model, nats.
         num_passages: N.
-        sign: what decided the bias's sign: "query_likelihood" (beta > 0: a passage under which the question is likelier
-            has the larger utility; for prefixes without query likelihoods the sum of `bias` is positive), "gold_probe"
-            (a known gold passage moved through the places), or "undetermined": `bias` may be its own negative, and
-            only matched order is meaningful.
+        sign: the evidence for the bias's sign: "query_likelihood" (beta > 0: a passage under which the question is
+            likelier has the larger utility; for prefixes without query likelihoods the sum of `bias` is positive),
+            "gold_probe" (a known gold passage moved through the places), or "undetermined": `bias` may be its own
+            negative, and only matched order is meaningful.
         intervals: float64 [L, 2] of `bias`, by bootstrap over the questions.
         covariance: float64 [L, L] of `bias`, by the same bootstrap.
         r2: share of the variance of held-out orderings' scores explained, against a mean without any bias.
-        num_questions: how many it was measured on.
-        num_orderings: orderings scored, over all questions.
-        reader: what scored them, as `Reader.describe` says.
+        num_questions: number of questions measured.
+        num_orderings: number of orderings scored, over all questions.
+        reader: the scoring reader, as `Reader.describe` returns it.
         template: digest of the prompt's texts.
-        kind, per_token: what was scored, as in `Observations`.
+        kind, per_token: the score, as in `Observations`.
         confidence_level: of the intervals.
-        inflation: by how much a posterior variance is multiplied so that it fits what held-out orderings show; at
-            least 1.
-        temperature: p_best is raised to 1/temperature, so that it says how often a passage is the gold one; measured
-            where gold passages were given (from N orderings a question), else 1.
+        inflation: factor on a posterior variance that makes it agree with held-out orderings; at least 1.
+        temperature: p_best is raised to 1/temperature, so that it estimates how often a passage is the gold one;
+            measured if gold passages were given (from N orderings a question), else 1.
         sign_z: beta over its standard error; None without query likelihoods.
         contrast_z: the gold contrast over its standard error, in the direction of `bias`; None without one.
-        flat: whether held-out orderings do not show a bias beyond chance; utilities then tell nothing.
+        flat: whether held-out orderings show no bias beyond chance; utilities then mean nothing.
         identified: whether the scores determine `bias` up to its sign.
-        reason: what is wrong when `flat`, not `identified`, or of undetermined sign; else empty.
-        measured_on: anything else to say about the measurement, as JSON values.
+        reason: the problem if `flat`, not `identified`, or of undetermined sign; else empty.
+        measured_on: anything else to record about the measurement, as JSON values.
+
+    Raises:
+        InputError: if a value is out of range or not finite, or shapes do not fit.
     """
 
     bias: FloatArray
@@ -90,33 +92,28 @@ class PositionBias:
         places = len(np.atleast_1d(self.bias))
         for name, shape in (("bias", (places,)), ("intervals", (places, 2)), ("covariance", (places, places))):
             object.__setattr__(self, name, finite(f"PositionBias.{name}", getattr(self, name), shape))
-        if not 1 <= places <= self.num_passages:
-            raise InputError(f"PositionBias.bias: expected 1 to {self.num_passages} places, got {places}")
-        if self.sign not in SIGNS:
-            raise InputError(f"PositionBias.sign: expected one of {', '.join(SIGNS)}, got {self.sign!r}")
-        if self.kind not in KINDS:
-            raise InputError(f"PositionBias.kind: expected one of {', '.join(KINDS)}, got {self.kind!r}")
-        if not (self.tau >= 0 and self.sigma >= 0 and np.isfinite([self.beta, self.tau, self.sigma]).all()):
-            raise InputError(
-                "PositionBias: beta, tau and sigma must be finite, tau and sigma at least 0, "
-                f"got {self.beta}, {self.tau}, {self.sigma}"
-            )
+        expect(1 <= places <= self.num_passages, "PositionBias.bias", f"1 to {self.num_passages} places", places)
+        check_choice("PositionBias.sign", self.sign, SIGNS)
+        check_choice("PositionBias.kind", self.kind, KINDS)
+        check_number("PositionBias.beta", self.beta)
+        check_number("PositionBias.tau", self.tau, minimum=0)
+        check_number("PositionBias.sigma", self.sigma, minimum=0)
 
     @property
     def length(self) -> int:
-        """Places L."""
+        """Number of places L."""
         return len(self.bias)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values; `from_dict` gives it back exactly."""
-        return to_dict(self)
+        """Return everything as JSON values; `from_dict` restores it exactly."""
+        return json_values(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PositionBias:
-        """Rebuild from `to_dict`; keys that are not attributes are passed over.
+        """Rebuild from `to_dict`; keys that are not attributes are ignored.
 
         Raises:
-            InputError: an attribute is missing or does not fit.
+            InputError: if an attribute is missing or does not fit.
         """
         known = {f.name for f in dataclasses.fields(cls)}
         try:
@@ -125,76 +122,101 @@ class PositionBias:
             raise InputError(f"PositionBias.from_dict: {error} in values with keys {sorted(values)}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON, all of it or nothing."""
-        target = Path(path)
-        scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            scratch.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-            scratch.replace(target)
-        finally:
-            scratch.unlink(missing_ok=True)
+        """Write a JSON file, whole or not at all."""
+        write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PositionBias:
-        """Read what `save` wrote.
+        """Read a file written by `save`.
 
         Raises:
-            InputError: no such file, or not such a file.
+            InputError: if the file cannot be read or does not hold a position bias.
         """
-        try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise InputError(f"{path}: no such file") from error
-        except ValueError as error:
-            raise InputError(f"{path}: not a position bias ({error})") from error
-        if not isinstance(values, dict):
-            raise InputError(f"{path}: expected a JSON object, got {type(values).__name__}")
-        return cls.from_dict(values)
+        return cls.from_dict(read_object(path))
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
-        """The bias by place with its intervals, as a matplotlib figure; also written to `path` when given.
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draw the bias by place with its intervals as a matplotlib figure.
+
+        Args:
+            path: also write the figure to this file.
 
         Raises:
-            MissingExtraError: matplotlib is not installed (the extra "plot").
+            MissingExtraError: if matplotlib is not installed (the extra "plot").
         """
-
-        return plot_bias(self, path)
+        figure = new_figure(max(3.2, 0.45 * self.length + 1.6), 2.8)
+        axes = figure.subplots()
+        places = np.arange(1, self.length + 1)
+        below, above = self.bias - self.intervals[:, 0], self.intervals[:, 1] - self.bias
+        axes.axhline(0.0, color="0.7", linewidth=0.8)
+        axes.errorbar(places, self.bias, yerr=np.maximum([below, above], 0.0), fmt="o-", capsize=3, color=COLOURS[0])
+        axes.set_xticks(places)
+        axes.set_xlabel("place in reading order")
+        axes.set_ylabel("position bias (unit norm)")
+        name = self.reader.get("name", "unknown reader")
+        axes.set_title(
+            f"{name}, N = {self.num_passages}, {self.num_questions} questions\n"
+            f"held-out R² {self.r2:.2f}, sign: {self.sign}",
+            fontsize=9,
+        )
+        if path is not None:
+            figure.savefig(path)
+        return figure
 
 
 def check_position_bias(bias: object) -> None:
-    """Refuse what is no calibration.
+    """Check that `bias` is a `PositionBias`.
 
     Raises:
-        InputError: saying what came.
+        InputError: if it is anything else.
     """
-    if not isinstance(bias, PositionBias):
-        raise InputError(
-            "bias: expected a PositionBias (from moi.calibrate, or PositionBias.load of a file), got "
-            f"{type(bias).__name__}"
-        )
+    calibration = isinstance(bias, PositionBias)
+    expect(calibration, "bias", "a PositionBias (from moi.calibrate, or PositionBias.load of a file)", bias)
 
 
-def plot_bias(bias: PositionBias, path: str | os.PathLike[str] | None = None) -> Figure:
-    """The bias by place with its intervals; writes it to `path` when given.
+def check_bias(
+    bias: PositionBias, passages: int, length: int, reader: Mapping[str, str], template: str, **scored: object
+) -> None:
+    """Check that a bias was measured on the same as the scores it is used with.
+
+    Args:
+        bias: the calibration.
+        passages, length, reader, template: N, L, reader and template of the scores.
+        **scored: `kind` and `per_token` of the scores; those left out are not compared.
 
     Raises:
-        MissingExtraError: matplotlib is not installed (the extra "plot").
+        InputError: if they differ; the message names both sides.
     """
-    figure = new_figure(max(3.2, 0.45 * bias.length + 1.6), 2.8)
-    axes = figure.subplots()
-    places = np.arange(1, bias.length + 1)
-    below, above = bias.bias - bias.intervals[:, 0], bias.intervals[:, 1] - bias.bias
-    axes.axhline(0.0, color="0.7", linewidth=0.8)
-    axes.errorbar(places, bias.bias, yerr=np.maximum([below, above], 0.0), fmt="o-", capsize=3, color=COLOURS[0])
-    axes.set_xticks(places)
-    axes.set_xlabel("place in reading order")
-    axes.set_ylabel("position bias (unit norm)")
-    name = bias.reader.get("name", "unknown reader")
-    axes.set_title(
-        f"{name}, N = {bias.num_passages}, {bias.num_questions} questions\n"
-        f"held-out R² {bias.r2:.2f}, sign: {bias.sign}",
-        fontsize=9,
-    )
-    if path is not None:
-        figure.savefig(path)
-    return figure
+    check_position_bias(bias)
+    pairs: dict[str, tuple[object, object]] = {
+        "passages N": (bias.num_passages, passages),
+        "places L": (bias.length, length),
+        **{name: (getattr(bias, name), value) for name, value in scored.items()},
+    }
+    wrong = [f"{name}: bias {a!r}, scores {b!r}" for name, (a, b) in pairs.items() if a != b]
+    wrong += differing("bias", bias.reader, bias.template, "scores", reader, template)
+    if wrong:
+        raise InputError(f"bias: measured on something else than these scores: {'; '.join(wrong)}")
+
+
+def differing(
+    ours: str, reader: Mapping[str, str], template: str, theirs: str, other: Mapping[str, str], other_template: str
+) -> list[str]:
+    """Return the differences in reader and template, both sides named; empty names and digests are not compared.
+
+    Readers of one revision are the same, whatever their names. A packaged model has no revision, so a reader of the
+    same name with a revision differs from it.
+
+    >>> differing("bias", {"name": "a"}, "t", "scores", {"name": "b"}, "t")
+    ["reader: bias 'a', scores 'b'"]
+    >>> differing("bias", {"name": "a"}, "t", "scores", {"name": "a", "revision": "0a1b"}, "t")
+    ["the reader's revision: bias '', scores '0a1b'"]
+    """
+    name, other_name = reader.get("name", ""), other.get("name", "")
+    revision, other_revision = reader.get("revision", ""), other.get("revision", "")
+    pairs = []
+    if not revision or revision != other_revision:
+        pairs.append(("reader", name, other_name, bool(name and other_name)))
+        known = bool(revision and other_revision) or name == other_name != ""
+        pairs.append(("the reader's revision", revision, other_revision, known))
+    pairs.insert(1, ("template", template, other_template, bool(template and other_template)))
+    return [f"{what}: {ours} {a!r}, {theirs} {b!r}" for what, a, b, known in pairs if known and a != b]

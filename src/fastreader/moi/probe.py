@@ -1,4 +1,4 @@
-"""probe: a passage known to be right, moved through the places."""
+"""probe: move a passage known to be right through the places; and the marks of right passages and answers."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader.data.types import Example
+from fastreader.core.checks import expect
+from fastreader.core.progress import track
+from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
-from fastreader.moi.gold import gold_of, right_answers
-from fastreader.moi.types import FloatArray, IntArray
+from fastreader.moi.observations import FloatArray, IntArray, json_values
 
 if TYPE_CHECKING:
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
 
+MARKS = ("is_gold", "has_answer")
+
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """What the place of the gold passage does to the answer.
+    """The effect of the gold passage's place on the right answer.
 
     Attributes:
         effects: float64 [Q, N], nats: log-likelihood of the right answer with the gold passage at each place, less
             the question's mean over the places.
         ids: of the questions.
-        reader: what scored them.
+        reader: the scoring reader, as `Reader.describe` returns it.
         template: digest of the prompt's texts.
     """
 
@@ -38,32 +41,24 @@ class Probe:
     @property
     def mean(self) -> FloatArray:
         """Mean effect of each place: float64 [N], nats."""
-        value: FloatArray = self.effects.mean(axis=0)
-        return value
+        return np.asarray(self.effects.mean(axis=0), dtype=np.float64)
 
     @property
     def standard_error(self) -> FloatArray:
-        """Of `mean`, over the questions: float64 [N], nats; needs two questions."""
-        if len(self.effects) < 2:
-            raise InputError("Probe.standard_error: expected at least 2 questions, got 1")
-        value: FloatArray = self.effects.std(axis=0, ddof=1) / np.sqrt(len(self.effects))
-        return value
+        """Standard error of `mean` over the questions: float64 [N], nats; needs at least two questions."""
+        expect(len(self.effects) > 1, "Probe.standard_error", "at least 2 questions", len(self.effects))
+        return np.asarray(self.effects.std(axis=0, ddof=1) / np.sqrt(len(self.effects)), dtype=np.float64)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values."""
-        return {
-            "effects": self.effects.tolist(),
-            "ids": list(self.ids),
-            "reader": dict(self.reader),
-            "template": self.template,
-        }
+        """Return everything as JSON values."""
+        return json_values(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Probe:
         """Rebuild from `to_dict`.
 
         Raises:
-            InputError: an attribute is missing or does not fit.
+            InputError: if an attribute is missing or does not fit.
         """
         try:
             effects = np.array(values["effects"], dtype=np.float64)
@@ -74,8 +69,18 @@ class Probe:
             raise InputError(f"Probe.from_dict: {error!r} in values with keys {sorted(values)}") from error
 
 
+def gold_of(passages: Sequence[Passage], marks: Sequence[str] = MARKS) -> int | None:
+    """Return the index of the first passage with the first of `marks` that any passage has; None if none has one."""
+    return next((p for mark in marks for p, passage in enumerate(passages) if getattr(passage, mark)), None)
+
+
+def right_answers(example: Example) -> list[str]:
+    """Return the answers to score and match: stripped, without blank ones, each text once."""
+    return list(dict.fromkeys(answer.strip() for answer in example.answers if answer.strip()))
+
+
 def moved(gold: int, passages: int) -> IntArray:
-    """The N orderings with passage `gold` at each place, the others in the retriever's order: int64 [N, N].
+    """Return the N orderings with passage `gold` at each place, the others in the retriever's order: int64 [N, N].
 
     >>> moved(1, 3).tolist()
     [[1, 0, 2], [0, 1, 2], [0, 2, 1]]
@@ -98,32 +103,27 @@ def probe(
     Several right answers count by the log of the sum of their likelihoods, each text once.
 
     Args:
-        reader: scores.
-        examples: of one number of passages, with `answers`; the gold passage is the first with `is_gold`, else with
-            `has_answer`.
-        gold: its index for each example, in place of the marks.
-        template: the prompt's texts.
-        max_batch_tokens, progress: as for `score_permutations`.
+        reader: scores the answers.
+        examples: with one number of passages, and with `answers`; the gold passage is the first with `is_gold`, else
+            with `has_answer`.
+        gold: its index for each example, instead of the marks.
+        template, max_batch_tokens, progress: same as `score_permutations`.
 
     Raises:
-        InputError: no example; an example without answers, without a gold passage, or of another N.
+        InputError: if there are no examples, or one has no answers, no gold passage or another N.
     """
     from fastreader.reader.prompts.template import as_template
     from fastreader.scoring.api import score_permutations
 
     prompts = as_template(template)
     chosen = list(examples)
-    if not chosen:
-        raise InputError("examples: expected at least one, got none")
+    expect(bool(chosen), "examples", "at least one", 0)
     where = [_gold(e, q, gold) for q, e in enumerate(chosen)]
     n = len(chosen[0].passages)
     for q, example in enumerate(chosen):
-        if len(example.passages) != n:
-            raise InputError(f"examples[{q}]: expected {n} passages as in the first, got {len(example.passages)}")
-        if not right_answers(example):
-            raise InputError(f"examples[{q}]: expected right answers to score, got none")
-    from fastreader.core.progress import track
-
+        count = len(example.passages)
+        expect(count == n, f"examples[{q}]", f"{n} passages as in the first", count)
+        expect(bool(right_answers(example)), f"examples[{q}]", "right answers to score", example.answers)
     effects = []
     with track("probing", len(chosen), "questions", progress) as advance:
         for example, index in zip(chosen, where, strict=True):
@@ -143,9 +143,8 @@ def probe(
 
 def _gold(example: Example, q: int, gold: Sequence[int] | None) -> int:
     if gold is not None:
-        if q >= len(gold) or not 0 <= gold[q] < len(example.passages):
-            got = gold[q] if q < len(gold) else "nothing"
-            raise InputError(f"gold: examples[{q}]: expected a passage in [0, {len(example.passages)}), got {got}")
+        n = len(example.passages)
+        expect(q < len(gold) and 0 <= gold[q] < n, f"gold: examples[{q}]", f"a passage in [0, {n})", gold[q : q + 1])
         return gold[q]
     found = gold_of(example.passages)
     if found is None:

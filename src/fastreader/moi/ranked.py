@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastreader.data.types import Passage
-from fastreader.moi.cost import Cost
-from fastreader.moi.types import Observations, PositionBias, Utilities
+from fastreader.moi.observations import Observations
+from fastreader.moi.planning import Cost
+from fastreader.moi.position_bias import PositionBias
+from fastreader.moi.utilities import Utilities
+
+_SHOWN, _WIDTH = 12, 110  # passages and columns of a Ranked's repr
 
 
 @dataclass(frozen=True)
@@ -19,10 +23,10 @@ class RankedPassage:
     Attributes:
         passage: as it was given.
         index: its place in the retriever's order, from 0.
-        utility: posterior mean, nats against the mean of the question's passages; None where it was not scored.
-        relevance: sigmoid of the utility, in (0, 1).
-        interval: posterior interval of the utility; None where there is none (joint solve).
-        p_best: as in `Utilities`; None where there is none (joint solve).
+        utility: posterior mean, nats against the mean of the question's passages; None if it was not scored.
+        relevance: sigmoid of the utility, in (0, 1); None if it was not scored.
+        interval: posterior interval of the utility; None for a joint solve.
+        p_best: as in `Utilities`; None for a joint solve.
     """
 
     passage: Passage
@@ -33,25 +37,25 @@ class RankedPassage:
     p_best: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values."""
+        """Return everything as JSON values."""
         return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """Passages in reading order; iterating gives `RankedPassage`s.
+    """Passages in reading order; iterating yields `RankedPassage`s.
 
     Attributes:
         question: its text.
         passages: in reading order; the last `tail` keep the retriever's order unscored.
         order: "matched" or "descending"; "given" for a single passage.
-        bias_source: where the bias is from: "given", "cached", "shipped", or "none: random prefixes".
-        bias: the calibration used; None where there was none.
-        utilities: of the passages that were scored, in the retriever's order; None for a single passage.
-        cost: tokens.
-        tail: passages beyond `max_passages`.
-        note: cautions; empty where all is well.
-        observations: what was scored; None for a single passage.
+        bias_source: source of the bias: "given", "cached", "shipped", or "none: random prefixes".
+        bias: the calibration used; None without one.
+        utilities: of the scored passages, in the retriever's order; None for a single passage.
+        cost: in tokens.
+        tail: number of passages beyond `max_passages`.
+        note: cautions; empty if there is nothing to report.
+        observations: the scores; None for a single passage.
         id: the question's identifier.
     """
 
@@ -76,16 +80,35 @@ class Ranked:
     def __getitem__(self, place: int) -> RankedPassage:
         return self.passages[place]
 
+    def __repr__(self) -> str:
+        """Return the ranking on at most 18 lines, one line a passage."""
+        lines = [
+            f"Ranked: {len(self)} passages in {self.order} order; bias: {self.bias_source}; "
+            f"{self.cost.computed_tokens:,} tokens computed",
+            f"question: {self.question}",
+            "place  index  utility  p_best  passage",
+        ]
+        for place, p in enumerate(self.passages[:_SHOWN], 1):
+            utility = "" if p.utility is None else f"{p.utility:+.2f}"
+            p_best = "" if p.p_best is None else f"{p.p_best:.2f}"
+            text = f"{p.passage.title} {p.passage.text}".strip()
+            lines.append(f"{place:5}  {p.index:5}  {utility:>7}  {p_best:>6}  {text}")
+        if len(self) > _SHOWN:
+            lines.append(f"... and {len(self) - _SHOWN} more")
+        if self.note:
+            lines.append(f"note: {self.note}")
+        return "\n".join(_one_line(line) for line in lines)
+
     @property
     def indices(self) -> list[int]:
         """The retriever's indices in reading order."""
         return [p.index for p in self.passages]
 
     def by_utility(self) -> list[RankedPassage]:
-        """The scored passages by falling utility, then the tail: a ranking, where the reading order is none.
+        """Return the scored passages by falling utility, then the tail; the reading order is no such ranking.
 
         Raises:
-            InputError: the bias's sign is undetermined, so that it may be the reverse.
+            InputError: if the bias's sign is undetermined, since the ranking may then be reversed.
         """
         if self.utilities is None:
             return list(self.passages)
@@ -94,7 +117,7 @@ class Ranked:
         return [at[i] for i in ranked] + self.passages[len(ranked) :]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values, except the bias and the observations."""
+        """Return everything as JSON values, except the bias and the observations."""
         return {
             "id": self.id,
             "question": self.question,
@@ -106,3 +129,8 @@ class Ranked:
             "passages": [p.to_dict() for p in self.passages],
             "utilities": None if self.utilities is None else self.utilities.to_dict(),
         }
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.splitlines())
+    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."

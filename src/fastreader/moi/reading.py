@@ -1,4 +1,4 @@
-"""One answer after the passages in a given order, and the prompts that ask for it."""
+"""Read passages in a given order and answer; make its prompts, and fit them to the model's context."""
 
 from __future__ import annotations
 
@@ -9,42 +9,29 @@ from typing import TYPE_CHECKING, Any
 from fastreader.core.checks import check_choice, check_int, check_list
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Example, Passage
-from fastreader.moi.overflow import POLICIES, fitted
-from fastreader.permutations import explicit
+from fastreader.errors import ContextOverflowError
+from fastreader.permutations import Design, explicit
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import Scorer
     from fastreader.reader.prompts.pieces import PromptPieces
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
+    from fastreader.scoring.overflow import Fitted
 
-
-def reading_prompts(
-    reader: Scorer,
-    question: str,
-    passages: Sequence[Passage],
-    orders: Iterable[Sequence[int]],
-    template: Template | None = None,
-) -> list[list[int]]:
-    """Token ids for each order, up to where the answer starts: the contexts that `score_permutations` scores after."""
-    from fastreader.reader.prompts.pieces import encode
-    from fastreader.reader.prompts.template import as_template
-
-    pieces = encode(reader.encoder, as_template(template), question, passages, [])
-    tail = pieces.tail()
-    return [pieces.head + pieces.body(order) + tail for order in orders]
+POLICIES = ("error", "truncate")  # passages are never dropped: a bias belongs to one N
 
 
 @dataclass(frozen=True)
 class Reading:
-    """An answer and what it took.
+    """An answer and its cost.
 
     Attributes:
-        text: what the reader wrote, or the candidate of the largest log-likelihood.
-        candidates: log-likelihood of each candidate with its end, nats; None where the answer was written.
-        finish_reason: as in `Generation`; "candidate" where one was chosen.
-        stats: tokens.
-        truncated: tokens cut off each passage, by its place from 0, to fit the context; whole ones are absent.
+        text: the generated text, or the candidate of the largest log-likelihood.
+        candidates: log-likelihood of each candidate with its end, nats; None if the answer was generated.
+        finish_reason: as in `Generation`; "candidate" if one was chosen.
+        stats: token counts.
+        truncated: number of tokens cut off each passage to fit the context, by its place from 0; uncut ones are absent.
     """
 
     text: str
@@ -54,7 +41,7 @@ class Reading:
     truncated: Mapping[int, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values."""
+        """Return everything as JSON values."""
         return {
             "text": self.text,
             "candidates": self.candidates,
@@ -70,39 +57,24 @@ def read(
     *,
     candidates: Sequence[str] | None = None,
     template: Template | None = None,
-    max_new_tokens: int = 32,
-    stop: Sequence[str] = ("\n",),
-    on_overflow: str = "error",
-    max_batch_tokens: int | None = None,
+    **options: Any,
 ) -> Reading:
     """Answer a question from its passages as they stand: greedily, or by the likeliest candidate.
 
     Args:
         reader: answers.
-        example: the question and its passages in reading order; it may have none.
-        candidates: answers to choose from, in place of the example's; an empty list writes.
+        example: the question and its passages in reading order; it may have no passages.
+        candidates: answers to choose from, instead of the example's; an empty list generates.
         template: the prompt's texts.
-        max_new_tokens: tokens written at most.
-        stop: texts that end what is written.
-        on_overflow: "error", or "truncate": cut the passages to a common length at which the answer fits behind.
-        max_batch_tokens: tokens in one pass at most.
+        **options: `max_new_tokens`, `stop`, `on_overflow` and `max_batch_tokens` of `read_pieces`.
 
     Raises:
-        InputError: an empty question or candidate.
-        ContextOverflowError: the prompt is longer than the model's context.
+        InputError: if the question or a candidate is empty.
+        ContextOverflowError: if the prompt is longer than the model's context.
     """
     chosen = chosen_candidates(example, candidates)
     pieces = reading_pieces(reader, example, chosen, template)
-    return read_pieces(
-        reader,
-        pieces,
-        range(len(example.passages)),
-        chosen,
-        max_new_tokens=max_new_tokens,
-        stop=stop,
-        on_overflow=on_overflow,
-        max_batch_tokens=max_batch_tokens,
-    )
+    return read_pieces(reader, pieces, range(len(example.passages)), chosen, **options)
 
 
 def read_pieces(
@@ -122,11 +94,14 @@ def read_pieces(
         reader: answers.
         pieces: tokens of the question, its passages and `candidates`.
         order: indices of the passages, in reading order.
-        candidates: answers to choose from; none generates the answer.
-        max_new_tokens, stop, on_overflow, max_batch_tokens: as for `read`.
+        candidates: answers to choose from; an empty list generates the answer.
+        max_new_tokens: maximum number of tokens to generate.
+        stop: texts that end the answer.
+        on_overflow: "error", or "truncate": cut the passages to a common length at which prompt and answer fit.
+        max_batch_tokens: same as `score_permutations`.
 
     Raises:
-        InputError, ContextOverflowError: as `read`.
+        InputError, ContextOverflowError: same as `read`.
     """
     pieces, truncated = fit_reading(pieces, order, reader.max_length, max_new_tokens, on_overflow)
     prompt = pieces.head + pieces.body(order) + pieces.tail()
@@ -153,13 +128,26 @@ def chosen_candidates(example: Example, candidates: Sequence[str] | None) -> lis
 
 
 def reading_pieces(
-    reader: Reader, example: Example, candidates: Sequence[str], template: Template | None
+    reader: Scorer, example: Example, candidates: Sequence[str], template: Template | None
 ) -> PromptPieces:
     """Return the tokens of the question, its passages and the candidates."""
     from fastreader.reader.prompts.pieces import encode
     from fastreader.reader.prompts.template import as_template
 
     return encode(reader.encoder, as_template(template), example.question, example.passages, candidates)
+
+
+def reading_prompts(
+    reader: Scorer,
+    question: str,
+    passages: Sequence[Passage],
+    orders: Iterable[Sequence[int]],
+    template: Template | None = None,
+) -> list[list[int]]:
+    """Return the token ids for each order up to the answer: the contexts of `score_permutations`'s candidates."""
+    pieces = reading_pieces(reader, Example(question, list(passages)), [], template)
+    tail = pieces.tail()
+    return [pieces.head + pieces.body(order) + tail for order in orders]
 
 
 def fit_reading(
@@ -169,17 +157,57 @@ def fit_reading(
 
     Raises:
         InputError: if `max_new_tokens` is not a positive integer.
-        ContextOverflowError: if the prompt does not fit and `on_overflow` is "error", or even at its shortest.
+        ContextOverflowError: if the prompt does not fit and `on_overflow` is "error", or not with one-token passages.
     """
     check_int("max_new_tokens", max_new_tokens)
     check_choice("on_overflow", on_overflow, POLICIES)
     if not order:
         return pieces, {}
-    # The answer takes the place of a candidate. A prompt that leaves room for one token is not too long: a text that
-    # reaches the end of the context stops there.
+    # The answer counts as a candidate. A prompt that leaves room for one token fits: generation stops at the end of
+    # the context.
     room = [[0] * (max_new_tokens if on_overflow == "truncate" else 1)]
     whole = pieces if pieces.candidates else replace(pieces, candidates=room)
     design = explicit([list(order)], len(pieces.passages))
-    found = fitted(whole, design, limit, on_overflow, "the prompt that answers")
+    found = _truncated(whole, design, limit, "the prompt that answers")
+    if found.truncated and on_overflow == "error":
+        raise ContextOverflowError(
+            f"the prompt that answers does not fit the model's context of {limit} tokens without cutting up to "
+            f"{max(found.truncated.values())} tokens off a passage; give fewer or shorter passages, or "
+            "on_overflow='truncate'"
+        )
     truncated = {place: found.truncated[index] for place, index in enumerate(order) if index in found.truncated}
     return replace(found.pieces, candidates=pieces.candidates), truncated
+
+
+def check_rounds(pieces: PromptPieces, length: int, limit: int | None) -> None:
+    """Check that no round of prefixes has to be truncated.
+
+    Each round draws other prefixes, so each would be cut to another length, and scores of different texts would be
+    compared.
+
+    Raises:
+        ContextOverflowError: if the `length` longest passages do not fit the context of `limit` tokens.
+    """
+    size = [len(pieces.body([p])) for p in range(len(pieces.passages))]
+    longest = sorted(range(len(size)), key=lambda p: -size[p])[:length]
+    if _truncated(pieces, explicit([longest], len(size)), limit, "stopping: a later round").truncated:
+        raise ContextOverflowError(
+            f"stopping: prefixes of the {length} longest passages do not fit the model's context of {limit} tokens, "
+            "and each round would cut its own to another length; give fewer or shorter passages, or leave stopping out"
+        )
+
+
+def _truncated(pieces: PromptPieces, design: Design, limit: int | None, what: str) -> Fitted:
+    """Return pieces whose longest prompt under the design fits the context of `limit` tokens."""
+    from fastreader.scoring.options import ScoreOptions
+    from fastreader.scoring.overflow import fit
+
+    return fit(pieces, ScoreOptions(permutations=design, on_overflow="truncate"), limit, what)
+
+
+def truncation_note(what: str, truncated: Mapping[int, int]) -> str:
+    """Return a sentence on the truncated passages; empty if no passage was cut."""
+    if not truncated:
+        return ""
+    passages = "1 passage was" if len(truncated) == 1 else f"{len(truncated)} passages were"
+    return f"{passages} cut by up to {max(truncated.values())} tokens to fit the context when {what}"

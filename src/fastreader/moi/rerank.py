@@ -1,21 +1,26 @@
-"""rerank: the passages of a question in a better reading order."""
+"""rerank: put the passages of a question in a better reading order."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from fastreader.core.checks import expect, random_generator
 from fastreader.data.arguments import PassageLike
 from fastreader.data.types import Example
 from fastreader.errors import InputError
-from fastreader.moi.adaptive import run
-from fastreader.moi.options import RerankOptions, Stopping
-from fastreader.moi.order import descending
-from fastreader.moi.overflow import told
-from fastreader.moi.planning import Plan, checked_example, plan_example
+from fastreader.moi.debias import debias
+from fastreader.moi.observations import IntArray, Observations, observe
+from fastreader.moi.planning import Cost, Plan, RerankOptions, Stopping, checked_example, plan_example
+from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.ranked import Ranked, RankedPassage
-from fastreader.moi.types import IntArray, PositionBias, Utilities
-from fastreader.permutations import Spec
+from fastreader.moi.reading import check_rounds, truncation_note
+from fastreader.moi.utilities import Utilities, descending
+from fastreader.permutations import Design, Spec, pruned, random
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import Scorer
@@ -39,34 +44,34 @@ def rerank(
     on_overflow: str = "error",
     max_batch_tokens: int | None = None,
 ) -> Ranked:
-    """Order the passages by what they are worth to this reader, wherever they are read.
+    """Order the passages by their worth to this reader, whatever place they are read at.
 
-    With a calibration N orderings are scored (`designs.cyclic_for`), and each passage alone, in one pass. Without
-    one, given or at hand, random prefixes are, which the joint solve identifies by itself; the result then is in
-    descending order and says so.
+    With a calibration N orderings are scored (`designs.cyclic_for`), and each passage alone, in one pass. Without one
+    random prefixes are scored, from which the joint solve identifies the utilities; the order is then descending, and
+    `note` reports it.
 
     Args:
         reader: scores the orderings; or a session of one (`Reader.session`).
         question: a text, or an `Example` with its passages.
         passages: in the retriever's order.
-        bias: a calibration of this reader, template and N; None: that in the cache folder, or shipped.
+        bias: a calibration of this reader, template and N; None uses one from the cache folder, or a shipped one.
         order: "matched" (largest utility at the place of the largest bias) or "descending".
-        max_passages: only so many are scored; the others follow them in the retriever's order.
-        permutations: orderings in place of the default design, as in `score_permutations`.
-        prune: read only this many places of each ordering. Needs a calibration of that L, or none.
-        prune_mass: read as many places as hold this share of the retriever's softmaxed scores (as they are: BM25's are
-            far apart and leave one or two; divide them by a temperature before).
+        max_passages: score at most this number; the others follow them in the retriever's order.
+        permutations: orderings instead of the default design, same as `score_permutations`.
+        prune: read only this number of places of each ordering. Needs a calibration of that L, or none.
+        prune_mass: read as many places as hold this share of the retriever's softmaxed scores (scores are used as they
+            are: BM25's are far apart and leave one or two places; divide them by a temperature first).
         template: the prompt's texts.
         stopping: score further orderings until the utilities are settled; None scores one pass.
         seed: of designs that draw.
-        on_overflow: where an ordering is longer than the model's context: "error", or "truncate", which cuts the
-            passages to a common length and says so in `note`; passages are never dropped here.
-        max_batch_tokens: as for `score_permutations`.
+        on_overflow: if an ordering is longer than the model's context, "error" raises; "truncate" cuts the passages to
+            a common length and reports it in `note`. Passages are never dropped.
+        max_batch_tokens: same as `score_permutations`.
 
     Raises:
-        InputError: no passages, a bias of another N, L, reader or template (both are named), an unknown order, or
-            "descending" under a bias of undetermined sign.
-        ContextOverflowError: a prompt is longer than the model's context.
+        InputError: if there are no passages, the bias has another N, L, reader or template (both are named), `order`
+            is unknown, or it is "descending" under a bias of undetermined sign.
+        ContextOverflowError: if a prompt is longer than the model's context.
     """
     options = RerankOptions(
         order=order,
@@ -87,36 +92,33 @@ def rerank_planned(reader: Scorer, planned: Plan) -> Ranked:
     """Run a plan; see `rerank`."""
     order = planned.options.order
     example, n = planned.example, len(planned.example.passages)
-    ends = [RankedPassage(p, n + i) for i, p in enumerate(planned.tail)]
+    tail = [RankedPassage(p, n + i) for i, p in enumerate(planned.tail)]
     if planned.design is None:
         only = RankedPassage(example.passages[0], 0, 0.0, 0.5, (0.0, 0.0), 1.0)
         return Ranked(
-            example.question, [only, *ends], "given", "given", None, None, planned.cost, len(ends), id=example.id
+            example.question, [only, *tail], "given", "given", None, None, planned.cost, len(tail), id=example.id
         )
     if planned.bias is not None and planned.bias.sign == "undetermined" and order == "descending":
         raise InputError("order: 'descending' needs the bias's sign, which this calibration left undetermined")
-    observed, utilities, cost = run(reader, planned)
-    notes = [utilities.reason, told("scoring", observed.truncated)]
+    observed, utilities, cost = _score(reader, planned)
+    notes = [utilities.reason, truncation_note("scoring", observed.truncated)]
     if planned.bias is None:
         order = "descending"
         notes = ["no calibration for this reader, template and N: random prefixes", *notes]
+    places = descending(utilities.utility) if order == "descending" else utilities.order(order)
     return Ranked(
         question=example.question,
-        passages=[_ranked(example, utilities, i) for i in _reading(utilities, order).tolist()] + ends,
+        passages=[_ranked(example, utilities, i) for i in places.tolist()] + tail,
         order=order,
         bias_source=planned.bias_source,
         bias=planned.bias,
         utilities=utilities,
         cost=cost,
-        tail=len(ends),
+        tail=len(tail),
         note="; ".join(filter(None, notes)),
         observations=observed,
         id=example.id,
     )
-
-
-def _reading(utilities: Utilities, order: str) -> IntArray:
-    return descending(utilities.utility) if order == "descending" else utilities.order(order)
 
 
 def _ranked(example: Example, utilities: Utilities, index: int) -> RankedPassage:
@@ -124,11 +126,69 @@ def _ranked(example: Example, utilities: Utilities, index: int) -> RankedPassage
     if utilities.intervals is not None and utilities.p_best is not None:
         interval = (float(utilities.intervals[index, 0]), float(utilities.intervals[index, 1]))
         p_best = float(utilities.p_best[index])
-    return RankedPassage(
-        example.passages[index],
-        index,
-        float(utilities.utility[index]),
-        float(utilities.score[index]),
-        interval,
-        p_best,
+    utility, relevance = float(utilities.utility[index]), float(utilities.relevance[index])
+    return RankedPassage(example.passages[index], index, utility, relevance, interval, p_best)
+
+
+def _score(reader: Scorer, planned: Plan) -> tuple[Observations, Utilities, Cost]:
+    """Score a plan, in rounds if it has a stopping rule.
+
+    Returns:
+        (all orderings scored, their utilities, their cost)
+    """
+    from fastreader.scoring.passes import score_job
+    from fastreader.scoring.prepare import prepare
+
+    bias, options, n = planned.bias, planned.options, len(planned.example.passages)
+    job, pieces, stopping = planned.job, planned.pieces, options.stopping
+    assert job is not None and pieces is not None and planned.design is not None
+    cost = replace(planned.cost, total_tokens=0, computed_tokens=0, passes=0)
+    most = 3 * n if stopping is None or stopping.most is None else stopping.most
+    if stopping is not None:
+        first = len(planned.design)
+        expect(most >= first, "stopping", f"most >= {first}, the orderings of the first pass", most)
+        if options.on_overflow == "truncate" and planned.design.length < n:
+            check_rounds(pieces, planned.design.length, reader.max_length)
+    kind, per_token = ("question", False) if bias is None else (bias.kind, bias.per_token)
+    observed: Observations | None = None
+    history: list[Utilities] = []
+    while True:
+        scores = score_job(reader, job)
+        cost = cost.add(scores.stats)
+        found = observe(scores, kind, per_token=per_token, passages=n)
+        observed = found if observed is None else _joined(observed, found)
+        history.append(debias(observed, bias, "joint" if bias is None else "calibrated", seed=options.seed))
+        if stopping is None or stopping.settled(history):
+            break
+        if (design := _further(observed.permutations, n, most, options.seed + len(history))) is None:
+            break
+        again = replace(job.options, permutations=design, query_likelihood=False)
+        job = prepare(reader, planned.example, again, "the question", pieces)
+    return observed, history[-1], cost
+
+
+def _joined(first: Observations, more: Observations) -> Observations:
+    return replace(
+        first,
+        values=np.concatenate([first.values, more.values]),
+        permutations=np.concatenate([first.permutations, more.permutations]),
+        truncated={p: max(o.truncated.get(p, 0) for o in (first, more)) for p in {**first.truncated, **more.truncated}},
     )
+
+
+def _further(seen: IntArray, n: int, most: int, seed: int) -> Design | None:
+    """Return at most N random orderings that are not in `seen`; None if there are enough."""
+    length = seen.shape[1]
+    count = min(n, most - len(seen), math.perm(n, length) - len(seen))
+    if count < 1:
+        return None
+    known = set(map(tuple, seen.tolist()))
+    fresh: list[list[int]] = []
+    rng = random_generator(seed)
+    while len(fresh) < count:
+        drawn = pruned(random(n, min(4 * n, math.factorial(n)), int(rng.integers(2**31))), length)
+        for row in drawn.permutations.tolist():
+            if tuple(row) not in known and len(fresh) < count:
+                known.add(tuple(row))
+                fresh.append(row)
+    return Design(np.array(fresh), n, "moi")

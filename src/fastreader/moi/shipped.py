@@ -1,4 +1,4 @@
-"""Calibrations at hand: those that ship with the package, and those kept in the cache folder."""
+"""Calibrations at hand: those shipped with the package, and those kept in the cache folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from fastreader.data.fingerprints import content
 from fastreader.errors import InputError
 from fastreader.models.cache import cache_dir
-from fastreader.moi.types import PositionBias
+from fastreader.moi.position_bias import PositionBias
 
 
 def find(
@@ -24,21 +24,21 @@ def find(
     kind: str = "question",
     per_token: bool = False,
 ) -> tuple[PositionBias, str] | None:
-    """The calibration for this use and where it is from, "cached" or "shipped"; None where there is none.
+    """Return the calibration for a use and its source, "cached" or "shipped"; None without one.
 
     Args:
-        reader: as `Reader.describe` gives it: a calibration is of a revision, where there is one, else of a name.
+        reader: as `Reader.describe` returns it; a calibration belongs to its revision, or to its name without one.
         template: digest of the prompt's texts.
         passages: N.
         length: L; N by default.
-        kind, per_token: of score.
+        kind, per_token: the score, as in `Observations`.
 
     Raises:
-        InputError: the file of this use holds the calibration of another.
+        InputError: if the file for this use holds a calibration for another.
     """
     name = file_name(reader, template, passages, passages if length is None else length, kind, per_token)
     cached = _cache() / name
-    if not cached.is_file() and _of(reader)[1]:  # its weights may have been called otherwise
+    if not cached.is_file() and _of(reader)[1]:  # the same weights may have another name
         others = sorted(_cache().glob(f"*{escape(name.removeprefix(_slug(_of(reader)[0])))}"))
         cached = next((path for path in others if file_name_of(PositionBias.load(path)) == path.name), cached)
     if cached.is_file():
@@ -50,9 +50,10 @@ def find(
 
 
 def at_hand(reader: Mapping[str, str], template: str) -> dict[str, str]:
-    """What `find` may find for a reader and template: file name -> SHA-256 of its content, cached before shipped.
+    """Return the files that `find` can return for a reader and template: file name -> SHA-256 of the content.
 
-    A run that takes calibrations from here may not go on after one of them has changed.
+    Cached files hide shipped ones of the same name. A run that uses these calibrations must not resume after one of
+    them has changed.
     """
     name, revision = _of(reader)
     slug = rf".+-r{re.escape(revision)}" if revision else re.escape(_slug(name))
@@ -63,12 +64,12 @@ def at_hand(reader: Mapping[str, str], template: str) -> dict[str, str]:
 
 
 def _loaded(path: Path, reader: Mapping[str, str]) -> PositionBias:
-    """Refuse a file that was renamed, or edited into something else than its name says."""
+    """Load a calibration; reject a file that was renamed or edited so that its name no longer fits."""
     bias = PositionBias.load(path)
     (name, revision), (theirs, other) = _of(reader), _of(bias.reader)
     if file_name_of(bias) != path.name or revision != other or (not revision and name != theirs):
         raise InputError(
-            f"{path}: holds a calibration of {bias.reader.get('name', '')!r} that belongs into {file_name_of(bias)}, "
+            f"{path}: holds a calibration of {bias.reader.get('name', '')!r} that belongs in {file_name_of(bias)}, "
             f"expected one of {reader['name']!r}"
         )
     return bias
@@ -79,7 +80,7 @@ def _of(reader: Mapping[str, str]) -> tuple[str, str]:
 
 
 def keep(bias: PositionBias) -> Path:
-    """Put a calibration into the cache folder, where `rerank` finds it; replaces one for the same use."""
+    """Save a calibration in the cache folder, where `rerank` finds it; replaces one for the same use."""
     folder = _cache()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name_of(bias)
@@ -88,7 +89,7 @@ def keep(bias: PositionBias) -> Path:
 
 
 def shipped() -> list[Traversable]:
-    """Files of the calibrations that ship with the package."""
+    """Return the files of the calibrations shipped with the package."""
     folder = files("fastreader.moi").joinpath("calibrations")
     if not folder.is_dir():
         return []
@@ -96,14 +97,14 @@ def shipped() -> list[Traversable]:
 
 
 def file_name_of(bias: PositionBias) -> str:
-    """`file_name` of a calibration."""
+    """Return the `file_name` of a calibration."""
     return file_name(bias.reader, bias.template, bias.num_passages, bias.length, bias.kind, bias.per_token)
 
 
 def file_name(
     reader: Mapping[str, str], template: str, passages: int, length: int, kind: str, per_token: bool = False
 ) -> str:
-    """What identifies a calibration, as a file name; a reader's name that is no file name gets a digest behind it."""
+    """Return the file name that identifies a calibration; a reader name that needs escaping gets a digest appended."""
     name, revision = _of(reader)
     of = f"{_slug(name)}-r{revision}" if revision else _slug(name)
     scored = f"{kind}-per-token" if per_token else kind

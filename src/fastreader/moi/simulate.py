@@ -1,4 +1,4 @@
-"""Scores drawn from MoI's model, to see what the estimators make of them."""
+"""Scores drawn from MoI's model, to test the estimators on."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastreader.core.checks import random_generator
-from fastreader.errors import InputError
-from fastreader.moi.types import FloatArray, Observations
+from fastreader.core.checks import check_choice, random_generator
+from fastreader.moi.observations import FloatArray, Observations
 from fastreader.permutations import Design
 
 SHAPES = ("flat", "decreasing", "u-shaped", "last-dominant")
@@ -20,7 +19,7 @@ class Simulated:
     """Questions with known truth.
 
     Attributes:
-        observations: one a question.
+        observations: one for each question.
         utilities: float64 [Q, N], true, nats, each row with mean zero.
         bias: float64 [L], true.
     """
@@ -31,19 +30,17 @@ class Simulated:
 
 
 def bias_shape(name: str, length: int) -> FloatArray:
-    """A position bias of that shape: float64 [L], sum zero; unit norm, but for "flat", which is all zeros.
+    """Return a position bias of a named shape: float64 [L], sum zero, unit norm; "flat" is all zeros.
 
     Raises:
-        InputError: an unknown name.
+        InputError: if `name` is not one of `SHAPES`.
     """
-    if name not in SHAPES:
-        raise InputError(f"bias_shape: expected one of {', '.join(SHAPES)}, got {name!r}")
+    check_choice("bias_shape", name, SHAPES)
     x = np.linspace(-1.0, 1.0, length)
     raw = {"flat": 0.0 * x, "decreasing": -x, "u-shaped": x**2, "last-dominant": np.exp(3.0 * x)}[name]
     raw = raw - raw.mean()
     norm = float(np.linalg.norm(raw))
-    shape: FloatArray = raw / norm if norm > 0 else raw
-    return shape
+    return np.asarray(raw / norm if norm > 0 else raw, dtype=np.float64)
 
 
 def simulate(
@@ -62,12 +59,12 @@ def simulate(
 
     Args:
         bias: float64 [L].
-        questions: Q.
-        design: makes a question's orderings from a seed.
+        questions: number of questions Q.
+        design: returns a question's orderings for a seed.
         passages: N; L by default.
         beta, tau, sigma: nats.
         query: whether the observations hold z as query likelihoods.
-        seed: of everything drawn.
+        seed: of all draws.
     """
     n = len(bias) if passages is None else passages
     rng = random_generator(seed)

@@ -1,4 +1,4 @@
-"""Utilities: what a question's passages are worth, freed of the places they were read at."""
+"""Utilities: the worth of a question's passages, freed of their places, and the reading orders that follow from it."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from typing import Any
 
 import numpy as np
 
+from fastreader.core.checks import check_choice
 from fastreader.errors import InputError
-from fastreader.moi.arrays import FloatArray, IntArray, to_dict
-from fastreader.moi.order import descending, matched
+from fastreader.moi.observations import FloatArray, IntArray, json_values
 
 ORDERS = ("matched", "descending")
 
 
 @dataclass(frozen=True, eq=False)
 class Utilities:
-    """One question's passages, freed of the places they were read at.
+    """The worth of one question's passages, freed of the places they were read at.
 
-    Utilities are relative: they are nats against the mean of the question's passages (their sum is zero), for a
-    place of unit weight.
+    Utilities are relative: nats against the mean of the question's passages (their sum is zero), for a place of unit
+    weight.
 
     Attributes:
         utility: float64 [N], nats, in the retriever's order of the passages.
         covariance: float64 [N, N], posterior; None for method "joint", which takes the scores as exact.
         intervals: float64 [N, 2], posterior interval of each utility; None for "joint".
-        p_best: float64 [N], sums to 1: the probability that a passage has the largest utility. Under a calibration
-            with gold passages it is raised to 1 / temperature, so that it says how often the passage is the gold
-            one, which need not have the largest utility. None for "joint".
-        residual: root mean square of what the model leaves of the scores, nats.
-        rank: how many directions of utility the orderings determine, N - 1 is all; for "joint" of utility and bias
-            together, by the Jacobian.
-        condition: largest over smallest singular value of those directions; inf where the rank falls short.
+        p_best: float64 [N], sums to 1: the probability that a passage has the largest utility. A calibration with
+            gold passages raises it to 1 / temperature, so that it estimates how often the passage is the gold one,
+            which need not have the largest utility. None for "joint".
+        residual: root mean square of the scores' part that the model leaves unexplained, nats.
+        rank: number of directions of utility that the orderings determine, at most N - 1; for "joint" of utility and
+            bias together, by the Jacobian.
+        condition: largest over smallest singular value of those directions; inf if the rank falls short.
         identified: whether the scores determine the order of the utilities.
-        reason: why not, or a caution; empty where all is well.
-        flags: what was found, by name: "constant", "flat", "singular", "ambiguous", "sign", "uncovered",
-            "prior" (scores without the query likelihoods that the calibration's prior is by), "noise" (a joint solve,
-            which takes the scores as exact).
+        reason: why not, or a caution; empty if there is nothing to report.
+        flags: names of the findings: "constant", "flat", "singular", "ambiguous", "sign", "uncovered", "prior" (the
+            scores lack the query likelihoods on which the calibration's prior rests), "noise" (a joint solve, which
+            takes the scores as exact).
         method: "calibrated" or "joint".
         bias: float64 [L], the position bias used, or found by "joint" (then it sums to 1).
         confidence_level: of the intervals.
         sign: of the position bias, as in `PositionBias`; "undetermined" for joint solves of whole orderings.
-        temperature: of `p_best`; 1 where the calibration saw no gold passages.
+        temperature: of `p_best`; 1 if the calibration had no gold passages.
     """
 
     utility: FloatArray
@@ -68,28 +68,26 @@ class Utilities:
         """Posterior standard deviation of each utility: float64 [N], nats; None for "joint"."""
         if self.covariance is None:
             return None
-        deviation: FloatArray = np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
-        return deviation
+        return np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
 
     @property
-    def score(self) -> FloatArray:
+    def relevance(self) -> FloatArray:
         """Sigmoid of the utility: float64 [N] in (0, 1), for consumers that expect a bounded score."""
-        return _sigmoid(self.utility)
+        return 0.5 * (1.0 + np.tanh(0.5 * self.utility))
 
     def order(self, kind: str = "matched") -> IntArray:
-        """Passage indices in reading order; ties stay in the retriever's order.
+        """Return the passage indices in reading order; ties keep the retriever's order.
 
         Args:
-            kind: "matched" puts the largest utility at the place of the largest bias (see `order.matched`), which
-                depends on neither sign nor size of the bias; "descending" reads the largest utility first.
+            kind: "matched" puts the largest utility at the place of the largest bias (see `matched`), which depends
+                on neither sign nor size of the bias; "descending" reads the largest utility first.
 
         Raises:
-            InputError: another kind; or "descending" of a calibrated bias whose sign is undetermined.
+            InputError: if `kind` is unknown, or "descending" for a calibrated bias of undetermined sign.
         """
+        check_choice("order", kind, ORDERS)
         if kind == "matched":
             return matched(self.utility, self.bias)
-        if kind != "descending":
-            raise InputError(f"order: expected one of {', '.join(ORDERS)}, got {kind!r}")
         if self.method == "calibrated" and self.sign == "undetermined":
             raise InputError(
                 "order: 'descending' needs the bias's sign, which is undetermined; use 'matched', or calibrate with "
@@ -98,10 +96,57 @@ class Utilities:
         return descending(self.utility)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values; an infinite condition is null."""
-        return to_dict(self)
+        """Return everything as JSON values; an infinite condition becomes None."""
+        return json_values(self)
 
 
-def _sigmoid(x: FloatArray) -> FloatArray:
-    value: FloatArray = 0.5 * (1.0 + np.tanh(0.5 * x))
-    return value
+def descending(utility: FloatArray) -> IntArray:
+    """Return the passages by falling utility, ties in the retriever's order: int64 [N].
+
+    >>> descending(np.array([0.0, 2.0, 0.0])).tolist()
+    [1, 0, 2]
+    """
+    return np.argsort(-np.asarray(utility, dtype=np.float64), kind="stable")
+
+
+def tied(values: FloatArray, near: float) -> FloatArray:
+    """Return `values` with each chain of neighbours at most `near` apart replaced by its mean: float64 [N].
+
+    A solve returns equal utilities with different rounding, which must not change the retriever's order.
+
+    >>> tied(np.array([1.0, 0.5, 1.0 + 1e-12]), 1e-9).tolist() == [1.0, 0.5, 1.0]
+    False
+    >>> descending(tied(np.array([1.0, 0.5, 1.0 + 1e-12]), 1e-9)).tolist()
+    [0, 2, 1]
+    """
+    values = np.asarray(values, dtype=np.float64)
+    order = np.argsort(values, kind="stable")
+    group = np.concatenate([[0], np.cumsum(np.diff(values[order]) > near)])
+    means = np.bincount(group, weights=values[order]) / np.bincount(group)
+    out = np.empty(len(values))
+    out[order] = means[group]
+    return out
+
+
+def matched(utility: FloatArray, bias: FloatArray) -> IntArray:
+    """Return the order that maximises ``sum_j bias[j] utility[order[j]]``: int64 [N].
+
+    By the rearrangement inequality the largest utility goes to the place of the largest bias, the second to the
+    second, and so on. If that order is unique, neither replacing (bias, utility) by (c bias, utility / c), c != 0, nor
+    shifting bias or utility changes it. Places beyond the bias's L have bias 0.
+    Ties are broken towards the retriever's order: equal utilities keep it, equal places fill from the first.
+
+    >>> matched(np.array([5.0, 1.0, 3.0]), np.array([-0.2, -0.6, 0.8])).tolist()
+    [2, 1, 0]
+    """
+    utility = np.asarray(utility, dtype=np.float64)
+    weight = np.zeros(len(utility))
+    weight[: len(bias)] = bias
+    order = np.empty(len(utility), dtype=np.int64)
+    order[np.argsort(-weight, kind="stable")] = descending(utility)
+    # Passages of equal utility can swap places: put them in the retriever's order.
+    for value in np.unique(utility):
+        places = np.flatnonzero(utility[order] == value)
+        if len(places) > 1:
+            order[places] = np.sort(order[places])
+    return order

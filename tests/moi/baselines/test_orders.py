@@ -102,7 +102,7 @@ def test_a_bias_of_another_reader_places_nothing(tiny_reader):
         with pytest.raises(InputError, match=f"reader: bias 'another', reader '{tiny_reader.name}'"):
             METHODS[name](tiny_reader, "q", passages(3, is_gold=1), bias=bias)
     assert METHODS["oracle"](None, "q", passages(3, is_gold=1), bias=bias).order == [0, 2, 1]
-    with pytest.raises(InputError, match=r"expected a PositionBias .*got dict"):
+    with pytest.raises(InputError, match=r"expected a PositionBias .*got {}"):
         METHODS["bm25-matched"](None, "q", passages(3), bias={})
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from fastreader.core.checks import expect
 from fastreader.data.types import Passage
 from fastreader.errors import NumericsError
+from fastreader.moi.observations import FloatArray
 from fastreader.moi.reading import reading_prompts
-from fastreader.moi.types import FloatArray
 
 if TYPE_CHECKING:
     from fastreader.reader.prompts.template import Template

@@ -11,8 +11,7 @@ import numpy as np
 from fastreader.core.checks import expect
 from fastreader.errors import InputError
 from fastreader.moi.debias import debias
-from fastreader.moi.observe import Scored
-from fastreader.moi.types import FloatArray
+from fastreader.moi.observations import FloatArray, Scored
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,10 +10,9 @@ import numpy as np
 
 from fastreader.core.checks import check_choice, expect
 from fastreader.data.types import Example
-from fastreader.moi.gold import gold_of
+from fastreader.moi.observations import FloatArray
 from fastreader.moi.outcomes import MEASURES, Outcome, outcomes
-from fastreader.moi.probe import moved
-from fastreader.moi.types import FloatArray
+from fastreader.moi.probe import gold_of, moved
 
 if TYPE_CHECKING:
     from fastreader.reader.reader import Reader

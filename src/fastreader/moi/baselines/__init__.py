@@ -22,7 +22,7 @@ from fastreader.moi.baselines.ordering import Ordering
 from fastreader.moi.baselines.pairwise import PairwisePrompt, pairwise
 from fastreader.moi.baselines.placed import placed, score_matched
 from fastreader.moi.baselines.saliency_plus import bayes_saliency_plus
-from fastreader.moi.gold import gold_of
+from fastreader.moi.probe import gold_of
 
 __all__ = [
     "METHODS",

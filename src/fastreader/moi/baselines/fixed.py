@@ -10,8 +10,8 @@ from fastreader.data.types import Passage
 from fastreader.errors import InputError
 from fastreader.moi.baselines.ordering import Ordering, check_passages
 from fastreader.moi.baselines.placed import check_own, outside_bias
-from fastreader.moi.gold import gold_of
-from fastreader.moi.types import PositionBias
+from fastreader.moi.position_bias import PositionBias
+from fastreader.moi.probe import gold_of
 
 
 def retriever(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:

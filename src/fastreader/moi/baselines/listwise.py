@@ -13,7 +13,7 @@ from fastreader.core.checks import check_int
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering, check_passages, show
-from fastreader.moi.types import FloatArray
+from fastreader.moi.observations import FloatArray
 from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
 
 if TYPE_CHECKING:

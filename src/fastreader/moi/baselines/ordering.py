@@ -12,8 +12,8 @@ import numpy.typing as npt
 from fastreader.core.checks import expect
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
-from fastreader.moi.order import descending
-from fastreader.moi.types import FloatArray
+from fastreader.moi.observations import FloatArray
+from fastreader.moi.utilities import descending
 
 NOTHING_READ = TreeStats(0, 0, 0, 0)
 

@@ -12,7 +12,7 @@ import numpy as np
 from fastreader.core.checks import check_choice
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages, show
-from fastreader.moi.types import FloatArray
+from fastreader.moi.observations import FloatArray
 from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
 
 if TYPE_CHECKING:

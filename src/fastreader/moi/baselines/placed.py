@@ -14,9 +14,9 @@ from fastreader.core.checks import expect
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 from fastreader.moi.baselines.ordering import Ordering, check_passages
-from fastreader.moi.identity import differing
-from fastreader.moi.order import matched
-from fastreader.moi.types import FloatArray, PositionBias, check_position_bias
+from fastreader.moi.observations import FloatArray
+from fastreader.moi.position_bias import PositionBias, check_position_bias, differing
+from fastreader.moi.utilities import matched
 
 
 def score_matched(scores: npt.ArrayLike, bias: PositionBias) -> list[int]:

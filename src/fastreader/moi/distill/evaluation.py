@@ -10,7 +10,7 @@ import numpy as np
 
 from fastreader.core.checks import expect
 from fastreader.moi.distill.lessons import Lesson
-from fastreader.moi.types import FloatArray
+from fastreader.moi.observations import FloatArray
 from fastreader.reader.prompts.template import Template, as_template
 
 if TYPE_CHECKING:

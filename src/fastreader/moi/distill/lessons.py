@@ -17,8 +17,7 @@ from fastreader.data.keyed import keyed
 from fastreader.data.result_log import iter_results
 from fastreader.errors import InputError
 from fastreader.moi.distill.settings import OBSERVATIONS
-from fastreader.moi.observe import joint_loglik
-from fastreader.moi.types import FloatArray, IntArray
+from fastreader.moi.observations import FloatArray, IntArray, joint_logprobs
 from fastreader.reader.prompts.template import Template
 from fastreader.scoring.results import PermutationScores
 
@@ -109,7 +108,7 @@ def _observed(result: PermutationScores, observation: str, where: str) -> FloatA
     if observation == "question":
         return result.question_logprobs
     try:
-        return joint_loglik(result)
+        return joint_logprobs(result)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
 

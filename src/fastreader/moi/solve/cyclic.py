@@ -1,22 +1,21 @@
-"""Cyclic designs: X is circulant, so the ridge solve is a Fourier transform."""
+"""Solve cyclic designs: X is circulant, so the ridge solve is a Fourier transform."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from fastreader.moi.observations import FloatArray, IntArray
 
-_SEEN = 1e-10  # of the largest eigenvalue: below it a direction is not seen at all, but for rounding
+_SEEN = 1e-10  # of the largest eigenvalue: a direction below it shows only rounding
 
 
 def layout(permutations: IntArray, passages: int) -> tuple[IntArray, IntArray] | None:
-    """How N orderings are rotations of each other, or None where they are not.
+    """Return how N orderings are rotations of each other, or None if they are not.
 
     Returns:
         (g, f), int64 [N] each, f(0) = 0, such that ordering k reads passage ``g[(k + f[j]) mod N]`` at place j.
-        The rotations of one order have f(j) = j; other f are Latin squares that are isotopes of it.
+        The rotations of one order have f(j) = j; other f give Latin squares isotopic to it.
     """
     rows, length = permutations.shape
     if not rows == length == passages:
@@ -32,23 +31,22 @@ def layout(permutations: IntArray, passages: int) -> tuple[IntArray, IntArray] |
 
 
 def spectrum(bias: FloatArray, f: IntArray) -> npt.NDArray[np.complex128]:
-    """Fourier transform of the bias laid out along the rotation: complex128 [N].
+    """Return the Fourier transform of the bias laid out along the rotation: complex128 [N].
 
-    A frequency (other than 0) where it vanishes is a direction of utility that the design cannot see: for any bias
-    that is symmetric about a place, or between two, one at even N.
+    A frequency (other than 0) at which it vanishes is a direction of utility that the design cannot see; a bias that
+    is symmetric about a place, or between two, has one at even N.
     """
     laid = np.zeros(len(bias))
     laid[f] = bias
-    value: npt.NDArray[np.complex128] = np.fft.fft(laid)
-    return value
+    return np.fft.fft(laid)
 
 
 def gain(power: FloatArray, g: IntArray, noise: float, spread: float) -> FloatArray:
-    """The circulant ``spread^2 (spread^2 X^T X + noise^2)^-1`` on the directions that are seen: float64 [N, N].
+    """Return the circulant ``spread^2 (spread^2 X^T X + noise^2)^-1`` on the seen directions: float64 [N, N].
 
     Args:
         power: float64 [N], squared modulus of the spectrum; entry 0, the constant direction, is not used.
-        g: the order that is rotated.
+        g: the rotated order.
         noise, spread: sigma and tau.
     """
     n = len(power)
@@ -60,16 +58,14 @@ def gain(power: FloatArray, g: IntArray, noise: float, spread: float) -> FloatAr
 
 
 def weights(power: FloatArray, noise: float, spread: float) -> FloatArray:
-    """``spread^2 / (spread^2 power + noise^2)`` for directions that are seen, 0 for the others, as `power`.
+    """Return ``spread^2 / (spread^2 power + noise^2)`` for seen directions and 0 for the others: the shape of `power`.
 
-    What is not seen has rounding errors alone behind it, which without noise would be blown up without bound.
+    Unseen directions hold only rounding errors, which would grow without bound if there is no noise.
     """
     total = spread**2 * power + noise**2
-    value: FloatArray = np.divide(spread**2, total, out=np.zeros_like(total), where=seen(power) & (total > 0))
-    return value
+    return np.divide(spread**2, total, out=np.zeros_like(total), where=seen(power) & (total > 0))
 
 
 def seen(power: FloatArray) -> npt.NDArray[np.bool_]:
-    """Which directions have a power beyond rounding, against the largest."""
-    above: npt.NDArray[np.bool_] = power > _SEEN * max(float(power.max(initial=0.0)), 1e-300)
-    return above
+    """Return which directions have a power beyond rounding, relative to the largest."""
+    return power > _SEEN * max(float(power.max(initial=0.0)), 1e-300)

@@ -1,110 +1,94 @@
-"""Maximising the marginal likelihood: starts, the limit without noise, bootstrap."""
+"""Maximise the marginal likelihood: starts, the limit without noise, bootstrap."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 from scipy.special import chdtri
 
+from fastreader.moi.observations import FloatArray
 from fastreader.moi.solve.likelihood import Pooled, design, fit, negative_log_likelihood
-from fastreader.moi.types import FloatArray
 
-_AS_LIKELY = 2.0  # nats: fits within this of the best count as its equals
-_FLOORS = (1e-4, 1e-7, 1e-10)  # of the scores' variance: how low sigma^2 is sought, in turn
-_CHANCE = 1e-3  # that query likelihoods of no worth pass for evidence
-_LARGEST = 30.0  # tau, and beta over tau, in units of the scores' and query likelihoods' spread
+_AS_LIKELY = 2.0  # nats: fits within this of the best count as equal to it
+_FLOORS = (1e-4, 1e-7, 1e-10)  # of the scores' variance: successive lower bounds of sigma^2
+_CHANCE = 1e-3  # of taking worthless query likelihoods for evidence
+_VALUE = itemgetter(1)
 
 
-def maximise(
-    data: Pooled, basis: FloatArray, with_qg: bool, starts: int, rng: np.random.Generator
-) -> tuple[FloatArray, bool, bool]:
-    """The likeliest parameters; whether another bias is as likely; whether query likelihoods tell it beyond chance.
+def maximise(data: Pooled, starts: int, rng: np.random.Generator) -> tuple[FloatArray, bool, bool]:
+    """Return the likeliest parameters.
 
     Args:
         data: scores and query likelihoods of unit spread.
-        basis: of the biases, float64 [L, k].
-        with_qg: whether there are query likelihoods.
-        starts: random starts, besides the regression on the query likelihoods.
+        starts: number of random starts, besides the regression on the query likelihoods.
         rng: of the starts.
+
+    Returns:
+        (parameters, whether another bias is as likely, whether query likelihoods determine it beyond chance)
     """
-    k = basis.shape[1]
-    y, weights = data.centred, np.ones(len(data.rows))
+    k = data.basis.shape[1]
     tried = []
     for number in range(starts + 1):
-        theta = _regression(data, basis) if number == 0 and with_qg else rng.standard_normal(k)
-        theta = 0.8 * theta / max(float(np.linalg.norm(theta)), 1e-12)
-        start = np.concatenate([theta, [0.5 * with_qg, np.log(0.4)]])
-        tried.append(fit(start, data, y, basis, weights, bounds(k, with_qg)))
+        theta = _regression(data) if number == 0 and data.query else rng.standard_normal(size=(k,))
+        tried.append(fit(_start(theta, 0.5 * data.query), data))
     beyond_chance, others = False, tried
-    if with_qg:
-        alone = _without_query(min(tried, key=_value)[0], data, basis)
-        if alone[1] < min(tried, key=_value)[1]:  # all starts were drawn to utilities that the query likelihoods fix
-            tried.append(fit(alone[0], data, y, basis, weights, bounds(k, with_qg)))
-        beyond_chance = _beyond_chance(2 * (alone[1] - min(tried, key=_value)[1]), k)
+    if data.query:
+        without = replace(data, query=False)
+        lowest = min(tried, key=_VALUE)[0]
+        alone = fit(np.concatenate([lowest[:-2], [0.0, lowest[-1]]]), without)
+        if alone[1] < min(tried, key=_VALUE)[1]:  # all starts ended at utilities that the query likelihoods fix
+            tried.append(fit(alone[0], data))
+        beyond_chance = _beyond_chance(2 * (alone[1] - min(tried, key=_VALUE)[1]), k)
         if not beyond_chance:
-            others = [alone, *_starts_without(data, basis, starts, rng.spawn(1)[0])]
-    likeliest, lowest = min(tried, key=_value)
+            again = rng.spawn(1)[0]
+            drawn = [_start(again.standard_normal(size=(k,)), 0.0) for _ in range(starts)]
+            others = [alone, *(fit(start, without) for start in drawn)]
+    likeliest, value = min(tried, key=_VALUE)
     best = likeliest
-    # Scores almost without noise: lower sigma step by step, since from afar its valley is too narrow to follow.
-    value = lowest
+    # Scores almost without noise: lower sigma step by step, since its valley is too narrow to follow from far away.
     for floor in _FLOORS[1:]:
-        if best[k + 1] > np.log(_FLOORS[0]) + 1e-6:
+        if best[-1] > np.log(_FLOORS[0]) + 1e-6:
             break
-        best, value = fit(best, data, y, basis, weights, bounds(k, with_qg, floor))
-        exact = np.concatenate([_polished(best[:k], data, y, basis), [best[k], np.log(floor)]])
-        exact_value, _slope = negative_log_likelihood(exact, data, y, basis, weights)
+        best, value = fit(best, data, floor=floor)
+        exact = np.concatenate([_polished(best[:-2], data), [best[-2], np.log(floor)]])
+        exact_value, _ = negative_log_likelihood(exact, data, np.ones(len(data.rows)))
         if exact_value < value:
             best, value = exact, exact_value
-    one = _are_one(unit(best, basis)[0], tried, basis) and _are_one(unit(likeliest, basis)[0], others, basis)
+    one = _are_one(unit(best, data)[0], tried, data) and _are_one(unit(likeliest, data)[0], others, data)
     return best, not one, beyond_chance
 
 
-def _are_one(bias: FloatArray, tried: list[tuple[FloatArray, float]], basis: FloatArray) -> bool:
-    """Whether the likeliest fits, and those as likely, have this bias, whatever its sign."""
+def _are_one(bias: FloatArray, tried: list[tuple[FloatArray, float]], data: Pooled) -> bool:
+    """Return whether the likeliest fit and those as likely have this bias, up to its sign."""
     lowest = min(value for _, value in tried)
-    equals = [unit(parameters, basis)[0] for parameters, value in tried if value <= lowest + _AS_LIKELY]
+    equals = [unit(parameters, data)[0] for parameters, value in tried if value <= lowest + _AS_LIKELY]
     return all(abs(float(bias @ other)) >= 0.95 for other in equals)
 
 
 def _beyond_chance(gain: float, k: int) -> bool:
-    """Whether query likelihoods bring the scores more than a chance agreement does; `gain` is twice the nats brought.
+    """Return whether query likelihoods explain the scores beyond chance; `gain` is twice the gain in log-likelihood.
 
-    They shift the scores' means by ``X z b``, linear in the k weights ``b theta``: where they are worth nothing the
-    gain is at most chi^2 of k degrees of freedom (a bias of their own, which they do not have, would bring that much).
-    Where they bring no more, the scores' covariance must tell the bias without them; that of cyclic orderings alone
-    does not, being the same for any phases of its spectrum. Nor do they then tell the sign: the bootstrap's standard
-    error of beta alone, from a dozen questions, passes 1 in 1,000 where beta is 0.
+    Query likelihoods shift the scores' means by ``X z b``, linear in the k weights ``b theta``. If they are worthless,
+    the gain is at most chi^2 of k degrees of freedom, the gain of k free weights. If they gain no more, the scores'
+    covariance must determine the bias without them; the covariance of cyclic orderings alone does not, since it is the
+    same for any phases of the bias's spectrum. Nor do they then decide the sign: with a dozen questions and beta 0,
+    the bootstrap's standard error of beta alone passes in 1 of 1,000 runs.
     """
     return bool(gain > chdtri(k, _CHANCE))
 
 
-def _value(found: tuple[FloatArray, float]) -> float:
-    return found[1]
+def _start(theta: FloatArray, b: float) -> FloatArray:
+    return np.concatenate([0.8 * theta / max(float(np.linalg.norm(theta)), 1e-12), [b, np.log(0.4)]])
 
 
-def _without_query(start: FloatArray, data: Pooled, basis: FloatArray) -> tuple[FloatArray, float]:
-    """The fit without query likelihoods, b = 0, reached from there."""
-    k = basis.shape[1]
-    start = np.concatenate([start[:k], [0.0, start[k + 1]]])
-    return fit(start, data, data.centred, basis, np.ones(len(data.rows)), bounds(k, False))
-
-
-def _starts_without(
-    data: Pooled, basis: FloatArray, starts: int, rng: np.random.Generator
-) -> list[tuple[FloatArray, float]]:
-    tried = []
-    for _ in range(starts):
-        theta: FloatArray = rng.standard_normal(size=(basis.shape[1],))
-        start = np.concatenate([0.8 * theta / np.linalg.norm(theta), [0.0, np.log(0.4)]])
-        tried.append(_without_query(start, data, basis))
-    return tried
-
-
-def _polished(theta: FloatArray, data: Pooled, y: FloatArray, basis: FloatArray) -> FloatArray:
-    """Gauss-Newton on the scores that no utilities explain, for scores without noise: theta to rounding.
+def _polished(theta: FloatArray, data: Pooled) -> FloatArray:
+    """Refine theta to rounding for scores without noise, by Gauss-Newton on the part that no utilities explain.
 
     The residual of a question is P y with P = I - X X^+, and its derivative -P dX v (Kaufman's variable projection).
     """
-    left = np.inf
+    left, y, basis = np.inf, data.centred, data.basis
     for _ in range(20):
         x = design(basis @ theta, data)
         inverse = np.linalg.pinv(x, rcond=1e-8)
@@ -120,48 +104,37 @@ def _polished(theta: FloatArray, data: Pooled, y: FloatArray, basis: FloatArray)
     return best
 
 
-def bounds(k: int, with_qg: bool, floor: float = _FLOORS[0]) -> list[tuple[float, float]]:
-    """Of the parameters, for `likelihood.fit`: theta [k], b (0 without query likelihoods), log s."""
-    slope = (-_LARGEST, _LARGEST) if with_qg else (0.0, 0.0)
-    return [(-_LARGEST, _LARGEST)] * k + [slope, (float(np.log(floor)), float(np.log(1e2)))]
+def _regression(data: Pooled) -> FloatArray:
+    """Return a first guess of theta, float64 [k]: least squares of the scores on the query likelihood at each place."""
+    k = data.basis.shape[1]
+    blocks = np.stack([design(data.basis[:, j], data) @ data.z[:, :, None] for j in range(k)], axis=-1)
+    guess = np.asarray(np.linalg.lstsq(blocks.reshape(-1, k), data.centred.ravel(), rcond=None)[0], dtype=np.float64)
+    return guess if np.linalg.norm(guess) > 0 else np.ones(k)
 
 
-def _regression(data: Pooled, basis: FloatArray) -> FloatArray:
-    """Least squares of the scores on the query likelihood at each place: a first guess of theta, float64 [k]."""
-    blocks = np.stack([design(basis[:, j], data) @ data.z[:, :, None] for j in range(basis.shape[1])], axis=-1)
-    found = np.linalg.lstsq(blocks.reshape(-1, basis.shape[1]), data.centred.ravel(), rcond=None)[0]
-    guess = np.asarray(found, dtype=np.float64)
-    return guess if np.linalg.norm(guess) > 0 else np.ones(basis.shape[1])
-
-
-def unit(parameters: FloatArray, basis: FloatArray) -> tuple[FloatArray, float]:
-    """Bias of unit norm, and tau."""
-    theta = parameters[: basis.shape[1]]
+def unit(parameters: FloatArray, data: Pooled) -> tuple[FloatArray, float]:
+    """Return the bias of unit norm, and tau."""
+    theta = parameters[:-2]
     tau = float(np.linalg.norm(theta))
-    return basis @ (theta / tau if tau > 0 else np.eye(len(theta))[0]), tau
+    return data.basis @ (theta / tau if tau > 0 else np.eye(len(theta))[0]), tau
 
 
-def towards_convention(parameters: FloatArray, basis: FloatArray, with_qg: bool) -> FloatArray:
-    """beta > 0; without query likelihoods prefixes have a positive sum (a passage read counts for itself)."""
-    k = basis.shape[1]
-    towards = float(parameters[k]) if with_qg else float((basis @ parameters[:k]).sum())
-    return parameters if towards >= 0 else _negated(parameters, k)
+def towards_convention(parameters: FloatArray, data: Pooled) -> FloatArray:
+    """Return parameters with beta > 0, or without query likelihoods with a bias of positive sum (for prefixes)."""
+    towards = float(parameters[-2]) if data.query else float((data.basis @ parameters[:-2]).sum())
+    return parameters if towards >= 0 else _negated(parameters)
 
 
-def _negated(parameters: FloatArray, k: int) -> FloatArray:
-    return np.concatenate([-parameters[: k + 1], parameters[k + 1 :]])
+def _negated(parameters: FloatArray) -> FloatArray:
+    return np.append(-parameters[:-1], parameters[-1])
 
 
-def bootstrap(
-    best: FloatArray, data: Pooled, basis: FloatArray, with_qg: bool, resamples: int, rng: np.random.Generator
-) -> list[FloatArray]:
-    """Parameters of refits to resampled questions, each of the sign nearer to `best`."""
-    k, count = basis.shape[1], len(data.rows)
-    y = data.centred
-    samples = []
+def bootstrap(best: FloatArray, data: Pooled, resamples: int, rng: np.random.Generator) -> list[FloatArray]:
+    """Return the parameters of refits to resampled questions, each with the sign nearer to `best`."""
+    count, samples = len(data.rows), []
     for _ in range(resamples):
         weights = np.bincount(rng.integers(count, size=count), minlength=count).astype(np.float64)
         drawn = np.flatnonzero(weights)
-        found, _value = fit(best, data.take(drawn), y[drawn], basis, weights[drawn], bounds(k, with_qg), 3e-7, 60)
-        samples.append(found if found[:k] @ best[:k] >= 0 else _negated(found, k))
+        found, _ = fit(best, data.take(drawn), weights[drawn], tolerance=3e-7, iterations=60)
+        samples.append(found if found[:-2] @ best[:-2] >= 0 else _negated(found))
     return samples

@@ -1,4 +1,4 @@
-"""Whether orderings that were left out of the fit show the bias."""
+"""Test whether orderings left out of the fit show the bias."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastreader.moi.solve.fitting import bounds
+from fastreader.moi.observations import FloatArray
 from fastreader.moi.solve.likelihood import Pooled, contrasts, design, fit, posterior
-from fastreader.moi.types import FloatArray
 
 _CHANCE = 1e-3  # held-out orderings must beat no bias at this one-sided level
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What orderings left out of the fit show.
+    """The fit of orderings that were left out.
 
     Attributes:
-        r2: share of their variance explained against no bias.
-        beyond_chance: whether that is above 0 beyond chance, questions being the unit.
-        inflation: mean squared error over the variance the model expects.
+        r2: share of their variance explained, against no bias.
+        beyond_chance: whether `r2` is above 0 beyond chance, with questions as the unit.
+        inflation: mean squared error over the variance that the model expects; at least 1.
     """
 
     r2: float
@@ -28,11 +27,8 @@ class HeldOut:
     inflation: float
 
 
-def held_out(
-    best: FloatArray, data: Pooled, basis: FloatArray, with_qg: bool, folds: int, rng: np.random.Generator
-) -> HeldOut:
-    """Fit without a fold of every question's orderings, predict it, and so on in turn."""
-    k = basis.shape[1]
+def held_out(best: FloatArray, data: Pooled, folds: int, rng: np.random.Generator) -> HeldOut:
+    """Fit without a fold of every question's orderings and predict that fold, for each fold in turn."""
     fold = np.full(data.rows.shape, -1)
     for q, count in enumerate(data.counts.tolist()):
         fold[q, :count] = rng.permutation(count) % min(folds, count)
@@ -41,10 +37,9 @@ def held_out(
     for number in range(int(fold.max()) + 1):
         out = fold == number
         kept = data.keep(~out)
-        y = kept.centred
-        parameters, _value = fit(best, kept, y, basis, np.ones(len(y)), bounds(k, with_qg), 1e-8)
-        theta, b, s = basis @ parameters[:k], float(parameters[k]), float(np.exp(parameters[k + 1]))
-        found = posterior(design(theta, kept), y, kept.z, b, s)
+        parameters, _ = fit(best, kept, tolerance=1e-8)
+        theta, b, s = data.basis @ parameters[:-2], float(parameters[-2]), float(np.exp(parameters[-1]))
+        found = posterior(design(theta, kept), kept, b, s)
         x = _against(theta, data.keep(out), kept)  # held-out rows, less the mean row that was fitted
         error = (data.scores - kept.means[:, None]) * out
         left = (error - (x @ found.mean[:, :, None])[:, :, 0]) * out
@@ -58,10 +53,10 @@ def held_out(
 
 
 def _beyond_chance(gained: FloatArray) -> bool:
-    """Whether the questions gain: their mean by Student's t, or, robust to a few wild ones, their ranks by Wilcoxon's.
+    """Return whether the questions gain: by Student's t, or by Wilcoxon's ranks, which a few outliers do not upset.
 
     Args:
-        gained: float64 [Q], squared error that the bias takes away from each question's held-out scores.
+        gained: float64 [Q], squared error that the bias removes from each question's held-out scores.
     """
     from scipy.special import stdtrit
     from scipy.stats import wilcoxon
@@ -73,8 +68,9 @@ def _beyond_chance(gained: FloatArray) -> bool:
 
 
 def _against(theta: FloatArray, held: Pooled, kept: Pooled) -> FloatArray:
-    """Rows of X of the held-out orderings, less the mean row of those kept: float64 [Q, M, N - 1]."""
+    """Return the rows of X of the held-out orderings, less the mean kept row: float64 [Q, M, N - 1]."""
     padded = np.append(theta, 0.0)
     mean = (padded[kept.place] * kept.rows[:, :, None]).sum(axis=1) / kept.counts[:, None]
-    rows: FloatArray = ((padded[held.place] - mean[:, None]) * held.rows[:, :, None]) @ contrasts(held.passages)
-    return rows
+    return np.asarray(
+        ((padded[held.place] - mean[:, None]) * held.rows[:, :, None]) @ contrasts(held.passages), dtype=np.float64
+    )

@@ -4,10 +4,10 @@ Mixture-of-Intervention (arXiv 2412.10684), section 3.1:
 
     minimise  sum_i (sum_j a[j] u[pi_i[j]] - s_i)^2   subject to  sum_j a[j] = 1,  0 <= a[j] <= 1.        (1)
 
-What (1) cannot tell. For whole orderings write a = 1/N + da and u = mean(u) + du: then (c da, du / c) fits exactly
-as well for every c != 0 that keeps a in bounds, negative c included, so the order found may be the reverse of the
-right one at zero residual. For N cyclic orderings any invertible a fits exactly, each with another order. Both are
-reported; prefixes of random orderings (L < N) do determine (1).
+Ambiguity of (1). For whole orderings write a = 1/N + da and u = mean(u) + du: then (c da, du / c) fits exactly as well
+for every c != 0 that keeps a in bounds, negative c included, so the order found may be the reverse of the right one at
+zero residual. For N cyclic orderings any invertible a fits exactly, each with another order. Both are flagged; prefixes
+of random orderings (L < N) do determine (1).
 """
 
 from __future__ import annotations
@@ -16,31 +16,32 @@ from typing import Any
 
 import numpy as np
 
-from fastreader.core.checks import random_generator
-from fastreader.errors import InputError
+from fastreader.core.checks import check_int, random_generator
 from fastreader.moi.designs import uncovered
-from fastreader.moi.order import descending, tied
+from fastreader.moi.observations import FloatArray, IntArray, Observations
 from fastreader.moi.solve.likelihood import places_of
-from fastreader.moi.types import FloatArray, IntArray, Observations, Utilities
+from fastreader.moi.utilities import Utilities, descending, tied
 
 _AS_GOOD = 1e-6  # of the scores' variance: solutions whose mean squared residual differs by less fit equally well
-_EQUAL = 1e-4  # standard deviations of the scores: utilities that are nearer were not told apart
+_EQUAL = 1e-4  # standard deviations of the scores: utilities nearer than this count as equal
 
 
 def solve(observed: Observations, *, starts: int = 8, seed: int = 0) -> Utilities:
-    """The best of several solutions of (1) by SLSQP, and whether the scores determine it.
+    """Return the best of several solutions of (1) by SLSQP, and whether the scores determine it.
 
     Args:
         observed: one question's scores.
-        starts: random starts; an even bias is none of them, being a saddle with constant utilities.
+        starts: number of random starts; none is an even bias, which is a saddle with constant utilities.
         seed: of the starts.
 
     Returns:
         `Utilities` of method "joint": no intervals, since (1) takes the scores as exact; `bias` is a; `rank` and
-        `condition` are those of the Jacobian of the scores in (a, u), of which L - 1 + N would be all.
+        `condition` are those of the Jacobian of the scores in (a, u), whose full rank is L - 1 + N.
+
+    Raises:
+        InputError: if `starts` < 1.
     """
-    if starts < 1:
-        raise InputError(f"starts: expected at least 1, got {starts}")
+    check_int("starts", starts)
     n, length, rows = observed.passages, observed.length, len(observed)
     place = places_of(observed.permutations, n)
     mean, scale = float(observed.values.mean()), float(observed.values.std())
@@ -54,9 +55,9 @@ def solve(observed: Observations, *, starts: int = 8, seed: int = 0) -> Utilitie
     values = np.linalg.svd(jacobian(a, u, observed.permutations, place), compute_uv=False)
     rank = int((values > 1e-6 * values[0]).sum())
     full = length - 1 + n
-    reasons = []
-    flags = ["singular"] if rank < full - (length == n) else []
+    flags, reasons = [], []
     if rank < full - (length == n):
+        flags.append("singular")
         reasons.append(f"{rows} orderings determine {rank} of the {full} unknowns: other biases fit exactly as well")
     elif length == n:
         reasons.append("the reverse order fits exactly as well: neither sign nor size of the bias is determined")
@@ -69,7 +70,7 @@ def solve(observed: Observations, *, starts: int = 8, seed: int = 0) -> Utilitie
     if uncovered(place, length) is not None:
         flags.append("uncovered")
     flags.append("noise")
-    reasons.append("scores are taken as exact, so that utilities have no intervals")
+    reasons.append("scores are taken as exact, so utilities have no intervals")
     return Utilities(
         utility=scale * tied(u - u.mean(), _EQUAL),
         covariance=None,
@@ -88,13 +89,12 @@ def solve(observed: Observations, *, starts: int = 8, seed: int = 0) -> Utilitie
 
 
 def predicted(a: FloatArray, u: FloatArray, permutations: IntArray) -> FloatArray:
-    """``sum_j a[j] u[pi_i[j]]``: float64 [M]."""
-    value: FloatArray = u[permutations] @ a
-    return value
+    """Return ``sum_j a[j] u[pi_i[j]]``: float64 [M]."""
+    return u[permutations] @ a
 
 
 def objective(unknown: FloatArray, permutations: IntArray, place: IntArray, s: FloatArray) -> tuple[float, FloatArray]:
-    """Half the mean squared error of (1) and its gradient in (a, u)."""
+    """Return half the mean squared error of (1) and its gradient in (a, u)."""
     length = permutations.shape[1]
     a, u = unknown[:length], unknown[length:]
     read = u[permutations]
@@ -104,7 +104,7 @@ def objective(unknown: FloatArray, permutations: IntArray, place: IntArray, s: F
 
 
 def jacobian(a: FloatArray, u: FloatArray, permutations: IntArray, place: IntArray) -> FloatArray:
-    """Of the scores in a[1:] (with a[0] = 1 - their sum) and u: float64 [M, L - 1 + N]."""
+    """Return the Jacobian of the scores in a[1:] (a[0] = 1 - their sum) and u: float64 [M, L - 1 + N]."""
     read = u[permutations]
     return np.concatenate([read[:, 1:] - read[:, :1], np.append(a, 0.0)[place]], axis=1)
 

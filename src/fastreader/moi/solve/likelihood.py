@@ -14,18 +14,17 @@ on the M - 1 contrasts of a question's M scores. Without log det S the fit would
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import helmert
 
-from fastreader.moi.types import Observations
+from fastreader.moi.observations import FloatArray, IntArray, Observations
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+_LARGEST = 30.0  # theta and b in units of the scores' and query likelihoods' spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +33,11 @@ class Pooled:
 
     Attributes:
         scores: float64 [Q, M], nats, masked rows 0.
-        place: int64 [Q, M, N], where passage p stands in ordering i; L where it is not read, and in masked rows.
+        place: int64 [Q, M, N], the place of passage p in ordering i; L if it is not read, and in masked rows.
         rows: bool [Q, M].
-        z: float64 [Q, N - 1], contrasts of the query likelihoods; zeros where there are none.
+        z: float64 [Q, N - 1], contrasts of the query likelihoods; zeros without query likelihoods.
         length: L.
+        query: whether there are query likelihoods.
     """
 
     scores: FloatArray
@@ -45,45 +45,47 @@ class Pooled:
     rows: npt.NDArray[np.bool_]
     z: FloatArray
     length: int
+    query: bool
 
     @property
     def passages(self) -> int:
         """N."""
         return int(self.place.shape[2])
 
-    @property
-    def counts(self) -> IntArray:
-        """Rows of each question: int64 [Q]."""
-        counts: IntArray = self.rows.sum(axis=1)
-        return counts
+    @cached_property
+    def basis(self) -> FloatArray:
+        """Basis of the biases that orderings can show, float64 [L, k]: sum zero for whole orderings, else all."""
+        return contrasts(self.passages) if self.length == self.passages else np.eye(self.length)
 
-    @property
+    @cached_property
+    def counts(self) -> IntArray:
+        """Number of rows of each question: int64 [Q]."""
+        return np.asarray(self.rows.sum(axis=1), dtype=np.int64)
+
+    @cached_property
     def means(self) -> FloatArray:
         """Mean score of each question: float64 [Q]."""
-        mean: FloatArray = self.scores.sum(axis=1) / np.maximum(self.counts, 1)
-        return mean
+        return np.asarray(self.scores.sum(axis=1) / np.maximum(self.counts, 1), dtype=np.float64)
 
-    @property
+    @cached_property
     def centred(self) -> FloatArray:
         """Scores less their question's mean: float64 [Q, M], masked rows 0."""
-        y: FloatArray = (self.scores - self.means[:, None]) * self.rows
-        return y
+        return (self.scores - self.means[:, None]) * self.rows
 
     def keep(self, rows: npt.NDArray[np.bool_]) -> Pooled:
-        """The same questions with only some of their rows: bool [Q, M]."""
+        """Return the same questions with only these rows, bool [Q, M]."""
         rows = rows & self.rows
         place = np.where(rows[:, :, None], self.place, self.length)
-        return Pooled(self.scores * rows, place, rows, self.z, self.length)
+        return replace(self, scores=self.scores * rows, place=place, rows=rows)
 
     def take(self, questions: IntArray) -> Pooled:
-        """Only some of the questions."""
-        return Pooled(
-            self.scores[questions], self.place[questions], self.rows[questions], self.z[questions], self.length
-        )
+        """Return only these questions."""
+        arrays = {name: getattr(self, name)[questions] for name in ("scores", "place", "rows", "z")}
+        return replace(self, **arrays)
 
 
 def places_of(permutations: IntArray, passages: int) -> IntArray:
-    """Where each passage stands: int64 [M, N], L for a passage that is not read."""
+    """Return the place of each passage: int64 [M, N], L for a passage that is not read."""
     rows, length = permutations.shape
     place = np.full((rows, passages), length, dtype=np.int64)
     np.put_along_axis(place, permutations, np.broadcast_to(np.arange(length), (rows, length)), axis=1)
@@ -92,15 +94,10 @@ def places_of(permutations: IntArray, passages: int) -> IntArray:
 
 @lru_cache(maxsize=64)
 def contrasts(passages: int) -> FloatArray:
-    """Orthonormal basis of the vectors that sum to zero: float64 [N, N - 1], read-only."""
+    """Return an orthonormal basis of the vectors that sum to zero: float64 [N, N - 1], read-only."""
     basis: FloatArray = np.ascontiguousarray(helmert(passages).T)
     basis.setflags(write=False)
     return basis
-
-
-def bias_basis(length: int, passages: int) -> FloatArray:
-    """Basis of the biases that orderings can tell: sum-zero ones for whole orderings, else all: float64 [L, k]."""
-    return contrasts(passages) if length == passages else np.eye(length)
 
 
 def pool(observations: Sequence[Observations]) -> Pooled:
@@ -118,21 +115,18 @@ def pool(observations: Sequence[Observations]) -> Pooled:
         place[q, : len(o)] = places_of(o.permutations, n)
         if o.qg is not None:
             z[q] = o.qg @ basis
-    return Pooled(scores, place, rows, z, length)
+    return Pooled(scores, place, rows, z, length, all(o.qg is not None for o in observations))
 
 
 def design(theta: FloatArray, data: Pooled) -> FloatArray:
-    """X of (2), rows centred within each question, in contrasts of the passages: float64 [Q, M, N - 1]."""
+    """Return X of (2), rows centred within each question, in contrasts of the passages: float64 [Q, M, N - 1]."""
     raw = np.append(theta, 0.0)[data.place] * data.rows[:, :, None]
     mean = raw.sum(axis=1, keepdims=True) / np.maximum(data.counts, 1)[:, None, None]
-    centred: FloatArray = ((raw - mean) * data.rows[:, :, None]) @ contrasts(data.passages)
-    return centred
+    return np.asarray(((raw - mean) * data.rows[:, :, None]) @ contrasts(data.passages), dtype=np.float64)
 
 
-def negative_log_likelihood(
-    parameters: FloatArray, data: Pooled, y: FloatArray, basis: FloatArray, weights: FloatArray
-) -> tuple[float, FloatArray]:
-    """Minus the log-likelihood of (2), less its constant, and its gradient.
+def negative_log_likelihood(parameters: FloatArray, data: Pooled, weights: FloatArray) -> tuple[float, FloatArray]:
+    """Return minus the log-likelihood of (2), less its constant, and its gradient.
 
     With K = X^T X + s I, w = K^-1 X^T (y - b X z) (the posterior mean of v - b z) and alpha = (y - b X z - X w) / s:
 
@@ -140,30 +134,27 @@ def negative_log_likelihood(
         d/dX = X K^-1 - alpha (w + b z)^T,  d/db = -z . w,  d/ds = ((M - N) / s + tr K^-1 - alpha . alpha) / 2.
 
     Args:
-        parameters: [k + 2]: theta in `basis`, b, log s.
+        parameters: [k + 2]: theta in `Pooled.basis`, b, log s.
         data: the questions.
-        y: float64 [Q, M], their centred scores.
-        basis: float64 [L, k].
-        weights: float64 [Q], how often each question counts.
+        weights: float64 [Q], the multiplicity of each question.
     """
-    k = basis.shape[1]
-    b, s = float(parameters[k]), float(np.exp(parameters[k + 1]))
-    x = design(basis @ parameters[:k], data)
-    post = posterior(x, y, data.z, b, s)
+    b, s = float(parameters[-2]), float(np.exp(parameters[-1]))
+    x = design(data.basis @ parameters[:-2], data)
+    post = posterior(x, data, b, s)
     spare = data.counts - data.passages
     _, logdet = np.linalg.slogdet(post.precision)
-    # alpha . (y - b X z) is the same but for rounding, which can make it negative and so the likelihood boundless; this
-    # is the ridge objective, which no error in w can make smaller.
+    # alpha . (y - b X z) is equal up to rounding, which can make it negative and the likelihood unbounded; this is the
+    # ridge objective, which no error in w can decrease.
     form = s * (post.alpha**2).sum(axis=1) + (post.deviation**2).sum(axis=1)
     each = 0.5 * (spare * np.log(s) + logdet + form)
     value = float(weights @ each)
 
-    slope = x @ post.inverse - post.alpha[:, :, None] * (post.mean)[:, None, :]  # [Q, M, N-1]
+    slope = x @ post.inverse - post.alpha[:, :, None] * post.mean[:, None, :]  # [Q, M, N-1]
     slope = (slope * weights[:, None, None]) @ contrasts(data.passages).T
     by_place = np.bincount(data.place.ravel(), weights=slope.ravel(), minlength=data.length + 1)[: data.length]
     by_s = 0.5 * (spare / s + np.trace(post.inverse, axis1=1, axis2=2) - (post.alpha**2).sum(axis=1))
     by_b = -(data.z * post.deviation).sum(axis=1)
-    return value, np.concatenate([basis.T @ by_place, [weights @ by_b, s * float(weights @ by_s)]])
+    return value, np.concatenate([data.basis.T @ by_place, [weights @ by_b, s * float(weights @ by_s)]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +166,6 @@ class Posterior:
         deviation: float64 [Q, N - 1]: w.
         precision: float64 [Q, N - 1, N - 1]: K; the posterior covariance is s K^-1.
         inverse: K^-1.
-        error: float64 [Q, M]: y - b X z.
         alpha: float64 [Q, M]: S^-1 (y - b X z).
     """
 
@@ -183,42 +173,53 @@ class Posterior:
     deviation: FloatArray
     precision: FloatArray
     inverse: FloatArray
-    error: FloatArray
     alpha: FloatArray
 
 
-def posterior(x: FloatArray, y: FloatArray, z: FloatArray, b: float, s: float) -> Posterior:
-    """The ridge solve of each question: w = (X^T X + s I)^-1 X^T (y - b X z)."""
+def posterior(x: FloatArray, data: Pooled, b: float, s: float) -> Posterior:
+    """Solve the ridge problem of each question: w = (X^T X + s I)^-1 X^T (y - b X z)."""
     precision = x.transpose(0, 2, 1) @ x
     index = np.arange(precision.shape[1])
     precision[:, index, index] += s
     inverse = np.asarray(np.linalg.inv(precision), dtype=np.float64)
-    error = y - b * (x @ z[:, :, None])[:, :, 0]
+    error = data.centred - b * (x @ data.z[:, :, None])[:, :, 0]
     deviation: FloatArray = (inverse @ (x.transpose(0, 2, 1) @ error[:, :, None]))[:, :, 0]
     alpha = (error - (x @ deviation[:, :, None])[:, :, 0]) / s
-    return Posterior(b * z + deviation, deviation, precision, inverse, error, alpha)
+    return Posterior(b * data.z + deviation, deviation, precision, inverse, alpha)
 
 
 def fit(
     start: FloatArray,
     data: Pooled,
-    y: FloatArray,
-    basis: FloatArray,
-    weights: FloatArray,
-    bounds: Sequence[tuple[float, float]],
+    weights: FloatArray | None = None,
+    floor: float = 1e-4,
     tolerance: float = 1e-11,
     iterations: int = 500,
 ) -> tuple[FloatArray, float]:
-    """The maximum of the likelihood from one start, by L-BFGS-B with the analytic gradient: (parameters, minimum)."""
+    """Minimise `negative_log_likelihood` from one start, by L-BFGS-B with the analytic gradient.
+
+    Args:
+        start: [k + 2], as the parameters of `negative_log_likelihood`.
+        data: the questions, of unit spread; without query likelihoods b stays 0.
+        weights: float64 [Q], the multiplicity of each question; 1 by default.
+        floor: lower bound of s.
+        tolerance, iterations: limits of the optimiser.
+
+    Returns:
+        (parameters, minimum)
+    """
     from scipy.optimize import minimize
+
+    slope = (-_LARGEST, _LARGEST) if data.query else (0.0, 0.0)
+    weights = np.ones(len(data.rows)) if weights is None else weights
 
     found: Any = minimize(
         negative_log_likelihood,
         start,
-        args=(data, y, basis, weights),
+        args=(data, weights),
         jac=True,
         method="L-BFGS-B",
-        bounds=bounds,
+        bounds=[(-_LARGEST, _LARGEST)] * data.basis.shape[1] + [slope, (np.log(floor), np.log(1e2))],
         options={"maxiter": iterations, "ftol": tolerance, "gtol": max(1e-7, 1e2 * tolerance), "maxcor": 20},
     )
     return np.asarray(found.x, dtype=np.float64), float(found.fun)

@@ -1,4 +1,4 @@
-"""P(best): the probability that a passage has the largest utility, of a Gaussian posterior, or that it is gold."""
+"""P(best): the probability that a passage has the largest utility under a Gaussian posterior, or that it is gold."""
 
 from __future__ import annotations
 
@@ -6,41 +6,35 @@ from functools import lru_cache
 
 import numpy as np
 
-from fastreader.moi.types import FloatArray
+from fastreader.moi.observations import FloatArray
 
-DRAWS = 1000  # posterior samples: the probability is known to about 0.01
+DRAWS = 1000  # posterior samples: the probability is accurate to about 0.01
 
 
 def best(utility: FloatArray, covariance: FloatArray, temperature: float = 1.0) -> FloatArray:
-    """Probability that each passage has the largest utility, of a Gaussian posterior: float64 [N], sums to 1.
+    """Return the probability that each passage has the largest utility: float64 [N], sums to 1.
 
-    By `DRAWS` fixed samples, so the same posterior always gives the same numbers. Raised to 1 / temperature, which a
-    calibration fits to how often gold passages are the best.
+    The Gaussian posterior is sampled by `DRAWS` fixed draws, so the same posterior always gives the same numbers. The
+    probability is raised to 1 / temperature, which a calibration fits to how often gold passages are the best.
+    Without any variance the largest utility has 1, shared among equals.
     """
     n = len(utility)
     trace = float(np.trace(covariance))
     if trace <= 0:
-        return winners(utility)
+        largest = (utility == utility.max()).astype(np.float64)
+        return np.asarray(largest / largest.sum(), dtype=np.float64)
     root = np.linalg.cholesky(covariance + 1e-10 * trace * np.eye(n))
     wins = np.bincount((_draws(n) @ root.T + utility).argmax(axis=1), minlength=n) / DRAWS
     return tempered(wins, temperature)
 
 
-def winners(utility: FloatArray) -> FloatArray:
-    """1 for the largest utility, shared among equals: float64 [N]."""
-    largest = (utility == utility.max()).astype(np.float64)
-    share: FloatArray = largest / largest.sum()
-    return share
-
-
 def tempered(p: FloatArray, temperature: float) -> FloatArray:
-    """``p^(1/T)``, normalised; a p of 0 counts as half a draw where T is not 1."""
+    """Return ``p^(1/T)``, normalised; a p of 0 counts as half a draw unless T is 1."""
     if temperature == 1.0:
         return p
     log = np.log(np.maximum(p, 0.5 / DRAWS)) / temperature
     weight = np.exp(log - log.max())
-    value: FloatArray = weight / weight.sum()
-    return value
+    return np.asarray(weight / weight.sum(), dtype=np.float64)
 
 
 @lru_cache(maxsize=16)

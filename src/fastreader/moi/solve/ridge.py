@@ -1,4 +1,4 @@
-"""The ridge problem of one question under a known bias, dense or by Fourier transform."""
+"""Solve the ridge problem of one question under a known bias, densely or by Fourier transform."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.errors import InputError
+from fastreader.moi.observations import FloatArray, IntArray
+from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.solve import cyclic
 from fastreader.moi.solve.likelihood import contrasts
-from fastreader.moi.types import FloatArray, IntArray, PositionBias
 
 SOLVERS = ("auto", "dense", "fft")
 
 
 @dataclass(frozen=True, eq=False)
 class Ridge:
-    """X of one question, and the inverse its posterior needs.
+    """X of one question, and the inverse for its posterior.
 
     Attributes:
         x: float64 [M, N], rows centred.
         power: float64 [N - 1], eigenvalues of X^T X on the contrasts, ascending.
         axes: float64 [N, N - 1], their directions.
-        gain: float64 [N, N]: tau^2 (tau^2 X^T X + sigma^2)^-1 on the contrasts that are seen, zero on the others.
+        gain: float64 [N, N]: tau^2 (tau^2 X^T X + sigma^2)^-1 on the seen contrasts, zero on the others.
     """
 
     x: FloatArray
@@ -34,21 +35,21 @@ class Ridge:
 
     @property
     def seen(self) -> npt.NDArray[np.bool_]:
-        """Which axes the orderings see at all: bool [N - 1]."""
+        """Whether the orderings see each axis at all: bool [N - 1]."""
         return cyclic.seen(self.power)
 
 
 def solve(permutations: IntArray, place: IntArray, bias: PositionBias, solver: str) -> Ridge:
-    """X and its inverse; by Fourier transform where the orderings are rotations of each other.
+    """Return X and its inverse.
 
     Args:
         permutations: int64 [M, L].
-        place: int64 [M, N], where each passage stands, L where it is not read.
+        place: int64 [M, N], the place of each passage, L for a passage that is not read.
         bias: the weights of the places.
-        solver: "dense", "fft" (cyclic orderings only) or "auto".
+        solver: "dense", "fft" (rotations of one order only) or "auto", which uses "fft" for such rotations.
 
     Raises:
-        InputError: "fft" of other orderings.
+        InputError: if `solver` is "fft" and the orderings are not rotations of one order.
     """
     n = place.shape[1]
     x = np.append(bias.bias, 0.0)[place]
@@ -60,10 +61,10 @@ def solve(permutations: IntArray, place: IntArray, bias: PositionBias, solver: s
     if found is not None:
         g, f = found
         power = np.abs(cyclic.spectrum(bias.bias, f)) ** 2
-        axes = _fourier(n)[:, np.argsort(power[_frequencies(n)], kind="stable")]
-        laid = np.empty_like(axes)
-        laid[g] = axes
-        return Ridge(x, np.sort(power[_frequencies(n)]), laid, cyclic.gain(power, g, bias.sigma, bias.tau))
+        by_axis = power[_frequencies(n)]
+        axes = np.empty((n, n - 1))
+        axes[g] = _fourier(n)[:, np.argsort(by_axis, kind="stable")]
+        return Ridge(x, np.sort(by_axis), axes, cyclic.gain(power, g, bias.sigma, bias.tau))
     power, vectors = np.linalg.eigh((x @ basis).T @ (x @ basis))
     power = np.maximum(power, 0.0)
     axes = basis @ vectors
@@ -73,17 +74,16 @@ def solve(permutations: IntArray, place: IntArray, bias: PositionBias, solver: s
 
 @lru_cache(maxsize=16)
 def _frequencies(n: int) -> IntArray:
-    """Frequency of each column of `_fourier`."""
+    """Return the frequency of each column of `_fourier`."""
     return np.array([k for f in range(1, n // 2 + 1) for k in ([f] if 2 * f == n else [f, f])], dtype=np.int64)
 
 
 @lru_cache(maxsize=16)
 def _fourier(n: int) -> FloatArray:
-    """Real orthonormal eigenvectors of every circulant that sum to zero: float64 [N, N - 1]."""
+    """Return the real orthonormal eigenvectors of every circulant that sum to zero: float64 [N, N - 1]."""
     turn = 2 * np.pi * np.arange(n) / n
     columns = []
     for f in range(1, n // 2 + 1):
         columns += [np.cos(f * turn)] if 2 * f == n else [np.cos(f * turn), np.sin(f * turn)]
     basis = np.stack(columns, axis=1)
-    normal: FloatArray = basis / np.linalg.norm(basis, axis=0)
-    return normal
+    return np.asarray(basis / np.linalg.norm(basis, axis=0), dtype=np.float64)

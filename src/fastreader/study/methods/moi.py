@@ -11,11 +11,12 @@ import numpy as np
 from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.moi.baselines import METHODS, Method
-from fastreader.moi.options import Stopping
+from fastreader.moi.planning import Stopping
+from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.ranked import Ranked
 from fastreader.moi.rerank import rerank
 from fastreader.moi.shipped import find
-from fastreader.moi.types import ORDERS, PositionBias
+from fastreader.moi.utilities import ORDERS
 from fastreader.reader.programs.requests import Program
 from fastreader.reader.prompts.template import Template
 from fastreader.study.method import Answered, Asked, Family, NotApplicable, no_options
