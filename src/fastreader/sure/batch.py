@@ -1,4 +1,4 @@
-"""sure.answer_many: many questions, each stage packed over a group of them, safe to kill and to continue."""
+"""sure.answer_many: many questions, each stage packed over a group of them; a killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from fastreader.sure.settings import Settings, make_settings
 from fastreader.sure.store import Store
 from fastreader.sure.task import STAGES
 from fastreader.sure.types import Result
+from fastreader.sure.variants import find_method
 
 OnError = Callable[[int, Example, FastreaderError], object]
 
@@ -34,7 +35,7 @@ def answer_many(
     method: str = "sure",
     readers: Mapping[str, ReaderProtocol] | None = None,
     settings: Settings | None = None,
-    group: int = 8,
+    batch_size: int = 8,
     output: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: bool | None = None,
@@ -44,79 +45,79 @@ def answer_many(
     """Answer many questions by SuRe or another method of `variants.METHODS`.
 
     Args:
-        reader, readers, settings, **options: as for `answer`.
-        examples: questions with passages; read as they are needed.
-        method: its name.
-        group: questions whose stages are packed together. More share less memory each and decode faster together;
-            results do not depend on it beyond rounding.
-        output: a .jsonl file that every result is appended to. Beside it, in "<output>.steps", stand the replies of
-            unfinished questions until the end, so that a run killed in the middle of a group loses no reply it had.
-        resume: continue `output`: its results are given again without asking the reader.
-        progress: a bar on standard error; None: on a terminal.
-        on_error: called with (index, example, error) for a question that cannot be answered, which is then left out;
-            without it the error is raised, naming the question.
+        reader, method, readers, settings, **options: as for `ask`.
+        examples: questions with passages, read lazily.
+        batch_size: number of questions whose stages are packed together. More share less memory each and decode faster
+            together; results do not depend on it beyond rounding.
+        output: a .jsonl file to which every result is appended. Replies of unfinished questions are saved beside it in
+            "<output>.checkpoint" until the end, so that a run killed within a batch loses no reply.
+        resume: continue `output`; its results are returned without a call of the reader.
+        progress: whether to show a progress bar on standard error; None shows it on a terminal.
+        on_error: called with (index, example, error) for a question that fails, which is then left out; None raises
+            the error, which names the question.
 
     Returns:
-        An iterator of results in the order of the examples; nothing runs before it is asked.
+        An iterator of results in the order of the examples; nothing runs before its first item is requested.
 
     Raises:
-        InputError: as `answer`; `output` holds results and `resume` is off, or was made with other settings; or
-            `resume` with an encoder that is a function without a name of its own (a lambda, say).
+        InputError: as `ask`; if `output` holds results and `resume` is off, or was made with other settings; or with
+            `resume`, if the encoder is a function without a name of its own, such as a lambda.
     """
-    from fastreader.sure.variants import find_method
-
     chosen = make_settings(settings, options)
     find_method(method)
-    check_int("group", group)
+    check_int("batch_size", batch_size)
     serving = Readers(reader, readers, STAGES)
     facts = {"method": method, "options": chosen.to_dict(), "readers": serving.guarding()}
-    stack = ExitStack()
     if output is not None and resume:
-        chosen.check_named()
-    store = None if output is None else stack.enter_context(Store(Path(output), facts, resume))
-    return _results(stack, store, examples, method, chosen, serving, group, progress, on_error)
+        chosen.check_resumable()
+    store = None if output is None else Store(Path(output), facts, resume)
+
+    def job(example: Example) -> Job:
+        return Job(replace(example, question=make_question(example.question)), method, chosen, serving)
+
+    return _results(store, examples, job, batch_size, progress, on_error)
 
 
 def _results(
-    stack: ExitStack,
     store: Store | None,
     examples: Iterable[Example],
-    method: str,
-    settings: Settings,
-    readers: Readers,
-    group: int,
+    make_job: Callable[[Example], Job],
+    batch_size: int,
     progress: bool | None,
     on_error: OnError | None,
 ) -> Iterator[Result]:
     total = len(examples) if isinstance(examples, Sized) else None
-    with stack, track("answering", total, "questions", progress) as advance:
+    with ExitStack() as stack:
+        if store is not None:
+            stack.enter_context(store)
+        advance = stack.enter_context(track("answering", total, "questions", progress))
         numbered = enumerate(keyed(examples))
-        while chunk := list(itertools.islice(numbered, group)):
+        while batch := list(itertools.islice(numbered, batch_size)):
             ready: dict[int, Result] = {}
-            todo = []
-            failed: list[tuple[int, Example, FastreaderError]] = []
-            for index, example in chunk:
-                known = None if store is None else store.result(_key(example), example)
+            failed: dict[int, FastreaderError] = {}
+            jobs: dict[int, Job] = {}
+            for index, example in batch:
+                known = None if store is None else store.result(str(example.id), example)
                 if known is not None:
                     ready[index] = known
                     continue
                 try:
-                    todo.append((index, replace(example, question=make_question(example.question))))
+                    jobs[index] = make_job(example)
                 except InputError as error:
-                    failed.append((index, example, error))
-            journal = None if store is None else store.journal([_key(example) for _, example in todo])
-            outcomes = run_group([Job(example, method, settings, readers) for _, example in todo], journal)
-            for (index, example), outcome in zip(todo, outcomes, strict=True):
-                if outcome.value is None:
-                    assert outcome.error is not None
-                    failed.append((index, example, outcome.error))
-                    continue
-                ready[index] = outcome.value
-                if store is not None:
-                    store.keep(_key(example), example, outcome.value)
-            for failure in sorted(failed, key=lambda each: each[0]):  # after what was answered beside them is kept
-                _report(on_error, *failure)
-            for index, _ in chunk:
+                    failed[index] = error
+            checkpoint = None if store is None else store.checkpoint([str(job.example.id) for job in jobs.values()])
+            outcomes = run_group(list(jobs.values()), checkpoint)
+            for (index, job), outcome in zip(jobs.items(), outcomes, strict=True):
+                if outcome.value is not None:
+                    ready[index] = outcome.value
+                    if store is not None:
+                        store.keep(str(job.example.id), job.example, outcome.value)
+                elif outcome.error is not None:
+                    failed[index] = outcome.error
+            for index, example in batch:  # errors are reported once all results of the batch are saved
+                if index in failed:
+                    _report(on_error, index, example, failed[index])
+            for index, _ in batch:
                 advance(1)
                 if index in ready:
                     yield ready[index]
@@ -125,13 +126,9 @@ def _results(
 
 
 def _report(on_error: OnError | None, index: int, example: Example, error: FastreaderError) -> None:
-    if on_error is None:
-        if type(error) in (InputError, ContextOverflowError, OutOfBudgetError, NumericsError):
-            raise type(error)(f"example {example.id}: {error}") from error
+    if on_error is not None:
+        on_error(index, example, error)
+    elif type(error) in (InputError, ContextOverflowError, OutOfBudgetError, NumericsError):
+        raise type(error)(f"example {example.id}: {error}") from error
+    else:
         raise error
-    on_error(index, example, error)
-
-
-def _key(example: Example) -> str:
-    assert example.id is not None  # `keyed` has seen to it
-    return example.id

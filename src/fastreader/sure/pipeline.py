@@ -1,4 +1,4 @@
-"""sure.answer: one question; and what it shares with many."""
+"""sure.answer and sure.ask: one question; and the part that they share with many."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from fastreader.core.checks import check_list
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, Passage
 from fastreader.data.arguments import make_passages, make_question
 from fastreader.errors import InputError
-from fastreader.reader.programs.journal import Journal
-from fastreader.reader.programs.kept_reader import STAGE
+from fastreader.reader.programs.checkpoint import Checkpoint
+from fastreader.reader.programs.costs import StageCost
+from fastreader.reader.programs.prefix_reader import STAGE
 from fastreader.reader.programs.readers import Readers
-from fastreader.reader.programs.requests import Program
 from fastreader.reader.programs.scheduler import Outcome, run
-from fastreader.sure.keeping import keep
+from fastreader.sure.prefix_reuse import reuse_prefixes
 from fastreader.sure.settings import Settings, make_settings
 from fastreader.sure.task import STAGES, Task
 from fastreader.sure.types import Result, SureResult
-from fastreader.sure.variants import Method, find_method
+from fastreader.sure.variants import find_method
 
 
 def answer(
@@ -29,9 +30,6 @@ def answer(
     question: str,
     passages: Iterable[Passage | str],
     k: int | None = None,
-    *,
-    readers: Mapping[str, ReaderProtocol] | None = None,
-    settings: Settings | None = None,
     **options: Any,
 ) -> SureResult:
     """Answer a question by SuRe: candidates, a summary of the passages for each, and a vote over the summaries.
@@ -42,23 +40,21 @@ def answer(
     pass.
 
     Args:
-        reader: writes and scores.
-        question: its text.
-        passages: in the retriever's order.
-        k: candidates asked for; None: as `settings` say, 2 by default.
-        readers: other readers for single stages, by "candidates", "summaries", "validity" or "ranking".
-        settings: all settings at once; `k` and `options` replace single ones.
-        **options: settings by name, see `Settings`.
+        reader: the reader that writes and scores.
+        question: the question.
+        passages: passages or texts, in the retriever's order.
+        k: number of candidates; None takes it from `settings`, by default 2.
+        **options: `readers`, `settings` and single settings, as for `ask`.
 
     Returns:
         The answer with every stage.
 
     Raises:
-        InputError: an empty question, a passage that is none, an unknown setting or a value that cannot be.
-        ContextOverflowError: a prompt is longer than the reader's context, with on_overflow="error".
+        InputError: if the question is empty, a passage is invalid, or a setting is unknown or invalid.
+        ContextOverflowError: if a prompt is longer than the reader's context, with on_overflow="error".
     """
     options |= {} if k is None else {"k": k}
-    result = ask(reader, question, passages, method="sure", readers=readers, settings=settings, **options)
+    result = ask(reader, question, passages, method="sure", **options)
     assert isinstance(result, SureResult)
     return result
 
@@ -77,19 +73,23 @@ def ask(
     """Answer a question by any method of `variants.METHODS`.
 
     Args:
-        method: its name.
+        reader: the reader that writes and scores.
+        question: the question.
+        passages: passages or texts, in the retriever's order.
+        method: name of the method; "name@N" reads only the first N passages.
         answers: the right answers, for the oracle.
-        reader, question, passages, readers, settings, **options: as for `answer`.
+        readers: other readers for single stages, by "candidates", "summaries", "validity", "ranking", ...
+        settings: all settings at once; None takes the defaults.
+        **options: single settings by name, see `Settings`; they replace those of `settings`.
 
     Raises:
-        InputError: as `answer`; or an unknown method, one whose needs are not met, or one text as `answers`.
+        InputError: as `answer`; or if the method is unknown or lacks what it needs.
         ContextOverflowError: as `answer`.
     """
-    if isinstance(answers, str):
-        raise InputError(f"answers: expected a list of texts, got the text {answers!r}")
+    check_list("answers", answers, of="texts")
     example = Example(make_question(question), make_passages(passages), answers=list(answers))
     chosen = make_settings(settings, options)
-    outcome = run_group([Job(example, method, chosen, Readers(reader, readers, STAGES))])[0]
+    [outcome] = run_group([Job(example, method, chosen, Readers(reader, readers, STAGES))])
     if outcome.error is not None:
         raise outcome.error
     assert outcome.value is not None
@@ -101,9 +101,9 @@ class Job:
     """One example to be answered by one method.
 
     Attributes:
-        example: question, passages, right answers where known.
-        method: its name.
-        settings, readers: as for `answer`.
+        example: question, passages, and right answers if known.
+        method: name of the method.
+        settings, readers: as for `ask`.
     """
 
     example: Example
@@ -112,38 +112,25 @@ class Job:
     readers: Readers
 
 
-def run_group(jobs: Sequence[Job], journal: Journal | None = None) -> list[Outcome[Result]]:
-    """Do jobs together; results carry their costs and ids. What one cannot do is an error of its own outcome."""
-    tasks = [
-        Task(job.example.question.strip(), list(job.example.passages), job.settings, job.readers, job.example.answers)
-        for job in jobs
-    ]
-    methods = [find_method(job.method) for job in jobs]
-    programs = [_checked(*each) for each in zip(jobs, methods, tasks, strict=True)]
+def run_group(jobs: Sequence[Job], checkpoint: Checkpoint | None = None) -> list[Outcome[Result]]:
+    """Run jobs together; results carry their costs and ids. A job that fails puts an error into its own outcome."""
+    tasks = []
+    for job in jobs:
+        question, passages = job.example.question.strip(), list(job.example.passages)
+        task = Task(question, passages, job.settings, job.readers, list(job.example.answers))
+        tasks.append((task, find_method(job.method)))
+    read: dict[int, StageCost] = {}
     with ExitStack() as stack:
-        kept = [stack.enter_context(reader) for reader in keep(list(zip(tasks, methods, strict=True)), journal)]
-        outcomes = run([(p, task.readers) for p, task in zip(programs, tasks, strict=True)], journal)
-    read = {index: cost for reader in kept for index, cost in reader.costs.items()}
+        prefix_readers = [stack.enter_context(reader) for reader in reuse_prefixes(tasks, checkpoint)]
+        outcomes = run([(method.run(task), task.readers) for task, method in tasks], checkpoint)
+        for reader in prefix_readers:
+            read |= reader.costs
     for index, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
         if index in read:
             outcome.costs = {STAGE: read[index], **outcome.costs}
         if outcome.value is not None:
-            facts: dict[str, Any] = {
-                "costs": outcome.costs,
-                "id": job.example.id,
-                "method": job.method,
-                "readers": job.readers.describe(),
-            }
-            outcome.value = dataclasses.replace(outcome.value, **facts)
+            facts: dict[str, Any] = {"costs": outcome.costs, "id": job.example.id, "method": job.method}
+            outcome.value = dataclasses.replace(outcome.value, **facts, readers=job.readers.describe())
         elif outcome.error is None:
             raise InputError(f"method {job.method!r} ended without a result")
     return outcomes
-
-
-def _checked(job: Job, method: Method, task: Task) -> Program[Result]:
-    """The method's program, which raises at its first step where the example lacks what it needs."""
-    method.check(job.settings, job.example)
-    if method.reads and not task.passages:
-        task.notes.append("there are no passages; the answer is from memory")
-    result = yield from method.program(task)
-    return result

@@ -10,11 +10,10 @@ from fastreader.core.protocol import TextOrTokens
 from fastreader.data import Passage
 from fastreader.reader.programs.requests import Program, score, write, write_one
 from fastreader.statistics.answers import normalise
-from fastreader.sure.cuts import note_cut
-from fastreader.sure.labels import choose
+from fastreader.sure.program import choose
 from fastreader.sure.replies import short_answer
 from fastreader.sure.task import Task
-from fastreader.sure.texts import number_word
+from fastreader.sure.templates import number_word
 from fastreader.sure.types import Result
 from fastreader.sure.variants.base import STAGE, base_prompt
 from fastreader.sure.variants.method import finished
@@ -22,7 +21,7 @@ from fastreader.sure.variants.per_passage import weighted_votes
 
 
 def chain_of_thought(task: Task) -> Program[Result]:
-    """Reasoning without examples, then the answer asked for behind it (Kojima et al. 2022)."""
+    """Answer after reasoning without examples (Kojima et al. 2022)."""
     settings, t = task.settings, task.settings.variant_template
     limit = settings.max_reasoning_tokens
     think = t.think.format(question=task.question)
@@ -34,20 +33,20 @@ def chain_of_thought(task: Task) -> Program[Result]:
 
     prompts = task.fitting("reasoning", build, limit + settings.max_answer_tokens)
     thought = yield from write_one("reasoning", prompts[0], max_new_tokens=limit)
-    note_cut(task, "reasoning", [thought])
+    task.note_cut("reasoning", [thought])
     reasoning = thought.text.strip()
     pieces = [*settings.template.passages(kept), think, f" {reasoning}"]
     last = task.prompt(STAGE, [*pieces, t.therefore.format(words=number_word(settings.words))])
     reply = yield from write_one(STAGE, last, max_new_tokens=settings.max_answer_tokens)
-    note_cut(task, STAGE, [reply], short_answer)
+    task.note_cut(STAGE, [reply], short_answer)
     return finished(task, short_answer(reply.text), reasoning=reasoning, reply=reply.text)
 
 
 def self_verification(task: Task) -> Program[Result]:
-    """Answers are sampled; the one from which the question is likeliest wins (after Weng et al. 2022).
+    """Sample answers, and take the one after which the question is likeliest (after Weng et al. 2022).
 
-    The paper masks a condition of the question and sees whether the answer brings it back. The log-likelihood of the
-    whole question behind passages and answer does so for each word of it in turn, in one packed pass.
+    The paper masks a condition of the question and tests whether the answer restores it. The log-likelihood of the
+    whole question after passages and answer does this for each word in turn, in one packed pass.
     """
     settings, t = task.settings, task.settings.variant_template
     limit = settings.max_answer_tokens
@@ -55,7 +54,7 @@ def self_verification(task: Task) -> Program[Result]:
     replies = yield from write(
         STAGE, prompts, max_new_tokens=limit, n=settings.samples, temperature=settings.temperature, seed=settings.seed
     )
-    note_cut(task, STAGE, replies[0], short_answer)
+    task.note_cut(STAGE, replies[0], short_answer)
     answers = [short_answer(reply.text) for reply in replies[0]]
     kinds, votes = weighted_votes(answers, np.ones(len(answers)))
     if not kinds:
@@ -77,7 +76,7 @@ def self_verification(task: Task) -> Program[Result]:
 
 
 def selection_inference(task: Task) -> Program[Result]:
-    """Passages are ranked by the reader and read one more at a time until there is an answer (Creswell et al. 2023).
+    """Rank the passages by the reader, and read one more at a time until there is an answer (Creswell et al. 2023).
 
     The prompts of 1, 2, ..., N passages share their beginnings, so all are decoded in one call.
     """
@@ -96,7 +95,7 @@ def selection_inference(task: Task) -> Program[Result]:
         settings.max_answer_tokens,
     )
     replies = yield from write(STAGE, prompts, max_new_tokens=settings.max_answer_tokens)
-    note_cut(task, STAGE, [reply for reply, *_ in replies], short_answer)
+    task.note_cut(STAGE, [reply for reply, *_ in replies], short_answer)
     answers = [short_answer(reply.text) for reply, *_ in replies]
     known = [i for i, answer in enumerate(answers) if answer and normalise(answer) != normalise(t.unknown)]
     if not known:
@@ -111,14 +110,13 @@ def selection_inference(task: Task) -> Program[Result]:
 
 
 def ranked_passages(task: Task) -> Program[list[int]]:
-    """Indices of the passages, the most helpful first by the reader's label, earlier ones first among equals."""
+    """Return the indices of the passages, the most helpful by the reader's label first; equals keep their order."""
     t = task.settings.variant_template
-    pieces = task.passage_pieces()
-    prompts = [task.prompt("selection", [t.select.format(question=task.question, passage=piece)]) for piece in pieces]
+    pieces = task.settings.template.passages(task.passages)
+    prompts = [[t.select.format(question=task.question, passage=piece)] for piece in pieces]
     choices = yield from choose(task, "selection", prompts, (t.yes, t.no))
-    helpful = [_share(choice.label) if choice.probability is None else choice.probability for choice in choices]
+    helpful = []
+    for choice in choices:
+        share = 0.5 if choice.label is None else 1.0 - choice.label
+        helpful.append(share if choice.probability is None else choice.probability)
     return sorted(range(len(helpful)), key=lambda i: -helpful[i])
-
-
-def _share(label: int | None) -> float:
-    return 0.5 if label is None else 1.0 - label

@@ -1,4 +1,4 @@
-"""How near each passage is to a text, and weights of passages from it."""
+"""Similarities of passages to a text, and weights of passages from them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def passage_weights(task: Task, otherwise: str) -> FloatArray:
-    """float64 [N], a softmax of similarities to the question; the settings' kind, or `otherwise` where they have none.
+    """Return float64 [N], a softmax of similarities to the question of the kind in the settings, or else `otherwise`.
 
     Raises:
-        InputError: weights="retriever" and a passage has no finite score.
-        MissingExtraError: scikit-learn or sentence-transformers is needed and not installed.
+        InputError: if weights="retriever" and a passage has no finite score.
+        MissingExtraError: if scikit-learn or sentence-transformers is needed and not installed.
     """
     kind = task.settings.weights or otherwise
     if kind == "equal":
@@ -41,14 +41,14 @@ def passage_weights(task: Task, otherwise: str) -> FloatArray:
 
 
 def softmax(values: FloatArray) -> FloatArray:
-    """exp(values) over its sum: float64 [N] to [N]."""
+    """Return exp(values) over its sum: float64 [N] to [N]."""
     powers = np.exp(values - values.max())
     shares: FloatArray = powers / powers.sum()
     return shares
 
 
 def tfidf_similarity(text: str, passages: Sequence[Passage]) -> FloatArray:
-    """Cosine of TF-IDF vectors of `text` and each passage, over these texts alone: float64 [N]."""
+    """Return the cosine of TF-IDF vectors of `text` and each passage, fitted on these texts only: float64 [N]."""
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ImportError:
@@ -59,7 +59,7 @@ def tfidf_similarity(text: str, passages: Sequence[Passage]) -> FloatArray:
 
 
 def encoder_similarity(settings: Settings, text: str, passages: Sequence[Passage]) -> FloatArray:
-    """Cosine of sentence embeddings of `text` and each passage: float64 [N]."""
+    """Return the cosine of sentence embeddings of `text` and each passage: float64 [N]."""
     encoder: Encoder = settings.encoder if callable(settings.encoder) else _loaded(settings.encoder)
     vectors = encoder([text, *map(full_text, passages)]).astype(np.float64)
     similarity: FloatArray = vectors[1:] @ vectors[0]
@@ -67,7 +67,7 @@ def encoder_similarity(settings: Settings, text: str, passages: Sequence[Passage
 
 
 def full_text(passage: Passage) -> str:
-    """Title and text."""
+    """Return title and text."""
     return f"{passage.title}\n{passage.text}" if passage.title else passage.text
 
 
