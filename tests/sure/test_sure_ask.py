@@ -1,4 +1,4 @@
-"""fastreader ask, and how it shows an answer."""
+"""The command `fastreader ask` and its output."""
 
 from __future__ import annotations
 
@@ -173,10 +173,10 @@ def test_how_passages_are_weighed_and_packed(run, questions, monkeypatch):
     given = {}
     whole = sure.answer_many
     monkeypatch.setattr(sure, "answer_many", lambda *a, **options: given.update(options) or whole(*a, **options))
-    options = ("--weights", "equal", "--encoder", "x", "--group", "2")
+    options = ("--weights", "equal", "--encoder", "x", "--batch-size", "2")
     (row, *_) = json.loads(run(questions, "--method", "rerank", *options, "-f", "json").stdout)
     assert row["details"]["weights"] == [1.0]
-    assert (given["encoder"], given["group"]) == ("x", 2)
+    assert (given["encoder"], given["batch_size"]) == ("x", 2)
     run(questions, "--method", "sure", "--candidates-prompt", "passages_first", "-f", "json")
     assert given["candidates_prompt"] == "passages_first"
 

@@ -12,8 +12,7 @@ from fastreader.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fastreader.sure import variants
-    from fastreader.sure.batch import answer_many
-    from fastreader.sure.pipeline import answer, ask
+    from fastreader.sure.pipeline import answer, answer_many, ask
     from fastreader.sure.replies import CandidateReply, parse_candidates
     from fastreader.sure.settings import Settings
     from fastreader.sure.templates import SureTemplate, VariantTemplate
@@ -27,7 +26,7 @@ _HOME = {
     "SureTemplate": "templates",
     "VariantTemplate": "templates",
     "answer": "pipeline",
-    "answer_many": "batch",
+    "answer_many": "pipeline",
     "ask": "pipeline",
     "parse_candidates": "replies",
     "variants": "",

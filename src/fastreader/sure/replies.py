@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from fastreader.statistics.answers import normalise
 from fastreader.sure.templates import PLACEHOLDERS
@@ -55,10 +54,6 @@ class CandidateReply:
     reply: str
     form: str
     notes: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return asdict(self)
 
 
 def parse_candidates(reply: str, k: int = 2, *, longest: int = 20) -> CandidateReply:

@@ -52,19 +52,20 @@ def request_cost(
             it had been alone in its call, which is impossible for prompts that are texts.
         cached: returns how many tokens of the prompts the reader had in its cache; None for none.
     """
+    new = 0
     if isinstance(request, Score):
-        calls, new, pairs = len(request.pairs), 0, list(request.pairs)
+        calls = len(request.pairs)
     else:
-        calls, new = request.n * len(request.prompts), 0
+        calls = request.n * len(request.prompts)
         for generations in replies:
             for generation in generations:
                 new += len(generation.token_ids)
-        pairs = [(prompt, ()) for prompt in request.prompts]
     if stats is not None:
         return StageCost(calls, stats.total_tokens, stats.computed_tokens, new, seconds)
+    pairs: Any = request.pairs if isinstance(request, Score) else [(prompt, ()) for prompt in request.prompts]
     if any(isinstance(context, str) for context, _ in pairs):
         return StageCost(calls, None, None, new, seconds)
-    alone = PrefixTree.build(pairs).stats  # type: ignore[arg-type]
+    alone = PrefixTree.build(pairs).stats
     total, computed = alone.total_tokens, alone.computed_tokens
     if not isinstance(request, Score):
         read = computed if cached is None else computed - cached(request.prompts)  # type: ignore[arg-type]

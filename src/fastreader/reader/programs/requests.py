@@ -55,21 +55,12 @@ Program = Generator[Request, Any, T]
 
 
 def write(
-    stage: str,
-    prompts: Sequence[TextOrTokens],
-    *,
-    max_new_tokens: int,
-    n: int = 1,
-    temperature: float = 0.0,
-    seed: int = 0,
-    stop: Sequence[str] = (),
+    stage: str, prompts: Sequence[TextOrTokens], *, stop: Sequence[str] = (), **options: Any
 ) -> Program[list[list[Generation]]]:
-    """Request n texts for each prompt, with `yield from`; no prompts make no request."""
+    """Request texts for each prompt, with `yield from`; `options` are fields of `Write`. No prompts make no request."""
     if not prompts:
         return []
-    replies: list[list[Generation]] = yield Write(
-        stage, tuple(prompts), max_new_tokens, n, temperature, seed, tuple(stop)
-    )
+    replies: list[list[Generation]] = yield Write(stage, tuple(prompts), stop=tuple(stop), **options)
     return replies
 
 

@@ -4,77 +4,51 @@ from __future__ import annotations
 
 from fastreader.core.checks import expect
 from fastreader.sure.program import sure
-from fastreader.sure.variants import ablations, base, per_passage, reasoning, top_passage
+from fastreader.sure.variants import ablations as ab
+from fastreader.sure.variants import per_passage, reasoning, top_passage
 from fastreader.sure.variants.method import Method
 from fastreader.sure.variants.top_passage import rerank_passages
 
 __all__ = ["METHODS", "Method", "find_method", "rerank_passages"]
 
-_PASSAGES = ("passages",)
 _BASE = ("shots", "on_overflow")
 _PROPOSED = ("k", "candidates_prompt", *_BASE)
 _SUMMARISED = (*_PROPOSED, "max_summary_tokens")
-_GENERIC = (*_BASE, "max_summary_tokens")
 _SURE = (*_SUMMARISED, "mode")
+_GENERIC = (*_BASE, "max_summary_tokens")
 _WEIGHED = ("shots", "weights", "encoder")
-_INFERENCE = ("mode", "on_overflow")
-_ENCODED = (*_BASE, "encoder")
-_TOP = top_passage.from_top_passage
-METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (
-        Method("sure", "candidates, conditional summaries, validity and ranking", sure, (), _SURE, True),
-        Method("base", "the passages as they are", base.base, (), _BASE),
-        Method("no_retrieval", "the question only", base.no_retrieval, (), ("shots",), reads=False),
-        Method("summaries", "base with all conditional summaries", ablations.with_summaries, (), _SUMMARISED, True),
-        Method("ranking", "SuRe without validity", ablations.ranking_only, (), _SURE, True),
-        Method("validity", "SuRe without ranking", ablations.validity_only, (), _SURE, True),
-        Method(
-            "multiple_choice",
-            "base with the candidates as choices",
-            ablations.multiple_choice,
-            takes=(*_PROPOSED, "mode"),
-        ),
-        Method(
-            "generic_summary",
-            "a summary of no candidate, then base over it",
-            ablations.summary_then_predict,
-            (),
-            _GENERIC,
-        ),
-        Method("sure_few_shot", "SuRe, candidates after answered questions", sure, ("shots",), _SURE, True),
-        Method("base_few_shot", "base after answered questions", base.base, ("shots",), _BASE),
-        Method("oracle", "the best of the candidates", ablations.oracle, ("answers",), _PROPOSED),
-        Method("rerank", "an answer a passage, then a weighted vote", per_passage.rerank, _PASSAGES, _WEIGHED),
-        Method("replug", "an answer a passage, then a mixture", per_passage.replug, _PASSAGES, _WEIGHED),
-        Method("chain_of_thought", "reasoning before the answer", reasoning.chain_of_thought, (), ("on_overflow",)),
-        Method("self_verification", "sampled answers, checked backwards", reasoning.self_verification, (), _BASE),
-        Method(
-            "selection_inference",
-            "passages one by one, as needed",
-            reasoning.selection_inference,
-            _PASSAGES,
-            _INFERENCE,
-        ),
-        *(
-            Method(
-                f"top1_{name}",
-                f"base over one passage, {about}",
-                _TOP(order),
-                _PASSAGES,
-                takes,
-                rereads=name == "sure",
-            )
-            for name, about, order, takes in (
-                ("retriever", "the retriever's first", top_passage.by_retriever, _BASE),
-                ("question", "nearest to the question", top_passage.by_question, _ENCODED),
-                ("generic", "nearest to a generic summary", top_passage.by_generic_summary, (*_GENERIC, "encoder")),
-                ("sure", "nearest to SuRe's summary", top_passage.by_sure, (*_SURE, "encoder")),
-                ("reader", "the reader's choice", reasoning.ranked_passages, (*_BASE, "mode")),
-            )
-        ),
-    )
-}
+_ALL = (
+    Method("sure", "candidates, conditional summaries, validity and ranking", sure, (), _SURE, True),
+    Method("base", "the passages as they are", ab.base, (), _BASE),
+    Method("no_retrieval", "the question only", ab.no_retrieval, (), ("shots",), reads=False),
+    Method("summaries", "base with all conditional summaries", ab.with_summaries, (), _SUMMARISED, True),
+    Method("ranking", "SuRe without validity", ab.ranking_only, (), _SURE, True),
+    Method("validity", "SuRe without ranking", ab.validity_only, (), _SURE, True),
+    Method("multiple_choice", "base with the candidates as choices", ab.multiple_choice, (), (*_PROPOSED, "mode")),
+    Method("generic_summary", "a summary of no candidate, then base over it", ab.summary_then_predict, (), _GENERIC),
+    Method("sure_few_shot", "SuRe, candidates after answered questions", sure, ("shots",), _SURE, True),
+    Method("base_few_shot", "base after answered questions", ab.base, ("shots",), _BASE),
+    Method("oracle", "the best of the candidates", ab.oracle, ("answers",), _PROPOSED),
+    Method("rerank", "an answer per passage, then a weighted vote", per_passage.rerank, ("passages",), _WEIGHED),
+    Method("replug", "an answer per passage, then a mixture", per_passage.replug, ("passages",), _WEIGHED),
+    Method("chain_of_thought", "reasoning before the answer", reasoning.chain_of_thought, (), ("on_overflow",)),
+    Method("self_verification", "sampled answers, checked backwards", reasoning.self_verification, (), _BASE),
+    Method(
+        "selection_inference",
+        "passages one by one, as needed",
+        reasoning.selection_inference,
+        ("passages",),
+        ("mode", "on_overflow"),
+    ),
+    top_passage.method("retriever", "the retriever's first", top_passage.by_retriever, _BASE),
+    top_passage.method("question", "nearest to the question", top_passage.by_question, (*_BASE, "encoder")),
+    top_passage.method(
+        "generic", "nearest to a generic summary", top_passage.by_generic_summary, (*_GENERIC, "encoder")
+    ),
+    top_passage.method("sure", "nearest to SuRe's summary", top_passage.by_sure, (*_SURE, "encoder"), rereads=True),
+    top_passage.method("reader", "the reader's choice", reasoning.ranked_passages, (*_BASE, "mode")),
+)
+METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 
 
 def find_method(name: str) -> Method:

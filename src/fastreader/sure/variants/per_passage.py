@@ -12,7 +12,7 @@ from fastreader.statistics.answers import normalise
 from fastreader.sure.replies import short_answer
 from fastreader.sure.task import Task
 from fastreader.sure.types import Result
-from fastreader.sure.variants.base import STAGE, base_prompt
+from fastreader.sure.variants.ablations import STAGE, base_prompt
 from fastreader.sure.variants.method import finished
 from fastreader.sure.variants.weights import passage_weights
 

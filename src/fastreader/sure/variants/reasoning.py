@@ -15,7 +15,7 @@ from fastreader.sure.replies import short_answer
 from fastreader.sure.task import Task
 from fastreader.sure.templates import number_word
 from fastreader.sure.types import Result
-from fastreader.sure.variants.base import STAGE, base_prompt
+from fastreader.sure.variants.ablations import STAGE, base_prompt
 from fastreader.sure.variants.method import finished
 from fastreader.sure.variants.per_passage import weighted_votes
 

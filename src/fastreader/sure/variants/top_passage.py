@@ -15,23 +15,22 @@ from fastreader.sure.replies import short_answer
 from fastreader.sure.settings import Settings
 from fastreader.sure.task import Task
 from fastreader.sure.types import Result
-from fastreader.sure.variants.ablations import generic_summary
-from fastreader.sure.variants.base import answer_from
-from fastreader.sure.variants.method import finished
+from fastreader.sure.variants.ablations import answer_from, generic_summary
+from fastreader.sure.variants.method import Method, finished
 from fastreader.sure.variants.weights import encoder_similarity
 
 Chooser = Callable[[Task], Program[list[int]]]
 
 
-def from_top_passage(order: Chooser) -> Callable[[Task], Program[Result]]:
-    """Return a method that answers from the first passage of an order."""
+def method(name: str, about: str, order: Chooser, takes: tuple[str, ...], *, rereads: bool = False) -> Method:
+    """Return the method "top1_<name>", which answers from the first passage of an order."""
 
     def program(task: Task) -> Program[Result]:
         indices = yield from order(task)
         reply = yield from answer_from(replace(task, passages=[task.passages[indices[0]]]))
         return finished(task, short_answer(reply), order=indices, reply=reply)
 
-    return program
+    return Method(f"top1_{name}", f"base over one passage, {about}", program, ("passages",), takes, rereads)
 
 
 def by_retriever(task: Task) -> Program[list[int]]:
