@@ -58,8 +58,8 @@ def test_an_explanation_shows_every_stage():
 def test_an_explanation_shows_what_went_wrong():
     text = rendered(explain(answered(candidates="Paris, Paris")))
     assert "no letters; split at commas" in text
-    assert "Note: candidates: 'Paris' is there twice and counts once" in text
-    assert "Note: there is one candidate only; it wins without a vote" in text
+    assert "Note: candidates: 'Paris' appears twice and counts once" in text
+    assert "Note: there is only one candidate; it wins without a vote" in text
     nothing = rendered(explain(answered(candidates="")))
     assert "Answer:   (none)" in nothing
     assert "none in the reply" in nothing

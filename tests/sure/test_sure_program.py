@@ -142,7 +142,7 @@ def test_one_candidate_wins_and_the_result_notes_it():
     assert (result.answer, result.rationale) == ("the Nile", "about the Nile")
     assert result.validity == [0.0]
     assert result.pairwise == [[None]]
-    assert "there is one candidate only; it wins without a vote" in result.notes
+    assert "there is only one candidate; it wins without a vote" in result.notes
     assert "ranking" not in result.costs
 
 
@@ -165,7 +165,7 @@ def test_a_summary_that_does_not_end_is_cut_and_noted():
 
     result = sure.answer(Endless(**script()), QUESTION, PASSAGES, max_summary_tokens=7)
     assert result.finishes == ["length", "length"]
-    assert "summaries: that of 'the Nile' was cut at 7 tokens, not ended" in result.notes
+    assert "summaries: the summary of 'the Nile' was cut at 7 tokens before its end" in result.notes
     assert result.rationale == "on and on"
 
 
@@ -179,7 +179,7 @@ def test_an_empty_summary_is_noted():
     write = reader.write
     reader.write = lambda prompt, i: " [DONE] " if stage_of(prompt) == "summaries" else write(prompt, i)
     result = sure.answer(reader, QUESTION, PASSAGES)
-    assert "summaries: that of 'the Seine' is empty" in result.notes
+    assert "summaries: the summary of 'the Seine' is empty" in result.notes
 
 
 def test_mode_generate_parses_labels():

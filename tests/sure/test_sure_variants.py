@@ -172,7 +172,7 @@ def test_an_empty_generic_summary_is_noted(method):
     result, _ = asked(method, ScriptedReader(write=write))
     assert "the summary is empty" in result.notes
     if method == "top1_generic":
-        assert result.details["order"][0] == 1 and "the question took its place" in result.notes[-1]
+        assert result.details["order"][0] == 1 and "the question was used instead" in result.notes[-1]
 
 
 def test_generic_summary_is_read_in_place_of_the_passages():
@@ -261,35 +261,35 @@ class Cut(ScriptedReader):
 @pytest.mark.parametrize(
     ("method", "options", "notes"),
     [
-        ("base", {}, ["answers: the reply was cut at 32 tokens, not ended"]),
-        ("rerank", {}, ["answers: 3 of 3 replies were cut at 32 tokens, not ended"]),
-        ("self_verification", {"samples": 2}, ["answers: 2 of 2 replies were cut at 32 tokens, not ended"]),
+        ("base", {}, ["answers: the reply was cut at 32 tokens before its end"]),
+        ("rerank", {}, ["answers: 3 of 3 replies were cut at 32 tokens before its end"]),
+        ("self_verification", {"samples": 2}, ["answers: 2 of 2 replies were cut at 32 tokens before its end"]),
         (
             "selection_inference",
             {"mode": "generate"},
             [
-                "selection: 3 of 3 replies were cut at 8 tokens, not ended",
-                "answers: 3 of 3 replies were cut at 32 tokens, not ended",
+                "selection: 3 of 3 replies were cut at 8 tokens before its end",
+                "answers: 3 of 3 replies were cut at 32 tokens before its end",
             ],
         ),
         (
             "chain_of_thought",
             {},
-            ["reasoning: the reply was cut at 256 tokens", "answers: the reply was cut at 32 tokens, not ended"],
+            ["reasoning: the reply was cut at 256 tokens", "answers: the reply was cut at 32 tokens before its end"],
         ),
         ("generic_summary", {}, ["summaries: the reply was cut at 512", "answers: the reply was cut at 32"]),
-        ("oracle", {"answers": ["Nile"]}, ["candidates: the reply was cut at 64 tokens, not ended"]),
+        ("oracle", {"answers": ["Nile"]}, ["candidates: the reply was cut at 64 tokens before its end"]),
         (
             "multiple_choice",
             {"mode": "generate"},
-            ["candidates: the reply was cut at 64", "answers: the reply was cut at 32 tokens, not ended"],
+            ["candidates: the reply was cut at 64", "answers: the reply was cut at 32 tokens before its end"],
         ),
     ],
 )
 def test_replies_that_were_cut_are_noted(method, options, notes):
     reader = Cut(write=script(other=lambda stage, prompt, i: "Yes")["write"])
     result, _ = asked(method, reader, **options)
-    found = [note for note in result.notes if "not ended" in note]
+    found = [note for note in result.notes if "before its end" in note]
     assert len(found) == len(notes)
     assert all(a.startswith(b) for a, b in zip(found, notes, strict=True))
 

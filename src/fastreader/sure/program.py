@@ -82,9 +82,9 @@ def summarise(task: Task, candidates: Sequence[str]) -> Program[Summaries]:
     for candidate, (reply,) in zip(candidates, replies, strict=True):
         summaries.texts.append(without_done(reply.text))
         summaries.finishes.append(reply.finish_reason)
-        task.note_cut("summaries", [reply], what=f"that of {candidate!r}")
+        task.note_cut("summaries", [reply], what=f"the summary of {candidate!r}")
         if not summaries.texts[-1]:
-            task.notes.append(f"summaries: that of {candidate!r} is empty")
+            task.notes.append(f"summaries: the summary of {candidate!r} is empty")
     return summaries
 
 
@@ -141,7 +141,7 @@ def judge(task: Task, found: CandidateReply, summaries: Summaries) -> Program[Su
     if best is None:
         task.notes.append("there is no candidate, so there is no answer")
     elif count == 1:
-        task.notes.append("there is one candidate only; it wins without a vote")
+        task.notes.append("there is only one candidate; it wins without a vote")
     elif scores.count(scores[best]) > 1:
         task.notes.append(f"{scores.count(scores[best])} candidates score {scores[best]:g}; the earliest wins")
     return SureResult(

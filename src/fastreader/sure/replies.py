@@ -82,9 +82,9 @@ def parse_candidates(reply: str, k: int = 2, *, longest: int = 20) -> CandidateR
         if not piece:
             notes.append("an empty candidate was left out")
         elif piece in PLACEHOLDERS[:k][place : place + 1]:
-            notes.append(f"{piece!r} only repeats the form asked for and was left out")
+            notes.append(f"{piece!r} only repeats the answer form and was left out")
         elif key in seen:
-            notes.append(f"{piece!r} is there twice and counts once")
+            notes.append(f"{piece!r} appears twice and counts once")
         elif len(kept) == k:
             notes.append(f"{piece!r} is beyond the {k} asked for and was left out")
         else:
@@ -93,7 +93,7 @@ def parse_candidates(reply: str, k: int = 2, *, longest: int = 20) -> CandidateR
             seen.add(key)
             kept.append(piece)
     if len(kept) < k:
-        notes.append(f"{len(kept)} of the {k} candidates asked for")
+        notes.append(f"found {len(kept)} of the {k} candidates asked for")
     return CandidateReply(kept, reply, form if kept else "none", notes)
 
 

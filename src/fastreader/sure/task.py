@@ -70,7 +70,7 @@ class Task:
                     left_out = len(self.passages) - count
                     self.notes.append(
                         f"{stage}: the last {left_out} of {len(self.passages)} passages were left out; with "
-                        f"{new_tokens} new tokens they are more than the context of {limit} tokens"
+                        f"{new_tokens} new tokens the prompt would exceed the context of {limit} tokens"
                     )
                 return shorter
         return prompts
@@ -97,4 +97,4 @@ class Task:
                 count, longest = count + 1, max(longest, len(reply.token_ids))
         if count:
             who = f"{what} was" if len(replies) == 1 else f"{count} of {len(replies)} replies were"
-            self.notes.append(f"{stage}: {who} cut at {longest} tokens, not ended")
+            self.notes.append(f"{stage}: {who} cut at {longest} tokens before its end")

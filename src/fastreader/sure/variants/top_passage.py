@@ -59,7 +59,7 @@ def by_sure(task: Task) -> Program[list[int]]:
 
 def _by_summary(task: Task, summary: str) -> list[int]:
     if not summary:
-        task.notes.append("there is no summary to compare passages with; the question took its place")
+        task.notes.append("there is no summary to compare passages with; the question was used instead")
     return rerank_passages(summary or task.question, task.passages, task.settings)
 
 
