@@ -75,8 +75,11 @@ def summarise(task: Task, candidates: Sequence[str]) -> Program[Summaries]:
 
     All prompts share everything but the last piece.
     """
-    limit = task.settings.max_summary_tokens
-    prompts = task.fitting("summaries", partial(_summary_prompts, task, candidates), limit)
+    t, limit = task.settings.template, task.settings.max_summary_tokens
+    choices = lettered(candidates)
+    shared = t.summary.format(question=task.question, choices=" ".join(choices))
+    tails = [[shared, t.summary_prediction.format(prediction=choice)] for choice in choices]  # Listing 2
+    prompts = task.fitting("summaries", partial(task.after_passages, "summaries", tails), limit)
     replies = yield from write("summaries", prompts, max_new_tokens=limit, stop=(DONE,))
     summaries = Summaries([], [])
     for candidate, (reply,) in zip(candidates, replies, strict=True):
@@ -86,14 +89,6 @@ def summarise(task: Task, candidates: Sequence[str]) -> Program[Summaries]:
         if not summaries.texts[-1]:
             task.notes.append(f"summaries: the summary of {candidate!r} is empty")
     return summaries
-
-
-def _summary_prompts(task: Task, candidates: Sequence[str], passages: list[Passage]) -> list[TextOrTokens]:
-    """Return the paper's Listing 2 for each candidate."""
-    t = task.settings.template
-    choices = lettered(candidates)
-    shared = [*t.passages(passages), t.summary.format(question=task.question, choices=" ".join(choices))]
-    return [task.prompt("summaries", [*shared, t.summary_prediction.format(prediction=choice)]) for choice in choices]
 
 
 def choose(task: Task, stage: str, prompts: Sequence[Sequence[str]], labels: tuple[str, str]) -> Program[list[Choice]]:

@@ -45,6 +45,13 @@ class Task:
             text, end=end, system=t.system, chat=t.chat, chat_options=t.chat_options
         )
 
+    def after_passages(
+        self, stage: str, tails: Sequence[Sequence[str]], passages: Sequence[Passage]
+    ) -> list[TextOrTokens]:
+        """Return a prompt for each tail: the passages, then the pieces of the tail."""
+        pieces = self.settings.template.passages(passages)
+        return [self.prompt(stage, [*pieces, *tail]) for tail in tails]
+
     def fitting(
         self, stage: str, build: Callable[[list[Passage]], list[TextOrTokens]], new_tokens: int
     ) -> list[TextOrTokens]:

@@ -58,11 +58,11 @@ class PrefixReader(ReaderWrapper):
     def loglikelihood(
         self, requests: Iterable[tuple[TextOrTokens, TextOrTokens]], **options: Any
     ) -> Results[Loglikelihood]:
-        """Same as `Reader.loglikelihood`, with cached prefixes."""
+        """Score as `Reader.loglikelihood` does, with cached prefixes."""
         return self._serving().loglikelihood(requests, **options)
 
     def generate(self, prompts: Iterable[TextOrTokens], **options: Any) -> Results[list[Generation]]:
-        """Same as `Reader.generate`, with cached prefixes."""
+        """Continue prompts as `Reader.generate` does, with cached prefixes."""
         return self._serving().generate(prompts, **options)
 
     def cached(self, index: int, prompts: Sequence[Sequence[int]]) -> int:

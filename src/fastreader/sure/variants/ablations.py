@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from fastreader.core.protocol import TextOrTokens
 from fastreader.data import Passage
@@ -32,24 +33,24 @@ def no_retrieval(task: Task) -> Program[Result]:
 
 def answer_from(task: Task, between: Sequence[str] = ()) -> Program[str]:
     """Return the reply to the base prompt, with more pieces between passages and instruction."""
-    limit = task.settings.max_answer_tokens
-    prompts = task.fitting(STAGE, lambda passages: [base_prompt(task, passages, between)], limit)
-    replies = yield from write(STAGE, prompts, max_new_tokens=limit)
-    task.note_cut(STAGE, replies[0], short_answer)
-    return replies[0][0].text
+    tail = [*between, *base_pieces(task)]
+    prompts = task.fitting(STAGE, partial(task.after_passages, STAGE, [tail]), task.settings.max_answer_tokens)
+    [reply] = yield from write_answers(task, prompts)
+    return reply
 
 
-def base_prompt(task: Task, passages: Sequence[Passage], between: Sequence[str] = ()) -> TextOrTokens:
-    """Return the base prompt over `passages`."""
+def base_pieces(task: Task) -> list[str]:
+    """Return the pieces of the base prompt after the passages: instruction, shots and question."""
     settings, t = task.settings, task.settings.variant_template
-    pieces = [
-        *settings.template.passages(passages),
-        *between,
-        t.task.format(words=number_word(settings.words)),
-        *(settings.template.shot.format(question=q, answer=a) for q, a in settings.shots),
-        t.question.format(question=task.question),
-    ]
-    return task.prompt(STAGE, pieces)
+    shots = [settings.template.shot.format(question=q, answer=a) for q, a in settings.shots]
+    return [t.task.format(words=number_word(settings.words)), *shots, t.question.format(question=task.question)]
+
+
+def write_answers(task: Task, prompts: Sequence[TextOrTokens]) -> Program[list[str]]:
+    """Return the reply to each prompt, of the length of a short answer."""
+    replies = yield from write(STAGE, prompts, max_new_tokens=task.settings.max_answer_tokens)
+    task.note_cut(STAGE, [reply for reply, *_ in replies], short_answer)
+    return [reply.text for reply, *_ in replies]
 
 
 def ranking_only(task: Task) -> Program[Result]:
@@ -91,11 +92,7 @@ def multiple_choice(task: Task) -> Program[Result]:
         t.task_choices.format(words=number_word(settings.words)),
         t.question_choices.format(question=task.question, choices=" ".join(lettered(candidates))),
     ]
-
-    def build(passages: list[Passage]) -> list[TextOrTokens]:
-        return [task.prompt(STAGE, [*settings.template.passages(passages), *ask])]
-
-    [prompt] = task.fitting(STAGE, build, settings.max_answer_tokens)
+    [prompt] = task.fitting(STAGE, partial(task.after_passages, STAGE, [ask]), settings.max_answer_tokens)
     if settings.mode == "loglikelihood":
         labels = [task.label(STAGE, letter) for letter in LETTERS[: len(candidates)]]
         scored = yield from score(STAGE, [(prompt, label) for label in labels])
@@ -129,11 +126,8 @@ def summary_then_predict(task: Task) -> Program[Result]:
 def generic_summary(task: Task) -> Program[str]:
     """Return a summary of the passages for the question."""
     settings = task.settings
-    last = settings.variant_template.generic_summary.format(question=task.question)
-
-    def build(passages: list[Passage]) -> list[TextOrTokens]:
-        return [task.prompt("summaries", [*settings.template.passages(passages), last])]
-
+    tail = [settings.variant_template.generic_summary.format(question=task.question)]
+    build = partial(task.after_passages, "summaries", [tail])
     prompts = task.fitting("summaries", build, settings.max_summary_tokens)
     [[reply]] = yield from write("summaries", prompts, max_new_tokens=settings.max_summary_tokens, stop=(DONE,))
     task.note_cut("summaries", [reply])

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.reader.programs.requests import Program, score, write
+from fastreader.core.protocol import TextOrTokens
+from fastreader.reader.programs.requests import Program, score
 from fastreader.statistics.answers import normalise
 from fastreader.sure.replies import short_answer
 from fastreader.sure.task import Task
 from fastreader.sure.types import Result
-from fastreader.sure.variants.ablations import STAGE, base_prompt
+from fastreader.sure.variants.ablations import STAGE, base_pieces, write_answers
 from fastreader.sure.variants.method import finished
 from fastreader.sure.variants.weights import passage_weights
 
@@ -39,7 +40,7 @@ def replug(task: Task) -> Program[Result]:
     kinds, _ = weighted_votes(answers, weights)
     if not kinds:
         return finished(task, "", answers=answers, weights=weights.tolist(), kinds=[], logprobs=[])
-    prompts = [base_prompt(task, [passage]) for passage in task.passages]
+    prompts = passage_prompts(task)
     # With its end: without it, the beginning of another answer would be at least as likely as that answer.
     labels = [task.label(STAGE, kind, end=True) for kind in kinds]
     scored = yield from score(STAGE, [(prompt, label) for prompt in prompts for label in labels])
@@ -51,10 +52,14 @@ def replug(task: Task) -> Program[Result]:
 
 def answers_of_passages(task: Task) -> Program[list[str]]:
     """Return the short answer from each single passage, in one call."""
-    prompts = [base_prompt(task, [passage]) for passage in task.passages]
-    replies = yield from write(STAGE, prompts, max_new_tokens=task.settings.max_answer_tokens)
-    task.note_cut(STAGE, [reply for reply, *_ in replies], short_answer)
-    return [short_answer(reply.text) for reply, *_ in replies]
+    replies = yield from write_answers(task, passage_prompts(task))
+    return list(map(short_answer, replies))
+
+
+def passage_prompts(task: Task) -> list[TextOrTokens]:
+    """Return the base prompt over each single passage."""
+    tail = base_pieces(task)
+    return [task.after_passages(STAGE, [tail], [passage])[0] for passage in task.passages]
 
 
 def weighted_votes(answers: Sequence[str], weights: FloatArray) -> tuple[list[str], FloatArray]:

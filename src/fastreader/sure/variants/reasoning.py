@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from fastreader.sure.replies import short_answer
 from fastreader.sure.task import Task
 from fastreader.sure.templates import number_word
 from fastreader.sure.types import Result
-from fastreader.sure.variants.ablations import STAGE, base_prompt
+from fastreader.sure.variants.ablations import STAGE, base_pieces, write_answers
 from fastreader.sure.variants.method import finished
 from fastreader.sure.variants.per_passage import weighted_votes
 
@@ -37,9 +38,8 @@ def chain_of_thought(task: Task) -> Program[Result]:
     reasoning = thought.text.strip()
     pieces = [*settings.template.passages(kept), think, f" {reasoning}"]
     last = task.prompt(STAGE, [*pieces, t.therefore.format(words=number_word(settings.words))])
-    reply = yield from write_one(STAGE, last, max_new_tokens=settings.max_answer_tokens)
-    task.note_cut(STAGE, [reply], short_answer)
-    return finished(task, short_answer(reply.text), reasoning=reasoning, reply=reply.text)
+    [reply] = yield from write_answers(task, [last])
+    return finished(task, short_answer(reply), reasoning=reasoning, reply=reply)
 
 
 def self_verification(task: Task) -> Program[Result]:
@@ -50,7 +50,7 @@ def self_verification(task: Task) -> Program[Result]:
     """
     settings, t = task.settings, task.settings.variant_template
     limit = settings.max_answer_tokens
-    prompts = task.fitting(STAGE, lambda passages: [base_prompt(task, passages)], limit)
+    prompts = task.fitting(STAGE, partial(task.after_passages, STAGE, [base_pieces(task)]), limit)
     replies = yield from write(
         STAGE, prompts, max_new_tokens=limit, n=settings.samples, temperature=settings.temperature, seed=settings.seed
     )
@@ -62,13 +62,8 @@ def self_verification(task: Task) -> Program[Result]:
         return finished(task, "", answers=answers, kinds=[], votes=[], question_logprobs=[])
     stage = "verification"
     question = task.label(stage, task.question)
-    contexts = task.fitting(
-        stage,
-        lambda passages: [
-            task.prompt(stage, [*settings.template.passages(passages), t.verify.format(answer=kind)]) for kind in kinds
-        ],
-        len(question),
-    )
+    tails = [[t.verify.format(answer=kind)] for kind in kinds]
+    contexts = task.fitting(stage, partial(task.after_passages, stage, tails), len(question))
     scored = yield from score(stage, [(context, question) for context in contexts])
     logprobs = [s.logprob for s in scored]
     best = kinds[logprobs.index(max(logprobs))]
@@ -83,30 +78,20 @@ def selection_inference(task: Task) -> Program[Result]:
     settings, t = task.settings, task.settings.variant_template
     order = yield from ranked_passages(task)
     ranked = [task.passages[i] for i in order]
-    ask = [
-        t.infer.format(words=number_word(settings.words), unknown=t.unknown),
-        t.question.format(question=task.question),
-    ]
-    prompts = replace(task, passages=ranked).fitting(
-        STAGE,
-        lambda passages: [
-            task.prompt(STAGE, [*settings.template.passages(passages[:n]), *ask]) for n in range(1, len(passages) + 1)
-        ],
-        settings.max_answer_tokens,
-    )
-    replies = yield from write(STAGE, prompts, max_new_tokens=settings.max_answer_tokens)
-    task.note_cut(STAGE, [reply for reply, *_ in replies], short_answer)
-    answers = [short_answer(reply.text) for reply, *_ in replies]
+    infer = t.infer.format(words=number_word(settings.words), unknown=t.unknown)
+    ask = [infer, t.question.format(question=task.question)]
+
+    def build(passages: list[Passage]) -> list[TextOrTokens]:
+        return [task.after_passages(STAGE, [ask], passages[: n + 1])[0] for n in range(len(passages))]
+
+    prompts = replace(task, passages=ranked).fitting(STAGE, build, settings.max_answer_tokens)
+    replies = yield from write_answers(task, prompts)
+    answers = list(map(short_answer, replies))
     known = [i for i, answer in enumerate(answers) if answer and normalise(answer) != normalise(t.unknown)]
     if not known:
         task.notes.append("no number of passages gave an answer")
-    return finished(
-        task,
-        answers[known[0]] if known else "",
-        order=order,
-        answers=answers,
-        passages_used=known[0] + 1 if known else len(order),
-    )
+    used = known[0] + 1 if known else len(order)
+    return finished(task, answers[known[0]] if known else "", order=order, answers=answers, passages_used=used)
 
 
 def ranked_passages(task: Task) -> Program[list[int]]:
