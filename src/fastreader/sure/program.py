@@ -43,7 +43,7 @@ def propose(task: Task) -> Program[CandidateReply]:
     read = partial(parse_candidates, k=settings.k, longest=settings.longest_candidate)
     task.note_cut("candidates", [reply], lambda text: read(text).candidates)
     found = read(reply.text)
-    task.notes += [f"candidates: {note}" for note in found.notes]
+    task.notes.extend(map("candidates: {}".format, found.notes))
     return found
 
 

@@ -176,8 +176,10 @@ def _lettered(text: str) -> list[str]:
     not the one that is due, or is not in the place of a marker.
     """
     found = list(_LETTER.finditer(text))
-    indices = [ord(mark.group(1).lower()) - ord("a") for mark in found]
-    lower = [mark.group(1).islower() for mark in found]
+    indices, lower = [], []
+    for mark in found:
+        indices.append(ord(mark.group(1).lower()) - ord("a"))
+        lower.append(mark.group(1).islower())
     markers: list[tuple[int, int]] = []  # start and end of each piece's marker
     last, whole = -1, len(text)
     case = False  # of the first letter, True for lower case

@@ -89,15 +89,15 @@ def run(programs: Sequence[tuple[Program[T], Readers]], checkpoint: Checkpoint |
 
 def _call(members: list[_Running[T]], checkpoint: Checkpoint | None) -> None:
     """Send the requests of all members, which are of one kind, in one call; if it raises, in one call each."""
-    requests: list[Any] = [one.request for one in members]
-    first = requests[0]
+    first: Any = members[0].request
     reader = members[0].readers.of(first.stage)
     greedy = isinstance(first, Score) or first.temperature == 0
     places: dict[Hashable, int] = {}  # of each distinct item in the call
     items: list[Any] = []
     rows: list[list[int]] = []
-    for request in requests:
+    for one in members:
         rows.append([])
+        request: Any = one.request
         listed: Any = request.pairs if isinstance(request, Score) else request.prompts
         for item in listed:
             key: Hashable = len(items)
@@ -129,8 +129,9 @@ def _call(members: list[_Running[T]], checkpoint: Checkpoint | None) -> None:
                 _call([one], checkpoint)
         return
     separate = len(members) == 1 and len(items) == len(rows[0]) and not isinstance(reader, PrefixReader)
-    for one, request, row in zip(members, requests, rows, strict=True):
-        replies = [results[place] for place in row]
+    for one, row in zip(members, rows, strict=True):
+        request = one.request
+        replies = list(map(results.__getitem__, row))
         cached = functools.partial(reader.cached, one.index) if isinstance(reader, PrefixReader) else None
         cost = request_cost(request, replies, results.seconds, results.stats if separate else None, cached)
         if checkpoint is not None:
