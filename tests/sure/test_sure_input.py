@@ -51,5 +51,6 @@ def test_answer_many_takes_examples(example):
 @pytest.mark.parametrize("score", [None, math.nan, math.inf])
 def test_weights_by_scores_need_scores(score):
     passages = [Passage("One.", score=1.0), Passage("Two.", score=score)]
-    with pytest.raises(InputError, match=f"needs the passages' scores; passage 1 has {score}"):
+    message = rf"passages\[1\]\.score: expected a finite number for weights='retriever', got {score}"
+    with pytest.raises(InputError, match=message):
         sure.ask(ScriptedReader(**script()), "Which river?", passages, method="rerank", weights="retriever")

@@ -324,7 +324,7 @@ def test_tfidf_finds_the_passage_of_the_question():
 
 
 def test_retriever_weights_need_scores():
-    with pytest.raises(InputError, match="passage 0 has None"):
+    with pytest.raises(InputError, match=r"passages\[0\]\.score: expected a finite number .*, got None"):
         sure.ask(ScriptedReader(**script()), QUESTION, ["a text"], method="rerank", weights="retriever")
 
 

@@ -9,8 +9,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checks import expect
 from fastreader.data import Passage
-from fastreader.errors import InputError, MissingExtraError
+from fastreader.errors import MissingExtraError
 from fastreader.models.encoders import Encoder, load_encoder
 from fastreader.sure.settings import Settings
 from fastreader.sure.task import Task
@@ -30,8 +31,8 @@ def passage_weights(task: Task, otherwise: str) -> FloatArray:
         return np.full(len(task.passages), 1 / len(task.passages))
     if kind == "retriever":
         for i, passage in enumerate(task.passages):
-            if passage.score is None or not math.isfinite(passage.score):
-                raise InputError(f"weights: 'retriever' needs the passages' scores; passage {i} has {passage.score}")
+            finite = passage.score is not None and math.isfinite(passage.score)
+            expect(finite, f"passages[{i}].score", "a finite number for weights='retriever'", passage.score)
         similarity = np.array([p.score for p in task.passages], dtype=np.float64)
     elif kind == "tfidf":
         similarity = tfidf_similarity(task.question, task.passages)
