@@ -93,7 +93,7 @@ def spawn(model: str, work: list[dict[str, Any]], way: str) -> dict[str, Any]:
 
 
 class Recorder:
-    """A journal that only records the requests and replies of each question."""
+    """A checkpoint that only records the requests and replies of each question."""
 
     def __init__(self, questions: int) -> None:
         self.work: list[dict[str, Any]] = [{} for _ in range(questions)]
@@ -121,9 +121,8 @@ def prepare(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """
     from fastreader.reader.programs.readers import Readers
     from fastreader.reader.programs.scheduler import run
-    from fastreader.sure.program import judge
+    from fastreader.sure.program import judge, summarise
     from fastreader.sure.replies import CandidateReply
-    from fastreader.sure.summaries import summarise
     from fastreader.sure.task import Task
 
     examples = load_examples(arguments.data or workloads.BUNDLED)

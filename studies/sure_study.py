@@ -117,7 +117,7 @@ def answer(store: Store, jobs: dict[str, Job]) -> int:
     """Run the jobs that have no result, and store and measure the answers; return the number of failures."""
     todo = [key for key, job in jobs.items() if store.result(key, job.example) is None]
     failed = 0
-    for key, outcome in zip(todo, run_group([jobs[key] for key in todo], store.journal(todo)), strict=True):
+    for key, outcome in zip(todo, run_group([jobs[key] for key in todo], store.checkpoint(todo)), strict=True):
         if outcome.value is None:
             failed += 1
             print(f"failed: {key}: {outcome.error}", file=sys.stderr)

@@ -65,7 +65,7 @@ def test_toml_and_yaml_say_the_same(tmp_path):
         ),
         ('methods = ["moi"]\n[moi.stopping]\np_best = "9"', "stopping: expected numbers"),
         ('methods = ["moi"]\nseeds = [0, -1]', "seeds"),
-        ('methods = [{method = "sure", q = 1}]', "unknown settings q"),
+        ('methods = [{method = "sure", q = 1}]', r"settings: expected .*, got \['q'\]"),
         ("methods = []", "methods"),
         ('methods = ["base"]\nmetods = 1', "metods: unknown key"),
         ('methods = ["base"]\n[noise]\nrandum = "words"', "noise.randum: unknown key"),

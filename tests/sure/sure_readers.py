@@ -1,4 +1,4 @@
-"""Readers by rules for the tests of SuRe: one of texts, one of tokens with a context length."""
+"""Readers with scripted replies for the tests of SuRe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPLY = "(a) the Nile, (b) the Seine"
 
 
 def stage_of(prompt: str) -> str:
-    """Which stage wrote a prompt, told from its texts."""
+    """Return the stage of a prompt."""
     for mark, stage in (
         ("then propose", "candidates"),
         ("them, propose", "candidates"),
@@ -37,14 +37,14 @@ def stage_of(prompt: str) -> str:
 
 
 def predicted(prompt: str) -> str:
-    """The candidate a summary or validity prompt is about."""
+    """Return the candidate of a summary or validity prompt."""
     found = re.search(r"Prediction: (?:\(\w\) )?(.*)\n", prompt)
     assert found
     return found.group(1)
 
 
 def compared(prompt: str) -> tuple[str, str]:
-    """The two summaries of a ranking prompt."""
+    """Return the two summaries of a ranking prompt."""
     found = re.search(r"Passage 1: (.*)\nPassage 2: (.*)\nTarget", prompt)
     assert found
     return found.group(1), found.group(2)
@@ -56,13 +56,13 @@ def script(
     better: Callable[[str, str], float] = lambda first, second: 0.0,
     other: Callable[[str, str, int], str] = lambda stage, prompt, i: "an answer",
 ) -> dict[str, Callable[..., object]]:
-    """Rules for `ScriptedReader`.
+    """Return rules for `ScriptedReader`.
 
     Args:
         candidates: the reply to the candidates prompt.
         valid: nats by which "True" is ahead of "False", by candidate.
         better: nats by which "Passage 1" is ahead, by the two summaries.
-        other: what is written at other stages.
+        other: returns the text of other stages.
     """
 
     def write(prompt: str, i: int) -> str:

@@ -1,4 +1,4 @@
-"""fastreader ask, and how it shows an answer."""
+"""The command `fastreader ask` and its output."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_an_explanation_shows_every_stage():
 def test_an_explanation_shows_what_went_wrong():
     text = rendered(explain(answered(candidates="Paris, Paris")))
     assert "no letters; split at commas" in text
-    assert "Note: candidates: 'Paris' is there twice and counts once" in text
-    assert "Note: there is one candidate only; it wins without a vote" in text
+    assert "Note: candidates: 'Paris' appears twice and counts once" in text
+    assert "Note: there is only one candidate; it wins without a vote" in text
     nothing = rendered(explain(answered(candidates="")))
     assert "Answer:   (none)" in nothing
     assert "none in the reply" in nothing
@@ -173,10 +173,10 @@ def test_how_passages_are_weighed_and_packed(run, questions, monkeypatch):
     given = {}
     whole = sure.answer_many
     monkeypatch.setattr(sure, "answer_many", lambda *a, **options: given.update(options) or whole(*a, **options))
-    options = ("--weights", "equal", "--encoder", "x", "--group", "2")
+    options = ("--weights", "equal", "--encoder", "x", "--batch-size", "2")
     (row, *_) = json.loads(run(questions, "--method", "rerank", *options, "-f", "json").stdout)
     assert row["details"]["weights"] == [1.0]
-    assert (given["encoder"], given["group"]) == ("x", 2)
+    assert (given["encoder"], given["batch_size"]) == ("x", 2)
     run(questions, "--method", "sure", "--candidates-prompt", "passages_first", "-f", "json")
     assert given["candidates_prompt"] == "passages_first"
 

@@ -1,4 +1,4 @@
-"""Many questions: packing across them, errors of one, a run killed in the middle and continued."""
+"""answer_many: packing across questions, errors of single questions, runs killed and resumed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def without_costs(results):
     return [{k: v for k, v in r.to_dict().items() if k != "costs"} for r in results]
 
 
-def test_the_same_results_as_one_by_one():
+def test_results_equal_those_one_by_one():
     reader = TokenReader(**script())
-    together = answers(reader, examples(), group=3)
+    together = answers(reader, examples(), batch_size=3)
     alone = [sure.answer(reader, e.question, e.passages) for e in examples()]
     assert [r.id for r in together] == ["q0", "q1", "q2", "q3", "q4"]
     for one, many in zip(alone, together, strict=True):
@@ -47,13 +47,13 @@ def test_the_same_results_as_one_by_one():
             )
 
 
-def test_each_stage_is_one_call_for_a_group():
+def test_each_stage_is_one_call_per_batch():
     reader = TokenReader(**script())
-    answers(reader, examples(4), group=4)
+    answers(reader, examples(4), batch_size=4)
     assert reader.calls == [("generate", 4), ("generate", 8), ("loglikelihood", 16), ("loglikelihood", 16)]
 
 
-def test_costs_are_unknown_where_only_the_reader_can_count():
+def test_costs_are_unknown_if_only_the_reader_can_count():
     first, *_ = answers(ScriptedReader(**script()), examples(2))
     assert first.costs["summaries"].total_tokens is None
     assert first.total().total_tokens is None
@@ -67,14 +67,14 @@ def test_white_space_around_a_question_does_not_make_it_another(tmp_path):
     assert without_costs(again) == without_costs(first)
 
 
-def test_an_empty_question_is_told_of_after_the_others_of_its_group_are_kept(tmp_path):
+def test_an_empty_question_raises_after_the_rest_of_its_batch_is_saved(tmp_path):
     questions = [*examples(1), Example(" ", [Passage("A fact.")], id="empty"), *examples(3)[1:]]
     with pytest.raises(InputError, match=r"example empty: .*question"):
-        answers(ScriptedReader(**script()), questions, output=tmp_path / "a.jsonl", group=4)
+        answers(ScriptedReader(**script()), questions, output=tmp_path / "a.jsonl", batch_size=4)
     assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 3
 
 
-def test_encoders_without_a_name_of_their_own_are_not_resumed(tmp_path):
+def test_runs_with_nameless_encoders_cannot_be_resumed(tmp_path):
     def made(sign):
         def encode(texts):
             return np.array([[sign * len(text), 1.0] for text in texts], dtype=np.float32)
@@ -90,7 +90,11 @@ def test_encoders_without_a_name_of_their_own_are_not_resumed(tmp_path):
     done = answers(ScriptedReader(**script()), examples(1), encoder=first, **options)
     nameless = [made(1), partial(first), Encoder(), Encoder().encode]
     for other in (*nameless, second):
-        message = "other settings" if other is second else "encoder: .* may be another function of that name"
+        message = (
+            "other settings"
+            if other is second
+            else "encoder: expected a name or a function with a __qualname__ of its own"
+        )
         with pytest.raises(InputError, match=message):
             answers(ScriptedReader(**script()), examples(2), encoder=other, resume=True, **options)
     assert without_costs(answers(ScriptedReader(**script()), examples(2), encoder=first, resume=True, **options))[
@@ -114,7 +118,7 @@ def too_long(index: int = 1, words: int = 400) -> list[Example]:
     return questions
 
 
-def test_a_question_that_fails_does_not_take_the_others_with_it():
+def test_a_failing_question_leaves_the_others():
     failed = []
     results = answers(
         TokenReader(max_length=700, **script()),
@@ -126,21 +130,21 @@ def test_a_question_that_fails_does_not_take_the_others_with_it():
     assert "the context is 700" in failed[0][2]
 
 
-def test_without_a_handler_its_error_names_it_after_the_others_are_kept(tmp_path):
+def test_without_on_error_the_error_names_the_question(tmp_path):
     output = tmp_path / "out.jsonl"
     with pytest.raises(ContextOverflowError, match="example long: a prompt of"):
         answers(TokenReader(max_length=700, **script()), too_long(), output=output)
     assert [json.loads(line)["id"] for line in output.read_text().splitlines()] == ["q0", "q2"]
 
 
-def test_an_empty_question_is_an_error_of_its_own():
+def test_an_empty_question_is_reported():
     failed = []
     questions = [*examples(1), Example(" ", [])]
     assert len(answers(ScriptedReader(**script()), questions, on_error=lambda *e: failed.append(e))) == 1
     assert failed[0][0] == 1
 
 
-def test_a_question_a_method_cannot_answer_is_an_error_of_its_own(tmp_path):
+def test_a_question_that_a_method_cannot_answer_is_reported(tmp_path):
     questions = [*examples(1), Example("Without?", [], id="bare"), *examples(3)[2:]]
     failed = []
     results = answers(
@@ -153,7 +157,7 @@ def test_a_question_a_method_cannot_answer_is_an_error_of_its_own(tmp_path):
     assert [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == ["q0", "q2"]
 
 
-def test_a_chat_template_the_reader_lacks_is_an_error_of_each_question(tmp_path):
+def test_a_missing_chat_template_is_reported_for_each_question(tmp_path):
     from support import byte_tokenizer, tiny_llama
 
     from fastreader import Reader
@@ -167,28 +171,28 @@ def test_a_chat_template_the_reader_lacks_is_an_error_of_each_question(tmp_path)
 
 
 class Killed(BaseException):
-    """Stands for the process being killed."""
+    """Raised to simulate a kill."""
 
 
 @pytest.mark.parametrize("calls", range(8))
 def test_a_killed_run_loses_nothing_that_was_computed(tmp_path, calls):
-    """Killed after so many calls; the second run makes only those that were not made."""
+    """Kill a run after `calls` calls; the resumed run makes only the others."""
     output = tmp_path / "out.jsonl"
     whole = TokenReader(**script())
-    expected = answers(whole, examples(4), group=2)
+    expected = answers(whole, examples(4), batch_size=2)
 
     reader = TokenReader(**script())
     for name in ("generate", "loglikelihood"):
         setattr(reader, name, dying(getattr(reader, name), reader, calls))
     with pytest.raises(Killed):
-        answers(reader, examples(4), group=2, output=output)
+        answers(reader, examples(4), batch_size=2, output=output)
     assert len(reader.calls) == calls
 
     second = TokenReader(**script())
-    results = answers(second, examples(4), group=2, output=output, resume=True)
+    results = answers(second, examples(4), batch_size=2, output=output, resume=True)
     assert without_costs(results) == without_costs(expected)
     assert reader.calls + second.calls == whole.calls
-    assert not output.with_name("out.jsonl.steps").exists()
+    assert not output.with_name("out.jsonl.checkpoint").exists()
 
 
 def dying(call, reader, calls):
@@ -200,7 +204,7 @@ def dying(call, reader, calls):
     return until
 
 
-def test_resuming_a_finished_run_asks_nothing(tmp_path):
+def test_resuming_a_finished_run_makes_no_call(tmp_path):
     output = tmp_path / "out.jsonl"
     first = answers(TokenReader(**script()), examples(3), output=output)
     reader = TokenReader(**script())
@@ -208,7 +212,7 @@ def test_resuming_a_finished_run_asks_nothing(tmp_path):
     assert reader.calls == []
 
 
-def test_resuming_with_other_settings_or_questions_is_refused(tmp_path):
+def test_resuming_with_other_settings_or_questions_raises(tmp_path):
     output = tmp_path / "out.jsonl"
     answers(TokenReader(**script()), examples(2), output=output)
     with pytest.raises(InputError, match="holds results already"):
@@ -219,7 +223,7 @@ def test_resuming_with_other_settings_or_questions_is_refused(tmp_path):
         answers(TokenReader(**script()), [Example("Other?", [], id="q0")], output=output, resume=True)
 
 
-def test_a_run_goes_on_on_another_machine_and_not_with_another_model(tmp_path, monkeypatch):
+def test_a_run_resumes_on_another_machine_but_not_with_another_model(tmp_path, monkeypatch):
     output, reader = tmp_path / "out.jsonl", TokenReader(**script())
     about = reader.describe()
     answers(reader, examples(2), output=output)
@@ -234,11 +238,11 @@ def test_a_run_goes_on_on_another_machine_and_not_with_another_model(tmp_path, m
 
 def test_results_that_were_yielded_before_the_caller_stopped_are_kept(tmp_path):
     output = tmp_path / "out.jsonl"
-    results = sure.answer_many(TokenReader(**script()), examples(4), group=2, output=output)
+    results = sure.answer_many(TokenReader(**script()), examples(4), batch_size=2, output=output)
     next(results)
     results.close()
     assert len(output.read_text().splitlines()) == 2
-    assert len(answers(TokenReader(**script()), examples(4), group=2, output=output, resume=True)) == 4
+    assert len(answers(TokenReader(**script()), examples(4), batch_size=2, output=output, resume=True)) == 4
 
 
 def test_ids_are_made_unique():
@@ -246,10 +250,10 @@ def test_ids_are_made_unique():
     assert [e.id for e in keyed(Example("?", [], id=i) for i in ids)] == ["0", "a", "a#2", "0#2", "a#2#2"]
 
 
-@pytest.mark.parametrize("group", [0, True, 1.5])
-def test_group_is_checked(group):
-    with pytest.raises(InputError, match="group: expected an integer of at least 1"):
-        sure.answer_many(ScriptedReader(), [], group=group)
+@pytest.mark.parametrize("batch_size", [0, True, 1.5])
+def test_batch_size_is_checked(batch_size):
+    with pytest.raises(InputError, match="batch_size: expected an integer of at least 1"):
+        sure.answer_many(ScriptedReader(), [], batch_size=batch_size)
 
 
 def test_equal_greedy_prompts_of_several_methods_are_written_once():

@@ -1,4 +1,4 @@
-"""How much of SuRe's prompts the packaged reader computes, counted with its tokenizer and plan; nothing is run."""
+"""The share of SuRe's prompt tokens that the packaged reader computes, counted with its tokenizer and plans."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_stages_two_to_four_compute_at_most_55_percent(packaged_reader, ten_pass
         assert result.costs[stage].computed_tokens <= 0.55 * result.costs[stage].total_tokens
 
 
-def test_given_is_what_separate_calls_would_read(packaged_reader, ten_passages):
+def test_total_tokens_are_those_of_separate_calls(packaged_reader, ten_passages):
     lengths = []
 
     class Separate(Counting):
@@ -146,7 +146,7 @@ def test_results_with_counts_are_json(packaged_reader, ten_passages):
 
 
 def test_a_packed_question_costs_what_it_costs_alone(tiny_reader):
-    """A real run: what the reader counts alone is what is counted from tokens in a group."""
+    """The count from tokens in a batch equals the reader's own count of a single question."""
     examples = [
         Example("Who was last?", ["Ada was last."]),
         Example("Who was first?", ["Bo was first.", "Cy was not."]),
@@ -178,7 +178,7 @@ def two_questions():
 
 
 class WithoutSessions:
-    """The same reader, which cannot keep a prefix."""
+    """The same reader without sessions."""
 
     def __init__(self, reader):
         self.name, self.describe, self.max_length = reader.name, reader.describe, reader.max_length
@@ -188,11 +188,11 @@ class WithoutSessions:
 
 @pytest.mark.parametrize("method", ["sure", "sure@1"])
 @pytest.mark.parametrize("count", [1, 2])
-def test_passages_that_stand_first_are_read_once(tiny_reader, count, method):
-    """Real runs with a session between the stages: the texts of a run without it, and fewer tokens computed."""
+def test_passages_first_are_read_once(tiny_reader, count, method):
+    """Runs with a session between the stages give the same texts and compute fewer tokens."""
     examples = two_questions()[:count]
-    together = list(sure.answer_many(tiny_reader, examples, method=method, group=2, **FIRST))
-    apart = list(sure.answer_many(WithoutSessions(tiny_reader), examples, method=method, group=2, **FIRST))
+    together = list(sure.answer_many(tiny_reader, examples, method=method, batch_size=2, **FIRST))
+    apart = list(sure.answer_many(WithoutSessions(tiny_reader), examples, method=method, batch_size=2, **FIRST))
     for example, kept, without in zip(examples, together, apart, strict=True):
         assert next(iter(kept.costs)) == "passages"
         assert "passages" not in without.costs
@@ -214,7 +214,7 @@ def test_passages_that_stand_first_are_read_once(tiny_reader, count, method):
             ), stage
 
 
-def test_a_group_reads_its_passages_in_one_session(tiny_reader, monkeypatch):
+def test_a_batch_reads_its_passages_in_one_session(tiny_reader, monkeypatch):
     opened = []
     session = tiny_reader.session
     monkeypatch.setattr(tiny_reader, "session", lambda *prefixes: opened.append(session(*prefixes)) or opened[-1])
@@ -223,7 +223,7 @@ def test_a_group_reads_its_passages_in_one_session(tiny_reader, monkeypatch):
     assert opened[0].nbytes == 0  # let go at the end
 
 
-def test_what_is_kept_for_one_method_is_not_taken_from_the_cost_of_another(tiny_reader):
+def test_the_prefix_of_one_method_does_not_lower_the_cost_of_another(tiny_reader):
     from fastreader.reader.programs.readers import Readers
     from fastreader.sure.pipeline import Job, run_group
 
@@ -249,8 +249,8 @@ def test_what_is_kept_for_one_method_is_not_taken_from_the_cost_of_another(tiny_
             ), stage
 
 
-def test_what_a_journal_has_is_not_read_again(tiny_reader, tmp_path, monkeypatch):
-    """Killed after the summaries; the passages are not read again, and what reading them took is still told."""
+def test_recorded_prefixes_are_not_read_again(tiny_reader, tmp_path, monkeypatch):
+    """Kill a run after the summaries: the passages are not read again, and the cost of reading them is kept."""
     output = tmp_path / "out.jsonl"
     whole = list(sure.answer_many(tiny_reader, two_questions(), **FIRST))
     with monkeypatch.context() as patch:
@@ -272,7 +272,7 @@ def killed(*arguments, **options):
     raise KeyboardInterrupt
 
 
-def test_a_kept_prefix_that_does_not_fit_is_noted(tiny_reader, monkeypatch):
+def test_a_prefix_that_does_not_fit_is_noted(tiny_reader, monkeypatch):
     from fastreader.models import memory
 
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)

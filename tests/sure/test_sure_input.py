@@ -1,4 +1,4 @@
-"""What SuRe and its variants are asked that cannot be: every refusal names the argument and what came."""
+"""Invalid arguments of SuRe and its variants: every error names the argument and its value."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from fastreader.errors import InputError
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"use": "validity"}, "use: expected some of validity, ranking, in a list, got 'validity'"),
+        ({"use": "validity"}, "use: expected a list of some of validity, ranking, got 'validity'"),
         ({"use": None}, "use: .*got None"),
-        ({"shots": "ab"}, r"shots: expected \(question, answer\) pairs, got 'ab'"),
-        ({"shots": ["ab", "cd"]}, "shots: expected"),
-        ({"shots": [("Who?",)]}, "shots: expected"),
+        ({"shots": "ab"}, r"shots: expected a list of \(question, answer\) pairs, got 'ab'"),
+        ({"shots": ["ab", "cd"]}, r"shots: expected \(question, answer\) pairs, got 'ab'"),
+        ({"shots": [("Who?",)]}, r"shots: expected \(question, answer\) pairs, got \('Who\?',\)"),
         ({"shots": 5}, "shots: expected .* got 5"),
-        ({"template": {"true": "Yes"}}, "template: expected a SureTemplate, got dict"),
-        ({"variant_template": "text"}, "variant_template: expected a VariantTemplate, got str"),
+        ({"template": {"true": "Yes"}}, "template: expected a SureTemplate, got {'true'"),
+        ({"variant_template": "text"}, "variant_template: expected a VariantTemplate, got 'text'"),
         ({"temperature": math.inf}, "temperature: expected a finite number above 0, got inf"),
         ({"weight_temperature": 0}, "weight_temperature: expected a finite number above 0, got 0"),
         ({"seed": "a"}, "seed: expected an integer, got 'a'"),
-        ({"encoder": 5}, "encoder: expected a name or a function, got int"),
-        ({"settings": {"k": 3}}, "settings: expected Settings, got dict"),
+        ({"encoder": 5}, "encoder: expected a name or a function, got 5"),
+        ({"settings": {"k": 3}}, "settings: expected Settings, got {'k': 3}"),
         ({"passages": None}, "passages: expected a list, got NoneType"),
-        ({"answers": "the Nile"}, "answers: expected a list of texts, got the text 'the Nile'"),
+        ({"answers": "the Nile"}, "answers: expected a list of texts, got 'the Nile'"),
     ],
 )
-def test_values_of_another_kind_are_refused(options, message):
+def test_values_of_another_type_raise(options, message):
     asked = {"passages": ["A passage."], "method": "oracle", **options}
     with pytest.raises(InputError, match=message):
         sure.ask(ScriptedReader(**script()), "Which river?", **asked)
@@ -43,7 +43,7 @@ def test_shots_may_come_from_json():
 
 
 @pytest.mark.parametrize("example", ["Which river?", {"question": "Which river?"}])
-def test_many_questions_are_examples(example):
+def test_answer_many_takes_examples(example):
     with pytest.raises(InputError, match=r"examples\[0\]: expected an Example, got"):
         list(sure.answer_many(ScriptedReader(**script()), [example]))
 
@@ -51,5 +51,6 @@ def test_many_questions_are_examples(example):
 @pytest.mark.parametrize("score", [None, math.nan, math.inf])
 def test_weights_by_scores_need_scores(score):
     passages = [Passage("One.", score=1.0), Passage("Two.", score=score)]
-    with pytest.raises(InputError, match=f"needs the passages' scores; passage 1 has {score}"):
+    message = rf"passages\[1\]\.score: expected a finite number for weights='retriever', got {score}"
+    with pytest.raises(InputError, match=message):
         sure.ask(ScriptedReader(**script()), "Which river?", passages, method="rerank", weights="retriever")

@@ -41,7 +41,7 @@ def test_candidates_summaries_and_vote():
     assert [cost.calls for cost in result.costs.values()] == [1, 2, 4, 4]
 
 
-def test_candidates_asked_for_by_settings():
+def test_k_from_settings():
     reader = ScriptedReader(**script(candidates="(a) the Nile, (b) the Seine, (c) the Po"))
     for options, k in (({}, 3), ({"k": 2}, 2), ({"k": 1}, 1)):
         result = sure.answer(reader, QUESTION, PASSAGES, settings=sure.Settings(k=3), **options)
@@ -58,7 +58,7 @@ def test_no_passages_are_noted():
     assert asked.notes == []
 
 
-def test_a_text_without_fields_is_taken_as_it_is():
+def test_a_text_without_fields_is_no_format_string():
     template = sure.SureTemplate(ranking='Reply as {"best": 1}.\n', first="{1}")
     assert template.ranking == 'Reply as {"best": 1}.\n'
     with pytest.raises(InputError, match="not a format string"):
@@ -136,17 +136,17 @@ def asks_four(write):
     return checked
 
 
-def test_one_candidate_wins_with_its_summary_and_the_result_says_so():
+def test_one_candidate_wins_and_the_result_notes_it():
     reader = ScriptedReader(**script("the Nile", valid=lambda candidate: -1.0))
     result = sure.answer(reader, QUESTION, PASSAGES)
     assert (result.answer, result.rationale) == ("the Nile", "about the Nile")
     assert result.validity == [0.0]
     assert result.pairwise == [[None]]
-    assert "there is one candidate only; it wins without a vote" in result.notes
+    assert "there is only one candidate; it wins without a vote" in result.notes
     assert "ranking" not in result.costs
 
 
-def test_no_candidate_is_no_answer_and_the_result_says_so():
+def test_no_candidate_gives_no_answer_and_a_note():
     reader = ScriptedReader(**script("(a) xx, (b) yy"))
     result = sure.answer(reader, QUESTION, PASSAGES)
     assert (result.answer, result.rationale, result.candidates, result.best) == ("", "", [], None)
@@ -165,7 +165,7 @@ def test_a_summary_that_does_not_end_is_cut_and_noted():
 
     result = sure.answer(Endless(**script()), QUESTION, PASSAGES, max_summary_tokens=7)
     assert result.finishes == ["length", "length"]
-    assert "summaries: that of 'the Nile' was cut at 7 tokens, not ended" in result.notes
+    assert "summaries: the summary of 'the Nile' was cut at 7 tokens before its end" in result.notes
     assert result.rationale == "on and on"
 
 
@@ -179,10 +179,10 @@ def test_an_empty_summary_is_noted():
     write = reader.write
     reader.write = lambda prompt, i: " [DONE] " if stage_of(prompt) == "summaries" else write(prompt, i)
     result = sure.answer(reader, QUESTION, PASSAGES)
-    assert "summaries: that of 'the Seine' is empty" in result.notes
+    assert "summaries: the summary of 'the Seine' is empty" in result.notes
 
 
-def test_written_labels_as_in_the_paper():
+def test_mode_generate_parses_labels():
     def other(stage, prompt, i):
         if stage == "validity":
             return "True." if predicted(prompt) == "the Seine" else "I do not know"
@@ -199,7 +199,7 @@ def test_written_labels_as_in_the_paper():
 
 
 @pytest.mark.parametrize(("use", "scores"), [(("validity",), [1.0, 1.0]), (("ranking",), [0.5, 0.5])])
-def test_one_evaluation_alone(use, scores):
+def test_a_single_evaluation(use, scores):
     result = sure.answer(ScriptedReader(**script()), QUESTION, PASSAGES, use=use)
     assert result.scores == scores
     assert (result.validity is None) == (use == ("ranking",))
@@ -218,7 +218,7 @@ def test_another_reader_for_a_stage():
     assert result.readers["all"]["name"] == "scripted"
 
 
-def test_own_texts():
+def test_custom_texts():
     template = sure.SureTemplate(true="Yes", false="No", validity="{prediction}? {summary} correctly supported")
     reader = ScriptedReader(
         write=script()["write"], score=lambda context, label: {"Yes": -1.0, "No": -2.0}.get(label, -3.0)
@@ -246,7 +246,7 @@ def test_result_survives_json():
 
 
 @pytest.mark.parametrize("broken", [{}, {"found": {}}, {"costs": 3, "found": {}}])
-def test_a_dictionary_that_is_no_result_is_refused(broken):
+def test_from_dict_raises_for_other_dictionaries(broken):
     with pytest.raises(InputError, match=r"SureResult\.from_dict"):
         SureResult.from_dict(broken)
 
@@ -255,13 +255,13 @@ def long_passages(count: int) -> list[str]:
     return [f"passage {i} " + "word " * 40 for i in range(count)]
 
 
-def test_a_prompt_with_no_room_left_is_refused():
+def test_a_prompt_that_is_too_long_raises():
     reader = TokenReader(max_length=300, **script())
     with pytest.raises(ContextOverflowError, match="the context is 300"):
         sure.answer(reader, QUESTION, long_passages(6), max_candidate_tokens=8, max_summary_tokens=8)
 
 
-def test_passages_are_left_out_where_the_caller_asks_for_it():
+def test_drop_passages_leaves_out_passages():
     reader = TokenReader(max_length=500, **script())
     result = sure.answer(
         reader,
@@ -280,7 +280,7 @@ def test_passages_are_left_out_where_the_caller_asks_for_it():
     )
 
 
-def test_no_room_even_without_passages_is_refused():
+def test_a_prompt_too_long_without_passages_raises():
     reader = TokenReader(max_length=20, **script())
     with pytest.raises(ContextOverflowError):
         sure.answer(reader, QUESTION, long_passages(2), on_overflow="drop_passages")
@@ -296,13 +296,13 @@ def test_no_room_even_without_passages_is_refused():
         ({"k": 27}, "k: expected an integer from 1 to 26, got 27"),
         ({"k": np.int64(2)}, "k: expected an integer from 1 to 26, got"),  # JSON does not hold it
         ({"mode": "guess"}, "mode: expected one of loglikelihood, generate, got 'guess'"),
-        ({"use": ()}, "use: expected some of validity, ranking, got none"),
+        ({"use": ()}, "use: expected some of validity, ranking, got \\(\\)"),
         ({"use": ("luck",)}, "use: expected one of"),
         ({"max_summary_tokens": 0}, "max_summary_tokens: expected an integer of at least 1, got 0"),
         ({"on_overflow": "truncate"}, "on_overflow: expected one of error, drop_passages"),
-        ({"depth": 3}, "unknown settings depth; there are: k, mode"),
-        ({"readers": {"vote": None}}, "readers: unknown stages vote"),
-        ({"readers": {"ranking": "gpt"}}, r"readers\['ranking'\]: expected a reader, got str"),
+        ({"depth": 3}, r"settings: expected some of k, mode, .*, got \['depth'\]"),
+        ({"readers": {"vote": None}}, "readers: expected no keys besides candidates, .*, got 'vote'"),
+        ({"readers": {"ranking": "gpt"}}, r"readers\['ranking'\]: expected a reader, got 'gpt'"),
         ({"temperature": 0}, "temperature: expected a finite number above 0"),
     ],
 )
@@ -317,9 +317,9 @@ def test_bad_arguments_are_named(arguments, message):
     [
         ({"summary_prediction": "none"}, r"SureTemplate.summary_prediction: the field \{prediction\} must appear"),
         ({"candidates": "{question}"}, r"SureTemplate.candidates: unknown fields \['question'\]"),
-        ({"shot": "{question!r} {answer}"}, "fields stand alone"),
+        ({"shot": "{question!r} {answer}"}, "fields must be plain"),
         ({"passage": "{text"}, "is not a format string"),
-        ({"true": 1}, "SureTemplate.true: expected text, got int"),
+        ({"true": 1}, "SureTemplate.true: expected text, got 1"),
     ],
 )
 def test_texts_are_checked(texts, message):
@@ -329,5 +329,5 @@ def test_texts_are_checked(texts, message):
 
 def test_texts_by_name():
     assert sure.SureTemplate.from_dict(sure.SureTemplate().to_dict()) == sure.SureTemplate()
-    with pytest.raises(InputError, match="unknown texts summmary"):
+    with pytest.raises(InputError, match=r"SureTemplate: expected no keys besides .*, got 'summmary'"):
         sure.SureTemplate.from_dict({"summmary": ""})

@@ -1,4 +1,4 @@
-"""Reading replies: candidates in every shape readers have written them, short answers, labels."""
+"""Parsing replies: candidates in all forms seen, short answers, labels."""
 
 from __future__ import annotations
 
@@ -90,17 +90,17 @@ def test_candidates_of_a_reply(reply, candidates, form):
     ("reply", "candidates", "note"),
     [
         ("(a) Paris, (b) ", ["Paris"], "an empty candidate was left out"),
-        ("(a) The Nile, (b) Nile!", ["The Nile"], "'Nile!' is there twice and counts once"),
-        ("(a) xx, (b) Lyon", ["Lyon"], "'xx' only repeats the form asked for and was left out"),
+        ("(a) The Nile, (b) Nile!", ["The Nile"], "'Nile!' appears twice and counts once"),
+        ("(a) xx, (b) Lyon", ["Lyon"], "'xx' only repeats the answer form and was left out"),
         ("(a) one, (b) two, (c) three", ["one", "two"], "'three' is beyond the 2 asked for and was left out"),
         ("(a) one two three four, (b) five", ["one two", "five"], "a candidate of 4 words was cut to 2"),
-        ("(a) one two three, (b) one two four", ["one two"], "'one two' is there twice and counts once"),
+        ("(a) one two three, (b) one two four", ["one two"], "'one two' appears twice and counts once"),
         ("The answer is Paris, (b) Lyon", ["Paris", "Lyon"], None),
-        ("Paris", ["Paris"], "1 of the 2 candidates asked for"),
-        ("", [], "0 of the 2 candidates asked for"),
+        ("Paris", ["Paris"], "found 1 of the 2 candidates asked for"),
+        ("", [], "found 0 of the 2 candidates asked for"),
     ],
 )
-def test_what_is_left_out_or_cut_is_noted(reply, candidates, note):
+def test_pieces_left_out_or_cut_are_noted(reply, candidates, note):
     found = parse_candidates(reply, 2, longest=2)
     assert found.candidates == candidates
     assert note in found.notes if note else not found.notes
@@ -110,7 +110,7 @@ def test_a_clean_reply_leaves_no_note():
     assert parse_candidates("(a) Paris, (b) Lyon").notes == []
 
 
-def test_articles_alone_are_candidates_of_their_own():
+def test_articles_are_candidates_too():
     assert parse_candidates("(a) The, (b) A").candidates == ["The", "A"]
 
 

@@ -167,7 +167,7 @@ def test_invalid_arguments_are_rejected(study, monkeypatch, data, tmp_path):
     assert all(rows.parse_row(name).name == name for name in rows.ROWS)
     for name, message in (
         ("magic", "method: expected one of"),
-        ("sure+depth=3", "unknown settings depth"),
+        ("sure+depth=3", r"settings: expected .*, got \['depth'\]"),
         ("sure+k=0", "k: expected an integer"),
         ("sure+generate", r"expected \+NAME=VALUE"),
         ("sure_few_shot", r"as sure_few_shot\+shots=5"),

@@ -1,4 +1,4 @@
-"""The variants: what each asks, and what it makes of the replies."""
+"""The variants: their prompts, and their answers from the replies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PASSAGES = [
 
 
 def encoder(texts):
-    """A row a text: how often it names the Nile, the Seine, or neither."""
+    """Return a row per text: counts of the Nile and of the Seine, normalised."""
     rows = np.array([[t.count("Nile") + t.count("Cairo"), t.count("Seine"), 0.1] for t in texts], dtype=np.float32)
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
@@ -50,13 +50,13 @@ def test_every_method_answers_and_survives_json(name):
 
 
 def shifted(texts):
-    """As `encoder`, each passage taken for the one before it."""
+    """Return the rows of `encoder`, shifted by one passage."""
     rows = encoder(texts)
     return np.concatenate([rows[:1], np.roll(rows[1:], 1, axis=0)])
 
 
 def asked_what(method, **settings):
-    """All that a method asks of its reader and answers, with the settings' own echo left out."""
+    """Return a method's calls and result, without the settings that the result repeats."""
     calls = []
 
     class Recorded(TokenReader):
@@ -70,7 +70,7 @@ def asked_what(method, **settings):
             return super().loglikelihood(pairs, **options)
 
         def check(self, tokens):
-            """Too long is what the settings make of it."""
+            """Accept any length; the settings decide."""
 
     long = [replace(p, text=f"{p.text} {'and so on ' * 500}") for p in PASSAGES]
     reader = Recorded(2000, write=script()["write"], score=lambda context, label: -float(len(label)))
@@ -80,7 +80,7 @@ def asked_what(method, **settings):
 
 
 @pytest.mark.parametrize("name", list(variants.METHODS))
-def test_every_method_depends_on_the_settings_it_says_it_takes_and_on_no_other(name):
+def test_every_method_depends_on_exactly_the_settings_it_takes(name):
     others = {
         "k": {"k": 3},
         "mode": {"mode": "generate"},
@@ -172,7 +172,7 @@ def test_an_empty_generic_summary_is_noted(method):
     result, _ = asked(method, ScriptedReader(write=write))
     assert "the summary is empty" in result.notes
     if method == "top1_generic":
-        assert result.details["order"][0] == 1 and "the question took its place" in result.notes[-1]
+        assert result.details["order"][0] == 1 and "the question was used instead" in result.notes[-1]
 
 
 def test_generic_summary_is_read_in_place_of_the_passages():
@@ -232,7 +232,7 @@ def test_replug_mixes_the_likelihoods_of_all_passages():
     assert near.answer == "the Nile"
 
 
-def test_replug_scores_whole_answers_not_beginnings_of_others():
+def test_replug_scores_whole_answers():
     """A reader that writes "New York" with 0.81, and "New" alone with 0.09."""
     steps = {"New": 0.9, "York": 0.9, "\n": 1.0}
 
@@ -249,7 +249,7 @@ def test_replug_scores_whole_answers_not_beginnings_of_others():
 
 
 class Cut(ScriptedReader):
-    """Every text is cut at the limit."""
+    """A reader whose texts are all cut at the limit."""
 
     def generate(self, prompts, *, max_new_tokens, **options):
         results = super().generate(prompts, **options)
@@ -261,40 +261,40 @@ class Cut(ScriptedReader):
 @pytest.mark.parametrize(
     ("method", "options", "notes"),
     [
-        ("base", {}, ["answers: the reply was cut at 32 tokens, not ended"]),
-        ("rerank", {}, ["answers: 3 of 3 replies were cut at 32 tokens, not ended"]),
-        ("self_verification", {"samples": 2}, ["answers: 2 of 2 replies were cut at 32 tokens, not ended"]),
+        ("base", {}, ["answers: the reply was cut at 32 tokens before its end"]),
+        ("rerank", {}, ["answers: 3 of 3 replies were cut at 32 tokens before its end"]),
+        ("self_verification", {"samples": 2}, ["answers: 2 of 2 replies were cut at 32 tokens before its end"]),
         (
             "selection_inference",
             {"mode": "generate"},
             [
-                "selection: 3 of 3 replies were cut at 8 tokens, not ended",
-                "answers: 3 of 3 replies were cut at 32 tokens, not ended",
+                "selection: 3 of 3 replies were cut at 8 tokens before its end",
+                "answers: 3 of 3 replies were cut at 32 tokens before its end",
             ],
         ),
         (
             "chain_of_thought",
             {},
-            ["reasoning: the reply was cut at 256 tokens", "answers: the reply was cut at 32 tokens, not ended"],
+            ["reasoning: the reply was cut at 256 tokens", "answers: the reply was cut at 32 tokens before its end"],
         ),
         ("generic_summary", {}, ["summaries: the reply was cut at 512", "answers: the reply was cut at 32"]),
-        ("oracle", {"answers": ["Nile"]}, ["candidates: the reply was cut at 64 tokens, not ended"]),
+        ("oracle", {"answers": ["Nile"]}, ["candidates: the reply was cut at 64 tokens before its end"]),
         (
             "multiple_choice",
             {"mode": "generate"},
-            ["candidates: the reply was cut at 64", "answers: the reply was cut at 32 tokens, not ended"],
+            ["candidates: the reply was cut at 64", "answers: the reply was cut at 32 tokens before its end"],
         ),
     ],
 )
 def test_replies_that_were_cut_are_noted(method, options, notes):
     reader = Cut(write=script(other=lambda stage, prompt, i: "Yes")["write"])
     result, _ = asked(method, reader, **options)
-    found = [note for note in result.notes if "not ended" in note]
+    found = [note for note in result.notes if "before its end" in note]
     assert len(found) == len(notes)
     assert all(a.startswith(b) for a, b in zip(found, notes, strict=True))
 
 
-def test_a_reply_cut_behind_what_is_read_of_it_is_not_noted():
+def test_a_cut_after_the_answer_is_not_noted():
     result, _ = asked("base", Cut(**script(other=lambda stage, prompt, i: "Nile\nThat is because")))
     assert (result.answer, result.notes) == ("Nile", [])
     oracle, _ = asked("oracle", Cut(**script("(a) Nile, (b) Seine\n\nBoth ar")), answers=["Nile"])
@@ -324,11 +324,11 @@ def test_tfidf_finds_the_passage_of_the_question():
 
 
 def test_retriever_weights_need_scores():
-    with pytest.raises(InputError, match="passage 0 has None"):
+    with pytest.raises(InputError, match=r"passages\[0\]\.score: expected a finite number .*, got None"):
         sure.ask(ScriptedReader(**script()), QUESTION, ["a text"], method="rerank", weights="retriever")
 
 
-def test_passages_are_needed_where_they_are_read_one_by_one():
+def test_methods_that_read_single_passages_need_passages():
     with pytest.raises(InputError, match="'rerank': needs passages"):
         sure.ask(ScriptedReader(**script()), QUESTION, [], method="rerank")
 
@@ -367,7 +367,7 @@ def test_selection_inference_reads_passages_until_there_is_an_answer():
     assert [p.count("Passage #") for p in reader.prompts] == [2, 3, 5]
 
 
-def test_selection_inference_without_an_answer_says_so():
+def test_selection_inference_without_an_answer_adds_a_note():
     reader = ScriptedReader(write=lambda prompt, i: "unknown")
     result, _ = asked("selection_inference", reader)
     assert result.answer == ""
@@ -381,7 +381,7 @@ def test_selection_inference_without_an_answer_says_so():
         ("not known", ["Not known.", "not known", "Nile"], "Nile"),
     ],
 )
-def test_only_the_word_for_no_answer_is_none(unknown, replies, answer):
+def test_only_the_template_word_means_no_answer(unknown, replies, answer):
     texts = iter(replies)
     reader = ScriptedReader(write=lambda prompt, i: next(texts))
     result, _ = asked("selection_inference", reader, variant_template=sure.VariantTemplate(unknown=unknown))

@@ -61,7 +61,9 @@ def ask(
     encoder: Annotated[
         str | None, typer.Option(help="Sentence encoder of what compares passages; all-minilm-l6-v2 by default.")
     ] = None,
-    group: Annotated[int | None, typer.Option(help="SuRe: questions packed together; 8 by default.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="SuRe: number of questions packed together [default: 8].")
+    ] = None,
     bias: Annotated[
         Path | None, typer.Option(help="MoI: a calibration; see fastreader rerank.", show_default=False)
     ] = None,
@@ -127,7 +129,7 @@ def ask(
         shots=shots,
         weights=weights,
         encoder=encoder,
-        group=group,
+        batch_size=batch_size,
         on_overflow=on_overflow,
         bias=bias,
         order=order,

@@ -36,7 +36,7 @@ class Asking:
         candidates_prompt: which prompt asks for candidates.
         shots: a file of answered questions.
         weights, encoder: how passages are weighed and compared.
-        group: questions packed together.
+        batch_size: number of questions packed together.
         on_overflow: what to do with prompts that are too long.
         bias, order: MoI's.
         output, resume: file of results, and whether to continue it.
@@ -52,7 +52,7 @@ class Asking:
     shots: Path | None
     weights: str | None
     encoder: str | None
-    group: int | None
+    batch_size: int | None
     on_overflow: str | None
     bias: Path | None
     order: str | None

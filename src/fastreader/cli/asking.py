@@ -25,7 +25,7 @@ OPTIONS = {
     "shots": "--shots",
     "weights": "--weights",
     "encoder": "--encoder",
-    "group": "--group",
+    "batch_size": "--batch-size",
     "on_overflow": "--on-overflow",
     "bias": "--bias",
     "order": "--order",
@@ -61,7 +61,7 @@ def _sure_names() -> Mapping[str, object]:
 def _sure_takes(method: str) -> Collection[str]:
     from fastreader.sure.variants import METHODS
 
-    return {"group", *METHODS[method].takes}
+    return {"batch_size", *METHODS[method].takes}
 
 
 def _sure_answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking) -> Iterator[Result]:

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fastreader.core.tree import TreeStats
 from fastreader.errors import FastreaderError
-from fastreader.reader.programs.costs import StageCost, packed_cost
+from fastreader.reader.programs.costs import StageCost, request_cost
 from fastreader.reader.programs.requests import Program
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.method import Answered
@@ -69,7 +68,7 @@ def metered(program: Program[Answered], reader: CachedReader, done: Done) -> Pro
                 request = program.throw(error)
                 continue
             given, seconds = reader.last
-            cost = packed_cost(request, replies, TreeStats(0, 0, 0, 0), 0.0)
+            cost = request_cost(request, replies, 0.0)
             spent.add(cost)
             spent.seconds += seconds * (cost.total_tokens / given if cost.total_tokens and given else 0.0)
             request = program.send(replies)

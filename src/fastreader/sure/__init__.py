@@ -1,7 +1,7 @@
 """SuRe: answers by candidates, a summary of the passages for each, and a vote over the summaries (Kim et al. 2024).
 
-`answer` for one question, `answer_many` for a file of them, `ask` for the paper's other methods by name
-(`variants.METHODS`). The names load on first use; importing this imports no torch.
+`answer` answers one question, `answer_many` a file of questions, and `ask` uses the paper's other methods by name
+(`variants.METHODS`). The names load on first use; importing this package imports no torch.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from fastreader.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fastreader.sure import variants
-    from fastreader.sure.batch import answer_many
-    from fastreader.sure.pipeline import answer, ask
+    from fastreader.sure.pipeline import answer, answer_many, ask
     from fastreader.sure.replies import CandidateReply, parse_candidates
     from fastreader.sure.settings import Settings
-    from fastreader.sure.templates import SureTemplate
+    from fastreader.sure.templates import SureTemplate, VariantTemplate
     from fastreader.sure.types import MethodResult, SureResult
-    from fastreader.sure.variant_templates import VariantTemplate
 
 _HOME = {
     "CandidateReply": "replies",
@@ -26,9 +24,9 @@ _HOME = {
     "Settings": "settings",
     "SureResult": "types",
     "SureTemplate": "templates",
-    "VariantTemplate": "variant_templates",
+    "VariantTemplate": "templates",
     "answer": "pipeline",
-    "answer_many": "batch",
+    "answer_many": "pipeline",
     "ask": "pipeline",
     "parse_candidates": "replies",
     "variants": "",

@@ -1,27 +1,35 @@
-"""sure.answer: one question; and what it shares with many."""
+"""sure.answer, sure.ask and sure.answer_many: questions answered by SuRe and its variants."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from fastreader.core.checks import check_int, check_list
+from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, Passage
 from fastreader.data.arguments import make_passages, make_question
-from fastreader.errors import InputError
-from fastreader.reader.programs.journal import Journal
-from fastreader.reader.programs.kept_reader import STAGE
+from fastreader.data.keyed import keyed
+from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NumericsError, OutOfBudgetError
+from fastreader.reader.programs.checkpoint import Checkpoint
+from fastreader.reader.programs.costs import StageCost
+from fastreader.reader.programs.prefix_reader import STAGE
 from fastreader.reader.programs.readers import Readers
-from fastreader.reader.programs.requests import Program
 from fastreader.reader.programs.scheduler import Outcome, run
-from fastreader.sure.keeping import keep
+from fastreader.sure.prefix_reuse import reuse_prefixes
 from fastreader.sure.settings import Settings, make_settings
+from fastreader.sure.store import Store
 from fastreader.sure.task import STAGES, Task
 from fastreader.sure.types import Result, SureResult
-from fastreader.sure.variants import Method, find_method
+from fastreader.sure.variants import find_method
+
+OnError = Callable[[int, Example, FastreaderError], object]
 
 
 def answer(
@@ -29,9 +37,6 @@ def answer(
     question: str,
     passages: Iterable[Passage | str],
     k: int | None = None,
-    *,
-    readers: Mapping[str, ReaderProtocol] | None = None,
-    settings: Settings | None = None,
     **options: Any,
 ) -> SureResult:
     """Answer a question by SuRe: candidates, a summary of the passages for each, and a vote over the summaries.
@@ -42,23 +47,21 @@ def answer(
     pass.
 
     Args:
-        reader: writes and scores.
-        question: its text.
-        passages: in the retriever's order.
-        k: candidates asked for; None: as `settings` say, 2 by default.
-        readers: other readers for single stages, by "candidates", "summaries", "validity" or "ranking".
-        settings: all settings at once; `k` and `options` replace single ones.
-        **options: settings by name, see `Settings`.
+        reader: the reader that writes and scores.
+        question: the question.
+        passages: passages or texts, in the retriever's order.
+        k: number of candidates; None takes it from `settings`, by default 2.
+        **options: `readers`, `settings` and single settings, as for `ask`.
 
     Returns:
         The answer with every stage.
 
     Raises:
-        InputError: an empty question, a passage that is none, an unknown setting or a value that cannot be.
-        ContextOverflowError: a prompt is longer than the reader's context, with on_overflow="error".
+        InputError: if the question is empty, a passage is invalid, or a setting is unknown or invalid.
+        ContextOverflowError: if a prompt is longer than the reader's context, with on_overflow="error".
     """
     options |= {} if k is None else {"k": k}
-    result = ask(reader, question, passages, method="sure", readers=readers, settings=settings, **options)
+    result = ask(reader, question, passages, method="sure", **options)
     assert isinstance(result, SureResult)
     return result
 
@@ -77,23 +80,133 @@ def ask(
     """Answer a question by any method of `variants.METHODS`.
 
     Args:
-        method: its name.
+        reader: the reader that writes and scores.
+        question: the question.
+        passages: passages or texts, in the retriever's order.
+        method: name of the method; "name@N" reads only the first N passages.
         answers: the right answers, for the oracle.
-        reader, question, passages, readers, settings, **options: as for `answer`.
+        readers: other readers for single stages, by "candidates", "summaries", "validity", "ranking", ...
+        settings: all settings at once; None takes the defaults.
+        **options: single settings by name, see `Settings`; they replace those of `settings`.
 
     Raises:
-        InputError: as `answer`; or an unknown method, one whose needs are not met, or one text as `answers`.
+        InputError: as `answer`; or if the method is unknown or lacks what it needs.
         ContextOverflowError: as `answer`.
     """
-    if isinstance(answers, str):
-        raise InputError(f"answers: expected a list of texts, got the text {answers!r}")
+    check_list("answers", answers, of="texts")
     example = Example(make_question(question), make_passages(passages), answers=list(answers))
     chosen = make_settings(settings, options)
-    outcome = run_group([Job(example, method, chosen, Readers(reader, readers, STAGES))])[0]
+    [outcome] = run_group([Job(example, method, chosen, Readers(reader, readers, STAGES))])
     if outcome.error is not None:
         raise outcome.error
     assert outcome.value is not None
     return outcome.value
+
+
+def answer_many(
+    reader: ReaderProtocol,
+    examples: Iterable[Example],
+    *,
+    method: str = "sure",
+    readers: Mapping[str, ReaderProtocol] | None = None,
+    settings: Settings | None = None,
+    batch_size: int = 8,
+    output: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+    on_error: OnError | None = None,
+    **options: Any,
+) -> Iterator[Result]:
+    """Answer many questions by SuRe or another method of `variants.METHODS`.
+
+    Args:
+        reader, method, readers, settings, **options: as for `ask`.
+        examples: questions with passages, read lazily.
+        batch_size: number of questions whose stages are packed together. More share less memory each and decode faster
+            together; results do not depend on it beyond rounding.
+        output: a .jsonl file to which every result is appended. Replies of unfinished questions are saved beside it in
+            "<output>.checkpoint" until the end, so that a run killed within a batch loses no reply.
+        resume: continue `output`; its results are returned without a call of the reader.
+        progress: whether to show a progress bar on standard error; None shows it on a terminal.
+        on_error: called with (index, example, error) for a question that fails, which is then left out; None raises
+            the error, which names the question.
+
+    Returns:
+        An iterator of results in the order of the examples; nothing runs before its first item is requested.
+
+    Raises:
+        InputError: as `ask`; if `output` holds results and `resume` is off, or was made with other settings; or with
+            `resume`, if the encoder is a function without a name of its own, such as a lambda.
+    """
+    chosen = make_settings(settings, options)
+    find_method(method)
+    check_int("batch_size", batch_size)
+    serving = Readers(reader, readers, STAGES)
+    facts = {"method": method, "options": chosen.to_dict(), "readers": serving.guarding()}
+    if output is not None and resume:
+        chosen.check_resumable()
+    store = None if output is None else Store(Path(output), facts, resume)
+
+    def job(example: Example) -> Job:
+        return Job(replace(example, question=make_question(example.question)), method, chosen, serving)
+
+    return _results(store, examples, job, batch_size, progress, on_error)
+
+
+def _results(
+    store: Store | None,
+    examples: Iterable[Example],
+    make_job: Callable[[Example], Job],
+    batch_size: int,
+    progress: bool | None,
+    on_error: OnError | None,
+) -> Iterator[Result]:
+    total = len(examples) if isinstance(examples, Sized) else None
+    with ExitStack() as stack:
+        if store is not None:
+            stack.enter_context(store)
+        advance = stack.enter_context(track("answering", total, "questions", progress))
+        numbered = enumerate(keyed(examples))
+        while batch := list(itertools.islice(numbered, batch_size)):
+            ready: dict[int, Result] = {}
+            failed: dict[int, FastreaderError] = {}
+            jobs: dict[int, Job] = {}
+            for index, example in batch:
+                known = None if store is None else store.result(str(example.id), example)
+                if known is not None:
+                    ready[index] = known
+                    continue
+                try:
+                    jobs[index] = make_job(example)
+                except InputError as error:
+                    failed[index] = error
+            checkpoint = None if store is None else store.checkpoint([str(job.example.id) for job in jobs.values()])
+            outcomes = run_group(list(jobs.values()), checkpoint)
+            for (index, job), outcome in zip(jobs.items(), outcomes, strict=True):
+                if outcome.value is not None:
+                    ready[index] = outcome.value
+                    if store is not None:
+                        store.keep(str(job.example.id), job.example, outcome.value)
+                elif outcome.error is not None:
+                    failed[index] = outcome.error
+            for index, example in batch:  # errors are reported once all results of the batch are saved
+                if index in failed:
+                    _report(on_error, index, example, failed[index])
+            for index, _ in batch:
+                advance(1)
+                if index in ready:
+                    yield ready[index]
+        if store is not None:
+            store.finish()
+
+
+def _report(on_error: OnError | None, index: int, example: Example, error: FastreaderError) -> None:
+    if on_error is not None:
+        on_error(index, example, error)
+    elif type(error) in (InputError, ContextOverflowError, OutOfBudgetError, NumericsError):
+        raise type(error)(f"example {example.id}: {error}") from error
+    else:
+        raise error
 
 
 @dataclass(frozen=True)
@@ -101,9 +214,9 @@ class Job:
     """One example to be answered by one method.
 
     Attributes:
-        example: question, passages, right answers where known.
-        method: its name.
-        settings, readers: as for `answer`.
+        example: question, passages, and right answers if known.
+        method: name of the method.
+        settings, readers: as for `ask`.
     """
 
     example: Example
@@ -112,38 +225,25 @@ class Job:
     readers: Readers
 
 
-def run_group(jobs: Sequence[Job], journal: Journal | None = None) -> list[Outcome[Result]]:
-    """Do jobs together; results carry their costs and ids. What one cannot do is an error of its own outcome."""
-    tasks = [
-        Task(job.example.question.strip(), list(job.example.passages), job.settings, job.readers, job.example.answers)
-        for job in jobs
-    ]
-    methods = [find_method(job.method) for job in jobs]
-    programs = [_checked(*each) for each in zip(jobs, methods, tasks, strict=True)]
+def run_group(jobs: Sequence[Job], checkpoint: Checkpoint | None = None) -> list[Outcome[Result]]:
+    """Run jobs together; results carry their costs and ids. A job that fails puts an error into its own outcome."""
+    tasks = []
+    for job in jobs:
+        question, passages = job.example.question.strip(), list(job.example.passages)
+        task = Task(question, passages, job.settings, job.readers, list(job.example.answers))
+        tasks.append((task, find_method(job.method)))
+    read: dict[int, StageCost] = {}
     with ExitStack() as stack:
-        kept = [stack.enter_context(reader) for reader in keep(list(zip(tasks, methods, strict=True)), journal)]
-        outcomes = run([(p, task.readers) for p, task in zip(programs, tasks, strict=True)], journal)
-    read = {index: cost for reader in kept for index, cost in reader.costs.items()}
+        prefix_readers = [stack.enter_context(reader) for reader in reuse_prefixes(tasks, checkpoint)]
+        outcomes = run([(method.run(task), task.readers) for task, method in tasks], checkpoint)
+        for reader in prefix_readers:
+            read |= reader.costs
     for index, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
         if index in read:
             outcome.costs = {STAGE: read[index], **outcome.costs}
         if outcome.value is not None:
-            facts: dict[str, Any] = {
-                "costs": outcome.costs,
-                "id": job.example.id,
-                "method": job.method,
-                "readers": job.readers.describe(),
-            }
-            outcome.value = dataclasses.replace(outcome.value, **facts)
+            facts: dict[str, Any] = {"costs": outcome.costs, "id": job.example.id, "method": job.method}
+            outcome.value = replace(outcome.value, **facts, readers=job.readers.describe())
         elif outcome.error is None:
             raise InputError(f"method {job.method!r} ended without a result")
     return outcomes
-
-
-def _checked(job: Job, method: Method, task: Task) -> Program[Result]:
-    """The method's program, which raises at its first step where the example lacks what it needs."""
-    method.check(job.settings, job.example)
-    if method.reads and not task.passages:
-        task.notes.append("there are no passages; the answer is from memory")
-    result = yield from method.program(task)
-    return result

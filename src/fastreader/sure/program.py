@@ -2,59 +2,155 @@
 
 from __future__ import annotations
 
-from fastreader.reader.programs.requests import Program
-from fastreader.sure.candidates import propose
-from fastreader.sure.labels import Choice
-from fastreader.sure.ranking import Ordered, compare, pairwise_matrix, preferences, ranking_scores, replies
-from fastreader.sure.replies import CandidateReply
-from fastreader.sure.summaries import Summaries, summarise
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import permutations
+
+from fastreader.core.protocol import TextOrTokens
+from fastreader.data import Passage
+from fastreader.reader.programs.requests import Program, score, write
+from fastreader.sure.replies import DONE, CandidateReply, parse_candidates, parse_label, without_done
 from fastreader.sure.task import Task
+from fastreader.sure.templates import PLACEHOLDERS, lettered, number_word
 from fastreader.sure.types import SureResult
-from fastreader.sure.validity import validate, validity_value
-from fastreader.sure.vote import vote, winner
+from fastreader.sure.vote import Choice, choice_of, comparisons, ranking_scores, validity_value, vote, winner
+
+
+@dataclass(frozen=True)
+class Summaries:
+    """K texts, and what ended each: "eos", "stop" or "length"."""
+
+    texts: list[str]
+    finishes: list[str]
 
 
 def sure(task: Task) -> Program[SureResult]:
-    """Algorithm 1 of the paper; the costs are put in by whoever runs it."""
+    """Answer by Algorithm 1 of the paper; the result has no costs and readers yet, see `run_group`."""
     found = yield from propose(task)
     summaries = yield from summarise(task, found.candidates)
     result = yield from judge(task, found, summaries)
     return result
 
 
+def propose(task: Task) -> Program[CandidateReply]:
+    """Stage 1: ask for `k` candidates (Eq. 2) and parse the reply; its notes become notes of the task too."""
+    settings = task.settings
+    limit = settings.max_candidate_tokens
+    prompts = task.fitting("candidates", partial(_candidates_prompts, task), limit)
+    # No DONE as a stop string: some replies begin with it.
+    [[reply]] = yield from write("candidates", prompts, max_new_tokens=limit)
+    read = partial(parse_candidates, k=settings.k, longest=settings.longest_candidate)
+    task.note_cut("candidates", [reply], lambda text: read(text).candidates)
+    found = read(reply.text)
+    task.notes.extend(map("candidates: {}".format, found.notes))
+    return found
+
+
+def _candidates_prompts(task: Task, passages: list[Passage]) -> list[TextOrTokens]:
+    """Return the paper's Listing 1, or with the instruction after the passages, or with shots (Listing 8)."""
+    settings, t = task.settings, task.settings.template
+    passages_first = settings.candidates_prompt == "passages_first"
+    fields = {
+        "passages": number_word(len(passages)),
+        "number": number_word(settings.k),
+        "form": ", ".join(lettered(PLACEHOLDERS[: settings.k])),
+        "words": number_word(settings.words),
+    }
+    read = t.passages(passages)
+    if settings.shots:
+        head = t.candidates_shots.format(**fields)
+        shots = [t.shot.format(question=q, answer=a) for q, a in settings.shots]
+        last = t.candidates_shots_question.format(question=task.question, number=fields["number"], form=fields["form"])
+        pieces = [*read, "\n" + head, *shots, last] if passages_first else [head, *read, *shots, last]
+    else:
+        last = t.candidates_question.format(question=task.question)
+        after = [*read, t.candidates_after.format(**fields), last]
+        pieces = after if passages_first else [t.candidates.format(**fields), *read, last]
+    return [task.prompt("candidates", pieces)]
+
+
+def summarise(task: Task, candidates: Sequence[str]) -> Program[Summaries]:
+    """Stage 2: write a summary of the passages for each candidate (Eq. 3); a summary that is cut leaves a note.
+
+    All prompts share everything but the last piece.
+    """
+    t, limit = task.settings.template, task.settings.max_summary_tokens
+    choices = lettered(candidates)
+    shared = t.summary.format(question=task.question, choices=" ".join(choices))
+    tails = [[shared, t.summary_prediction.format(prediction=choice)] for choice in choices]  # Listing 2
+    prompts = task.fitting("summaries", partial(task.after_passages, "summaries", tails), limit)
+    replies = yield from write("summaries", prompts, max_new_tokens=limit, stop=(DONE,))
+    summaries = Summaries([], [])
+    for candidate, (reply,) in zip(candidates, replies, strict=True):
+        summaries.texts.append(without_done(reply.text))
+        summaries.finishes.append(reply.finish_reason)
+        task.note_cut("summaries", [reply], what=f"the summary of {candidate!r}")
+        if not summaries.texts[-1]:
+            task.notes.append(f"summaries: the summary of {candidate!r} is empty")
+    return summaries
+
+
+def choose(task: Task, stage: str, prompts: Sequence[Sequence[str]], labels: tuple[str, str]) -> Program[list[Choice]]:
+    """Choose one of two labels after each prompt, given as its pieces.
+
+    mode="loglikelihood" scores both labels after all prompts in one call, in which the labels share each prompt;
+    mode="generate" writes after each prompt and looks for the label that comes first, as the paper does.
+    """
+    asked = [task.prompt(stage, pieces) for pieces in prompts]
+    if task.settings.mode == "generate":
+        replies = yield from write(stage, asked, max_new_tokens=task.settings.max_label_tokens)
+        task.note_cut(stage, [reply for reply, *_ in replies], partial(parse_label, labels=labels))
+        chosen = [Choice(parse_label(reply.text, labels), None) for reply, *_ in replies]
+        if unclear := sum(choice.label is None for choice in chosen):
+            task.notes.append(f"{stage}: {unclear} of {len(chosen)} replies name neither {labels[0]} nor {labels[1]}")
+        return chosen
+    continuations = [task.label(stage, label) for label in labels]
+    scored = yield from score(stage, [(prompt, text) for prompt in asked for text in continuations])
+    return [choice_of(first.logprob, second.logprob) for first, second in zip(scored[::2], scored[1::2], strict=True)]
+
+
 def judge(task: Task, found: CandidateReply, summaries: Summaries) -> Program[SureResult]:
-    """Validity, ranking and vote over summaries that are there."""
-    candidates, use = found.candidates, task.settings.use
+    """Stages 3 to 5: validity, ranking and the vote over the summaries."""
+    t, use, candidates, texts = task.settings.template, task.settings.use, found.candidates, summaries.texts
     count = len(candidates)
-    choices: list[Choice] = []
-    if "validity" in use:
-        choices = yield from validate(task, candidates, summaries.texts)
-    ordered: Ordered = {}
-    if "ranking" in use:
-        ordered = yield from compare(task, summaries.texts)
-    pairwise = pairwise_matrix(ordered, count)
-    validity = [validity_value(choice) for choice in choices] if "validity" in use else None
+    supported: list[Choice] = []
+    if "validity" in use:  # Listing 3: question, candidate and summary only, which helps (App. A.8)
+        head = t.validity_question.format(question=task.question)
+        bodies = [t.validity.format(prediction=c, summary=s) for c, s in zip(candidates, texts, strict=True)]
+        supported = yield from choose(task, "validity", [[head, body] for body in bodies], (t.true, t.false))
+    ordered: dict[tuple[int, int], Choice] = {}
+    if "ranking" in use:  # Listing 4: every pair in both orders, two summaries and the question only
+        firsts = [[t.ranking, t.ranking_first.format(summary=text)] for text in texts]
+        seconds = [t.ranking_second.format(summary=text) for text in texts]
+        last = t.ranking_question.format(question=task.question)
+        pairs = list(permutations(range(count), 2))
+        prompts = [[*firsts[i], seconds[j], last] for i, j in pairs]
+        preferred = yield from choose(task, "ranking", prompts, (t.first, t.second))
+        ordered = dict(zip(pairs, preferred, strict=True))
+    pairwise, preference, replied = comparisons(ordered, count)
+    validity = [validity_value(choice) for choice in supported] if "validity" in use else None
     ranking = ranking_scores(pairwise) if "ranking" in use else None
     scores = vote(validity, ranking, count)
-    if count == 0:
+    best = winner(scores) if scores else None
+    if best is None:
         task.notes.append("there is no candidate, so there is no answer")
     elif count == 1:
-        task.notes.append("there is one candidate only; it wins without a vote")
-    elif scores.count(max(scores)) > 1:
-        task.notes.append(f"{scores.count(max(scores))} candidates score {max(scores):g}; the earliest wins")
-    best = winner(scores) if scores else None
+        task.notes.append("there is only one candidate; it wins without a vote")
+    elif scores.count(scores[best]) > 1:
+        task.notes.append(f"{scores.count(scores[best])} candidates score {scores[best]:g}; the earliest wins")
     return SureResult(
         question=task.question,
         answer="" if best is None else candidates[best],
-        rationale="" if best is None else summaries.texts[best],
+        rationale="" if best is None else texts[best],
         candidates=candidates,
         found=found,
-        summaries=summaries.texts,
+        summaries=texts,
         finishes=summaries.finishes,
         validity=validity,
-        validity_probability=[choice.probability for choice in choices] or [None] * count,
-        preference=preferences(ordered, count),
-        replied=replies(ordered, count),
+        validity_probability=[choice.probability for choice in supported] or [None] * count,
+        preference=preference,
+        replied=replied,
         pairwise=pairwise,
         ranking=ranking,
         scores=scores,
@@ -62,6 +158,5 @@ def judge(task: Task, found: CandidateReply, summaries: Summaries) -> Program[Su
         candidates_prompt=task.settings.candidates_prompt,
         use=list(use),
         num_passages=len(task.passages),
-        readers=task.readers.describe(),
         notes=task.notes,
     )

@@ -1,24 +1,23 @@
-"""What readers write, read: short answers, candidates in the form "(a) xx, (b) yy", and choices among labels."""
+"""Parse replies: short answers, candidates in the form "(a) xx, (b) yy", and choices among labels."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from fastreader.statistics.answers import normalise
-from fastreader.sure.texts import placeholders
+from fastreader.sure.templates import PLACEHOLDERS
 
 DONE = "[DONE]"
 _DONE = re.compile(r"\[\s*done\s*\]", re.IGNORECASE)
-# Scripts that write words, or a word and what belongs to it, without a space: Thai and Lao, Burmese, Khmer, kana, Han,
+# Scripts that write words, or a word and its particles, without a space: Thai and Lao, Burmese, Khmer, kana, Han,
 # Hangul.
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
-_EDGE = rf"[^\W{_UNSPACED}]"  # what may not stand beside a word
-_STANDS = re.compile(r"(?:^|[,;:\n]|\band|\bor)\s*$")  # before a marker in a list, and not before a letter in a name
+_EDGE = rf"[^\W{_UNSPACED}]"  # a character that may not be next to a word
+_STANDS = re.compile(r"(?:^|[,;:\n]|\band|\bor)\s*$")  # before a marker in a list, but not before a letter in a name
 _LETTER = re.compile(rf"(?<!{_EDGE})\(([a-zA-Z])\)")
 _LISTED = re.compile(r"^[ \t]*(?:[a-z][.):]|\(?\d{1,2}[.):]+|[-*•])[ \t]+(\S.*)$", re.MULTILINE)
 _START = r"(?:^|(?<=[,;:\n])|(?<=\band)|(?<=\bor))\s*"
@@ -36,19 +35,19 @@ _LEAD = re.compile(
 _CONJUNCTION = re.compile(r"[\s,;]+(?:and|or)$", re.IGNORECASE)
 _EDGES = " \t\r\n,.;:*_"
 _QUOTES = (('"', '"'), ("“", "”"), ("'", "'"), ("`", "`"))
-_MOST_PARTS = 4  # parts between commas up to which a reply without markers is split
+_MOST_PARTS = 4  # maximum number of parts between commas for which a reply without markers is split
 
 
 @dataclass(frozen=True)
 class CandidateReply:
-    """The candidates found in one reply, and what happened on the way.
+    """The candidates found in one reply.
 
     Attributes:
-        candidates: distinct, not empty, k at most.
-        reply: what the reader wrote.
-        form: how they were told apart: "letters" ("(a) xx, (b) yy"), "list" (a line each), "commas", "whole" (all of
-            the reply is one) or "none" (nothing there).
-        notes: what was left out, cut or missing.
+        candidates: distinct, not empty, at most k.
+        reply: the reader's text.
+        form: how the reply separates them: "letters" ("(a) xx, (b) yy"), "list" (a line each), "commas", "whole" (the
+            reply is one candidate) or "none" (it is empty).
+        notes: one for everything left out, cut or missing.
     """
 
     candidates: list[str]
@@ -56,29 +55,23 @@ class CandidateReply:
     form: str
     notes: list[str] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
-
 
 def parse_candidates(reply: str, k: int = 2, *, longest: int = 20) -> CandidateReply:
-    """Read the candidates out of a reply.
+    """Parse the candidates of a reply.
 
-    Letters in order, "(a)", "(b)", ..., are looked for first, then other markers that count up ("a)", "1.", "(1)"),
-    then a list with a line for each; without any, the first paragraph (past one that ends in a colon) is split at
-    commas and line breaks when that gives four parts at most, and is one candidate otherwise. "[DONE]" and what
-    follows it are left out, and so is a lead-in ("The answer is"). A piece of more than `longest` words is cut. A piece
-    that is empty, repeats another (after normalisation as exact match does it), or only repeats its place in the form
-    that was asked for ("xx" as the first) is left out, and so are those beyond `k`. Each of these, and fewer than `k`
-    in the end, leaves a note.
+    Letters in order, "(a)", "(b)", ..., are tried first, then other markers that count up ("a)", "1.", "(1)"), then a
+    list with one candidate a line. Without any of them, the first paragraph that does not end in a colon is split at
+    commas and line breaks if that gives at most four parts, and is one candidate otherwise. "[DONE]" and the text after
+    it are removed, and so is a lead-in ("The answer is"). A piece of more than `longest` words is cut. A piece is left
+    out if it is empty, repeats another (after the normalisation of exact match), only repeats its place in the answer
+    form ("xx" as the first), or is beyond `k`. Each of these, and fewer than `k` candidates, adds a note.
 
     Args:
-        reply: what the reader wrote.
-        k: how many were asked for.
-        longest: words of a candidate at most.
+        reply: the reader's text.
+        k: number of candidates asked for.
+        longest: maximum number of words of a candidate.
     """
     form, pieces = _pieces(without_done(reply))
-    echoes = placeholders(k)
     notes: list[str] = []
     kept: list[str] = []
     seen: set[str] = set()
@@ -88,10 +81,10 @@ def parse_candidates(reply: str, k: int = 2, *, longest: int = 20) -> CandidateR
         key = normalise(piece) or piece.casefold()
         if not piece:
             notes.append("an empty candidate was left out")
-        elif piece in echoes[place : place + 1]:
-            notes.append(f"{piece!r} only repeats the form asked for and was left out")
+        elif piece in PLACEHOLDERS[:k][place : place + 1]:
+            notes.append(f"{piece!r} only repeats the answer form and was left out")
         elif key in seen:
-            notes.append(f"{piece!r} is there twice and counts once")
+            notes.append(f"{piece!r} appears twice and counts once")
         elif len(kept) == k:
             notes.append(f"{piece!r} is beyond the {k} asked for and was left out")
         else:
@@ -100,22 +93,24 @@ def parse_candidates(reply: str, k: int = 2, *, longest: int = 20) -> CandidateR
             seen.add(key)
             kept.append(piece)
     if len(kept) < k:
-        notes.append(f"{len(kept)} of the {k} candidates asked for")
+        notes.append(f"found {len(kept)} of the {k} candidates asked for")
     return CandidateReply(kept, reply, form if kept else "none", notes)
 
 
 def without_done(reply: str) -> str:
-    """The text before "[DONE]", without white space at its edges; what follows it where nothing stands before it.
+    """Return the text before "[DONE]", stripped; if that is empty, the first text after it.
 
     >>> without_done("A passage. [DONE] And more")
     'A passage.'
     """
-    parts = [part.strip() for part in _DONE.split(reply)]
-    return next((part for part in parts if part), "")
+    for part in _DONE.split(reply):
+        if text := part.strip():
+            return text
+    return ""
 
 
 def short_answer(reply: str) -> str:
-    """The first line of a reply that is not empty, without the lead-in that candidates lose and the marks at its edges.
+    """Return the first line that is not empty, without a lead-in and without marks at its edges.
 
     >>> short_answer("\\nThe answer is: Paris.\\nBecause")
     'Paris'
@@ -127,7 +122,7 @@ def short_answer(reply: str) -> str:
 
 
 def parse_label(reply: str, labels: Sequence[str]) -> int | None:
-    """Index of the label that comes first in a reply, whole words whatever their case; None where none is in it.
+    """Return the index of the label that comes first in a reply, as whole words in any case; None without a label.
 
     >>> parse_label("The passage is true.", ["True", "False"])
     0
@@ -140,9 +135,9 @@ def parse_label(reply: str, labels: Sequence[str]) -> int | None:
 
 
 def whole_words(text: str) -> re.Pattern[str]:
-    """Matches a text where it is no part of a longer word, whatever its case and white space.
+    """Return a pattern that matches a text as whole words, in any case and with any white space.
 
-    In scripts without spaces between words nothing tells where one ends, so that any place will do.
+    In scripts without spaces between words, a match may start and end anywhere.
 
     >>> [bool(whole_words("Nil").search(reply)) for reply in ("It is the Nil.", "Nile")]
     [True, False]
@@ -155,14 +150,14 @@ def whole_words(text: str) -> re.Pattern[str]:
 
 
 def _pieces(text: str) -> tuple[str, list[str]]:
-    """How the candidates in `text` are told apart, and the pieces."""
+    """Return the form of `text`, see `CandidateReply.form`, and its pieces."""
     if pieces := _lettered(text):
         return "letters", pieces
     if pieces := _counted(text):
         return "list", pieces
     if listed := _LISTED.findall(text):
         return "list", listed
-    # One that ends in a colon only announces the next, as a lead-in with an empty line behind it does.
+    # A paragraph that ends in a colon only announces the next, as does a lead-in with an empty line after it.
     paragraphs = re.split(r"\n\s*\n", _LEAD.sub("", text).strip())
     paragraph = next((p for p in paragraphs if not p.rstrip().endswith(":")), paragraphs[0])
     if not _clean(paragraph):
@@ -174,18 +169,20 @@ def _pieces(text: str) -> tuple[str, list[str]]:
 
 
 def _lettered(text: str) -> list[str]:
-    """What follows "(a)", "(b)", ...: letters in order, up to one that was there already.
+    """Return the pieces after "(a)", "(b)", ...: letters in order, up to a letter that was there already.
 
-    A text may begin after its "(a)". A letter is passed over where the one that is due comes after it, in the case of
-    the first, so that "Vitamin (c), (b) iron" holds no third candidate; one of the other case also where it is not
-    the one that is due, or does not stand where a marker does.
+    A text may begin after its "(a)". A letter is skipped if the letter that is due comes after it, in the case of the
+    first, so that "Vitamin (c), (b) iron" holds no third candidate. A letter of the other case is also skipped if it is
+    not the one that is due, or is not in the place of a marker.
     """
     found = list(_LETTER.finditer(text))
-    indices = [ord(mark.group(1).lower()) - ord("a") for mark in found]
-    lower = [mark.group(1).islower() for mark in found]
-    markers: list[tuple[int, int]] = []  # where a piece's marker starts, and where the piece does
+    indices, lower = [], []
+    for mark in found:
+        indices.append(ord(mark.group(1).lower()) - ord("a"))
+        lower.append(mark.group(1).islower())
+    markers: list[tuple[int, int]] = []  # start and end of each piece's marker
     last, whole = -1, len(text)
-    case = False  # of the first one
+    case = False  # of the first letter, True for lower case
     for i, (mark, index) in enumerate(zip(found, indices, strict=True)):
         like_first = lower[i] == case
         if not markers:
@@ -214,12 +211,12 @@ def _lettered(text: str) -> list[str]:
 
 
 def _awaited(due: int, later: list[int]) -> bool:
-    """Whether `due` comes before any that was there already."""
+    """Return whether `due` comes before any letter that was there already."""
     return next((index == due for index in later if index <= due), False)
 
 
 def _counted(text: str) -> list[str]:
-    """What follows markers that count up from the first, two or more of them, with something between them."""
+    """Return the pieces after two or more markers that count up from the first, with text between them."""
     for pattern in _INLINE:
         markers: list[tuple[int, int]] = []
         whole = len(text)
@@ -238,17 +235,17 @@ def _counted(text: str) -> list[str]:
 
 
 def _between(text: str, markers: list[tuple[int, int]], whole: int) -> list[str]:
-    """The first line of what stands between each marker (start, end) and the next, or `whole`."""
-    ends = [start for start, _ in markers[1:]] + [whole]
+    """Return the first line between each marker (start, end) and the next, or `whole`."""
     pieces = []
-    for (_, start), end in zip(markers, ends if markers else [], strict=True):
+    for i, (_, start) in enumerate(markers):
+        end = markers[i + 1][0] if i + 1 < len(markers) else whole
         lines = text[start:end].strip().splitlines() or [""]
         pieces.append(_CONJUNCTION.sub("", lines[0].strip()) if end < whole else lines[0])
     return pieces
 
 
 def _clean(piece: str) -> str:
-    """A piece on one line without the marks and quotes around it."""
+    """Return a piece on one line, without marks and quotes around it."""
     text = " ".join(piece.split()).strip(_EDGES)
     for opening, closing in _QUOTES:
         if len(text) > 1 and text.startswith(opening) and text.endswith(closing):

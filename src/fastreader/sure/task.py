@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from fastreader.core.protocol import TextOrTokens
+from fastreader.core.protocol import Generation, TextOrTokens
 from fastreader.data import Passage
 from fastreader.reader.programs.readers import Readers
 from fastreader.sure.settings import Settings
@@ -15,14 +16,14 @@ STAGES = ("candidates", "summaries", "validity", "ranking", "answers", "reasonin
 
 @dataclass
 class Task:
-    """What a program works on.
+    """The input of a program.
 
     Attributes:
-        question, passages: of one example.
+        question, passages: from one example.
         settings: all settings.
-        readers: by stage.
-        answers: the right answers, where known; the oracle alone looks at them.
-        notes: what a user should know about this answer; programs add to it.
+        readers: readers by stage.
+        answers: the right answers, if known; only the oracle reads them.
+        notes: remarks about this answer for the user; programs append to it.
     """
 
     question: str
@@ -32,37 +33,38 @@ class Task:
     answers: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def prompt(self, stage: str, pieces: Sequence[str], *, lead: str = "") -> TextOrTokens:
-        """The prompt of `pieces` for the stage's reader."""
+    def prompt(self, stage: str, pieces: Sequence[str]) -> TextOrTokens:
+        """Return the prompt of `pieces` for the stage's reader."""
         t = self.settings.template
-        return self.readers.of(stage).prompt(
-            pieces, lead=lead, system=t.system, chat=t.chat, chat_options=t.chat_options
-        )
+        return self.readers.of(stage).prompt(pieces, system=t.system, chat=t.chat, chat_options=t.chat_options)
 
     def label(self, stage: str, text: str, *, end: bool = False) -> TextOrTokens:
-        """`text` as an answer of the stage's reader, to be scored; with `end` as all of the answer."""
+        """Return `text` as an answer of the stage's reader, to be scored; with `end`, as the whole answer."""
         t = self.settings.template
         return self.readers.of(stage).continuation(
             text, end=end, system=t.system, chat=t.chat, chat_options=t.chat_options
         )
 
-    def passage_pieces(self) -> list[str]:
-        """One piece for each passage."""
-        return self.settings.template.passages(self.passages)
+    def after_passages(
+        self, stage: str, tails: Sequence[Sequence[str]], passages: Sequence[Passage]
+    ) -> list[TextOrTokens]:
+        """Return a prompt for each tail: the passages, then the pieces of the tail."""
+        pieces = self.settings.template.passages(passages)
+        return [self.prompt(stage, [*pieces, *tail]) for tail in tails]
 
     def fitting(
         self, stage: str, build: Callable[[list[Passage]], list[TextOrTokens]], new_tokens: int
     ) -> list[TextOrTokens]:
-        """Prompts over the passages, over fewer of them where they would be too long and the settings allow it.
+        """Return prompts over the passages, or over fewer of them if they are too long and the settings allow it.
 
         Args:
-            stage: whose reader will read them.
+            stage: the stage whose reader will read the prompts.
             build: makes the prompts from passages.
-            new_tokens: room each one needs behind it.
+            new_tokens: number of new tokens that must fit after each prompt.
 
         Returns:
-            The prompts. Without on_overflow="drop_passages", or where no reading of the reader's context or no
-            number of passages helps, all passages are in them and a call may raise ContextOverflowError.
+            The prompts. Without on_overflow="drop_passages", or if the reader states no context length or no number
+            of passages fits, they contain all passages, and a call may raise ContextOverflowError.
         """
         prompts = build(self.passages)
         limit = getattr(self.readers.of(stage), "max_length", None)
@@ -75,7 +77,31 @@ class Task:
                     left_out = len(self.passages) - count
                     self.notes.append(
                         f"{stage}: the last {left_out} of {len(self.passages)} passages were left out; with "
-                        f"{new_tokens} new tokens they are more than the context of {limit} tokens"
+                        f"{new_tokens} new tokens the prompt would exceed the context of {limit} tokens"
                     )
                 return shorter
         return prompts
+
+    def note_cut(
+        self,
+        stage: str,
+        replies: Sequence[Generation],
+        read: Callable[[str], Any] = str,
+        *,
+        what: str = "the reply",
+    ) -> None:
+        """Note how many replies were cut, at their own limit or that of the context.
+
+        Args:
+            stage: the stage that requested the replies.
+            replies: the texts written.
+            read: extracts the part of a text that is used; a cut that cannot have changed that part is not noted.
+            what: names the reply if there is only one.
+        """
+        count = longest = 0
+        for reply in replies:
+            if reply.finish_reason == "length" and read(reply.text) != read(reply.text + "x"):
+                count, longest = count + 1, max(longest, len(reply.token_ids))
+        if count:
+            who = f"{what} was" if len(replies) == 1 else f"{count} of {len(replies)} replies were"
+            self.notes.append(f"{stage}: {who} cut at {longest} tokens before its end")

@@ -1,54 +1,76 @@
-"""The prompt texts of SuRe's stages. Fields, order and answer formats follow the paper's appendix A; words are ours.
+"""The prompt texts of SuRe and its variants. Fields, order and answer formats follow the paper's appendix A.
 
-A prompt is a list of pieces, each tokenised alone, so that prompts which begin with equal pieces share those tokens.
-What prompts of a stage share stands first. A piece owns the white space at its edges.
+The wording is our own. A prompt is a list of pieces, each tokenised by itself, so that prompts with equal first pieces
+share those tokens; the pieces that the prompts of a stage share come first. A piece owns the white space at its edges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fastreader.data import Passage
-from fastreader.sure.texts import Texts
+from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
+
+LETTERS = tuple(f"({letter})" for letter in "abcdefghijklmnopqrstuvwxyz")  # the markers of candidates
+PLACEHOLDERS = tuple(2 * letter for letter in "xyzwvutsrqponmlkjihgfedcba")  # of candidates in the answer format
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_HEADER = {"passages", "number", "form", "words"}
+
+
+def number_word(number: int) -> str:
+    """Return a number in words up to ten, in digits above.
+
+    >>> number_word(2)
+    'two'
+    """
+    return _NUMBERS[number] if 0 <= number < len(_NUMBERS) else str(number)
+
+
+def lettered(texts: Sequence[str]) -> list[str]:
+    """Return each text after its marker.
+
+    >>> ", ".join(lettered(PLACEHOLDERS[:2]))
+    '(a) xx, (b) yy'
+    """
+    return list(map(" ".join, zip(LETTERS, texts, strict=False)))
 
 
 @dataclass(frozen=True)
-class SureTemplate(Texts):
-    """The texts of the four stages. Every one can be replaced; in those with fields a brace that is
-    just a brace is doubled.
+class SureTemplate(PromptTexts):
+    """The texts of the four stages; each can be replaced.
 
     Prompts, with "|" between pieces:
 
     - candidates: ``candidates | passages | candidates_question``, or with the passages first
-      ``passages | candidates_after | candidates_question``; with examples of answered questions
+      ``passages | candidates_after | candidates_question``; with answered questions
       ``candidates_shots | passages | shot for each | candidates_shots_question``;
     - summary of candidate k: ``passages | summary | summary_prediction``;
     - validity of candidate k: ``validity_question | validity``, then the label `true` or `false`;
     - ranking of two summaries: ``ranking | ranking_first | ranking_second | ranking_question``, then the label
       `first` or `second`.
 
-    Around each goes the model's chat template where it has one.
+    The model's chat template, if it has one, is applied to each prompt.
 
     Attributes:
-        passage, passage_without_title: fields {title}, {text}, {number} (its place, from 1).
-        candidates, candidates_after, candidates_shots: instruction; fields {passages} (how many, in words),
-            {number} (of candidates, in words), {form} (such as "(a) xx, (b) yy") and {words}.
+        passage, passage_without_title: fields {title}, {text} and {number} (its place, from 1).
+        candidates, candidates_after, candidates_shots: the instruction; fields {passages} (their number in words),
+            {number} (of candidates, in words), {form} (for example "(a) xx, (b) yy") and {words}.
         candidates_question: field {question}.
         shot: an answered question; fields {question} and {answer}.
-        candidates_shots_question: fields {question}, {number}, {form}.
-        summary: fields {question} and {choices} (all candidates with their letters).
-        summary_prediction: field {prediction} (the candidate with its letter).
+        candidates_shots_question: fields {question}, {number} and {form}.
+        summary: fields {question} and {choices} (all candidates after their letters).
+        summary_prediction: field {prediction} (the candidate after its letter).
         validity_question: field {question}.
         validity: fields {prediction} (the candidate) and {summary}.
-        true, false: the labels.
-        ranking: instruction.
+        true, false: the labels of validity.
+        ranking: the instruction.
         ranking_first, ranking_second: field {summary}.
         ranking_question: field {question}.
-        first, second: the labels.
-        chat: whether to use the chat template; None: where the model has one.
-        system: system message of the chat; None: what the chat template does without one.
+        first, second: the labels of ranking.
+        chat: whether to apply the chat template; None applies it if the model has one.
+        system: system message of the chat; None leaves it to the chat template.
         chat_options: further variables for the chat template, such as {"enable_thinking": False}.
     """
 
@@ -97,34 +119,90 @@ class SureTemplate(Texts):
     system: str | None = None
     chat_options: dict[str, Any] = field(default_factory=dict)
 
-    FIELDS: ClassVar[dict[str, tuple[set[str], set[str]]]] = {
+    FIELDS: ClassVar[Mapping[str, tuple[Set[str], Set[str]]]] = {
         "passage": ({"text"}, {"title", "number"}),
         "passage_without_title": ({"text"}, {"number"}),
-        "candidates": (set(), {"passages", "number", "form", "words"}),
-        "candidates_after": (set(), {"passages", "number", "form", "words"}),
-        "candidates_question": ({"question"}, set()),
-        "candidates_shots": (set(), {"passages", "number", "form", "words"}),
-        "shot": ({"question", "answer"}, set()),
+        "candidates": (NO_FIELDS, _HEADER),
+        "candidates_after": (NO_FIELDS, _HEADER),
+        "candidates_question": ({"question"}, NO_FIELDS),
+        "candidates_shots": (NO_FIELDS, _HEADER),
+        "shot": ({"question", "answer"}, NO_FIELDS),
         "candidates_shots_question": ({"question"}, {"number", "form"}),
         "summary": ({"question"}, {"choices"}),
-        "summary_prediction": ({"prediction"}, set()),
-        "validity_question": ({"question"}, set()),
-        "validity": ({"prediction", "summary"}, set()),
-        "true": (set(), set()),
-        "false": (set(), set()),
-        "ranking": (set(), set()),
-        "ranking_first": ({"summary"}, set()),
-        "ranking_second": ({"summary"}, set()),
-        "ranking_question": ({"question"}, set()),
-        "first": (set(), set()),
-        "second": (set(), set()),
+        "summary_prediction": ({"prediction"}, NO_FIELDS),
+        "validity_question": ({"question"}, NO_FIELDS),
+        "validity": ({"prediction", "summary"}, NO_FIELDS),
+        "ranking_first": ({"summary"}, NO_FIELDS),
+        "ranking_second": ({"summary"}, NO_FIELDS),
+        "ranking_question": ({"question"}, NO_FIELDS),
     }
 
     def passages(self, passages: Sequence[Passage]) -> list[str]:
-        """One piece for each passage."""
+        """Return one piece for each passage."""
         pieces = []
         for number, passage in enumerate(passages, 1):
             title = passage.title.strip()
             pattern = self.passage if title else self.passage_without_title
             pieces.append(pattern.format(number=number, title=title, text=passage.text.strip()))
         return pieces
+
+
+@dataclass(frozen=True)
+class VariantTemplate(PromptTexts):
+    """The texts of the variants and baselines; passages and shots come first, in the form of `SureTemplate`.
+
+    Attributes:
+        task: the base prompt's instruction; field {words}.
+        question: field {question}.
+        task_choices: instruction of the multiple-choice prompt; field {words}.
+        question_choices: fields {question} and {choices}.
+        summary: a candidate's summary after the passages; fields {candidate}, {summary} and {number}.
+        generic_summary: asks for a summary that depends on no candidate; field {question}.
+        think: asks for reasoning before the answer; field {question}.
+        therefore: asks for the answer after the reasoning; field {words}.
+        verify: the answer, after which the question is scored; field {answer}.
+        select: asks whether one passage helps with the question; fields {question} and {passage}.
+        yes, no: the labels of `select`.
+        infer: asks for an answer, or `unknown` if the passages so far do not have it; fields {words} and {unknown}.
+        unknown: the reply that means there is no answer.
+    """
+
+    task: str = "\nTask description: answer the following question in no more than {words} words.\n"
+    question: str = "\nQuestion: {question}\nAnswer:"
+    task_choices: str = (
+        "\nTask description: answer the following question with one of its choices, in no more than {words} words.\n"
+    )
+    question_choices: str = "\nQuestion: {question}\nChoices: {choices}\nAnswer:"
+    summary: str = "Summary #{number}: {summary}\n"
+    generic_summary: str = (
+        "\nWork as a professional writer: write a passage of good quality which supports the answer to the question "
+        "below, and take what it says from the passages above alone. Begin with the passage itself, without an opening "
+        'such as "Response:", and put [DONE] after its end.\n\nQuestion: {question}\nPassage:'
+    )
+    think: str = "\nQuestion: {question}\nReason about it one step at a time before you answer.\nReasoning:"
+    therefore: str = "\nSo the answer, in no more than {words} words, is:"
+    verify: str = "\nThere is a question about the passages above to which the answer is: {answer}\nThat question is:"
+    select: str = (
+        "{passage}\nQuestion: {question}\nDoes the passage help to answer the question? Choices: [Yes, No]. Answer:"
+    )
+    yes: str = "Yes"
+    no: str = "No"
+    infer: str = (
+        "\nTask description: answer the following question from the passages above in no more than {words} words. If "
+        'they do not have the answer, write "{unknown}".\n'
+    )
+    unknown: str = "unknown"
+
+    FIELDS: ClassVar[Mapping[str, tuple[Set[str], Set[str]]]] = {
+        "task": (NO_FIELDS, {"words"}),
+        "question": ({"question"}, NO_FIELDS),
+        "task_choices": (NO_FIELDS, {"words"}),
+        "question_choices": ({"question", "choices"}, NO_FIELDS),
+        "summary": ({"summary"}, {"candidate", "number"}),
+        "generic_summary": ({"question"}, NO_FIELDS),
+        "think": ({"question"}, NO_FIELDS),
+        "therefore": (NO_FIELDS, {"words"}),
+        "verify": ({"answer"}, NO_FIELDS),
+        "select": ({"question", "passage"}, NO_FIELDS),
+        "infer": (NO_FIELDS, {"words", "unknown"}),
+    }

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fastreader.reader.programs.costs import StageCost
-from fastreader.sure.texts import letter
+from fastreader.sure.templates import LETTERS
 from fastreader.sure.types import MethodResult, Result, SureResult
 
 _FORMS = {
@@ -64,7 +64,7 @@ def _candidates(result: SureResult) -> list[RenderableType]:
         table.add_column("preferred (r)", justify="right")
     table.add_column("score", justify="right")
     for i, candidate in enumerate(result.candidates):
-        row = [letter(i), candidate]
+        row = [LETTERS[i], candidate]
         if result.validity is not None:
             row.append(f"{result.validity[i]:g}{_share(result.validity_probability[i])}")
         if result.ranking is not None:
@@ -83,19 +83,20 @@ def _pairs(result: SureResult) -> list[RenderableType]:
             value = result.pairwise[i][j]
             if value is None:
                 continue
-            verdict = {1.0: f"{letter(i)} in both orders", 0.0: f"{letter(j)} in both orders"}.get(value, "no verdict")
+            winner = {1.0: f"{LETTERS[i]} in both orders", 0.0: f"{LETTERS[j]} in both orders"}
+            verdict = winner.get(value, "no verdict")
             orders = [_order(result, i, j), _order(result, j, i)]
-            lines.append(Text(f"  {letter(i)} against {letter(j)}: {verdict} ({'; '.join(orders)})"))
+            lines.append(Text(f"  {LETTERS[i]} against {LETTERS[j]}: {verdict} ({'; '.join(orders)})"))
     return lines
 
 
 def _order(result: SureResult, first: int, second: int) -> str:
     """Name the preferred summary when `first` came first."""
     replied = result.replied[first][second]
-    preferred = "neither" if replied is None else letter(first if replied else second)
+    preferred = "neither" if replied is None else LETTERS[first if replied else second]
     share = result.preference[first][second]
     certainty = "" if share is None else f" {max(share, 1 - share):.0%}"
-    return f"{letter(first)} first: {preferred}{certainty}"
+    return f"{LETTERS[first]} first: {preferred}{certainty}"
 
 
 def _summaries(result: SureResult) -> list[RenderableType]:
@@ -105,7 +106,7 @@ def _summaries(result: SureResult) -> list[RenderableType]:
     ):
         cut = ", cut at its longest" if finish == "length" else ""
         best = ", the rationale" if i == result.best else ""
-        parts.append(_stage(f"Summary for {letter(i)} {candidate}", f"{cut}{best}".removeprefix(", ")))
+        parts.append(_stage(f"Summary for {LETTERS[i]} {candidate}", f"{cut}{best}".removeprefix(", ")))
         parts.append(Padding(Text(text or "(empty)", style="" if text else "yellow"), (0, 0, 0, 2)))
     return parts
 

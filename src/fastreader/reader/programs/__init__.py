@@ -1,1 +1,1 @@
-"""Many prompts of many questions in lockstep: requests, scheduler, costs and journal."""
+"""Programs: methods as generators, whose requests are packed over many questions."""

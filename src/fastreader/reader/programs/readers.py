@@ -1,21 +1,21 @@
-"""Readers: which reader serves which stage of a method."""
+"""Readers: the reader that serves each stage of a method."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fastreader.core.checks import check_keys, expect
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.fingerprints import guarding
-from fastreader.errors import InputError
 
 
 class Readers:
-    """A reader for every stage: one for all, others for stages of their own.
+    """One reader for all stages, and other readers for single stages.
 
     Args:
         default: serves all stages that are not in `stages`.
         stages: other readers by stage.
-        known: the stages there are; None allows any.
+        known: names of all stages; None allows any name.
 
     Raises:
         InputError: if a stage is unknown, or a reader is not a reader.
@@ -27,18 +27,15 @@ class Readers:
         stages: Mapping[str, ReaderProtocol] | None = None,
         known: Sequence[str] | None = None,
     ) -> None:
-        self.default = default
-        self.stages = dict(stages or {})
-        self.known = known
-        unknown = [] if known is None else sorted(set(self.stages) - set(known))
-        if unknown:
-            raise InputError(f"readers: unknown stages {', '.join(unknown)}; there are: {', '.join(known or ())}")
-        for name, reader in [("reader", default), *((f"readers[{s!r}]", r) for s, r in self.stages.items())]:
-            if not isinstance(reader, ReaderProtocol):
-                raise InputError(f"{name}: expected a reader, got {type(reader).__name__}")
+        self.default, self.stages, self.known = default, dict(stages or {}), known
+        expect(isinstance(default, ReaderProtocol), "reader", "a reader", default)
+        if known is not None and self.stages:
+            check_keys("readers", self.stages, known)
+        for stage, reader in self.stages.items():
+            expect(isinstance(reader, ReaderProtocol), f"readers[{stage!r}]", "a reader", reader)
 
     def of(self, stage: str) -> ReaderProtocol:
-        """The reader that serves `stage`."""
+        """Return the reader that serves `stage`."""
         return self.stages.get(stage, self.default)
 
     def with_stages(self, reader: ReaderProtocol, stages: Sequence[str]) -> Readers:
@@ -46,9 +43,9 @@ class Readers:
         return Readers(self.default, {**self.stages, **dict.fromkeys(stages, reader)}, self.known)
 
     def describe(self) -> dict[str, dict[str, str]]:
-        """What serves which stage; the default under "all"."""
+        """Return the description of each stage's reader; the default's under "all"."""
         return {"all": self.default.describe()} | {stage: r.describe() for stage, r in self.stages.items()}
 
     def guarding(self) -> dict[str, dict[str, str]]:
-        """Of `describe` what a run may not change when it goes on."""
+        """Return the part of `describe` that must not change when a run resumes."""
         return {stage: guarding(about) for stage, about in self.describe().items()}

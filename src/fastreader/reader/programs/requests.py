@@ -1,6 +1,6 @@
-"""Methods as generators: one question's program asks for texts and log-likelihoods, and a driver runs many together.
+"""Methods as generators: one question's program requests texts and log-likelihoods, and a scheduler runs many together.
 
-A program yields a `Write` or a `Score` and is sent the replies. It knows only its own question; `lockstep.run` brings
+A program yields a `Write` or a `Score` and receives the replies. It knows only its own question; `scheduler.run` packs
 the requests of many programs into one call of the reader.
 """
 
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Write:
-    """Prompts to be continued; the reply is a list of n `Generation` for each.
+    """Prompts to continue; the reply is a list of n `Generation` for each.
 
     Attributes:
-        stage: what it is for; costs and readers go by it.
-        prompts: as `ReaderProtocol.prompt` gives them.
-        max_new_tokens, n, temperature, seed, stop: as `ReaderProtocol.generate` takes them.
+        stage: name of the stage, which decides the reader; costs are listed by stage.
+        prompts: prompts as `ReaderProtocol.prompt` returns them.
+        max_new_tokens, n, temperature, seed, stop: see `Reader.generate`.
     """
 
     stage: str
@@ -36,15 +36,15 @@ class Write:
 
 @dataclass(frozen=True)
 class Score:
-    """(context, continuation) pairs to be scored; the reply is a `Loglikelihood` for each."""
+    """(context, continuation) pairs to score; the reply is a `Loglikelihood` for each."""
 
     stage: str
     pairs: tuple[tuple[TextOrTokens, TextOrTokens], ...]
 
 
 @dataclass(frozen=True)
-class Keep:
-    """A prefix that was read so that later requests go on from it; no program asks it, and there is no reply."""
+class PrefixRead:
+    """A prefix that the scheduler read once for later requests; no program yields it, and it has no reply."""
 
     stage: str
     prefix: tuple[int, ...]
@@ -55,34 +55,23 @@ Program = Generator[Request, Any, T]
 
 
 def write(
-    stage: str,
-    prompts: Sequence[TextOrTokens],
-    *,
-    max_new_tokens: int,
-    n: int = 1,
-    temperature: float = 0.0,
-    seed: int = 0,
-    stop: Sequence[str] = (),
+    stage: str, prompts: Sequence[TextOrTokens], *, stop: Sequence[str] = (), **options: Any
 ) -> Program[list[list[Generation]]]:
-    """`yield from` it: n texts for each prompt; no prompts ask nothing."""
+    """Request texts for each prompt, with `yield from`; `options` are fields of `Write`. No prompts make no request."""
     if not prompts:
         return []
-    replies: list[list[Generation]] = yield Write(
-        stage, tuple(prompts), max_new_tokens, n, temperature, seed, tuple(stop)
-    )
+    replies: list[list[Generation]] = yield Write(stage, tuple(prompts), stop=tuple(stop), **options)
     return replies
 
 
-def write_one(
-    stage: str, prompt: TextOrTokens, *, max_new_tokens: int, stop: Sequence[str] = ()
-) -> Program[Generation]:
-    """`yield from` it: the greedy text after one prompt."""
-    replies = yield from write(stage, [prompt], max_new_tokens=max_new_tokens, stop=stop)
-    return replies[0][0]
+def write_one(stage: str, prompt: TextOrTokens, **options: Any) -> Program[Generation]:
+    """Request the text after one prompt, with `yield from`; `options` are those of `write`."""
+    [[reply]] = yield from write(stage, [prompt], **options)
+    return reply
 
 
 def score(stage: str, pairs: Sequence[tuple[TextOrTokens, TextOrTokens]]) -> Program[list[Loglikelihood]]:
-    """`yield from` it: the log-likelihood of each continuation; no pairs ask nothing."""
+    """Request the log-likelihood of each continuation, with `yield from`; no pairs make no request."""
     if not pairs:
         return []
     replies: list[Loglikelihood] = yield Score(stage, tuple(pairs))

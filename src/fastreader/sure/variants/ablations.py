@@ -1,46 +1,70 @@
-"""The paper's ablations of SuRe (its Table 3): what candidates, summaries and evaluations give by themselves."""
+"""The paper's baselines (Listings 5 and 9) and ablations (Table 3): parts of SuRe by themselves, or none."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from fastreader.core.protocol import TextOrTokens
 from fastreader.data import Passage
 from fastreader.reader.programs.requests import Program, score, write
 from fastreader.statistics.answers import exact_match, f1
-from fastreader.sure.candidates import propose
-from fastreader.sure.cuts import note_cut
-from fastreader.sure.program import sure
+from fastreader.sure.program import propose, summarise, sure
 from fastreader.sure.replies import DONE, parse_candidates, short_answer, whole_words, without_done
-from fastreader.sure.summaries import STAGE as SUMMARIES
-from fastreader.sure.summaries import summarise
 from fastreader.sure.task import Task
-from fastreader.sure.texts import choices, letter, number_word
+from fastreader.sure.templates import LETTERS, lettered, number_word
 from fastreader.sure.types import Result
-from fastreader.sure.variants.base import STAGE, answer_from
 from fastreader.sure.variants.method import finished
 
+STAGE = "answers"
 
-def full(task: Task) -> Program[Result]:
-    """SuRe with all that `use` names."""
-    result = yield from sure(task)
-    return result
+
+def base(task: Task) -> Program[Result]:
+    """Answer from passages, instruction and question."""
+    reply = yield from answer_from(task)
+    return finished(task, short_answer(reply), reply=reply)
+
+
+def no_retrieval(task: Task) -> Program[Result]:
+    """Answer by the base prompt without passages."""
+    return base(replace(task, passages=[]))
+
+
+def answer_from(task: Task, between: Sequence[str] = ()) -> Program[str]:
+    """Return the reply to the base prompt, with more pieces between passages and instruction."""
+    tail = [*between, *base_pieces(task)]
+    prompts = task.fitting(STAGE, partial(task.after_passages, STAGE, [tail]), task.settings.max_answer_tokens)
+    [reply] = yield from write_answers(task, prompts)
+    return reply
+
+
+def base_pieces(task: Task) -> list[str]:
+    """Return the pieces of the base prompt after the passages: instruction, shots and question."""
+    settings, t = task.settings, task.settings.variant_template
+    shots = [settings.template.shot.format(question=q, answer=a) for q, a in settings.shots]
+    return [t.task.format(words=number_word(settings.words)), *shots, t.question.format(question=task.question)]
+
+
+def write_answers(task: Task, prompts: Sequence[TextOrTokens]) -> Program[list[str]]:
+    """Return the reply to each prompt, of the length of a short answer."""
+    replies = yield from write(STAGE, prompts, max_new_tokens=task.settings.max_answer_tokens)
+    task.note_cut(STAGE, [reply for reply, *_ in replies], short_answer)
+    return [reply.text for reply, *_ in replies]
 
 
 def ranking_only(task: Task) -> Program[Result]:
-    """SuRe without validity."""
-    result = yield from sure(replace(task, settings=replace(task.settings, use=("ranking",))))
-    return result
+    """Answer by SuRe without validity."""
+    return sure(replace(task, settings=replace(task.settings, use=("ranking",))))
 
 
 def validity_only(task: Task) -> Program[Result]:
-    """SuRe without ranking."""
-    result = yield from sure(replace(task, settings=replace(task.settings, use=("validity",))))
-    return result
+    """Answer by SuRe without ranking."""
+    return sure(replace(task, settings=replace(task.settings, use=("validity",))))
 
 
 def with_summaries(task: Task) -> Program[Result]:
-    """The base prompt with all conditional summaries behind the passages."""
+    """Answer by the base prompt with all conditional summaries after the passages."""
     found = yield from propose(task)
     summaries = yield from summarise(task, found.candidates)
     t = task.settings.variant_template
@@ -53,84 +77,71 @@ def with_summaries(task: Task) -> Program[Result]:
 
 
 def multiple_choice(task: Task) -> Program[Result]:
-    """The base prompt with the candidates as choices (Listing 7).
+    """Answer by the base prompt with the candidates as choices (Listing 7).
 
-    mode="loglikelihood" takes the likeliest of the letters; mode="generate" reads the letter, the candidate, or else
-    the reply itself.
+    mode="loglikelihood" takes the likeliest of the letters; mode="generate" looks in the reply for a letter, then for a
+    candidate, and else takes the reply itself.
     """
     found = yield from propose(task)
     candidates = found.candidates
     if not candidates:
         task.notes.append("there is no candidate, so there is no answer")
         return finished(task, "", candidates=[])
-    limit = task.settings.max_answer_tokens
-    prompts = task.fitting(STAGE, lambda passages: [choice_prompt(task, passages, candidates)], limit)
-    if task.settings.mode == "loglikelihood":
-        labels = [task.label(STAGE, letter(i)) for i in range(len(candidates))]
-        scored = yield from score(STAGE, [(prompts[0], label) for label in labels])
+    settings, t = task.settings, task.settings.variant_template
+    ask = [
+        t.task_choices.format(words=number_word(settings.words)),
+        t.question_choices.format(question=task.question, choices=" ".join(lettered(candidates))),
+    ]
+    [prompt] = task.fitting(STAGE, partial(task.after_passages, STAGE, [ask]), settings.max_answer_tokens)
+    if settings.mode == "loglikelihood":
+        labels = [task.label(STAGE, letter) for letter in LETTERS[: len(candidates)]]
+        scored = yield from score(STAGE, [(prompt, label) for label in labels])
         logprobs = [s.logprob for s in scored]
-        return finished(
-            task, candidates[logprobs.index(max(logprobs))], candidates=candidates, letter_logprobs=logprobs
-        )
-    replies = yield from write(STAGE, prompts, max_new_tokens=limit)
-    note_cut(task, STAGE, replies[0], lambda text: chosen(text, candidates))
-    reply = replies[0][0].text
-    return finished(task, chosen(reply, candidates), candidates=candidates, reply=reply)
+        best = candidates[logprobs.index(max(logprobs))]
+        return finished(task, best, candidates=candidates, letter_logprobs=logprobs)
+    [[reply]] = yield from write(STAGE, [prompt], max_new_tokens=settings.max_answer_tokens)
+    task.note_cut(STAGE, [reply], lambda text: chosen(text, candidates))
+    return finished(task, chosen(reply.text, candidates), candidates=candidates, reply=reply.text)
 
 
 def chosen(reply: str, candidates: list[str]) -> str:
-    """The candidate whose letter a reply has first, else one it has in it, else what it says."""
-    marked = [(place, c) for i, c in enumerate(candidates) if (place := reply.lower().find(letter(i))) >= 0]
+    """Return the candidate whose letter comes first in a reply, else one that it names, else the reply's own answer."""
+    lower = reply.lower()
+    marked = [(lower.index(mark), c) for mark, c in zip(LETTERS, candidates, strict=False) if mark in lower]
     if marked:
         return min(marked)[1]
     named = [c for c in candidates if whole_words(c).search(reply)]
     if named:
         return max(named, key=len)
-    said = parse_candidates(reply, 1).candidates
-    return said[0] if said else ""
-
-
-def choice_prompt(task: Task, passages: list[Passage], candidates: list[str]) -> TextOrTokens:
-    """The multiple-choice prompt over `passages`."""
-    settings, t = task.settings, task.settings.variant_template
-    pieces = [
-        *settings.template.passages(passages),
-        t.task_choices.format(words=number_word(settings.words)),
-        t.question_choices.format(question=task.question, choices=choices(candidates)),
-    ]
-    return task.prompt(STAGE, pieces)
+    return next(iter(parse_candidates(reply, 1).candidates), "")
 
 
 def summary_then_predict(task: Task) -> Program[Result]:
-    """A summary that no candidate conditions (Listing 6), then the base prompt over it alone."""
+    """Answer by the base prompt over a summary that depends on no candidate (Listing 6)."""
     summary = yield from generic_summary(task)
     reply = yield from answer_from(replace(task, passages=[Passage(summary)]))
-    return replace(finished(task, short_answer(reply), reply=reply, summary=summary), num_passages=len(task.passages))
+    return finished(task, short_answer(reply), reply=reply, summary=summary)
 
 
 def generic_summary(task: Task) -> Program[str]:
-    """A summary of the passages for the question."""
-    limit = task.settings.max_summary_tokens
-    last = task.settings.variant_template.generic_summary.format(question=task.question)
-    prompts = task.fitting(
-        SUMMARIES,
-        lambda passages: [task.prompt(SUMMARIES, [*task.settings.template.passages(passages), last])],
-        limit,
-    )
-    replies = yield from write(SUMMARIES, prompts, max_new_tokens=limit, stop=(DONE,))
-    note_cut(task, SUMMARIES, replies[0])
-    summary = without_done(replies[0][0].text)
+    """Return a summary of the passages for the question."""
+    settings = task.settings
+    tail = [settings.variant_template.generic_summary.format(question=task.question)]
+    build = partial(task.after_passages, "summaries", [tail])
+    prompts = task.fitting("summaries", build, settings.max_summary_tokens)
+    [[reply]] = yield from write("summaries", prompts, max_new_tokens=settings.max_summary_tokens, stop=(DONE,))
+    task.note_cut("summaries", [reply])
+    summary = without_done(reply.text)
     if not summary:
         task.notes.append("the summary is empty")
     return summary
 
 
 def oracle(task: Task) -> Program[Result]:
-    """The candidate that is right, or nearest: exact match, then F1. A bound on choosing among candidates."""
+    """Answer by the candidate nearest to a right answer by exact match, then F1: a bound on choosing among them."""
     found = yield from propose(task)
-    best = max(
-        found.candidates,
-        key=lambda candidate: (exact_match(candidate, task.answers), f1(candidate, task.answers)),
-        default="",
-    )
-    return finished(task, best, candidates=found.candidates)
+
+    def closeness(candidate: str) -> tuple[float, float]:
+        return exact_match(candidate, task.answers), f1(candidate, task.answers)
+
+    return finished(task, max(found.candidates, key=closeness, default=""), candidates=found.candidates)

@@ -1,4 +1,4 @@
-"""Method: a program with a name, and what it needs."""
+"""Method: a named program, and its requirements."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.reader.programs.requests import Program
-from fastreader.sure.settings import Settings
 from fastreader.sure.task import Task
 from fastreader.sure.types import MethodResult, Result
 
@@ -19,13 +17,13 @@ class Method:
     """One way to answer a question.
 
     Attributes:
-        name: as in `METHODS`; with "@N" behind it, of the first N passages alone.
+        name: the name in `METHODS`, or "name@N" for the method over the first N passages.
         about: one line.
         program: answers one question.
         needs: some of "passages", "shots" (in the settings) and "answers" (of the example).
-        takes: settings it depends on, of those that are about single methods.
+        takes: the settings that it depends on, among those that are specific to some methods.
         rereads: whether it asks for candidates and then for summaries of the same passages.
-        first: it reads this many passages at most; None for all.
+        first: maximum number of passages it reads; None for all.
         reads: whether it reads passages at all.
     """
 
@@ -38,31 +36,26 @@ class Method:
     first: int | None = None
     reads: bool = True
 
-    def check(self, settings: Settings, example: Example) -> None:
-        """Raise InputError where a need is not met."""
-        there = {"passages": example.passages, "shots": settings.shots, "answers": example.answers}
+    def run(self, task: Task) -> Program[Result]:
+        """Run the program, or raise InputError at its first step if the task lacks something the method needs."""
+        found = {"passages": task.passages, "shots": task.settings.shots, "answers": task.answers}
         for need in self.needs:
-            if not there[need]:
+            if not found[need]:
                 raise InputError(f"method {self.name!r}: needs {need}, got none")
+        if self.reads and not task.passages:
+            task.notes.append("there are no passages; the answer is from memory")
+        result = yield from self.program(task)
+        return result
 
     def limited(self, count: int) -> Method:
-        """The same of the first `count` passages."""
+        """Return the method over the first `count` passages."""
 
         def program(task: Task) -> Program[Result]:
-            result = yield from self.program(replace(task, passages=task.passages[:count]))
-            return result
+            return self.program(replace(task, passages=task.passages[:count]))
 
         return replace(self, name=f"{self.name}@{count}", program=program, first=count)
 
 
 def finished(task: Task, answer: str, **details: Any) -> MethodResult:
-    """The result of a method; its name, id and costs are put in by whoever runs it."""
-    return MethodResult(
-        question=task.question,
-        answer=answer,
-        method="",
-        num_passages=len(task.passages),
-        readers=task.readers.describe(),
-        details=details,
-        notes=task.notes,
-    )
+    """Return the result of a method; `run_group` adds its name, id, readers and costs."""
+    return MethodResult(task.question, answer, "", len(task.passages), details=details, notes=task.notes)

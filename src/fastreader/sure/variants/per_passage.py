@@ -1,4 +1,4 @@
-"""An answer from each passage, then a vote of them or a sum over the passages: Rerank and RePlug."""
+"""Rerank and RePlug: an answer from each passage, then a vote of the answers or a mixture over the passages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.reader.programs.requests import Program, score, write
+from fastreader.core.protocol import TextOrTokens
+from fastreader.reader.programs.requests import Program, score
 from fastreader.statistics.answers import normalise
-from fastreader.sure.cuts import note_cut
 from fastreader.sure.replies import short_answer
 from fastreader.sure.task import Task
 from fastreader.sure.types import Result
-from fastreader.sure.variants.base import STAGE, base_prompt
+from fastreader.sure.variants.ablations import STAGE, base_pieces, write_answers
 from fastreader.sure.variants.method import finished
 from fastreader.sure.variants.weights import passage_weights
 
@@ -21,7 +21,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def rerank(task: Task) -> Program[Result]:
-    """Each passage's answer votes with its passage's weight (Lazaridou et al. 2022); by TF-IDF unless set."""
+    """Answer by a vote, each passage's answer with its passage's weight (Lazaridou et al. 2022); by default TF-IDF."""
     weights = passage_weights(task, "tfidf")
     answers = yield from answers_of_passages(task)
     kinds, votes = weighted_votes(answers, weights)
@@ -30,9 +30,9 @@ def rerank(task: Task) -> Program[Result]:
 
 
 def replug(task: Task) -> Program[Result]:
-    """The likeliest of the passages' answers in the mixture of all passages (Shi et al. 2023, Eq. 2).
+    """Answer by the likeliest of the passages' answers in the mixture of all passages (Shi et al. 2023, Eq. 2).
 
-    p(y | q) = sum over passages d of weight(d) p(y | d, q). The weights come from a sentence encoder unless set; the
+    p(y | q) = sum over passages d of weight(d) p(y | d, q). By default the weights come from a sentence encoder. The
     probabilities of all answers after all passages are one packed pass.
     """
     weights = passage_weights(task, "encoder")
@@ -40,8 +40,8 @@ def replug(task: Task) -> Program[Result]:
     kinds, _ = weighted_votes(answers, weights)
     if not kinds:
         return finished(task, "", answers=answers, weights=weights.tolist(), kinds=[], logprobs=[])
-    prompts = [base_prompt(task, [passage]) for passage in task.passages]
-    # With its end: without it the beginning of another answer is at least as likely as that answer.
+    prompts = passage_prompts(task)
+    # With its end: without it, the beginning of another answer would be at least as likely as that answer.
     labels = [task.label(STAGE, kind, end=True) for kind in kinds]
     scored = yield from score(STAGE, [(prompt, label) for prompt in prompts for label in labels])
     table = np.array([s.logprob for s in scored]).reshape(len(prompts), len(kinds))
@@ -51,22 +51,26 @@ def replug(task: Task) -> Program[Result]:
 
 
 def answers_of_passages(task: Task) -> Program[list[str]]:
-    """The short answer from each passage alone, in one call."""
-    prompts = [base_prompt(task, [passage]) for passage in task.passages]
-    replies = yield from write(STAGE, prompts, max_new_tokens=task.settings.max_answer_tokens)
-    note_cut(task, STAGE, [reply for reply, *_ in replies], short_answer)
-    return [short_answer(reply.text) for reply, *_ in replies]
+    """Return the short answer from each single passage, in one call."""
+    replies = yield from write_answers(task, passage_prompts(task))
+    return list(map(short_answer, replies))
+
+
+def passage_prompts(task: Task) -> list[TextOrTokens]:
+    """Return the base prompt over each single passage."""
+    tail = base_pieces(task)
+    return [task.after_passages(STAGE, [tail], [passage])[0] for passage in task.passages]
 
 
 def weighted_votes(answers: Sequence[str], weights: FloatArray) -> tuple[list[str], FloatArray]:
-    """Distinct answers, as first written, with the weights of those that gave them; empty answers do not vote.
+    """Return the distinct answers, as first written, with the sums of their weights; empty answers do not vote.
 
     Args:
         answers: N texts.
         weights: float64 [N].
 
     Returns:
-        A texts, in order of appearance, and float64 [A].
+        A texts in order of appearance, and float64 [A].
     """
     first: dict[str, str] = {}
     votes: dict[str, float] = {}
@@ -78,7 +82,7 @@ def weighted_votes(answers: Sequence[str], weights: FloatArray) -> tuple[list[st
 
 
 def mixture(logprobs: FloatArray, weights: FloatArray) -> FloatArray:
-    """log of sum over d of weights[d] exp(logprobs[d, a]): float64 [N, A] and [N] to [A], nats."""
+    """Return log of sum over d of weights[d] exp(logprobs[d, a]): float64 [N, A] and [N] to [A], nats."""
     with np.errstate(divide="ignore"):
         terms = logprobs + np.log(weights)[:, None]
     highest = terms.max(axis=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -10,19 +11,18 @@ from fastreader.core.protocol import TextOrTokens
 from fastreader.data import Passage
 from fastreader.reader.programs.requests import Program, score, write, write_one
 from fastreader.statistics.answers import normalise
-from fastreader.sure.cuts import note_cut
-from fastreader.sure.labels import choose
+from fastreader.sure.program import choose
 from fastreader.sure.replies import short_answer
 from fastreader.sure.task import Task
-from fastreader.sure.texts import number_word
+from fastreader.sure.templates import number_word
 from fastreader.sure.types import Result
-from fastreader.sure.variants.base import STAGE, base_prompt
+from fastreader.sure.variants.ablations import STAGE, base_pieces, write_answers
 from fastreader.sure.variants.method import finished
 from fastreader.sure.variants.per_passage import weighted_votes
 
 
 def chain_of_thought(task: Task) -> Program[Result]:
-    """Reasoning without examples, then the answer asked for behind it (Kojima et al. 2022)."""
+    """Answer after reasoning without examples (Kojima et al. 2022)."""
     settings, t = task.settings, task.settings.variant_template
     limit = settings.max_reasoning_tokens
     think = t.think.format(question=task.question)
@@ -34,28 +34,27 @@ def chain_of_thought(task: Task) -> Program[Result]:
 
     prompts = task.fitting("reasoning", build, limit + settings.max_answer_tokens)
     thought = yield from write_one("reasoning", prompts[0], max_new_tokens=limit)
-    note_cut(task, "reasoning", [thought])
+    task.note_cut("reasoning", [thought])
     reasoning = thought.text.strip()
     pieces = [*settings.template.passages(kept), think, f" {reasoning}"]
     last = task.prompt(STAGE, [*pieces, t.therefore.format(words=number_word(settings.words))])
-    reply = yield from write_one(STAGE, last, max_new_tokens=settings.max_answer_tokens)
-    note_cut(task, STAGE, [reply], short_answer)
-    return finished(task, short_answer(reply.text), reasoning=reasoning, reply=reply.text)
+    [reply] = yield from write_answers(task, [last])
+    return finished(task, short_answer(reply), reasoning=reasoning, reply=reply)
 
 
 def self_verification(task: Task) -> Program[Result]:
-    """Answers are sampled; the one from which the question is likeliest wins (after Weng et al. 2022).
+    """Sample answers, and take the one after which the question is likeliest (after Weng et al. 2022).
 
-    The paper masks a condition of the question and sees whether the answer brings it back. The log-likelihood of the
-    whole question behind passages and answer does so for each word of it in turn, in one packed pass.
+    The paper masks a condition of the question and tests whether the answer restores it. The log-likelihood of the
+    whole question after passages and answer does this for each word in turn, in one packed pass.
     """
     settings, t = task.settings, task.settings.variant_template
     limit = settings.max_answer_tokens
-    prompts = task.fitting(STAGE, lambda passages: [base_prompt(task, passages)], limit)
+    prompts = task.fitting(STAGE, partial(task.after_passages, STAGE, [base_pieces(task)]), limit)
     replies = yield from write(
         STAGE, prompts, max_new_tokens=limit, n=settings.samples, temperature=settings.temperature, seed=settings.seed
     )
-    note_cut(task, STAGE, replies[0], short_answer)
+    task.note_cut(STAGE, replies[0], short_answer)
     answers = [short_answer(reply.text) for reply in replies[0]]
     kinds, votes = weighted_votes(answers, np.ones(len(answers)))
     if not kinds:
@@ -63,13 +62,8 @@ def self_verification(task: Task) -> Program[Result]:
         return finished(task, "", answers=answers, kinds=[], votes=[], question_logprobs=[])
     stage = "verification"
     question = task.label(stage, task.question)
-    contexts = task.fitting(
-        stage,
-        lambda passages: [
-            task.prompt(stage, [*settings.template.passages(passages), t.verify.format(answer=kind)]) for kind in kinds
-        ],
-        len(question),
-    )
+    tails = [[t.verify.format(answer=kind)] for kind in kinds]
+    contexts = task.fitting(stage, partial(task.after_passages, stage, tails), len(question))
     scored = yield from score(stage, [(context, question) for context in contexts])
     logprobs = [s.logprob for s in scored]
     best = kinds[logprobs.index(max(logprobs))]
@@ -77,48 +71,37 @@ def self_verification(task: Task) -> Program[Result]:
 
 
 def selection_inference(task: Task) -> Program[Result]:
-    """Passages are ranked by the reader and read one more at a time until there is an answer (Creswell et al. 2023).
+    """Rank the passages by the reader, and read one more at a time until there is an answer (Creswell et al. 2023).
 
     The prompts of 1, 2, ..., N passages share their beginnings, so all are decoded in one call.
     """
     settings, t = task.settings, task.settings.variant_template
     order = yield from ranked_passages(task)
     ranked = [task.passages[i] for i in order]
-    ask = [
-        t.infer.format(words=number_word(settings.words), unknown=t.unknown),
-        t.question.format(question=task.question),
-    ]
-    prompts = replace(task, passages=ranked).fitting(
-        STAGE,
-        lambda passages: [
-            task.prompt(STAGE, [*settings.template.passages(passages[:n]), *ask]) for n in range(1, len(passages) + 1)
-        ],
-        settings.max_answer_tokens,
-    )
-    replies = yield from write(STAGE, prompts, max_new_tokens=settings.max_answer_tokens)
-    note_cut(task, STAGE, [reply for reply, *_ in replies], short_answer)
-    answers = [short_answer(reply.text) for reply, *_ in replies]
+    infer = t.infer.format(words=number_word(settings.words), unknown=t.unknown)
+    ask = [infer, t.question.format(question=task.question)]
+
+    def build(passages: list[Passage]) -> list[TextOrTokens]:
+        return [task.after_passages(STAGE, [ask], passages[: n + 1])[0] for n in range(len(passages))]
+
+    prompts = replace(task, passages=ranked).fitting(STAGE, build, settings.max_answer_tokens)
+    replies = yield from write_answers(task, prompts)
+    answers = list(map(short_answer, replies))
     known = [i for i, answer in enumerate(answers) if answer and normalise(answer) != normalise(t.unknown)]
     if not known:
         task.notes.append("no number of passages gave an answer")
-    return finished(
-        task,
-        answers[known[0]] if known else "",
-        order=order,
-        answers=answers,
-        passages_used=known[0] + 1 if known else len(order),
-    )
+    used = known[0] + 1 if known else len(order)
+    return finished(task, answers[known[0]] if known else "", order=order, answers=answers, passages_used=used)
 
 
 def ranked_passages(task: Task) -> Program[list[int]]:
-    """Indices of the passages, the most helpful first by the reader's label, earlier ones first among equals."""
+    """Return the indices of the passages, the most helpful by the reader's label first; equals keep their order."""
     t = task.settings.variant_template
-    pieces = task.passage_pieces()
-    prompts = [task.prompt("selection", [t.select.format(question=task.question, passage=piece)]) for piece in pieces]
+    pieces = task.settings.template.passages(task.passages)
+    prompts = [[t.select.format(question=task.question, passage=piece)] for piece in pieces]
     choices = yield from choose(task, "selection", prompts, (t.yes, t.no))
-    helpful = [_share(choice.label) if choice.probability is None else choice.probability for choice in choices]
+    helpful = []
+    for choice in choices:
+        share = 0.5 if choice.label is None else 1.0 - choice.label
+        helpful.append(share if choice.probability is None else choice.probability)
     return sorted(range(len(helpful)), key=lambda i: -helpful[i])
-
-
-def _share(label: int | None) -> float:
-    return 0.5 if label is None else 1.0 - label

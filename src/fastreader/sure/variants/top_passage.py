@@ -1,4 +1,4 @@
-"""Answering from one passage, chosen by its similarity to a summary or otherwise (the paper's Table 4)."""
+"""Answers from one passage, chosen by its similarity to a summary or otherwise (the paper's Table 4)."""
 
 from __future__ import annotations
 
@@ -15,71 +15,64 @@ from fastreader.sure.replies import short_answer
 from fastreader.sure.settings import Settings
 from fastreader.sure.task import Task
 from fastreader.sure.types import Result
-from fastreader.sure.variants.ablations import generic_summary
-from fastreader.sure.variants.base import answer_from
-from fastreader.sure.variants.method import finished
-from fastreader.sure.variants.reasoning import ranked_passages
+from fastreader.sure.variants.ablations import answer_from, generic_summary
+from fastreader.sure.variants.method import Method, finished
 from fastreader.sure.variants.weights import encoder_similarity
 
-NO_SUMMARY = "there is no summary to compare passages with; the question took its place"
 Chooser = Callable[[Task], Program[list[int]]]
 
 
-def from_top_passage(order: Chooser) -> Callable[[Task], Program[Result]]:
-    """A method that answers from the first passage of an order."""
+def method(name: str, about: str, order: Chooser, takes: tuple[str, ...], *, rereads: bool = False) -> Method:
+    """Return the method "top1_<name>", which answers from the first passage of an order."""
 
     def program(task: Task) -> Program[Result]:
         indices = yield from order(task)
         reply = yield from answer_from(replace(task, passages=[task.passages[indices[0]]]))
         return finished(task, short_answer(reply), order=indices, reply=reply)
 
-    return program
+    return Method(f"top1_{name}", f"base over one passage, {about}", program, ("passages",), takes, rereads)
 
 
 def by_retriever(task: Task) -> Program[list[int]]:
-    """The order the passages came in."""
-    yield from ()  # it asks nothing
+    """Return the order in which the passages came."""
+    yield from ()  # no request
     return list(range(len(task.passages)))
 
 
 def by_question(task: Task) -> Program[list[int]]:
-    """By similarity to the question."""
+    """Order by similarity to the question."""
     yield from ()
     return rerank_passages(task.question, task.passages, task.settings)
 
 
 def by_generic_summary(task: Task) -> Program[list[int]]:
-    """By similarity to a summary that no candidate conditions; where it is empty, to the question, with a note."""
+    """Order by similarity to a summary that depends on no candidate; if it is empty, to the question, with a note."""
     summary = yield from generic_summary(task)
-    if not summary:
-        task.notes.append(NO_SUMMARY)
-    return rerank_passages(summary or task.question, task.passages, task.settings)
+    return _by_summary(task, summary)
 
 
 def by_sure(task: Task) -> Program[list[int]]:
-    """By similarity to the summary of SuRe's answer; where there is none, to the question, with a note."""
+    """Order by similarity to the summary of SuRe's answer; if there is none, to the question, with a note."""
     result = yield from sure(task)
-    if not result.rationale:
-        task.notes.append(NO_SUMMARY)
-    return rerank_passages(result.rationale or task.question, task.passages, task.settings)
+    return _by_summary(task, result.rationale)
 
 
-def by_reader(task: Task) -> Program[list[int]]:
-    """By the reader's own judgement whether each helps."""
-    order = yield from ranked_passages(task)
-    return order
+def _by_summary(task: Task, summary: str) -> list[int]:
+    if not summary:
+        task.notes.append("there is no summary to compare passages with; the question was used instead")
+    return rerank_passages(summary or task.question, task.passages, task.settings)
 
 
 def rerank_passages(text: str, passages: Iterable[Passage | str], settings: Settings | None = None) -> list[int]:
-    """Indices of the passages by cosine similarity of sentence embeddings to `text`, the nearest first.
+    """Return the indices of the passages by cosine similarity of sentence embeddings to `text`, the nearest first.
 
     Args:
         text: for example the `rationale` of a `SureResult`.
-        passages: to be ordered; passages or plain texts.
-        settings: says which encoder.
+        passages: passages or texts.
+        settings: decides the encoder.
 
     Raises:
-        InputError: something else is among the passages.
+        InputError: if `passages` holds anything else.
     """
     found = make_passages(passages)
     if not found:

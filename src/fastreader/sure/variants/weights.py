@@ -1,4 +1,4 @@
-"""How near each passage is to a text, and weights of passages from it."""
+"""Similarities of passages to a text, and weights of passages from them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checks import expect
 from fastreader.data import Passage
-from fastreader.errors import InputError, MissingExtraError
+from fastreader.errors import MissingExtraError
 from fastreader.models.encoders import Encoder, load_encoder
 from fastreader.sure.settings import Settings
 from fastreader.sure.task import Task
@@ -19,19 +20,19 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def passage_weights(task: Task, otherwise: str) -> FloatArray:
-    """float64 [N], a softmax of similarities to the question; the settings' kind, or `otherwise` where they have none.
+    """Return float64 [N], a softmax of similarities to the question of the kind in the settings, or else `otherwise`.
 
     Raises:
-        InputError: weights="retriever" and a passage has no finite score.
-        MissingExtraError: scikit-learn or sentence-transformers is needed and not installed.
+        InputError: if weights="retriever" and a passage has no finite score.
+        MissingExtraError: if scikit-learn or sentence-transformers is needed and not installed.
     """
     kind = task.settings.weights or otherwise
     if kind == "equal":
         return np.full(len(task.passages), 1 / len(task.passages))
     if kind == "retriever":
         for i, passage in enumerate(task.passages):
-            if passage.score is None or not math.isfinite(passage.score):
-                raise InputError(f"weights: 'retriever' needs the passages' scores; passage {i} has {passage.score}")
+            finite = passage.score is not None and math.isfinite(passage.score)
+            expect(finite, f"passages[{i}].score", "a finite number for weights='retriever'", passage.score)
         similarity = np.array([p.score for p in task.passages], dtype=np.float64)
     elif kind == "tfidf":
         similarity = tfidf_similarity(task.question, task.passages)
@@ -41,14 +42,14 @@ def passage_weights(task: Task, otherwise: str) -> FloatArray:
 
 
 def softmax(values: FloatArray) -> FloatArray:
-    """exp(values) over its sum: float64 [N] to [N]."""
+    """Return exp(values) over its sum: float64 [N] to [N]."""
     powers = np.exp(values - values.max())
     shares: FloatArray = powers / powers.sum()
     return shares
 
 
 def tfidf_similarity(text: str, passages: Sequence[Passage]) -> FloatArray:
-    """Cosine of TF-IDF vectors of `text` and each passage, over these texts alone: float64 [N]."""
+    """Return the cosine of TF-IDF vectors of `text` and each passage, fitted on these texts only: float64 [N]."""
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ImportError:
@@ -59,7 +60,7 @@ def tfidf_similarity(text: str, passages: Sequence[Passage]) -> FloatArray:
 
 
 def encoder_similarity(settings: Settings, text: str, passages: Sequence[Passage]) -> FloatArray:
-    """Cosine of sentence embeddings of `text` and each passage: float64 [N]."""
+    """Return the cosine of sentence embeddings of `text` and each passage: float64 [N]."""
     encoder: Encoder = settings.encoder if callable(settings.encoder) else _loaded(settings.encoder)
     vectors = encoder([text, *map(full_text, passages)]).astype(np.float64)
     similarity: FloatArray = vectors[1:] @ vectors[0]
@@ -67,7 +68,7 @@ def encoder_similarity(settings: Settings, text: str, passages: Sequence[Passage
 
 
 def full_text(passage: Passage) -> str:
-    """Title and text."""
+    """Return title and text."""
     return f"{passage.title}\n{passage.text}" if passage.title else passage.text
 
 
