@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fastreader.data.arguments import PassageLike
+from fastreader.data.arguments import PassageLike, make_example
 from fastreader.data.types import Example
 from fastreader.moi.cost import Cost
 from fastreader.moi.options import RerankOptions, Stopping
 from fastreader.moi.overflow import told
-from fastreader.moi.planning import checked_example, plan_example
+from fastreader.moi.planning import plan_example
 from fastreader.moi.ranked import Ranked
 from fastreader.moi.reading import Reading, chosen_candidates, fit_reading, read_pieces, reading_pieces
 from fastreader.moi.rerank import rerank_planned
@@ -110,7 +110,7 @@ def answer(
         on_overflow=on_overflow,
         max_batch_tokens=max_batch_tokens,
     )
-    asked = checked_example(question, passages)
+    asked = make_example(question, passages)
     reads = replace(asked, passages=asked.passages[:max_passages])
     chosen = chosen_candidates(asked, candidates)
     pieces = reading_pieces(reader, reads, chosen, template)

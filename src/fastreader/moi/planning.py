@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from fastreader.data.arguments import PassageLike, as_example, check_example
+from fastreader.data.arguments import PassageLike, make_example
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 from fastreader.moi.cost import NOTHING, Cost, full_orderings
@@ -67,7 +67,7 @@ def plan(
     Raises:
         InputError, ContextOverflowError: as `rerank`.
     """
-    return plan_example(reader, checked_example(question, passages), bias, RerankOptions(**options))
+    return plan_example(reader, make_example(question, passages), bias, RerankOptions(**options))
 
 
 def plan_example(
@@ -157,12 +157,3 @@ def _design(bias: PositionBias | None, n: int, length: int, permutations: Spec |
     return prefixes(n, length if length < n else None, seed)
 
 
-def checked_example(question: str | Example, passages: Sequence[PassageLike] | None) -> Example:
-    """Return the question with its passages as an example.
-
-    Raises:
-        InputError: if passages come twice or not at all, or the question or a passage cannot be scored.
-    """
-    example = as_example(question, passages, None)
-    check_example(replace(example, candidates=[]), question_only=True, where="the question")
-    return example

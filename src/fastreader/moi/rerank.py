@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fastreader.data.arguments import PassageLike
+from fastreader.data.arguments import PassageLike, make_example
 from fastreader.data.types import Example
 from fastreader.errors import InputError
 from fastreader.moi.adaptive import run
 from fastreader.moi.options import RerankOptions, Stopping
 from fastreader.moi.order import descending
 from fastreader.moi.overflow import told
-from fastreader.moi.planning import Plan, checked_example, plan_example
+from fastreader.moi.planning import Plan, plan_example
 from fastreader.moi.ranked import Ranked, RankedPassage
 from fastreader.moi.types import IntArray, PositionBias, Utilities
 from fastreader.permutations import Spec
@@ -80,7 +80,7 @@ def rerank(
         on_overflow=on_overflow,
         max_batch_tokens=max_batch_tokens,
     )
-    return rerank_planned(reader, plan_example(reader, checked_example(question, passages), bias, options))
+    return rerank_planned(reader, plan_example(reader, make_example(question, passages), bias, options))
 
 
 def rerank_planned(reader: Scorer, planned: Plan) -> Ranked:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from fastreader.data import Example, Passage, load_passages
-from fastreader.data.fingerprints import stamp
+from fastreader.data.fingerprints import file_stamp
 from fastreader.noise.layouts import FILL, Layout, LayoutSpec, StillFits, layout
 from fastreader.noise.materials import Materials, by_title, gather
 from fastreader.noise.room import Room
@@ -68,7 +68,7 @@ class Shelf:
     def _passages(self) -> list[Passage]:
         """The pool."""
         if self._source not in ("others", "words"):
-            return _file(self._source, stamp(self._source))
+            return _file(self._source, file_stamp(self._source))
         return list({(p.title, p.text): p for e in self.everything for p in e.passages}.values())
 
     @functools.cached_property

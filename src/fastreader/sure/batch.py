@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fastreader.core.checks import check_int
+from fastreader.core.checks import check_int, check_text
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example
-from fastreader.data.arguments import make_question
 from fastreader.data.keyed import keyed
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NumericsError, OutOfBudgetError
 from fastreader.reader.programs.readers import Readers
@@ -101,7 +100,8 @@ def _results(
                     ready[index] = known
                     continue
                 try:
-                    todo.append((index, replace(example, question=make_question(example.question))))
+                    check_text("question", example.question)
+                    todo.append((index, replace(example, question=example.question.strip())))
                 except InputError as error:
                     failed.append((index, example, error))
             journal = None if store is None else store.journal([_key(example) for _, example in todo])

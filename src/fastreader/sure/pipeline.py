@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from fastreader.core.checks import check_text
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, Passage
-from fastreader.data.arguments import make_passages, make_question
+from fastreader.data.arguments import make_passages
 from fastreader.errors import InputError
 from fastreader.reader.programs.journal import Journal
 from fastreader.reader.programs.kept_reader import STAGE
@@ -87,7 +88,8 @@ def ask(
     """
     if isinstance(answers, str):
         raise InputError(f"answers: expected a list of texts, got the text {answers!r}")
-    example = Example(make_question(question), make_passages(passages), answers=list(answers))
+    check_text("question", question)
+    example = Example(question.strip(), make_passages(passages), answers=list(answers))
     chosen = make_settings(settings, options)
     outcome = run_group([Job(example, method, chosen, Readers(reader, readers, STAGES))])[0]
     if outcome.error is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fastreader.core.protocol import ReaderProtocol
-from fastreader.data.fingerprints import guarding
+from fastreader.data.fingerprints import reader_identity
 from fastreader.errors import InputError
 
 
@@ -51,4 +51,4 @@ class Readers:
 
     def guarding(self) -> dict[str, dict[str, str]]:
         """Of `describe` what a run may not change when it goes on."""
-        return {stage: guarding(about) for stage, about in self.describe().items()}
+        return {stage: reader_identity(about) for stage, about in self.describe().items()}
