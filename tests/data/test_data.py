@@ -332,7 +332,11 @@ def test_trec(tmp_path):
         (Example("q", []), "dpr", "ctxs: expected at least one"),
         (Example("q", [Passage(" ")]), "flashrag", "contents"),
         ({"question": "q"}, "dpr", "expected an Example, got dict"),
-        (Example("q", [Passage("a", metadata={"has_answer": 1})]), "dpr", "metadata: expected no key 'has_answer', which the format itself uses"),
+        (
+            Example("q", [Passage("a", metadata={"has_answer": 1})]),
+            "dpr",
+            "metadata: expected no key 'has_answer', which the format itself uses",
+        ),
         (Example("q", [Passage("a")], metadata={"id": 1}), "dpr", "metadata: expected no key 'id', which"),
         (Example("q", [Passage("a", title="b\nc")]), "flashrag", r"title: expected one line, .* got 'b\\nc'"),
         (Example("q", [Passage("a")], metadata={"output": 1}), "flashrag", r"metadata\['output'\]: expected an object"),

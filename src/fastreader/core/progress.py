@@ -23,11 +23,12 @@ def track(label: str, total: int | None, unit: str, show: bool | None) -> Iterat
     if not (sys.stderr.isatty() if show is None else show):
         yield lambda steps: None
         return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit)]
-    times = [TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()]
-    with Progress(*columns, *times, console=Console(stderr=True), transient=True) as bar:
+    text = progress.TextColumn
+    done = [text("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn(), text(unit)]
+    times = [progress.TimeElapsedColumn(), text("left"), progress.TimeRemainingColumn()]
+    with progress.Progress(*done, *times, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda steps: bar.advance(task, steps)

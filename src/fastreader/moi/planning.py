@@ -155,5 +155,3 @@ def _design(bias: PositionBias | None, n: int, length: int, permutations: Spec |
     if bias is not None:
         return cyclic_for(bias, seed)
     return prefixes(n, length if length < n else None, seed)
-
-

@@ -10,8 +10,8 @@ from fastreader.data import Example, Passage, load_passages
 from fastreader.data.fingerprints import file_stamp
 from fastreader.noise.layouts import FILL, Layout, LayoutSpec, StillFits, layout
 from fastreader.noise.materials import Materials, by_title, gather
-from fastreader.noise.room import Room
-from fastreader.noise.sources import Exhausted, Pool, RandomSource, Words
+from fastreader.noise.prompt import ContextBudget
+from fastreader.noise.sources import Exhausted, Pool, RandomSource, RandomWords
 
 _FILL_FIRST = 32  # random passages drawn for a layout that fills the context, doubled while all of them fit
 _KEPT = 64  # questions whose materials are kept; layouts of a group of questions come one after the other
@@ -37,7 +37,7 @@ class Shelf:
         self._source, self._seed, self._hard = source, seed, hard_count
         self._kept: dict[str, Materials] = {}
 
-    def lay(self, example: Example, spec: LayoutSpec, room: Room) -> Layout:
+    def lay(self, example: Example, spec: LayoutSpec, room: ContextBudget) -> Layout:
         """One layout of one question, with as many random passages as it takes.
 
         Raises:
@@ -74,7 +74,7 @@ class Shelf:
     @functools.cached_property
     def _random(self) -> RandomSource:
         if self._source == "words":
-            return Words.of(self._passages, seed=self._seed)
+            return RandomWords.of(self._passages, seed=self._seed)
         return Pool(self._passages, self._seed)
 
     @functools.cached_property
