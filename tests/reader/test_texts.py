@@ -49,7 +49,7 @@ def test_a_file_replaces_some_texts(tmp_path, name, text):
     [
         ("greeting = 3", r"t\.toml: Letter\.greeting: expected text, got 3"),
         ("salutation = 'Hi'", r"t\.toml: Letter: expected no keys besides greeting, .*, got 'salutation'"),
-        ("greeting = ", r"t\.toml: not a readable template in TOML"),
+        ("greeting = ", r"t\.toml: not TOML"),
     ],
 )
 def test_a_file_with_an_error_is_named(tmp_path, text, message):

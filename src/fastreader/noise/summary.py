@@ -27,7 +27,7 @@ class LayoutCounts:
         missing: number of questions without the layout's passages; not run, and not in the accuracy.
         no_answer: share of replies that no document holds the answer; None if no question was run.
         prompt_tokens: mean number of tokens of the prompts; None if no question was run.
-        accuracy_over_long_wrong: accuracy with over-long prompts counted as wrong answers; None if there are none.
+        accuracy_over_long_wrong: accuracy with over-long prompts counted as wrong answers; None without such prompts.
     """
 
     asked: int
