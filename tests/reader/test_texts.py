@@ -61,13 +61,16 @@ def test_a_file_with_an_error_is_named(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"greeting": "Hello"}, r"Letter\.greeting: expected the field \{name\} in it, got 'Hello'"),
+        ({"greeting": "Hello"}, r"Letter\.greeting: the field \{name\} must appear in it, got 'Hello'"),
         (
             {"greeting": "{name} {age}"},
-            r"Letter\.greeting: expected no fields besides \['name', 'title'\], got \['age'\]",
+            r"Letter\.greeting: unknown fields \['age'\]; it may use \['name', 'title'\], got",
         ),
         ({"greeting": "{name"}, r"Letter\.greeting: '\{name' is not a format string"),
-        ({"greeting": "{name:>3}"}, r"Letter\.greeting: expected fields such as \{question\}, without ':' or '!'"),
+        (
+            {"greeting": "{name:>3}"},
+            r"Letter\.greeting: fields must be plain, such as \{question\}, without ':' or '!'",
+        ),
         ({"greeting": "{name!r}"}, "without ':' or '!'"),
         ({"closing": None}, r"Letter\.closing: expected text, got None"),
         ({"chat": "yes"}, r"Letter\.chat: expected True, False or None, got 'yes'"),
