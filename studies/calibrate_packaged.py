@@ -20,7 +20,7 @@ from shared import fingerprint, make_parser
 
 import fastreader as fr
 from fastreader.core.progress import track
-from fastreader.data.fingerprints import guarding
+from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.moi import Observations, calibrate
 from fastreader.moi.probe import Probe, gold_of, moved
@@ -41,7 +41,7 @@ def main() -> None:
     reader = fr.Reader.load(options.model, device=options.device, precision=options.precision)
     template = fr.Template()
     settings = {
-        "reader": guarding(reader.describe()),
+        "reader": reader_identity(reader.describe()),
         "template": template.digest(),
         "passages": n,
         "squares": SQUARES.get(n, 3),

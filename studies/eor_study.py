@@ -27,7 +27,7 @@ from shared import make_parser, write_both
 
 from fastreader import Reader, load_examples
 from fastreader.data import Passage, load_passages
-from fastreader.data.fingerprints import content, guarding
+from fastreader.data.fingerprints import file_digest, reader_identity
 from fastreader.data.result_log import ResultLog
 from fastreader.eor import BM25, Answers, Dense, Document, Retrieval, Retrievers, answer, load_texts
 from fastreader.eor.answer import write_lines
@@ -83,14 +83,14 @@ def main() -> None:
 def settings(arguments: argparse.Namespace, reader: Reader) -> dict[str, Any]:
     """Return the settings that the answers depend on; a file made with others cannot be resumed."""
     return {
-        "reader": guarding(reader.describe()),
+        "reader": reader_identity(reader.describe()),
         "retrievers": arguments.retrievers,
         "encoder": arguments.encoder,
         "texts": load_texts(arguments.texts).to_dict(),
         "max_new_tokens": arguments.max_new_tokens,
         "seed": arguments.seed,
-        "data": {"name": arguments.data.name, "sha256": content(arguments.data)},
-        "pool": {"name": arguments.pool.name, "sha256": content(arguments.pool)},
+        "data": {"name": arguments.data.name, "sha256": file_digest(arguments.data)},
+        "pool": {"name": arguments.pool.name, "sha256": file_digest(arguments.pool)},
     }
 
 

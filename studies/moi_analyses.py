@@ -22,7 +22,7 @@ from shared import cell, fingerprint, moi_parser, rows_of, table, unpack, write_
 
 from fastreader import Example, PermutationScores, Reader, Template, load_examples, score_permutations
 from fastreader.core.progress import track
-from fastreader.data.fingerprints import guarding
+from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import ResultLog
 from fastreader.moi import calibrate
 from fastreader.moi.analyses import first_token_distances, gold_places, mean_bias, partition_means
@@ -50,7 +50,7 @@ def run(a: argparse.Namespace) -> None:
     reader, template = Reader.load(a.model, precision=a.precision), Template()
     settings = {
         "data": fingerprint(a.data),
-        "reader": guarding(reader.describe()),
+        "reader": reader_identity(reader.describe()),
         "template": template.digest(),
         "passages": a.passages,
         "orders": a.orders,

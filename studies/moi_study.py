@@ -46,7 +46,7 @@ from shared import fingerprint, moi_parser, rows_of, unpack
 from fastreader import Example, Reader, Template, load_examples, score_permutations
 from fastreader.core.progress import track
 from fastreader.core.protocol import Scorer
-from fastreader.data.fingerprints import guarding
+from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.moi import PositionBias, calibrate, probe
@@ -153,7 +153,7 @@ class Study:
         self.template = Template()
         self.settings = {
             "data": fingerprint(arguments.data),
-            "reader": guarding(self.reader.describe()),
+            "reader": reader_identity(self.reader.describe()),
             "template": self.template.digest(),
             "passages": arguments.passages,
             "seed": arguments.seed,

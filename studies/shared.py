@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastreader.data.files import replacing, write_json, write_text
-from fastreader.data.fingerprints import content
+from fastreader.data.fingerprints import file_digest
 from fastreader.data.result_log import iter_results
 
 
@@ -39,7 +39,7 @@ def moi_parser(description: str | None, questions: int) -> argparse.ArgumentPars
 
 def fingerprint(path: Path) -> str:
     """Return 16 digits that distinguish data files; settings of a run hold them."""
-    return content(path)[:16]
+    return file_digest(path)[:16]
 
 
 def packed(log: Path) -> Path:

@@ -82,7 +82,7 @@ def study(arguments: argparse.Namespace) -> int:
     readers = Readers(load(arguments.model))
     facts = {
         "options": settings.to_dict(),
-        "readers": readers.guarding(),
+        "readers": readers.identity(),
         "passages": arguments.passages,
         "shown": hashlib.sha256(json.dumps(pool).encode()).hexdigest()[:16],
     }

@@ -66,7 +66,7 @@ def test_random_counts():
     for count in (1, 11, 12, 13, 23, 24):
         assert len(pm.random(4, count)) == count
     assert len(pm.random(60, 5)) == 5
-    with pytest.raises(InputError, match=r"random: count must be in \[1, N! = 6\], got 7"):
+    with pytest.raises(InputError, match="random: count: expected an integer from 1 to 6, got 7"):
         pm.random(3, 7)
     with pytest.raises(InputError, match="got 0"):
         pm.random(3, 0)
@@ -94,7 +94,7 @@ def test_latin(n, data):
 
 def test_latin_squares_run_out():
     assert len(pm.latin(4, 6)) == 24
-    with pytest.raises(InputError, match=r"latin: squares must be in \[1, \(N-1\)! = 2\], got 3"):
+    with pytest.raises(InputError, match="latin: squares: expected an integer from 1 to 2, got 3"):
         pm.latin(3, 3)
 
 
@@ -109,7 +109,7 @@ def test_prefix_sharing_is_balanced_and_distinct(n, data):
 
 def test_prefix_sharing_counts():
     assert [len(pm.prefix_sharing(n)) for n in (1, 2, 3, 4, 10)] == [1, 2, 6, 12, 30]
-    with pytest.raises(InputError, match="must be a multiple of N = 5 for balance, got 12"):
+    with pytest.raises(InputError, match="count: expected a multiple of N = 5 for balance, got 12"):
         pm.prefix_sharing(5, 12)
     with pytest.raises(InputError, match=r"got 20"):
         pm.prefix_sharing(4, 20)
@@ -173,10 +173,10 @@ def test_explicit():
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([[0, 1, 2], [0, 1, 1]], "row 1: expected each passage once, got 1 twice"),
+        ([[0, 1, 2], [0, 1, 1]], r"row 1: expected each passage once, got \[0, 1, 1\]"),
         ([[0, 1, 2], [0, 1, 3]], r"row 1: expected passages in \[0, 3\), got 3"),
         ([[0, -1, 2]], r"row 0: expected passages in \[0, 3\), got -1"),
-        ([[0, 1, 2], [2, 1, 0], [0, 1, 2]], r"row 2: expected distinct rows, got row 0 again: \[0, 1, 2\]"),
+        ([[0, 1, 2], [2, 1, 0], [0, 1, 2]], r"row 2: expected a row different from row 0, got \[0, 1, 2\]"),
         ([[0, 1, 2], [0, 1]], "row 1: expected 3 places as in row 0, got 2"),
         ([[0, 1, 2, 0]], "at most 3 places for 3 passages, got 4"),
         ([[0.0, 1.0, 2.0]], r"row 0: expected a list of integers, got \[0.0, 1.0, 2.0\]"),
@@ -198,7 +198,7 @@ def test_explicit_errors(rows, expected):
 
 @given(st.integers(1, 7), st.data())
 @settings(deadline=None, max_examples=60)
-def test_explicit_takes_all_and_only_distinct_partial_orderings(n, data):
+def test_explicit_accepts_all_and_only_distinct_partial_orderings(n, data):
     length = data.draw(st.integers(1, n))
     value = st.integers(-1, n)
     rows = data.draw(st.lists(st.lists(value, min_size=length, max_size=length), min_size=1, max_size=3))
@@ -219,7 +219,7 @@ def test_pruned():
     assert repeated.permutations.tolist() == [[2], [0]]
     assert pm.pruned(pm.cyclic(3), 3).permutations.tolist() == pm.cyclic(3).permutations.tolist()
     for length in (0, 6):
-        with pytest.raises(InputError, match=rf"pruned: length must be in \[1, .* = 5\], got {length}"):
+        with pytest.raises(InputError, match=f"pruned: length: expected an integer from 1 to 5, got {length}"):
             pm.pruned(pm.cyclic(5), length)
 
 
@@ -253,12 +253,12 @@ def test_variable_length_holds_the_share(scores, share, temperature, shift):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (([],), "scores must be finite"),
-        (([1.0, float("nan")],), "scores must be finite"),
-        (([[1.0]],), "scores must be finite"),
-        (([1.0], 0.0), r"share must be in \(0, 1\], got 0.0"),
+        (([],), "scores: expected finite numbers"),
+        (([1.0, float("nan")],), "scores: expected finite numbers"),
+        (([[1.0]],), "scores: expected finite numbers"),
+        (([1.0], 0.0), "share: expected a finite number above 0 and at most 1, got 0.0"),
         (([1.0], 1.1), "got 1.1"),
-        (([1.0], 0.5, 0.0), "temperature must be positive, got 0.0"),
+        (([1.0], 0.5, 0.0), "temperature: expected a finite number above 0, got 0.0"),
     ],
 )
 def test_variable_length_errors(arguments, expected):
@@ -269,7 +269,7 @@ def test_variable_length_errors(arguments, expected):
 @pytest.mark.parametrize("make", [pm.random, pm.latin, pm.prefix_sharing])
 def test_counts_and_seeds_are_whole_numbers(make):
     for value in ("3", 2.5, True):
-        with pytest.raises(InputError, match=f"{make.__name__}: .* must be in .*, got {value!r}"):
+        with pytest.raises(InputError, match=f"{make.__name__}: .*: expected an integer from 1 to .*, got {value!r}"):
             make(5, value)
     for seed in (-1, 1.5, None):
         with pytest.raises(InputError, match=f"{make.__name__}: seed: expected an integer of at least 0, got {seed!r}"):
@@ -296,9 +296,9 @@ def test_resolve_names_the_choices(spec):
 
 
 def test_resolve_errors():
-    with pytest.raises(InputError, match="expected a design for 4 passages, got cyclic for 3"):
+    with pytest.raises(InputError, match="expected a design for 4 passages, got 'cyclic for 3'"):
         pm.resolve(pm.cyclic(3), 4)
     for n in (0, -1, True, 2.0):
         for spec in (*EVERY_NAME, [[0]]):
-            with pytest.raises(InputError, match="expected at least one passage, got n = "):
+            with pytest.raises(InputError, match="permutations: n: expected an integer of at least 1, got "):
                 pm.resolve(spec, n)

@@ -2,11 +2,11 @@
 
 
 class FastreaderError(Exception):
-    """Base class of every error fastreader raises on purpose."""
+    """Base class of all errors that fastreader raises on purpose."""
 
 
 class InputError(FastreaderError, ValueError):
-    """An argument or a file is not what was expected."""
+    """An argument or a file is invalid."""
 
 
 class ContextOverflowError(InputError):
@@ -14,31 +14,31 @@ class ContextOverflowError(InputError):
 
 
 class OutOfBudgetError(FastreaderError, MemoryError):
-    """One sequence needs more memory than there is, so that no split can help."""
+    """A single sequence needs more memory than is available, so that no partition can help."""
 
 
 class NumericsError(FastreaderError, ArithmeticError):
-    """A log-likelihood came out infinite or not a number."""
+    """A log-likelihood is infinite or NaN."""
 
 
 class UnsupportedModelError(FastreaderError):
-    """The model computes something the packed pass does not; running it would give wrong numbers."""
+    """The model computes something that the packed pass does not, so its numbers would be wrong."""
 
 
 class ModelNotFoundError(FastreaderError, FileNotFoundError):
-    """No model of that name, folder or file is at hand."""
+    """No model has that name, folder or file."""
 
 
 class ModelFileError(FastreaderError, ValueError):
-    """A model file is damaged, cut short or not what was pinned."""
+    """A model file is damaged, truncated or differs from the pinned one."""
 
 
 class UnsupportedImplementationError(FastreaderError):
-    """The implementation asked for by name cannot run here or with these inputs."""
+    """The requested implementation cannot run here or with these inputs."""
 
 
 class MissingExtraError(FastreaderError, ImportError):
-    """An optional dependency is not installed; the message names the extra that brings it."""
+    """An optional dependency is not installed; the message names the extra that installs it."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; it comes with: pip install 'fastreader[{extra}]'")
+        super().__init__(f"{package} is not installed; install it with: pip install 'fastreader[{extra}]'")

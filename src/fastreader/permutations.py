@@ -1,4 +1,4 @@
-"""Designs: which orderings of N passages are read.
+"""Designs: the orderings in which N passages are read.
 
 A row of a design lists passages in reading order: ``permutations[i, j]`` is the passage at place j of ordering i,
 a number in [0, N) into the retriever's order. Seeds make a design reproducible under one NumPy version.
@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_seed
-from fastreader.core.design import Design, IntArray, check_count, check_n
+from fastreader.core.checks import check_int, check_number, check_seed, expect
+from fastreader.core.design import Design, IntArray
 from fastreader.errors import InputError
 
 __all__ = [
@@ -37,63 +37,66 @@ Spec = str | Design | npt.ArrayLike | Callable[[int], "Design | npt.ArrayLike"]
 
 
 def identity(n: int) -> Design:
-    """The retriever's order alone."""
-    return Design(np.arange(check_n(n))[None], n, "identity")
+    """Return the retriever's order as the only one."""
+    check_int("permutations: n", n)
+    return Design(np.arange(n)[None], n, "identity")
 
 
 def cyclic(n: int) -> Design:
-    """The N rotations of the retriever's order: row k is ``[k..N-1, 0..k-1]`` (phi^(k) of MoI).
+    """Return the N rotations of the retriever's order: row k is ``[k..N-1, 0..k-1]`` (phi^(k) of MoI).
 
-    Each passage is once at each place. On its own it does not identify MoI's model: see `model_rank`.
+    Each passage is once at each place. This design alone does not identify MoI's model: see `model_rank`.
     """
-    check_n(n)
+    check_int("permutations: n", n)
     return Design(_rotations(np.arange(n)[None]), n, "cyclic")
 
 
 def cyclic_reversed(n: int) -> Design:
-    """The N rotations of the retriever's order, then the N of the reversed order.
+    """Return the N rotations of the retriever's order, then the N rotations of the reversed order.
 
-    Each passage is equally often at each place. For N <= 2 the two coincide and N rows are left.
+    Each passage is equally often at each place. For N <= 2 the two sets coincide and N rows remain.
     """
-    check_n(n)
+    check_int("permutations: n", n)
     orders = np.arange(n)[None] if n <= 2 else np.stack([np.arange(n), np.arange(n)[::-1]])
     return Design(_rotations(orders), n, "cyclic_reversed")
 
 
 def random(n: int, count: int | None = None, seed: int = 0) -> Design:
-    """Distinct orderings, uniformly at random without repeats.
+    """Draw distinct orderings, uniformly at random.
 
     Args:
-        n: passages.
-        count: rows; by default 3N as MoI takes, or all N! where that is fewer (N <= 3).
-        seed: of the generator.
+        n: number of passages N.
+        count: number of rows; by default 3N as in MoI, or all N! if those are fewer (N <= 3).
+        seed: seed of the generator.
 
     Raises:
-        InputError: a count below 1 or above N!.
+        InputError: if `count` is not in [1, N!].
     """
-    most = math.factorial(check_n(n))
+    check_int("permutations: n", n)
+    most = math.factorial(n)
     count = min(3 * n, most) if count is None else count
-    check_count("random: count", count, most, "N!")
+    check_int("random: count", count, 1, most)
     check_seed("random: seed", seed)
     return Design(_distinct(n, count, np.random.default_rng(seed)), n, "random", {"count": count, "seed": seed})
 
 
 def latin(n: int, squares: int = 1, seed: int = 0) -> Design:
-    """Random Latin squares, one after another: in each, every passage is once at every place.
+    """Draw random Latin squares, one after another: in each, every passage is once at every place.
 
     The squares are random isotopes of the cyclic one: with a random relabelling g and a random f with f(0) = 0,
     row k reads ``g[(k + f(j)) mod N]`` at place j. Distinct f give squares without a row in common. (They are
-    not uniform over all Latin squares, which have other isotopy classes from N = 4 on.)
+    not uniform over all Latin squares, which have other isotopy classes for N >= 4.)
 
     Args:
-        n: passages.
-        squares: number of squares; N rows each.
-        seed: of the generator.
+        n: number of passages N.
+        squares: number of squares, of N rows each.
+        seed: seed of the generator.
 
     Raises:
-        InputError: squares below 1 or above (N-1)!, beyond which rows would repeat.
+        InputError: if `squares` is not in [1, (N-1)!]; more squares would repeat rows.
     """
-    check_count("latin: squares", squares, math.factorial(check_n(n) - 1), "(N-1)!")
+    check_int("permutations: n", n)
+    check_int("latin: squares", squares, 1, math.factorial(n - 1))
     check_seed("latin: seed", seed)
     rng = np.random.default_rng(seed)
     relabel = rng.permutation(n)
@@ -103,34 +106,35 @@ def latin(n: int, squares: int = 1, seed: int = 0) -> Design:
 
 
 def prefix_sharing(n: int, count: int | None = None, seed: int = 0) -> Design:
-    """Distinct, balanced orderings that share long beginnings: cycles with rotated tails.
+    """Return distinct, balanced orderings that share long prefixes: cycles with rotated tails.
 
     The first N rows are the rotations of a randomly relabelled order. Each further N rows are the same with the
     last t places rotated by one, t = 2, 3, ..., N-1; then by two, t = 3, 4, ...; so they recompute only those t.
 
     - Each passage is ``count / N`` times at each place.
-    - From 2N rows on `model_rank` is 2N-2, all that MoI's model can give, for every N >= 3 (tested to 20).
-    - The default 3N rows compute N(N+5) passages, N >= 4; as many random ones nearly 3N^2. Fewer than `random`
-      by a factor of at least 1.1 at N = 5, 1.25 at 6, 1.5 at 8, 1.7 at 10, 2.2 at 20 (tested); none for N <= 4.
+    - With 2N rows or more, `model_rank` is 2N-2, the maximum for MoI's model, for every N >= 3 (tested to 20).
+    - The default 3N rows compute N(N+5) passages for N >= 4; 3N random rows compute nearly 3N^2. That is fewer than
+      `random` by a factor of at least 1.1 at N = 5, 1.25 at 6, 1.5 at 8, 1.7 at 10, 2.2 at 20 (tested); there is no
+      gain for N <= 4.
 
-    What it costs: one question alone tells the position bias less well than random rows do (3N rows, standard
-    error 1.2 times random's at N = 6, 1.8 times at N = 10), so estimate the bias from many questions. Utilities
-    under a known bias come out nearly as well (as well to N = 10, 1.25 times the error at N = 20).
+    The price: a single question determines the position bias less well than with random rows (3N rows: standard
+    error 1.2 times that of random rows at N = 6, 1.8 times at N = 10), so estimate the bias from many questions.
+    Utilities under a known bias are nearly as accurate (equally to N = 10, 1.25 times the error at N = 20).
 
     Args:
-        n: passages.
-        count: rows, a multiple of N up to N(1 + (N-1)(N-2)/2); 3N by default, N for N <= 2, 6 for N = 3.
-        seed: of the relabelling; it changes neither rank nor cost.
+        n: number of passages N.
+        count: number of rows, a multiple of N up to N(1 + (N-1)(N-2)/2); 3N by default, N for N <= 2, 6 for N = 3.
+        seed: seed of the relabelling; it changes neither rank nor cost.
 
     Raises:
-        InputError: a count that is no such multiple.
+        InputError: if `count` is not such a multiple.
     """
-    most = check_n(n) * (1 + (n - 1) * (n - 2) // 2)
+    check_int("permutations: n", n)
+    most = n * (1 + (n - 1) * (n - 2) // 2)
     count = min(3 * n, most) if count is None else count
-    check_count("prefix_sharing: count", count, most, "N(1 + (N-1)(N-2)/2)")
+    check_int("prefix_sharing: count", count, 1, most)
     check_seed("prefix_sharing: seed", seed)
-    if count % n:
-        raise InputError(f"prefix_sharing: count must be a multiple of N = {n} for balance, got {count}")
+    expect(count % n == 0, "prefix_sharing: count", f"a multiple of N = {n} for balance", count)
     rotated = ((tail, shift) for shift in range(1, n) for tail in range(shift + 1, n))
     orders = [
         np.concatenate([np.arange(n - tail), n - tail + np.roll(np.arange(tail), -shift)])
@@ -142,46 +146,44 @@ def prefix_sharing(n: int, count: int | None = None, seed: int = 0) -> Design:
 
 
 def explicit(array: npt.ArrayLike, n: int) -> Design:
-    """The orderings given: integers [M, L] in [0, n), checked as `Design` says."""
+    """Return a design of the caller's orderings: integers [M, L] in [0, n), checked by `Design`."""
     return Design(array, n)  # type: ignore[arg-type]
 
 
 def pruned(design: Design, length: int) -> Design:
-    """The first `length` places of each ordering; rows that become equal are kept once, the first of them.
+    """Keep the first `length` places of each ordering; of rows that become equal, keep the first.
 
-    Dropping repeats can undo balance (not for `cyclic`), and a `prefix_sharing` design pruned by more than its
+    Dropping repeats can break the balance (not for `cyclic`), and a `prefix_sharing` design pruned by more than its
     tails is a cyclic one again.
 
     Raises:
-        InputError: a length below 1 or above the design's.
+        InputError: if `length` is not in [1, length of the design].
     """
-    check_count("pruned: length", length, design.length, "the design's length")
+    check_int("pruned: length", length, 1, design.length)
     rows = design.permutations[:, :length]
     first = np.sort(np.unique(rows, axis=0, return_index=True)[1])
     return Design(rows[first], design.n, f"{design.name}[:{length}]", {**design.made, "length": length})
 
 
 def variable_length(scores: npt.ArrayLike, share: float = 0.9, temperature: float = 1.0) -> int:
-    """Passages worth reading: the shortest beginning of the retriever's order with enough of the probability.
+    """Return the number of passages worth reading: the shortest prefix of the retriever's order with enough mass.
 
-    The rule: the smallest L with ``sum(softmax(scores / temperature)[:L]) >= share``. (MoI prunes by retriever
+    That is the smallest L with ``sum(softmax(scores / temperature)[:L]) >= share``. (MoI prunes by retriever
     scores without stating a rule.) Scores need not descend.
 
     Args:
         scores: float [N], in the retriever's order, larger is better.
-        share: of the softmax mass, in (0, 1]; 1 keeps all passages.
+        share: share of the softmax mass, in (0, 1]; 1 keeps all passages.
         temperature: in the unit of the scores; raise it for scores of wide range, such as BM25's.
 
     Raises:
-        InputError: no scores, scores that are not finite, a share or temperature out of range.
+        InputError: if there are no scores, a score is not finite, or `share` or `temperature` is out of range.
     """
     values = np.asarray(scores, dtype=np.float64)
-    if values.ndim != 1 or not values.size or not np.isfinite(values).all():
-        raise InputError(f"variable_length: scores must be finite [N], N >= 1, got {scores!r}")
-    if not 0 < share <= 1:
-        raise InputError(f"variable_length: share must be in (0, 1], got {share}")
-    if not (temperature > 0 and math.isfinite(temperature)):
-        raise InputError(f"variable_length: temperature must be positive, got {temperature}")
+    finite = values.ndim == 1 and values.size > 0 and bool(np.isfinite(values).all())
+    expect(finite, "variable_length: scores", "finite numbers [N], N >= 1", scores)
+    check_number("variable_length: share", share, above=0, maximum=1)
+    check_number("variable_length: temperature", temperature, above=0)
     if share == 1:
         return len(values)
     mass = np.cumsum(np.exp((values - values.max()) / temperature))
@@ -189,14 +191,14 @@ def variable_length(scores: npt.ArrayLike, share: float = 0.9, temperature: floa
 
 
 def model_rank(design: Design, seed: int = 0) -> int:
-    """How many parameters of MoI's model the design's scores determine.
+    """Return the number of parameters of MoI's model that the design's scores determine.
 
-    The model is ``s_i = sum_j a_j u[pi_i[j]]`` with ``sum_j a_j = 1``: L - 1 free biases and N utilities. This is
-    the rank of the Jacobian of s [M] in those L - 1 + N parameters at a generic (random) point. For full
-    orderings, L = N, it is 2N-2 at most: writing a = 1/N + da and u = mean(u) + du, the scores depend on
-    mean(u) and the product of da and du alone, so (c da, du / c) fits as well for every c != 0.
+    The model is ``s_i = sum_j a_j u[pi_i[j]]`` with ``sum_j a_j = 1``: L - 1 free biases and N utilities. The result
+    is the rank of the Jacobian of s [M] in those L - 1 + N parameters at a generic (random) point. For full
+    orderings, L = N, it is at most 2N-2: with a = 1/N + da and u = mean(u) + du, the scores depend only on
+    mean(u) and on the product of da and du, so (c da, du / c) fits equally well for every c != 0.
 
-    The cyclic design reaches N only, cyclic_reversed about 3N/2 - 1.
+    The cyclic design reaches only N, cyclic_reversed about 3N/2 - 1.
     """
     rng = np.random.default_rng(seed)
     rows, places = design.permutations, design.length
@@ -223,28 +225,27 @@ _NAMED_SEEDED: dict[str, Callable[[int, int | None, int], Design]] = {
 
 
 def resolve(spec: Spec, n: int, seed: int = 0) -> Design:
-    """The design that `spec` means for n passages.
+    """Return the design that `spec` describes for n passages.
 
     Args:
         spec: a name: "identity", "cyclic", "cyclic_reversed", "random", "latin", "prefix_sharing", the last three
             also with a number ("random:12" rows, "latin:2" squares, "prefix_sharing:20" rows); or a Design; or
-            orderings as integers [M, L]; or a callable that is given n and returns one of the latter two.
-        n: passages.
-        seed: for the designs that are random.
+            orderings as integers [M, L]; or a callable that takes n and returns a Design or orderings.
+        n: number of passages.
+        seed: seed of the random designs.
 
     Raises:
-        InputError: an unknown name, a number where none is taken, a Design for another number of passages, or
-            what the design itself refuses.
+        InputError: if the name is unknown or takes no number, a Design is for another number of passages, or the
+            design's own arguments are invalid.
     """
-    check_n(n)
+    check_int("permutations: n", n)
     if isinstance(spec, str):
         return _by_name(spec, n, seed)
     if callable(spec):
         spec = spec(n)
     if not isinstance(spec, Design):
         return explicit(spec, n)
-    if spec.n != n:
-        raise InputError(f"permutations: expected a design for {n} passages, got {spec.name} for {spec.n}")
+    expect(spec.n == n, "permutations", f"a design for {n} passages", f"{spec.name} for {spec.n}")
     return spec
 
 
@@ -254,21 +255,19 @@ def _by_name(spec: str, n: int, seed: int) -> Design:
         return _NAMED[name](n)
     if name in _NAMED_SEEDED and (number.isdecimal() or not colon):
         return _NAMED_SEEDED[name](n, int(number) if colon else None, seed)
-    raise InputError(
-        f"permutations: expected one of {', '.join(_NAMED)}, or {', '.join(_NAMED_SEEDED)} "
-        f"with or without a number (random:12), got {spec!r}"
-    )
+    names = f"{', '.join(_NAMED)}, or {', '.join(_NAMED_SEEDED)} with or without a number (random:12)"
+    raise InputError(f"permutations: expected one of {names}, got {spec!r}")
 
 
 def _rotations(orders: IntArray) -> IntArray:
-    """For each row f of orders [F, N] the N rows ``(k + f(j)) mod N``, k = 0..N-1: [F * N, N]."""
+    """Return for each row f of orders [F, N] the N rows ``(k + f(j)) mod N``, k = 0..N-1: [F * N, N]."""
     n = orders.shape[1]
     rows: IntArray = (np.arange(n)[None, :, None] + orders[:, None, :]) % n
     return rows.reshape(-1, n)
 
 
 def _distinct(n: int, count: int, rng: np.random.Generator) -> IntArray:
-    """`count` distinct permutations of range(n), uniformly at random: int64 [count, n]."""
+    """Draw distinct permutations of range(n), uniformly at random: int64 [count, n]."""
     found: dict[tuple[int, ...], None] = {}
     if 2 * count <= math.factorial(n):
         while len(found) < count:

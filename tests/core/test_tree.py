@@ -149,11 +149,11 @@ def test_a_million_tokens():
         ([([0.5], [2])], "integers"),
     ],
 )
-def test_bad_sequences_are_refused(sequences, message):
+def test_bad_sequences_are_rejected(sequences, message):
     with pytest.raises(InputError, match=message):
         PrefixTree.build(sequences)
 
 
-def test_bad_budget_is_refused():
+def test_bad_budget_is_rejected():
     with pytest.raises(InputError, match="max_batch_tokens"):
         partition([([1], [2])], 0)

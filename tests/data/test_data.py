@@ -63,7 +63,7 @@ def test_dpr(tmp_path):
     )
 
 
-def test_flashrag_takes_the_title_from_the_first_line(tmp_path):
+def test_flashrag_reads_the_title_from_the_first_line(tmp_path):
     (example,) = load_examples(write(tmp_path / "a.jsonl", json.dumps(FLASHRAG)))
     assert example.passages == [
         Passage("Ada wrote it.", '"One"', "11"),
@@ -86,7 +86,7 @@ def test_rank_llm(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["text", "segment", "contents", "content", "body", "passage"])
-def test_rank_llm_names_of_the_text(tmp_path, key):
+def test_rank_llm_keys_of_the_text(tmp_path, key):
     row = {"query": "q", "candidates": [{"docid": "1", "doc": {key: "the text"}}]}
     assert load_examples(write(tmp_path / "a.jsonl", json.dumps(row)))[0].passages[0].text == "the text"
 
@@ -230,10 +230,10 @@ def test_truncated_gzip(tmp_path, skip, name):
         path.write_bytes(whole[:cut])
         with pytest.raises(InputError) as raised:
             load_examples(path, skip_errors=skip)
-        assert str(raised.value).startswith(f"{path}: gzip data is cut short or damaged after line ")
+        assert str(raised.value).startswith(f"{path}: gzip data is truncated or damaged after line ")
 
 
-def test_files_that_are_none(tmp_path):
+def test_files_without_examples(tmp_path):
     with pytest.raises(InputError, match="cannot be read: No such file"):
         load_examples(tmp_path / "absent.jsonl")
     with pytest.raises(InputError, match="cannot be read"):
@@ -332,13 +332,17 @@ def test_trec(tmp_path):
         (Example("q", []), "dpr", "ctxs: expected at least one"),
         (Example("q", [Passage(" ")]), "flashrag", "contents"),
         ({"question": "q"}, "dpr", "expected an Example, got dict"),
-        (Example("q", [Passage("a", metadata={"has_answer": 1})]), "dpr", "metadata key 'has_answer' is one"),
-        (Example("q", [Passage("a")], metadata={"id": 1}), "dpr", "metadata key 'id' is one"),
-        (Example("q", [Passage("a", title="b\nc")]), "flashrag", r"title on one line, got 'b\\nc'"),
-        (Example("q", [Passage("a")], metadata={"output": 1}), "flashrag", "'output' must be an object"),
+        (
+            Example("q", [Passage("a", metadata={"has_answer": 1})]),
+            "dpr",
+            "metadata: expected no key 'has_answer', which the format itself uses",
+        ),
+        (Example("q", [Passage("a")], metadata={"id": 1}), "dpr", "metadata: expected no key 'id', which"),
+        (Example("q", [Passage("a", title="b\nc")]), "flashrag", r"title: expected one line, .* got 'b\\nc'"),
+        (Example("q", [Passage("a")], metadata={"output": 1}), "flashrag", r"metadata\['output'\]: expected an object"),
     ],
 )
-def test_what_cannot_be_written_leaves_the_old_file(tmp_path, example, format, expected):
+def test_an_example_that_cannot_be_written_leaves_the_old_file(tmp_path, example, format, expected):
     path = write(tmp_path / "a.jsonl", "old")
     with pytest.raises(InputError, match=f"save_examples: example 2: .*{expected}"):
         save_examples([Example("q", [Passage("a", id="d")], id="q"), example], path, format)
@@ -347,7 +351,7 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path, example, format, e
 
 
 def test_unknown_format(tmp_path):
-    with pytest.raises(InputError, match="format must be dpr, flashrag or trec, got 'csv'"):
+    with pytest.raises(InputError, match="save_examples: format: expected one of dpr, flashrag, trec, got 'csv'"):
         save_examples([], tmp_path / "a.csv", "csv")
 
 

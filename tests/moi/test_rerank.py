@@ -374,9 +374,9 @@ def test_bad_input(tiny_reader, bias):
         with pytest.raises(InputError, match="max_passages: expected an integer of at least 1"):
             rerank(tiny_reader, QUESTION, passages(3), max_passages=wrong)
     for call in (rerank, plan, answer):
-        with pytest.raises(InputError, match=r"passages\[0\] must be a Passage or a text, got dict"):
+        with pytest.raises(InputError, match=r"passages\[0\]: expected a Passage or text, got \{"):
             call(tiny_reader, QUESTION, [{"text": "a"}, "b"])
-        with pytest.raises(InputError, match="the question: passages\\[1\\] is empty"):
+        with pytest.raises(InputError, match=r"passages\[1\]: text: expected text that is not empty"):
             call(tiny_reader, fr.Example(QUESTION, ["a", " "]))
     with pytest.raises(InputError, match="prune"):
         rerank(tiny_reader, QUESTION, passages(3), prune=0)

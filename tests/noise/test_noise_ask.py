@@ -1,4 +1,4 @@
-"""Asking all layouts: what is sent, what is counted, and what sharing saves."""
+"""Running all layouts: prompts, counts and the tokens saved by sharing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def materials(**changes) -> noise.Materials:
     return noise.gather(example(**changes), random=noise.Pool(pool()), random_count=8)
 
 
-def test_the_prompt_has_the_papers_parts_in_order():
+def test_the_prompt_has_the_parts_of_the_paper_in_order():
     pieces = NoiseTemplate().pieces(" who owned it? ", [FIRST, Passage("No title, {text} {number}.")])
     assert pieces[1] == "Documents:\n"
     assert pieces[2:4] == [
@@ -31,13 +31,21 @@ def test_the_prompt_has_the_papers_parts_in_order():
     assert "NO-RES" in pieces[0] and "five" in pieces[0]
 
 
+def test_a_text_with_fields_is_a_format_string():
+    template = NoiseTemplate(document="{{{number}}} {title}: {text}", instruction="{NO-RES}")
+    pieces = template.pieces("who {x}?", [Passage("{text}", "{title}")])
+    assert pieces == ["{NO-RES}", "Documents:\n", "{1} {title}: {text}", "\nQuestion: who {x}?\n"]
+    assert NoiseTemplate.from_dict(template.to_dict()) == template
+    assert template.digest() == NoiseTemplate.from_dict(template.to_dict()).digest() != NoiseTemplate().digest()
+
+
 def test_the_closed_book_has_no_documents():
     pieces = NoiseTemplate().pieces("who?", [])
     assert len(pieces) == 2 and "memory" in pieces[0] and "ocument" not in "".join(pieces)
 
 
 def test_answers_by_rule():
-    """The reader copies the last document; right where that holds an answer, whatever its spelling."""
+    """The reader copies the last document, which is right if it holds an answer in any spelling."""
 
     def write(prompt: str, i: int) -> str:
         documents = [line for line in prompt.splitlines() if line.startswith("Document [")]
@@ -101,7 +109,7 @@ def test_fill_fills_the_context_and_not_more():
     assert len(result.answers["random:fill:near"].kinds) == 5
 
 
-def test_nothing_to_ask():
+def test_nothing_to_run():
     reader = ScriptedReader()
     results = noise.ask(reader, [materials(passages=[FIRST])], ["gold"])
     assert not reader.prompts and list(results[0].missing) == ["gold"] and results.stats.total_tokens == 0
@@ -112,21 +120,28 @@ def test_rows_come_back_from_json():
     (result,) = noise.ask(ScriptedReader(lambda p, i: "Lando Calrissian"), [materials()], ["gold", "hard:1:far"])
     row = json.loads(json.dumps(result.to_dict()))
     assert NoiseAnswers.from_dict("q1", row) == result
-    with pytest.raises(InputError, match="'q1' is no row of a noise study"):
+    with pytest.raises(InputError, match="'q1' is not a row of a noise study"):
         NoiseAnswers.from_dict("q1", {"answers": {}})
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda r: noise.ask(r, [materials()], []), "at least one layout"),
-        (lambda r: noise.ask(r, [materials()], ["gold", "golden"]), "'golden' is none"),
-        (lambda r: noise.ask(r, [materials()], ["retrieved:1", "retrieved:1+random:0"]), "'retrieved:1' is asked"),
+        (lambda r: noise.ask(r, [materials()], []), "layouts: expected at least one, got"),
+        (lambda r: noise.ask(r, [materials()], ["gold", "golden"]), "layout: expected .* got 'golden'"),
+        (
+            lambda r: noise.ask(r, [materials()], ["retrieved:1", "retrieved:1+random:0"]),
+            r"layouts: expected each layout once, got \['retrieved:1', 'retrieved:1'\]",
+        ),
         (lambda r: noise.ask(r, [materials()], ["gold"], max_new_tokens=0), "max_new_tokens"),
-        (lambda r: noise.ask_cost(r, [materials()], ["gold"]), "only token ids"),
-        (lambda r: NoiseTemplate(question="Question?"), r"NoiseTemplate.question: \{question\} must appear"),
-        (lambda r: NoiseTemplate(instruction="Answer."), "must name the reply 'NO-RES'"),
-        (lambda r: noise.gather(Example("q", [], ["a"])), "has no passages"),
+        (lambda r: noise.ask_cost(r, [materials()], ["gold"]), "expected prompts of token ids"),
+        (lambda r: NoiseTemplate(question="Question?"), r"NoiseTemplate.question: the field \{question\} must appear"),
+        (
+            lambda r: NoiseTemplate(instruction="Answer."),
+            "NoiseTemplate.instruction: expected a text with the reply 'NO-RES', got 'Answer.'",
+        ),
+        (lambda r: NoiseTemplate(document="{text} {answer}"), r"NoiseTemplate.document: unknown fields \['answer'\]"),
+        (lambda r: noise.gather(Example("q", [], ["a"])), "passages of 'q': expected at least one"),
     ],
 )
 def test_bad_input(call, message):
@@ -140,8 +155,8 @@ def passage(word: str, i: int) -> Passage:
 
 
 @pytest.mark.parametrize("chat", [True, False])
-def test_the_studys_layouts_compute_at_most_60_percent_of_what_is_given(packaged_reader, chat):
-    """Passages in one fixed order by kind: what N takes is a prefix of what a larger N takes."""
+def test_the_layouts_of_the_study_compute_at_most_55_percent_of_the_tokens(packaged_reader, chat):
+    """Passages have one fixed order per kind, so the first N are a prefix of any larger number."""
     gold = Passage(passage("gold", 0).text + " ANSWER", "Gold", "g", is_gold=True)
     retrieved = [passage("retrieved", i) for i in range(9)]
     m = noise.gather(

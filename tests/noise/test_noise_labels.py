@@ -16,18 +16,18 @@ from fastreader.statistics.answers import contained
 
 
 def test_kinds():
-    """Gold by flag; an answer by its normal form; the rest of what was retrieved distracts."""
+    """Gold by flag, relevant by a normalised answer; all other retrieved passages are distracting."""
     assert noise.label(example()) == [Kind.DISTRACTING, Kind.GOLD, Kind.RELEVANT, Kind.DISTRACTING]
 
 
-def test_the_files_own_has_answer_is_not_asked_but_the_title_is():
+def test_the_flag_has_answer_of_a_file_is_ignored_but_the_title_counts():
     said = Passage("Nothing here.", "Some title", has_answer=True)
     titled = Passage("A gambler.", "LANDO  Calrissian!", has_answer=False)
     assert noise.label(example(passages=[said, titled])) == [Kind.DISTRACTING, Kind.RELEVANT]
 
 
-def test_without_answers_nobody_can_tell():
-    with pytest.raises(InputError, match="'q1' has no answers"):
+def test_without_answers_there_are_no_kinds():
+    with pytest.raises(InputError, match="answers of 'q1': expected at least one"):
         noise.label(example(answers=[]))
 
 
@@ -40,20 +40,20 @@ def test_gather_puts_every_passage_in_one_place():
     assert noise.gather(example(passages=[FIRST])).cluster is None
 
 
-def test_a_repeated_passage_is_gold_where_one_of_the_two_is():
+def test_a_repeated_passage_is_gold_if_one_of_the_two_is():
     unflagged = Passage(GOLD.text, GOLD.title)
     m = noise.gather(example(passages=[unflagged, GOLD]))
     assert m.kinds == (Kind.GOLD,) and m.gold == unflagged
 
 
 class TestSources:
-    def test_a_pool_draws_what_is_unrelated_and_nothing_twice(self):
+    def test_a_pool_draws_unrelated_passages_without_repeats(self):
         mixed = [GOLD, FIRST, *pool(10), Passage("Lando Calrissian again."), *pool(10)]
         m = noise.gather(example(), random=noise.Pool(mixed), random_count=10)
         assert sorted(p.id for p in m.random) == sorted(str(i) for i in range(10))
 
     def test_a_shorter_draw_is_the_beginning_of_a_longer_one(self):
-        for source in (noise.Pool(pool(), seed=3), noise.Words.of(pool(), seed=3)):
+        for source in (noise.Pool(pool(), seed=3), noise.RandomWords.of(pool(), seed=3)):
             long = source.draw(12, "q", lambda p: True)
             assert source.draw(5, "q", lambda p: True) == long[:5]
             assert source.draw(12, "other", lambda p: True) != long
@@ -74,18 +74,18 @@ class TestSources:
         assert len({p.id for p in noise.Pool(pool(30)).draw(30, "q", lambda p: True)}) == 30
 
     def test_random_words(self):
-        words = noise.Words(["red", "green", "blue"], length=50)
+        words = noise.RandomWords(["red", "green", "blue"], length=50)
         drawn = words.draw(3, "q", lambda p: True)
         assert [len(p.text.split()) for p in drawn] == [50, 50, 50]
         assert {w for p in drawn for w in p.text.split()} == {"red", "green", "blue"}
 
     def test_bad_input(self):
-        with pytest.raises(InputError, match="40 random passages asked for 'q1', but only 30 of 30"):
+        with pytest.raises(InputError, match="expected 40 random passages for 'q1', but only 30 of 30"):
             noise.gather(example(), random=noise.Pool(pool()), random_count=40)
         with pytest.raises(InputError, match="in a row hold an answer to 'q'"):
-            noise.Words(["a"]).draw(1, "q", lambda p: False)
-        with pytest.raises(InputError, match="got 0 words"):
-            noise.Words([])
+            noise.RandomWords(["a"]).draw(1, "q", lambda p: False)
+        with pytest.raises(InputError, match=r"RandomWords.vocabulary: expected at least one word, got \[\]"):
+            noise.RandomWords([])
 
 
 class TestHard:

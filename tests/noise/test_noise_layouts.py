@@ -64,7 +64,7 @@ passages_lists = st.lists(st.text("abc ", min_size=1, max_size=6), max_size=12, 
     seed=st.integers(0, 3),
 )
 def test_oracle_layouts_hold_the_definitions(texts, gold_at, name, seed):
-    """Gold where it must be, no passage twice, others all of their kind, the same seed the same layout."""
+    """Gold is at its place, no passage is repeated, the others have their kind, and a seed fixes the layout."""
     passages = [Passage(f"{t} q", f"t{i}") for i, t in enumerate(texts)]
     gold = Passage("the answer is gold", "g", is_gold=True)
     passages.insert(min(gold_at, len(passages)), gold)
@@ -108,7 +108,7 @@ def test_fill_takes_as_many_as_fit(room):
 def test_fill_that_runs_out_says_so():
     with pytest.raises(MissingPassages, match=r"all 8 random passages of 'q1' fit; draw more"):
         noise.layout(MATERIALS, "random:fill:near", fits=lambda passages: True)
-    with pytest.raises(InputError, match="needs fits"):
+    with pytest.raises(InputError, match="needs `fits`"):
         noise.layout(MATERIALS, "random:fill:near")
 
 
@@ -136,7 +136,7 @@ def test_grids():
     "name",
     ["closed_book", "hard:2:far", "random:fill:mid", *noise.oracle_grid(), *noise.realistic_grid([3], [0, 2, "fill"])],
 )
-def test_names_are_read_as_they_are_written(name):
+def test_names_survive_parsing(name):
     assert LayoutSpec.parse(name).name == name
 
 
@@ -156,7 +156,7 @@ def test_names_are_read_as_they_are_written(name):
         "retrieved:2+random:3 ",
     ],
 )
-def test_names_that_are_none(name):
+def test_invalid_names(name):
     with pytest.raises(InputError, match=name.replace("+", r"\+")):
         noise.layout(MATERIALS, name)
 
@@ -180,5 +180,5 @@ def test_without_a_gold_flag():
     with pytest.raises(MissingPassages, match="no retrieved passage of 'q1' is flagged as gold"):
         noise.layout(m, "gold")
     assert noise.layout(m, "retrieved:2").passages == (SECOND, FIRST)
-    with pytest.raises(InputError, match="position must be one of"):
+    with pytest.raises(InputError, match="place: position: expected one of far, mid, near, got 'close'"):
         noise.place(GOLD, [FIRST], "close")

@@ -85,7 +85,7 @@ def test_a_study_stops_resumes_and_reports(run):
     assert set(report["entropy"]) == {"gold", "random:1:near", "random:8:near", "random:8:far", "distracting:8:near"}
     assert {"random:8:near", "retrieved:4+random:8"} < set(report["published"])
     text = (folder / "paper" / "report.md").read_text()
-    assert "Primary contrast, stated beforehand: random:8:near less gold" in text
+    assert "Primary contrast, stated beforehand: random:8:near minus gold" in text
     assert "over gold alone" in text and "3 times the entropy" in text
     assert (folder / "paper" / "accuracy.svg").stat().st_size > 1000
     assert (folder / "paper" / "attention.svg").stat().st_size > 1000

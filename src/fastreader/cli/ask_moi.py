@@ -50,7 +50,7 @@ def names() -> Mapping[str, object]:
 
 def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking) -> Iterator[Result]:
     """One after another: those that the file of results has, then the others."""
-    from fastreader.data.fingerprints import guarding
+    from fastreader.data.fingerprints import reader_identity
     from fastreader.moi import PositionBias, answer
     from fastreader.moi.shipped import at_hand
     from fastreader.reader.prompts.template import Template
@@ -68,7 +68,7 @@ def answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking
                 "method": "moi",
                 "answers": "written",
                 **options,
-                "reader": guarding(reader.describe()),
+                "reader": reader_identity(reader.describe()),
                 "template": Template().to_dict(),
             }
             facts["bias"] = at_hand(reader.describe(), Template().digest()) if bias is None else bias.to_dict()

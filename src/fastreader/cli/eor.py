@@ -38,7 +38,7 @@ from fastreader.cli.voting import (
     fit_voter,
 )
 from fastreader.core.progress import track
-from fastreader.data.fingerprints import content
+from fastreader.data.fingerprints import file_digest
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import InputError
 
@@ -128,7 +128,7 @@ def eor(
     settings: dict[str, Any] = {
         **model_settings(model, dtype, precision),
         "retrievers": specs,
-        "sources": {name: content(path) for name, path in files.items()},
+        "sources": {name: file_digest(path) for name, path in files.items()},
         "depth": depth,
         "max_new_tokens": max_new_tokens,
         "texts": words.to_dict(),

@@ -1,7 +1,7 @@
 """Argument checks with one wording: ``NAME: expected WHAT, got VALUE``.
 
-`expect` is the general form. The others spell out what many functions take: integers, numbers, texts, choices, lists.
-Each raises InputError and returns nothing, so a function reads as its checks followed by its work::
+`expect` is the general form. The others cover what many functions take: integers, numbers, texts, choices, lists.
+Each raises InputError or returns None, so a function reads as its checks followed by its work::
 
     check_int("k", k)
     check_number("share", share, above=0, below=1)
@@ -10,9 +10,11 @@ Each raises InputError and returns nothing, so a function reads as its checks fo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ import numpy as np
 from fastreader.errors import InputError
 
 _SHOWN = 80  # characters of a value in a message
+_TOKENS = "text or token ids"
 
 
 def expect(condition: bool, name: str, expected: str, value: object) -> None:
@@ -28,9 +31,20 @@ def expect(condition: bool, name: str, expected: str, value: object) -> None:
         raise InputError(f"{name}: expected {expected}, got {shown(value)}")
 
 
+@contextlib.contextmanager
+def located(place: str) -> Iterator[None]:
+    """Put `place` (a file and its line, an example) before the message of an InputError raised in the block."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from error
+
+
 def shown(value: object) -> str:
-    """Return `value` as error messages show it: its repr, cut to one short line."""
-    text = repr(value)
+    """Return `value` as error messages show it: an array by dtype and shape, anything else by its repr, cut short."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {list(value.shape)}"
+    text = re.sub(r"\s*\n\s*", " ", repr(value))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
@@ -53,24 +67,25 @@ def check_int(
     optional: bool = False,
     json_value: bool = False,
 ) -> None:
-    """Check an integer in [minimum, maximum].
+    """Check for an integer in [minimum, maximum].
 
     Args:
-        name: of the argument.
+        name: name of the argument.
         value: its value.
-        minimum, maximum: the bounds, both included; None for no upper bound.
+        minimum, maximum: bounds, both included; `maximum` None sets no upper bound.
         optional: also accept None.
-        json_value: accept Python integers only, since the value will be saved as JSON.
+        json_value: accept only Python's integers, because the value will be saved as JSON.
 
     Raises:
         InputError: if `value` is anything else.
     """
     if optional and value is None:
         return
-    ok = isinstance(value, int) if json_value else is_int(value)
-    bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-    inside = ok and not isinstance(value, bool) and minimum <= value and (maximum is None or value <= maximum)  # type: ignore[operator]
-    expect(inside, name, f"an integer {bounds}{' or None' * optional}", value)
+    number: Any = value
+    kind = is_int(value) and (isinstance(value, int) or not json_value)
+    if not (kind and minimum <= number and (maximum is None or number <= maximum)):
+        bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        expect(False, name, f"an integer {bounds}{' or None' * optional}", value)
 
 
 def check_number(
@@ -84,35 +99,32 @@ def check_number(
     optional: bool = False,
     json_value: bool = False,
 ) -> None:
-    """Check a finite number.
+    """Check for a finite number within bounds.
 
     Args:
-        name: of the argument.
+        name: name of the argument.
         value: its value.
-        minimum, maximum: bounds that are included; None for none.
-        above, below: bounds that are not included; None for none.
+        minimum, maximum: bounds that are included; None sets no bound.
+        above, below: bounds that are excluded; None sets no bound.
         optional: also accept None.
-        json_value: accept Python numbers only, since the value will be saved as JSON.
+        json_value: accept only Python's numbers, because the value will be saved as JSON.
 
     Raises:
         InputError: if `value` is anything else.
     """
     if optional and value is None:
         return
-    ok = is_number(value) and (isinstance(value, (int, float)) or not json_value) and math.isfinite(value)  # type: ignore[arg-type]
     number: Any = value
-    ok = ok and (minimum is None or number >= minimum) and (above is None or number > above)
-    ok = ok and (maximum is None or number <= maximum) and (below is None or number < below)
-    bounds = [
-        f"{word} {bound:g}"
-        for word, bound in (("of at least", minimum), ("above", above), ("at most", maximum), ("below", below))
-        if bound is not None
-    ]
-    expect(ok, name, " ".join(["a finite number", " and ".join(bounds)]).strip() + " or None" * optional, value)
+    kind = is_number(value) and (isinstance(value, (int, float)) or not json_value) and math.isfinite(number)
+    low = kind and (minimum is None or number >= minimum) and (above is None or number > above)
+    if not (low and (maximum is None or number <= maximum) and (below is None or number < below)):
+        words = (("of at least", minimum), ("above", above), ("at most", maximum), ("below", below))
+        bounds = " and ".join(f"{word} {bound:g}" for word, bound in words if bound is not None)
+        expect(False, name, f"a finite number {bounds}".rstrip() + " or None" * optional, value)
 
 
 def check_seed(name: str, value: object) -> None:
-    """Check that `value` can seed a generator: an integer of at least 0."""
+    """Check for a generator's seed: an integer of at least 0."""
     check_int(name, value, 0)
 
 
@@ -127,12 +139,12 @@ def random_generator(seed: int) -> np.random.Generator:
 
 
 def check_bool(name: str, value: object) -> None:
-    """Check that `value` is True or False."""
+    """Check for True or False."""
     expect(isinstance(value, (bool, np.bool_)), name, "True or False", value)
 
 
 def check_text(name: str, value: object, *, empty: bool = False, optional: bool = False) -> None:
-    """Check a text; unless `empty`, one with more than white space. `optional` also accepts None."""
+    """Check for a text, with more than white space in it unless `empty`; `optional` also accepts None."""
     if optional and value is None:
         return
     text = isinstance(value, str) and (empty or bool(value.strip()))
@@ -140,16 +152,16 @@ def check_text(name: str, value: object, *, empty: bool = False, optional: bool 
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Check that `value` is one of `choices`."""
+    """Check for one of `choices`."""
     allowed = tuple(choices)
     expect(isinstance(value, str) and value in allowed, name, f"one of {', '.join(allowed)}", value)
 
 
 def check_list(name: str, value: object, *, of: str = "") -> None:
-    """Check for a list or another iterable that is not one text, which would be taken letter by letter.
+    """Check for a list or another iterable; a single text is rejected, as it would be iterated letter by letter.
 
     Args:
-        name: of the argument.
+        name: name of the argument.
         value: its value.
         of: what the list holds, for the message.
     """
@@ -158,7 +170,7 @@ def check_list(name: str, value: object, *, of: str = "") -> None:
 
 
 def check_texts(name: str, value: object, *, empty: bool = False) -> None:
-    """Check a list of texts; unless `empty`, none of them may be blank."""
+    """Check for a list of texts; each must hold more than white space unless `empty`."""
     expect(isinstance(value, Collection) and not isinstance(value, (str, bytes)), name, "a list of texts", value)
     texts: Any = value
     for index, text in enumerate(texts):
@@ -166,12 +178,12 @@ def check_texts(name: str, value: object, *, empty: bool = False) -> None:
 
 
 def check_tokens(name: str, value: object) -> None:
-    """Check a list of token ids; whether a model has them is checked when a pass is planned."""
+    """Check for a list of token ids; planning a pass checks that the model's vocabulary has them."""
     expect(isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes)), name, _TOKENS, value)
     try:
         found = np.asarray(value)
-    except ValueError as error:  # lists of several lengths
-        raise InputError(f"{name}: expected {_TOKENS}, got {shown(value)}") from error
+    except ValueError:  # lists of several lengths
+        found = np.empty(1, dtype=object)
     integers = found.dtype.kind in "iu" and (not found.size or found.max() < 2**63)
     expect(found.ndim == 1 and (not found.size or integers), name, _TOKENS, value)
 
@@ -189,6 +201,3 @@ def check_json(name: str, value: object) -> None:
         json.dumps(value, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: expected JSON values, got {shown(value)} ({error})") from error
-
-
-_TOKENS = "text or token ids"

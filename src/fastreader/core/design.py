@@ -1,4 +1,4 @@
-"""A design: distinct orderings of passages, checked."""
+"""Design: distinct orderings of passages, checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.errors import InputError
+from fastreader.core.checks import check_int, expect
 
 IntArray = npt.NDArray[np.int64]
 
@@ -19,14 +19,14 @@ class Design:
     """Distinct orderings of passages, all of one length.
 
     Attributes:
-        permutations: int64 [M orderings, L places], read-only; any integers [M, L] are taken and checked.
+        permutations: int64 [M orderings, L places], read-only; any array or lists of integers [M, L] are converted.
         n: number of passages N; L <= N.
-        name: what made it.
-        made: the arguments it was made with.
+        name: name of the function that made the design.
+        made: arguments of that function.
 
     Raises:
-        InputError: no rows, rows of several lengths, no integers, a passage out of range or twice in a row, a
-            row that comes twice; the message names the row, counted from 0.
+        InputError: if there are no rows, rows differ in length, are not integers, hold a passage out of range or twice,
+            or are repeated; the message names the row, counted from 0.
     """
 
     permutations: IntArray = field(repr=False)
@@ -35,93 +35,67 @@ class Design:
     made: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_n(self.n)
-        object.__setattr__(self, "permutations", _validated(self.permutations, self.n))
+        check_int("permutations: n", self.n)
+        object.__setattr__(self, "permutations", _checked(self.permutations, self.n))
 
     def __len__(self) -> int:
         return len(self.permutations)
 
     @property
     def length(self) -> int:
-        """Places L of each ordering."""
+        """Number of places L of each ordering."""
         return int(self.permutations.shape[1])
 
     @property
     def given(self) -> int:
-        """Passages read when every ordering is read alone: M * L."""
+        """Number of passages read if every ordering is read by itself: M * L."""
         return int(self.permutations.size)
 
     @property
     def computed(self) -> int:
-        """Passages read when shared beginnings are read once: nodes of the orderings' prefix tree."""
+        """Number of passages read if shared prefixes are read once: nodes of the orderings' prefix tree."""
         return sum(len(np.unique(self.permutations[:, : k + 1], axis=0)) for k in range(self.length))
 
 
-def check_n(n: object) -> int:
-    """`n` as a number of passages.
-
-    Raises:
-        InputError: it is none.
-    """
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise InputError(f"permutations: expected at least one passage, got n = {n!r}")
-    return int(n)
-
-
-def check_count(name: str, value: int, most: int, what: str) -> None:
-    """Refuse an argument outside of [1, most], where `what` says how `most` comes about.
-
-    Raises:
-        InputError: it is outside.
-    """
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or not 1 <= value <= most:
-        raise InputError(f"{name} must be in [1, {what} = {most}], got {value!r}")
-
-
-def _validated(rows: Any, n: int) -> IntArray:
+def _checked(rows: Any, n: int) -> IntArray:
+    """Return orderings of n passages as a read-only array, or raise an InputError that names the row."""
+    name = "permutations"
     if isinstance(rows, Sequence):
-        rows = _stacked(rows)
+        rows = _stacked(name, rows)
     rows = np.asarray(rows)
-    if rows.dtype.kind not in "iu" or rows.ndim != 2 or not rows.size:
-        raise InputError(
-            f"permutations: expected integers [M orderings, L places], at least one of each, "
-            f"got {rows.dtype} {list(rows.shape)}"
-        )
-    if rows.shape[1] > n:
-        raise InputError(f"permutations: expected at most {n} places for {n} passages, got {rows.shape[1]}")
+    matrix = rows.dtype.kind in "iu" and rows.ndim == 2 and rows.size > 0
+    expect(matrix, name, "integers [M orderings, L places], at least one of each", rows)
+    expect(rows.shape[1] <= n, name, f"at most {n} places for {n} passages", rows.shape[1])
     outside = (rows < 0) | (rows >= n)
     if outside.any():
         row, place = np.argwhere(outside)[0]
-        raise InputError(f"permutations: row {row}: expected passages in [0, {n}), got {rows[row, place]}")
+        expect(False, f"{name}: row {row}", f"passages in [0, {n})", int(rows[row, place]))
     ordered = np.sort(rows, axis=1)
     repeats = ordered[:, 1:] == ordered[:, :-1]
     if repeats.any():
-        row, place = np.argwhere(repeats)[0]
-        raise InputError(f"permutations: row {row}: expected each passage once, got {ordered[row, place]} twice")
+        row = np.argwhere(repeats)[0, 0]
+        expect(False, f"{name}: row {row}", "each passage once", rows[row].tolist())
     firsts = np.unique(rows, axis=0, return_index=True)[1]
     if len(firsts) < len(rows):
         row = np.setdiff1d(np.arange(len(rows)), firsts)[0]
         same = np.flatnonzero((rows == rows[row]).all(axis=1))[0]
-        raise InputError(f"permutations: row {row}: expected distinct rows, got row {same} again: {rows[row].tolist()}")
+        expect(False, f"{name}: row {row}", f"a row different from row {same}", rows[row].tolist())
     frozen: IntArray = rows.astype(np.int64)
     frozen.setflags(write=False)
     return frozen
 
 
-def _stacked(rows: Sequence[Any]) -> npt.NDArray[Any]:
-    """Rows given as lists, as one array."""
+def _stacked(name: str, rows: Sequence[Any]) -> npt.NDArray[Any]:
+    """Return rows given as lists as one array."""
     arrays: list[npt.NDArray[Any]] = []
     for number, row in enumerate(rows):
         try:
             array = np.asarray(row)
-        except ValueError:
+        except ValueError:  # nested lists of several lengths
             array = np.empty((), dtype=object)
-        if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-            raise InputError(f"permutations: row {number}: expected a list of integers, got {row!r}")
-        if arrays and len(array) != len(arrays[0]):
-            raise InputError(
-                f"permutations: row {number}: expected {len(arrays[0])} places as in row 0, got {len(array)}"
-            )
+        integers = array.ndim == 1 and (array.dtype.kind in "iu" or not array.size)
+        expect(integers, f"{name}: row {number}", "a list of integers", row)
+        places = len(arrays[0]) if arrays else len(array)
+        expect(len(array) == places, f"{name}: row {number}", f"{places} places as in row 0", len(array))
         arrays.append(array)
     return np.stack(arrays) if arrays else np.empty((0, 0), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What all figures share: colours, markers, and a figure of its own. Drawing needs matplotlib (extra `plot`)."""
+"""Colours, markers and the empty figure that all plots share. Drawing needs matplotlib (extra `plot`)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#010203"
-"""Stands for a page's text colour, black by itself; no other line has it."""
+"""Placeholder that a page replaces by its text colour; nearly black by itself, and used by no other line."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#BC6090", "#A37000")
-"""Okabe and Ito's, purple and orange darker, so that each stands out from white and from the dark page by 3 to 1 at
-least; the page has a lighter blue for dark."""
+"""Okabe and Ito's, with purple and orange darkened so that each contrasts with white and with the dark page by at
+least 3 to 1; the page has a lighter blue for its dark theme."""
 MARKERS = "os^DvP"
-"""Tell lines apart without colour."""
+"""Distinguish lines without colour."""
 MAP = "cividis"
-"""Even to the eye, and the same to colour-blind ones."""
+"""Colour map that is perceptually uniform, also for colour-blind readers."""
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure of its own, inches; no global state holds on to it.
+    """Return an empty figure, sizes in inches; matplotlib's global state does not hold it.
 
     Raises:
-        MissingExtraError: matplotlib is not installed.
+        MissingExtraError: if matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure

@@ -11,8 +11,8 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     """Return the `__getattr__` and `__dir__` of a package (PEP 562).
 
     Args:
-        package: its ``__name__``.
-        homes: the module, relative to the package, that defines each name; "" for a name that is a module itself.
+        package: ``__name__`` of the package.
+        homes: for each name the module that defines it, relative to the package; "" if the name is itself a module.
 
     Example:
         >>> __getattr__, __dir__ = lazy_names("fastreader", {"Reader": "reader.reader", "moi": ""})

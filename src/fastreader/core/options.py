@@ -1,4 +1,4 @@
-"""The arguments of `generate`, in one place."""
+"""Sampling and GenerateOptions: the arguments of `generate`, checked in one place."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fastreader.core.checks import check_bool, check_choice, check_int, check_nu
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn, applied in the order of the attributes as in transformers.
+    """Options of drawing tokens, applied in the order of the attributes as in transformers.
 
     Attributes:
-        temperature: divides the logits; 0 takes the most likely token and the rest has no effect.
-        top_k: keep this many most likely tokens; None keeps all.
-        top_p: of those, keep the fewest most likely ones whose probabilities reach this sum (nucleus sampling,
-            Holtzman et al. 2020, arXiv:1904.09751); None keeps all.
+        temperature: divisor of the logits; 0 takes the most likely token, and the other options have no effect.
+        top_k: number of most likely tokens to keep; None keeps all.
+        top_p: probability mass to keep: the fewest most likely tokens that reach it (nucleus sampling, Holtzman et al.
+            2020, arXiv:1904.09751); None keeps all.
 
     Raises:
         InputError: if a value is out of range.
@@ -35,7 +35,7 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(Sampling):
-    """The keyword arguments of `Reader.generate`, checked; see there for what they mean.
+    """Keyword arguments of `Reader.generate`, which documents them.
 
     Raises:
         InputError: if a value is out of range.
@@ -60,7 +60,7 @@ class GenerateOptions(Sampling):
         check_choice("on_overflow", self.on_overflow, ("error", "truncate"))
         check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
         check_bool("token_logprobs", self.token_logprobs)
-        # As tuples: an iterator would be empty after its check.
+        # Tuples, because an iterator would be empty after its check.
         object.__setattr__(self, "stop", _listed("stop", self.stop, _is_text, "texts that are not empty"))
         object.__setattr__(self, "stop_token_ids", _listed("stop_token_ids", self.stop_token_ids, is_int, "token ids"))
 

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def track(label: str, total: int | None, unit: str, show: bool | None) -> Iterator[Callable[[int], None]]:
-    """Show how far a loop is.
+    """Show the progress of a loop.
 
     Args:
-        label: what is being done.
-        total: how many steps there are, None when unknown.
-        unit: what a step is, in the plural.
-        show: True or False; None: when standard error is a terminal.
+        label: text before the bar.
+        total: number of steps; None if unknown.
+        unit: name of a step, in the plural.
+        show: whether to show the bar; None shows it on a terminal only.
 
     Yields:
         A function to call with the number of steps done since the last call.
@@ -23,25 +23,12 @@ def track(label: str, total: int | None, unit: str, show: bool | None) -> Iterat
     if not (sys.stderr.isatty() if show is None else show):
         yield lambda steps: None
         return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    text = progress.TextColumn
+    done = [text("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn(), text(unit)]
+    times = [progress.TimeElapsedColumn(), text("left"), progress.TimeRemainingColumn()]
+    with progress.Progress(*done, *times, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda steps: bar.advance(task, steps)

@@ -1,7 +1,4 @@
-"""What the methods ask of a reader, so that another engine can stand in for ours.
-
-Nothing here imports torch.
-"""
+"""The interface between methods and a reader, so that another engine can replace ours. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -23,11 +20,11 @@ class Loglikelihood:
     """Log-likelihood of one continuation.
 
     Attributes:
-        logprob: sum over its tokens, nats.
-        num_tokens: how many tokens it has.
-        is_greedy: whether greedy decoding would have written it.
-        token_logprobs: one value a token, nats; None unless asked for.
-        truncated: tokens dropped from the left of its context, by on_overflow="truncate".
+        logprob: sum over the continuation's tokens, nats.
+        num_tokens: number of tokens of the continuation.
+        is_greedy: whether greedy decoding would have written the continuation.
+        token_logprobs: one value per token, nats; None unless requested.
+        truncated: number of tokens dropped from the left of the context, by on_overflow="truncate".
     """
 
     logprob: float
@@ -39,17 +36,17 @@ class Loglikelihood:
 
 @dataclass(frozen=True)
 class Generation:
-    """One text a reader wrote.
+    """One text written by a reader.
 
     Attributes:
-        text: what it wrote, without the stop string or token that ended it.
-        token_ids: its tokens; the stop token is not among them, the tokens of a stop string are.
-        finish_reason: what ended it: "eos" (the model's end of turn or text), "stop" (a stop string or token of the
-            caller) or "length" (max_new_tokens, or the model's context is full).
-        prompt_tokens: tokens of its prompt.
+        text: the text, without the stop string or token that ended it.
+        token_ids: the text's tokens; a stop token is left out, the tokens of a stop string are included.
+        finish_reason: "eos" (the model's end of turn or text), "stop" (a stop string or token of the caller) or
+            "length" (max_new_tokens, or the model's context is full).
+        prompt_tokens: number of tokens of the prompt.
         token_logprobs: log-probability of each of `token_ids` under the model itself (temperature 1, no
-            truncation of the distribution), nats; None unless asked for.
-        truncated: tokens dropped from the left of its prompt, by on_overflow="truncate".
+            truncation of the distribution), nats; None unless requested.
+        truncated: number of tokens dropped from the left of the prompt, by on_overflow="truncate".
     """
 
     text: str
@@ -61,22 +58,22 @@ class Generation:
 
     @property
     def logprob(self) -> float | None:
-        """Sum of `token_logprobs`, nats; None unless asked for."""
+        """Sum of `token_logprobs`, nats; None unless requested."""
         return None if self.token_logprobs is None else float(sum(self.token_logprobs))
 
 
 @dataclass(frozen=True, eq=False)
 class SequenceScores:
-    """What a pass gives for S sequences, in the order given.
+    """Scores of S sequences, in the caller's order.
 
     Attributes:
         logprob: float64 [S], sum over the continuation's tokens, nats.
-        num_tokens: int64 [S], tokens in each continuation.
+        num_tokens: int64 [S], number of tokens in each continuation.
         is_greedy: bool [S], whether every token is the most likely one at its place.
         token_logprobs: for each sequence float64 [tokens], nats.
-        stats: tokens given and computed, over all passes.
-        passes: how many passes it took.
-        seconds: wall clock.
+        stats: total and computed tokens, over all passes.
+        passes: number of passes.
+        seconds: wall-clock time.
     """
 
     logprob: npt.NDArray[np.float64]
@@ -89,12 +86,12 @@ class SequenceScores:
 
 
 class Results(list[Item], Generic[Item]):
-    """A list of results, one for each request in order, with what they cost.
+    """A list of results, one for each request in order, with their cost.
 
     Attributes:
-        stats: tokens given and computed (prompt and new tokens both).
-        passes: how many packed passes it took; decoding steps are not counted.
-        seconds: wall clock.
+        stats: total and computed tokens, of prompts and of new tokens.
+        passes: number of packed passes; decoding steps are not counted.
+        seconds: wall-clock time.
     """
 
     def __init__(self, items: Iterable[Item], stats: TreeStats, passes: int = 1, seconds: float = 0.0) -> None:
@@ -106,12 +103,12 @@ class Results(list[Item], Generic[Item]):
 
 @runtime_checkable
 class ReaderProtocol(Protocol):
-    """A reader as the methods see it. `fastreader.Reader` is one."""
+    """The methods' view of a reader. `fastreader.Reader` is one."""
 
     name: str
 
     def describe(self) -> dict[str, str]:
-        """Name, device, dtype and precision, as results carry them."""
+        """Return name, device, dtype and precision, as results carry them."""
         ...
 
     def prompt(
@@ -123,7 +120,7 @@ class ReaderProtocol(Protocol):
         chat: bool | None = None,
         chat_options: Mapping[str, Any] | None = None,
     ) -> TextOrTokens:
-        """The prompt that asks the model `pieces`, up to where its answer starts."""
+        """Return the prompt made of `pieces`, up to the start of the model's answer."""
         ...
 
     def continuation(
@@ -135,7 +132,7 @@ class ReaderProtocol(Protocol):
         chat: bool | None = None,
         chat_options: Mapping[str, Any] | None = None,
     ) -> TextOrTokens:
-        """`text` as the model's answer after `prompt`, for `loglikelihood`."""
+        """Return `text` as the model's answer after `prompt`, for `loglikelihood`."""
         ...
 
     def loglikelihood(
@@ -146,7 +143,7 @@ class ReaderProtocol(Protocol):
         on_overflow: str = "error",
         max_batch_tokens: int | None = None,
     ) -> Results[Loglikelihood]:
-        """Log-likelihood of each continuation after its context."""
+        """Return the log-likelihood of each continuation after its context."""
         ...
 
     def generate(
@@ -166,7 +163,7 @@ class ReaderProtocol(Protocol):
         max_batch_tokens: int | None = None,
         progress: bool | None = None,
     ) -> Results[list[Generation]]:
-        """`n` texts for each prompt; greedy at temperature 0."""
+        """Return `n` texts for each prompt; temperature 0 decodes greedily."""
         ...
 
 
@@ -175,18 +172,18 @@ class Scorer(ReaderProtocol, Protocol):
     """A reader that also scores token ids and plans its passes: `Reader`, `Session`, and a study's cached reader.
 
     Attributes:
-        encoder: texts to token ids piece by piece, see `fastreader.reader.prompts.encoder.TextEncoder`.
+        encoder: converts texts to token ids piece by piece, see `fastreader.reader.prompts.encoder.TextEncoder`.
     """
 
     encoder: Any
 
     @property
     def max_length(self) -> int | None:
-        """Longest input in tokens; None without a limit."""
+        """Longest input in tokens; None if there is no limit."""
         ...
 
     def budget(self) -> int:
-        """Return the number of tokens that one pass computes at most by default."""
+        """Return the default limit on the tokens that one pass computes."""
         ...
 
     def prefix(
@@ -197,13 +194,13 @@ class Scorer(ReaderProtocol, Protocol):
         chat: bool | None = None,
         chat_options: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Return the token ids that every `prompt` starts with whose pieces start with `pieces`."""
+        """Return the token ids shared by every `prompt` whose pieces start with `pieces`."""
         ...
 
     def plan(
         self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
     ) -> list[PrefixTree]:
-        """Return the trees that a call of `score` would run."""
+        """Return the trees that `score` would run."""
         ...
 
     def score(
@@ -218,11 +215,11 @@ class Scorer(ReaderProtocol, Protocol):
 
 
 class ReaderWrapper:
-    """The parts of `ReaderProtocol` that only write prompts and tell of the reader.
+    """The parts of `ReaderProtocol` that forward to the wrapped reader without running it.
 
     Attributes:
-        reader: the reader behind.
-        name: the reader's name.
+        reader: the wrapped reader.
+        name: name of the reader.
     """
 
     def __init__(self, reader: ReaderProtocol) -> None:
@@ -231,34 +228,18 @@ class ReaderWrapper:
 
     @property
     def max_length(self) -> int | None:
-        """The reader's longest input, in tokens; None where it says none."""
+        """Longest input of the reader in tokens; None if the reader does not say."""
         limit: int | None = getattr(self.reader, "max_length", None)
         return limit
 
     def describe(self) -> dict[str, str]:
-        """As the reader's."""
+        """Return `ReaderProtocol.describe` of the reader."""
         return self.reader.describe()
 
-    def prompt(
-        self,
-        pieces: Sequence[str],
-        *,
-        lead: str = "",
-        system: str | None = None,
-        chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-    ) -> TextOrTokens:
-        """As the reader's."""
-        return self.reader.prompt(pieces, lead=lead, system=system, chat=chat, chat_options=chat_options)
+    def prompt(self, pieces: Sequence[str], **options: Any) -> TextOrTokens:
+        """Return `ReaderProtocol.prompt` of the reader, with its keyword arguments."""
+        return self.reader.prompt(pieces, **options)
 
-    def continuation(
-        self,
-        text: str,
-        *,
-        end: bool = False,
-        system: str | None = None,
-        chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-    ) -> TextOrTokens:
-        """As the reader's."""
-        return self.reader.continuation(text, end=end, system=system, chat=chat, chat_options=chat_options)
+    def continuation(self, text: str, **options: Any) -> TextOrTokens:
+        """Return `ReaderProtocol.continuation` of the reader, with its keyword arguments."""
+        return self.reader.continuation(text, **options)

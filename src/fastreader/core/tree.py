@@ -1,7 +1,7 @@
 """PrefixTree: many token sequences packed so that every shared prefix is computed once.
 
 S sequences, each a context plus a continuation to score, become one array of T unique tokens in depth-first
-order. Three integers a token carry the whole structure: its depth (`positions`), one past the end of its
+order. Three integers per token carry the whole structure: its depth (`positions`), one past the end of its
 subtree (`subtree_end`), and the token whose hidden state predicts it (`parent`). Key j is visible to query i
 exactly when ``j <= i < subtree_end[j]``: causal attention with an expiry date on every key.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_int
+from fastreader.core.checks import check_int, expect
 from fastreader.errors import InputError
 
 Tokens = Sequence[int]
@@ -28,14 +28,14 @@ _MAX_TOKEN = 2**31 - 1
 
 @dataclass(frozen=True)
 class TreeStats:
-    """What sharing saved.
+    """Token counts of a tree, with and without sharing.
 
     Attributes:
         sequences: number of sequences.
-        total_tokens: tokens of all contexts and continuations, as a pass without sharing would read them.
-        computed_tokens: tokens that go through the model.
-        scored: tokens whose log-likelihood is asked for.
-        cached_tokens: tokens of the trees whose keys and values were kept from an earlier call (`Reader.session`).
+        total_tokens: number of tokens in all contexts and continuations, as read without sharing.
+        computed_tokens: number of tokens that go through the model.
+        scored: number of tokens whose log-likelihood is requested.
+        cached_tokens: number of tokens whose keys and values were cached by an earlier call (`Reader.session`).
     """
 
     sequences: int
@@ -46,12 +46,12 @@ class TreeStats:
 
     @property
     def sharing_ratio(self) -> float:
-        """Tokens given for one computed; above 1 when anything is shared."""
+        """Ratio of total to computed tokens; above 1 if anything is shared."""
         return self.total_tokens / self.computed_tokens if self.computed_tokens else 1.0
 
     @property
     def saved(self) -> float:
-        """Share of the given tokens that is not computed, between 0 and 1."""
+        """Share of the total tokens that is not computed, between 0 and 1."""
         return 1.0 - self.computed_tokens / self.total_tokens if self.total_tokens else 0.0
 
     def __add__(self, other: TreeStats) -> TreeStats:
@@ -70,16 +70,16 @@ class PrefixTree:
 
     Attributes:
         token_ids: int64 [T], the unique tokens in depth-first order.
-        positions: int32 [T], depth of each token; its position in every sequence it is part of.
+        positions: int32 [T], depth of each token, which is its position in every sequence that contains it.
         subtree_end: int32 [T], one past the last token of each token's subtree.
         parent: int32 [T], the token whose hidden state predicts this one; -1 for a root.
         sources: int64 [R], packed index whose hidden state predicts ``targets[r]``; pairs are distinct.
         targets: int64 [R], token ids to score.
-        pairs: int64 [P], for each scored token of each sequence its (source, target) pair, sequences in order.
-        offsets: int64 [S + 1], the scored tokens of sequence s are ``pairs[offsets[s]:offsets[s + 1]]``.
+        pairs: int64 [P], index of the (source, target) pair of each scored token, sequence by sequence.
+        offsets: int64 [S + 1]; the scored tokens of sequence s are ``pairs[offsets[s]:offsets[s + 1]]``.
         leaves: int64 [S], packed index of the last input of each sequence.
-        sequence_ids: int64 [S], which of the sequences given each one is.
-        stats: counts.
+        sequence_ids: int64 [S], place of each sequence among those passed in.
+        stats: token counts.
     """
 
     token_ids: IntArray
@@ -98,18 +98,18 @@ class PrefixTree:
     def build(cls, sequences: Iterable[tuple[Tokens, Tokens]]) -> PrefixTree:
         """Pack (context, continuation) pairs of token ids into one tree.
 
-        The last token of a continuation only needs predicting, so it enters the tree only where another
-        sequence goes on from it. A sequence without a continuation is packed whole and scores nothing.
+        The last token of a continuation only needs predicting, so it enters the tree only if another sequence
+        continues from it. A sequence without a continuation is packed whole and scores nothing.
 
         Args:
             sequences: pairs of token id sequences; a context holds at least one token (nothing predicts the
                 first token of a text: put a beginning-of-text token there).
 
         Returns:
-            The tree; ``sequence_ids`` is 0..S-1 in the order given.
+            The tree; ``sequence_ids`` is 0..S-1 in the same order.
 
         Raises:
-            InputError: no sequence, an empty context, or an id that is not in [0, 2**31).
+            InputError: if there is no sequence, a context is empty, or an id is not in [0, 2**31).
         """
         (tree,) = partition(sequences, None)
         return tree
@@ -118,14 +118,14 @@ class PrefixTree:
         return len(self.token_ids)
 
     def path(self, index: int) -> list[int]:
-        """Packed indices from the root to `index`, both included."""
+        """Return the packed indices from the root to `index`, both included."""
         steps = [index]
         while self.parent[steps[-1]] >= 0:
             steps.append(int(self.parent[steps[-1]]))
         return steps[::-1]
 
     def sum_pairs(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-        """Sum values [R] of the (source, target) pairs into sequences: float64 [S]."""
+        """Sum values [R] of the (source, target) pairs over each sequence: float64 [S]."""
         running: npt.NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(values.astype(np.float64)[self.pairs])])
         totals: npt.NDArray[np.float64] = running[self.offsets[1:]] - running[self.offsets[:-1]]
         return totals
@@ -135,11 +135,11 @@ class PrefixTree:
 class _Sorted:
     """Sequences in lexicographic order of their inputs, flattened."""
 
-    order: IntArray  # [S] which sequence is i-th
+    order: IntArray  # [S] index of the i-th sequence
     flat: IntArray  # [sum of lengths] inputs, sorted sequences one after another
     starts: IntArray  # [S]
     lengths: IntArray  # [S] number of inputs
-    shared: IntArray  # [S] longest common prefix with the sequence before
+    shared: IntArray  # [S] longest common prefix with the previous sequence
 
 
 def partition(
@@ -164,8 +164,7 @@ def partition(
     """
     check_int("max_batch_tokens", max_batch_tokens, optional=True)
     pairs = list(sequences)
-    if not pairs:
-        raise InputError("PrefixTree: expected at least one sequence, got none")
+    expect(bool(pairs), "PrefixTree", "at least one sequence", pairs)
     arrays = [_as_array(i, context, continuation) for i, (context, continuation) in enumerate(pairs)]
     contexts = np.array([len(context) for context, _ in pairs], dtype=np.int64)
     ordered = _sort(arrays, contexts)
@@ -183,19 +182,17 @@ def _as_array(index: int, context: Tokens, continuation: Tokens) -> IntArray:
         ids = np.asarray(context)
     else:
         ids = np.concatenate([np.asarray(context), np.asarray(continuation)])
-    if ids.dtype.kind not in "iu" or ids.ndim != 1:
-        raise InputError(f"PrefixTree: sequence {index} must be a flat list of integers, got {ids.dtype} {ids.shape}")
-    if ids.min() < 0 or ids.max() > _MAX_TOKEN:
-        raise InputError(
-            f"PrefixTree: token ids of sequence {index} must be in [0, 2**31), got {ids.min()}..{ids.max()}"
-        )
+    name = f"PrefixTree: sequence {index}"
+    expect(ids.dtype.kind in "iu" and ids.ndim == 1, name, "a flat list of integers", ids)
+    low, high = int(ids.min()), int(ids.max())
+    expect(low >= 0 and high <= _MAX_TOKEN, name, "token ids in [0, 2**31)", low if low < 0 else high)
     return ids.astype(np.int64, copy=False)
 
 
 def _sort(arrays: list[IntArray], contexts: IntArray) -> _Sorted:
     given = np.array([len(a) for a in arrays], dtype=np.int64)
     lengths = np.where(given > contexts, given - 1, given)
-    # Big-endian bytes compare like the integers they hold, so sorting is one memcmp a comparison.
+    # Big-endian bytes compare like the integers they hold, so a comparison is one memcmp.
     keys = [a[:n].astype(">u4").tobytes() for a, n in zip(arrays, lengths, strict=True)]
     order = np.array(sorted(range(len(arrays)), key=keys.__getitem__), dtype=np.int64)
     lengths = lengths[order]
@@ -205,7 +202,7 @@ def _sort(arrays: list[IntArray], contexts: IntArray) -> _Sorted:
 
 
 def _common_prefixes(flat: IntArray, starts: IntArray, lengths: IntArray) -> IntArray:
-    """Longest common prefix of each sorted sequence with the one before: int64 [S], 0 for the first."""
+    """Return the longest common prefix of each sorted sequence with the previous one: int64 [S], 0 for the first."""
     shared = np.zeros(len(starts), dtype=np.int64)
     if len(starts) == 1:
         return shared
@@ -218,7 +215,7 @@ def _common_prefixes(flat: IntArray, starts: IntArray, lengths: IntArray) -> Int
 
 
 def _cuts(ordered: _Sorted, max_batch_tokens: int | None, reserve: int) -> list[int]:
-    """Bounds of the groups of sorted sequences: minimal recomputation, then fewest groups.
+    """Return the bounds of the groups of sorted sequences: least recomputation, then fewest groups.
 
     ``best[b]`` is the least cost of grouping the first b sequences. A group a..b-1 computes
     ``length[a] + sum(new[a+1..b-1])`` tokens, which only grows when a moves left, so the admissible starts of
@@ -254,7 +251,7 @@ def _start_cost(best: list[tuple[int, int]], shared: list[int], first: int) -> t
 
 
 def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: int, last: int) -> PrefixTree:
-    """The tree of the sorted sequences first..last-1."""
+    """Return the tree of the sorted sequences first..last-1."""
     lengths = ordered.lengths[first:last]
     shared = ordered.shared[first:last].copy()
     shared[0] = 0
@@ -271,7 +268,7 @@ def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: i
     scored = [max(len(arrays[i]) - int(contexts[i]), 0) for i in ids]
     source_parts: list[IntArray] = []
     leaves = np.empty(last - first, dtype=np.int64)
-    open_at = np.empty(int(lengths.max()), dtype=np.int64)  # the packed token now open at each depth
+    open_at = np.empty(int(lengths.max()), dtype=np.int64)  # packed index of the open token at each depth
     opened = 0
     for i, (begin, keep, length, count) in enumerate(
         zip(begins.tolist(), shared.tolist(), lengths.tolist(), scored, strict=False)

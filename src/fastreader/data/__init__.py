@@ -1,14 +1,12 @@
-"""Questions with their passages, and the file formats they come in.
+"""Questions with their passages, and their file formats.
 
-Read by `iter_examples`, `load_examples` (the format is told from the keys) and `load_beir`; written by
-`save_examples`. Passages without a question are read by `load_passages`, questions without passages by
-`load_questions`, relevance judgements by `load_qrels`.
+`iter_examples`, `load_examples` (which detect the format from the keys) and `load_beir` read them, `save_examples`
+writes them. `load_passages` reads passages without questions, `load_questions` questions without passages, and
+`load_qrels` relevance judgements.
 """
 
 from fastreader.data.beir import load_beir, load_qrels
-from fastreader.data.corpus import load_passages
-from fastreader.data.questions import load_questions
-from fastreader.data.read import SkippedRows, iter_examples, load_examples
+from fastreader.data.read import SkippedRows, iter_examples, load_examples, load_passages, load_questions
 from fastreader.data.types import Example, Passage
 from fastreader.data.write import save_examples
 

@@ -1,97 +1,76 @@
-"""TODO."""
+"""The one check of question, passages and candidates, as callers pass them to every method."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
-from fastreader.data import Example, Passage
-from fastreader.errors import InputError
+from fastreader.core.checks import check_list, check_text, check_texts, expect
+from fastreader.data.types import Example, Passage
 
 PassageLike = Passage | str
 
 
-def as_example(
-    question: str | Example, passages: Sequence[PassageLike] | None, candidates: Sequence[str] | None
+def make_passages(
+    passages: Iterable[PassageLike], *, name: str = "passages", allow_blank: bool = True
+) -> list[Passage]:
+    """Return passages, made from passages or plain texts.
+
+    Args:
+        passages: the passages, in the retriever's order.
+        name: name of the argument, for messages.
+        allow_blank: accept passages without any text.
+
+    Raises:
+        InputError: if `passages` is not a list, or an item is neither a passage nor text.
+    """
+    check_list(name, passages, of="passages")
+    found = []
+    for index, item in enumerate(passages):
+        expect(isinstance(item, (str, Passage)), f"{name}[{index}]", "a Passage or text", item)
+        passage = Passage(item) if isinstance(item, str) else item
+        check_text(f"{name}[{index}]: text", passage.text, empty=allow_blank)
+        check_text(f"{name}[{index}]: title", passage.title, empty=True)
+        found.append(passage)
+    return found
+
+
+def make_example(
+    question: str | Example,
+    passages: Iterable[PassageLike] | None = None,
+    candidates: Sequence[str] | None = None,
+    *,
+    where: str = "",
 ) -> Example:
-    """What `score_permutations` is given for one question, as an example.
+    """Return the arguments of a call as one Example, whose question and passages can be read.
+
+    Args:
+        question: a question, or an `Example` with its passages.
+        passages: passages or texts, in the retriever's order; None with an `Example`.
+        candidates: answers that replace the example's own; None keeps those.
+        where: name of the example, for messages.
 
     Raises:
-        InputError: passages twice, or one in place of a list.
+        InputError: if the question is empty, there are no passages, a passage is empty, passages come twice, or
+            `candidates` is not a list.
     """
+    at = f"{where}: " if where else ""
     if isinstance(question, Example):
-        if passages is not None:
-            raise InputError("passages: expected None with an Example, which brings its own")
-        return with_candidates(question, candidates)
-    if isinstance(passages, (str, bytes, Passage)):
-        raise InputError(f"passages: expected a list of passages, got one {type(passages).__name__}")
-    return with_candidates(Example(question, list(passages) if passages is not None else []), candidates)  # type: ignore[arg-type]
+        expect(passages is None, f"{at}passages", "None beside an Example, which has its own", passages)
+        example, passages = question, question.passages
+    else:
+        example = Example(question, [])
+    check_text(f"{at}question", example.question)
+    found = make_passages([] if passages is None else passages, name=f"{at}passages", allow_blank=False)
+    expect(bool(found), f"{at}passages", "at least one passage", found)
+    if candidates is not None:
+        check_list(f"{at}candidates", candidates, of="texts")
+    return replace(example, passages=found, candidates=list(example.candidates if candidates is None else candidates))
 
 
-def with_candidates(example: Example, candidates: Sequence[str] | None) -> Example:
-    """The example with `candidates` in place of its own, and texts among its passages made passages."""
-    if isinstance(candidates, (str, bytes)):
-        raise InputError("candidates: expected a list of texts, got one text")
-    return replace(
-        example,
-        passages=[_as_passage(p) for p in example.passages],
-        candidates=example.candidates if candidates is None else list(candidates),
-    )
-
-
-def _as_passage(passage: Any) -> Any:
-    return Passage(passage) if isinstance(passage, str) else passage  # anything else is refused by check_example
-
-
-def check_example(example: Example, question_only: bool, where: str) -> None:
-    """Refuse a question, passages or candidates that cannot be scored.
-
-    Raises:
-        InputError: `where` names the example.
-    """
-    if not isinstance(example.question, str) or not example.question.strip():
-        raise InputError(f"{where}: question must be a text with more than white space, got {example.question!r}")
-    if not example.passages:
-        raise InputError(f"{where}: expected at least one passage, got none")
-    for p, passage in enumerate(example.passages):
-        if not isinstance(passage, Passage):
-            raise InputError(f"{where}: passages[{p}] must be a Passage or a text, got {type(passage).__name__}")
-        if not isinstance(passage.text, str) or not isinstance(passage.title, str):
-            raise InputError(f"{where}: text and title of passages[{p}] must be texts, got {passage!r}")
-        if not passage.text.strip():
-            raise InputError(f"{where}: passages[{p}] is empty")
-    if not example.candidates and not question_only:
-        raise InputError(
-            f"{where}: expected at least one candidate, got none; question_only=True scores the question alone"
-        )
-    for k, candidate in enumerate(example.candidates):
-        if not isinstance(candidate, str) or not candidate.strip():
-            raise InputError(f"{where}: candidates[{k}] must be a text with more than white space, got {candidate!r}")
-
-
-def make_passages(passages: Iterable[Passage | str]) -> list[Passage]:
-    """Passages, from passages or plain texts.
-
-    Raises:
-        InputError: something else is among them.
-    """
-    if isinstance(passages, (str, Passage)) or not isinstance(passages, Iterable):
-        raise InputError(f"passages: expected a list, got {type(passages).__name__}")
-    out = []
-    for index, passage in enumerate(passages):
-        if not isinstance(passage, (str, Passage)):
-            raise InputError(f"passages[{index}]: expected a Passage or text, got {type(passage).__name__}")
-        out.append(Passage(passage) if isinstance(passage, str) else passage)
-    return out
-
-
-def make_question(question: str) -> str:
-    """The question, checked.
-
-    Raises:
-        InputError: no text, or nothing in it.
-    """
-    if not isinstance(question, str) or not question.strip():
-        raise InputError(f"question: expected text, got {question!r}")
-    return question.strip()
+def check_candidates(candidates: Sequence[str], question_only: bool, where: str) -> None:
+    """Check answers to score: texts that are not empty, at least one of them unless `question_only`."""
+    enough = question_only or len(candidates) > 0
+    expected = "at least one candidate (question_only=True scores the question without any)"
+    expect(enough, f"{where}: candidates", expected, candidates)
+    check_texts(f"{where}: candidates", candidates)

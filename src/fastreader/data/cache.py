@@ -1,4 +1,4 @@
-"""Keys and values in a file, for what a reader gave."""
+"""Cache: JSON values by key in an SQLite file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fastreader.errors import InputError
 
 
 class Cache:
-    """Keys and JSON values in an SQLite file; a context manager. Values are on the disk when `put` returns."""
+    """Keys and JSON values in an SQLite file; a context manager. Values are on disk when `put` returns."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open or create it.
+        """Open or create the file.
 
         Raises:
-            InputError: the file is no cache.
+            InputError: if the file is not a cache.
         """
         self.path = Path(path)
         self._db = sqlite3.connect(self.path)
@@ -28,10 +28,10 @@ class Cache:
             self._db.execute("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
         except sqlite3.DatabaseError as error:
             self._db.close()
-            raise InputError(f"{self.path}: not a cache ({error}); remove it, and it is made anew") from error
+            raise InputError(f"{self.path}: not a cache ({error}); remove it to create a new one") from error
 
     def get(self, keys: Sequence[str]) -> dict[str, Any]:
-        """The values there are."""
+        """Return the values of those keys that are in the file."""
         found: dict[str, Any] = {}
         for start in range(0, len(keys), 500):
             part = list(dict.fromkeys(keys[start : start + 500]))
@@ -41,18 +41,16 @@ class Cache:
         return found
 
     def put(self, values: Mapping[str, Any]) -> None:
-        """Keep values."""
+        """Write values; a key that is in the file already gets the new value."""
+        rows = [(key, json.dumps(value, allow_nan=False)) for key, value in values.items()]
         with self._db:
-            self._db.executemany(
-                "INSERT OR REPLACE INTO entries VALUES (?, ?)",
-                [(key, json.dumps(value, allow_nan=False)) for key, value in values.items()],
-            )
+            self._db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?)", rows)
 
     def __len__(self) -> int:
         return int(self._db.execute("SELECT COUNT(*) FROM entries").fetchone()[0])
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._db.close()
 
     def __enter__(self) -> Cache:

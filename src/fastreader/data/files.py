@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and files of values read with errors that name them."""
+"""The one atomic writer of files, and a reader of JSON, TOML and YAML whose errors name the file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from fastreader.errors import InputError
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
-    """Open a UTF-8 text stream into a draft beside `path`, which replaces `path` when the block ends well.
+def replacing(path: str | os.PathLike[str], *, compress: bool = True) -> Iterator[TextIO]:
+    """Open a UTF-8 text stream into a draft beside `path`, which replaces `path` if the block succeeds.
 
-    Whatever fails leaves the file that was there, and no draft. A name ending in ".gz" is compressed.
+    After a failure the old file is unchanged and no draft is left.
+
+    Args:
+        path: the file to create or replace; a replaced file keeps its mode.
+        compress: gzip a file whose name ends in ".gz".
 
     Raises:
         OSError: if the draft cannot be written; the error names `path`.
@@ -34,7 +38,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
                 shutil.copymode(target, draft)
             with contextlib.ExitStack() as stack:
                 binary: Any = raw
-                if target.name.lower().endswith(".gz"):
+                if compress and target.name.lower().endswith(".gz"):
                     binary = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0))
                 stream = io.TextIOWrapper(binary, encoding="utf-8", newline="\n")
                 yield stream
@@ -51,13 +55,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file, whole or not at all."""
+    """Write a text file atomically."""
     with replacing(path) as stream:
         stream.write(text)
 
 
 def write_json(path: str | os.PathLike[str], value: Any, indent: int | None = 1) -> None:
-    """Write a JSON file, whole or not at all.
+    """Write a JSON file atomically.
 
     Raises:
         ValueError: if JSON cannot hold `value`; NaN and infinities are not allowed.
@@ -69,11 +73,11 @@ def read_values(path: str | os.PathLike[str], formats: Sequence[str] = (".json",
     """Read a JSON, TOML or YAML file.
 
     Args:
-        path: the file; its suffix says the format.
-        formats: the suffixes that are accepted; any other name is read as the first.
+        path: the file; its suffix determines the format.
+        formats: accepted suffixes; a file with any other suffix is read as the first.
 
     Raises:
-        InputError: naming the file, if it cannot be read or is not of its format.
+        InputError: if the file cannot be read or does not have its format.
     """
     file = Path(path)
     suffix = file.suffix if file.suffix in formats else formats[0]
@@ -81,7 +85,7 @@ def read_values(path: str | os.PathLike[str], formats: Sequence[str] = (".json",
         return _PARSERS[suffix](file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:  # not of its format, not UTF-8, or nested too deeply
+    except (ValueError, RecursionError) as error:  # wrong format, not UTF-8, or nested too deeply
         raise InputError(f"{file}: not {suffix[1:].upper()} ({error})") from error
 
 
@@ -89,7 +93,7 @@ def read_object(path: str | os.PathLike[str], formats: Sequence[str] = (".json",
     """Read a file as `read_values` does, and check that it holds keys with values.
 
     Raises:
-        InputError: as `read_values`; or if the file holds something else.
+        InputError: as `read_values`; or if the file holds no object.
     """
     values = read_values(path, formats)
     if not isinstance(values, dict):

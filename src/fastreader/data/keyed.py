@@ -1,24 +1,23 @@
-"""Keys of examples, under which their results are kept."""
+"""Unique keys of examples, under which their results are stored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from fastreader.core.checks import expect
 from fastreader.data.types import Example
-from fastreader.errors import InputError
 
 
 def keyed(examples: Iterable[Example]) -> Iterator[Example]:
-    """Examples each with an id of its own: its place where it has none, a number behind one that is taken.
+    """Yield the examples with unique ids: the index of an example without one, and a suffix "#2" for a repeated id.
 
     Raises:
-        InputError: something else is among them.
+        InputError: if an item is not an Example.
     """
     taken: dict[str, int] = {}
     for index, example in enumerate(examples):
-        if not isinstance(example, Example):
-            raise InputError(f"examples[{index}]: expected an Example, got {type(example).__name__}")
+        expect(isinstance(example, Example), f"examples[{index}]", "an Example", example)
         key = name = str(index) if example.id is None else example.id
         while key in taken:
             taken[name] += 1

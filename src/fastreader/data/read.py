@@ -1,4 +1,4 @@
-"""Reading files of examples: JSON or JSON lines, plain or gzipped, told by content."""
+"""Read files of examples, questions or passages: JSON or JSON lines, plain or gzipped, detected from the content."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import json
 import os
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
-from fastreader.core.checks import check_int
-from fastreader.data.rows import describe, parse_row
-from fastreader.data.types import Example
+from fastreader.core.checks import check_int, located
+from fastreader.data.rows import Document, Question, RowType, check, describe, parse_row
+from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 
 PathLike = str | os.PathLike[str]
 
 
 class SkippedRows(UserWarning):
-    """Rows of a file could not be read and were left out.
+    """Warning that some rows of a file could not be read and were skipped.
 
     Attributes:
-        errors: one InputError a row, in file order; ``len(errors)`` is the count.
+        errors: one InputError per skipped row, in file order.
     """
 
     def __init__(self, path: PathLike, errors: list[InputError]) -> None:
@@ -33,12 +33,12 @@ class SkippedRows(UserWarning):
 
 
 def load_examples(path: PathLike, *, limit: int | None = None, skip_errors: bool = False) -> list[Example]:
-    """Read all examples of a file; formats and errors as `iter_examples`.
+    """Read all examples of a file; formats and errors as in `iter_examples`.
 
     Args:
         path: the file.
-        limit: read at most so many examples.
-        skip_errors: leave out rows that cannot be read, and warn once with their count (`SkippedRows`).
+        limit: read at most N examples; None reads all.
+        skip_errors: skip rows that cannot be read, and warn once with their number (`SkippedRows`).
 
     Returns:
         The examples in file order.
@@ -55,57 +55,125 @@ def iter_examples(
 ) -> Iterator[Example]:
     """Read the examples of a file one by one; JSON lines are never held in memory as a whole.
 
-    The format of each row is told from its keys:
+    The keys of each row determine its format:
 
     - Lost in the Middle and DPR: ``question, answers, ctxs[{id, title, text, score, hasanswer | has_answer,
-      isgold}]``, and of our own ``candidates`` and ``id``;
-    - FlashRAG: ``id, question, golden_answers, output.retrieval_result[{id, contents}]``, where the first line
-      of ``contents`` is the title;
-    - rank_llm: ``query{text, qid}`` or a string, ``candidates[{docid, score, doc}]``, where ``doc`` is a string
+      isgold}]``, and our own ``candidates`` and ``id``;
+    - FlashRAG: ``id, question, golden_answers, output.retrieval_result[{id, contents}]``, with the title in the first
+      line of ``contents``;
+    - rank_llm: ``query{text, qid}`` or a string, ``candidates[{docid, score, doc}]`` with ``doc`` a string
       or ``{title, text | segment | contents | content | body | passage}``.
 
-    A file is a row a line, a JSON list, or ``{"data": [...]}``; gzip is told from its first bytes. Unknown keys
-    are kept in `metadata`, identifiers become strings.
+    A file has one row per line, or is a JSON list or ``{"data": [...]}``; gzip is detected from the first bytes.
+    Unknown keys are kept in `metadata`, identifiers become strings.
 
     Args:
         path: the file.
-        limit: stop after so many examples; None reads all.
-        on_error: called with the InputError of each row that cannot be read, which is then left out. Without
-            it the error is raised.
+        limit: read at most N examples; None reads all.
+        on_error: called with the InputError of each row that cannot be read, which is then skipped. None raises the
+            error.
 
     Yields:
         Examples in file order.
 
     Raises:
-        InputError: naming the file and the line or item (both counted from 1): broken JSON, no known format, a
-            missing key, a wrong or empty value. Also for a file that cannot be opened, holds no rows, or whose
-            gzip data is cut short, whatever `on_error` is.
+        InputError: if a row is not JSON, has no known format, lacks a key, or holds a wrong or empty value; the message
+            names the file and the line or item, counted from 1. Also if the file cannot be opened, holds no rows, or
+            its gzip data is truncated, even with `on_error`.
     """
     check_int("limit", limit, 0, optional=True)
     if limit == 0:
         return
     found = 0
     empty = True
-    for where, row in _rows(Path(path)):
+    for place, row in _rows(Path(path)):
         empty = False
         try:
-            example = parse_row(parse_json(row) if isinstance(row, bytes) else row)
+            with located(place):
+                example = parse_row(parse_json(row) if isinstance(row, bytes) else row)
         except InputError as error:
-            located = InputError(f"{where}: {error}")
             if on_error is None:
-                raise located from None
-            on_error(located)
+                raise
+            on_error(error)
             continue
         yield example
         found += 1
         if found == limit:
             return
     if empty:
-        raise InputError(f"{path}: expected at least one example, got a file without any")
+        raise InputError(f"{path}: expected at least one example, got an empty file")
+
+
+def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]:
+    """Read lines ``{question | query, answers | golden_answers, id}``, without the passages that they may hold.
+
+    Args:
+        path: JSON lines, plain or gzipped.
+        limit: read at most N questions; None reads all.
+
+    Returns:
+        Examples without passages.
+
+    Raises:
+        InputError: if a line is invalid, naming the file and the line; or if the file holds no question.
+    """
+    check_int("limit", limit, optional=True)
+    rows = itertools.islice(iter_rows(path, Question), limit)
+    found = [Example(row.question, [], row.answers, id=row.id) for _, row in rows]
+    if not found:
+        raise InputError(f"{path}: expected at least one question, got an empty file")
+    return found
+
+
+def load_passages(path: PathLike) -> list[Passage]:
+    """Read passages that belong to no question, one JSON object per line, plain or gzipped.
+
+    Keys: ``text`` (or ``contents``, whose first line is the title if there is no ``title``), ``title``, ``id`` (or
+    ``_id``, ``docid``); others are kept in `metadata`. A passage without text gets its title as its text.
+
+    Raises:
+        InputError: if a line is invalid or has no text, naming the file and the line; or if the file cannot be read or
+            holds no passage.
+    """
+    found = []
+    for place, row in iter_rows(path, Document):
+        with located(place):
+            found.append(row.passage())
+    if not found:
+        raise InputError(f"{path}: expected at least one passage, got an empty file")
+    return found
+
+
+def iter_rows(
+    path: PathLike, model: type[RowType], wanted: Container[str] | None = None
+) -> Iterator[tuple[str, RowType]]:
+    """Read JSON lines of one model; blank lines are skipped.
+
+    Args:
+        path: the file, plain or gzipped.
+        model: checks each row.
+        wanted: read only rows whose ``_id`` is one of these; None reads all.
+
+    Yields:
+        The place of each row (file and line) for messages, and the row.
+
+    Raises:
+        InputError: if a line is invalid, naming its place.
+    """
+    for number, line in lines(path):
+        if not line.strip():
+            continue
+        place = f"{path}, line {number}"
+        with located(place):
+            values = parse_json(line)
+            if wanted is not None and isinstance(values, dict) and "_id" in values and str(values["_id"]) not in wanted:
+                continue
+            row = check(model, values)
+        yield place, row
 
 
 def _rows(path: Path) -> Iterator[tuple[str, object]]:
-    """Rows with their places: bytes of a line still to be decoded, or the decoded item of a list."""
+    """Yield rows with their places: the bytes of a line still to be decoded, or the decoded item of a list."""
     source = lines(path)
     head: list[tuple[int, bytes]] = []
     for numbered in source:
@@ -119,10 +187,8 @@ def _rows(path: Path) -> Iterator[tuple[str, object]]:
         yield from ((f"{path}, line {number}", line) for number, line in every if line.strip())
         return
     whole = b"".join(line for _, line in every)
-    try:
+    with located(str(path)):
         content = parse_json(whole)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
     items = content.get("data", content) if isinstance(content, dict) else content
     if isinstance(items, dict):
         items = [items]
@@ -143,10 +209,10 @@ def _is_json_lines(path: Path, first: bytes) -> bool:
 
 
 def lines(path: PathLike) -> Iterator[tuple[int, bytes]]:
-    """Lines of a plain or gzipped file, counted from 1; a byte order mark is dropped.
+    """Yield the lines of a plain or gzipped file, counted from 1, without a byte order mark.
 
     Raises:
-        InputError: the file cannot be read, or its gzip data is damaged.
+        InputError: if the file cannot be read, or its gzip data is damaged.
     """
     number = 0
     try:
@@ -155,13 +221,13 @@ def lines(path: PathLike) -> Iterator[tuple[int, bytes]]:
             for number, line in enumerate(stream, 1):
                 yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path}: gzip data is cut short or damaged after line {number} ({error})") from None
+        raise InputError(f"{path}: gzip data is truncated or damaged after line {number} ({error})") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def parse_json(text: bytes) -> object:
-    """Decode JSON; the InputError says where it breaks, and leaves the file to the caller."""
+    """Decode JSON; the InputError names the place in the text, and the caller adds the file."""
     try:
         return json.loads(text.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -1,9 +1,8 @@
-"""ResultLog: results of a run over many examples, one JSON object a line, safe to kill and to continue.
+"""ResultLog: results of a run over many examples, one JSON object per line, so that a killed run can resume.
 
-Every line is a result whole in itself: its key under ``id``, the settings it was made with under ``settings``, a
-digest of what it was made from under ``example`` where the writer gives one, and the result's own keys. A line
-counts as soon as its newline is in the file, so a process that is killed loses at most the line it was writing, and
-continuing cuts that torn line off.
+Every line is self-contained: the key of the result under ``id``, the run's settings under ``settings``, optionally a
+digest of the result's input under ``example``, and the result's own keys. A line counts as soon as its newline is in
+the file, so a killed process loses at most the line that it was writing, and resuming cuts that torn line off.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from fastreader.core.checks import check_text, expect
+from fastreader.data.files import replacing
 from fastreader.errors import InputError
 
 if sys.platform != "win32":
@@ -28,10 +29,10 @@ _OURS = {"id", "example", "settings"}
 
 
 class ResultLog:
-    """A file of results, each appended as it comes.
+    """A file of results, each appended when it is ready.
 
-    Only one process at a time may hold a log open for writing (not enforced on Windows). Usable as a context
-    manager; not safe to share between threads.
+    Only one process at a time may hold a log open for writing (not enforced on Windows). A log is a context manager; it
+    is not safe to share between threads.
 
     Attributes:
         path: the file.
@@ -48,28 +49,28 @@ class ResultLog:
         fsync: bool = False,
         read_only: bool = False,
     ) -> None:
-        """Open a log, creating it where there is none.
+        """Open a log, or create it.
 
         Args:
             path: a regular file.
-            settings: what the results depend on (model, precision, design, seed, ...), JSON values; written
+            settings: values that determine the results (model, precision, design, seed, ...), as JSON; written
                 into every line.
-            resume: continue a file that holds results. A torn last line is cut off, when it is the beginning of
-                a result; a file that ends in anything else is left as it is.
-            fsync: force every line to the disk, so that it also survives a loss of power.
-            read_only: to see what is in a file that is there, which stays as it is and may be another's to write.
+            resume: continue a file that holds results. A torn last line is cut off if it is the start of a result;
+                a file that ends in anything else is left unchanged.
+            fsync: force every line to the disk, so that it also survives a power failure.
+            read_only: only read an existing file; another process may be writing it.
 
         Raises:
-            InputError: the file holds results and `resume` is off; a line of it is no result, was made with
-                other settings (they are named), or repeats a key; it ends in an incomplete line that is no result
-                cut short; another process is writing it; it is no regular file; the settings are no JSON.
-            OSError: the file cannot be opened or written.
+            InputError: if the file holds results and `resume` is off; a line is not a result, has other settings (the
+                message names them) or repeats a key; the last line is incomplete and not the start of a result;
+                another process is writing the file; it is not a regular file; or the settings are not JSON.
+            OSError: if the file cannot be opened or written.
         """
         self.path = Path(path)
         self._settings: dict[str, Any] = json.loads(_encode("settings", dict(settings or {})))
         self._fsync = fsync
-        if self.path.exists() and not self.path.is_file():
-            raise InputError(f"{self.path}: expected a regular file, got something else")
+        regular = self.path.is_file() or not self.path.exists()
+        expect(regular, str(self.path), "a regular file", "something else")
         self._file: BinaryIO = self.path.open("rb" if read_only else "ab+", buffering=0)
         try:
             if not read_only:
@@ -90,14 +91,14 @@ class ResultLog:
         return self._examples.keys()
 
     def holds(self, key: str, example: str) -> bool:
-        """Whether the file holds the result `key`.
+        """Return whether the file holds the result `key`.
 
         Args:
             key: identifies the example.
-            example: the digest that `append` was given, or would be.
+            example: digest of the example, as for `append`.
 
         Raises:
-            InputError: it holds one of this key that was made from something else.
+            InputError: if the file holds a result of this key with another digest.
         """
         if key not in self._examples:
             return False
@@ -106,24 +107,23 @@ class ResultLog:
         return True
 
     def append(self, key: str, result: Mapping[str, Any], *, example: str | None = None) -> None:
-        """Write one result; it is in the file when this returns.
+        """Write one result; it is in the file when this method returns.
 
         Args:
             key: identifies the example; written as ``id``.
             result: JSON values, without the keys ``id``, ``example`` and ``settings``.
-            example: digest of what the result was made from, for `holds`.
+            example: digest of the result's input, for `holds`.
 
         Raises:
-            InputError: the key is no text or has a result already, or the result cannot be written as JSON.
-            OSError: the line could not be written, for example on a full disk. It is taken back, all lines
-                before it are intact, and it can be appended again once there is room.
+            InputError: if the key is not text or already has a result, or JSON cannot hold the result.
+            OSError: if the line cannot be written, for example on a full disk. The partial line is removed, all
+                earlier lines are intact, and the result can be appended again once there is space.
         """
-        if not isinstance(key, str):
-            raise InputError(f"ResultLog: key: expected a text, got {key!r}")
+        check_text("ResultLog: key", key, empty=True)
         if key in self._examples:
             raise InputError(f"{self.path}: {key!r} has a result already")
-        if taken := result.keys() & _OURS:
-            raise InputError(f"{self.path}: a result may not use the key {min(taken)!r}, the log does")
+        taken = sorted(result.keys() & _OURS)
+        expect(not taken, f"{self.path}: result {key!r}", f"none of the log's own keys {sorted(_OURS)}", taken)
         digest = {} if example is None else {"example": example}
         line = _encode(f"result {key!r}", {"id": key, **digest, **result, "settings": self._settings})
         try:
@@ -133,52 +133,43 @@ class ResultLog:
                 self._file.truncate(self._end)
             raise OSError(
                 error.errno,
-                f"result {key!r} could not be written ({error.strerror}); the {len(self)} before it are intact",
+                f"result {key!r} could not be written ({error.strerror}); the {len(self)} earlier results are intact",
                 str(self.path),
             ) from error
         self._end += len(line) + 1
         self._examples[key] = example
 
     def drop(self, keys: Collection[str]) -> None:
-        """Take results out, so that they can be made anew; the file is replaced by one without them, or left as it is.
+        """Remove results, so that they can be computed again; the file is replaced atomically.
 
         Args:
-            keys: of results; those that are not in the file are passed over.
+            keys: keys of results; keys that are not in the file are ignored.
 
         Raises:
-            InputError: another process took the file in the meantime.
-            OSError: the new file could not be written.
+            InputError: if another process has locked the file in the meantime.
+            OSError: if the new file cannot be written.
         """
         gone = self._examples.keys() & set(keys)
         if not gone:
             return
-        scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            with self.path.open("rb") as lines, scratch.open("wb") as left:
-                left.writelines(
-                    line for line in lines if line.strip() and _decode(str(self.path), line)["id"] not in gone
-                )
-                left.flush()
-                os.fsync(left.fileno())
-                end = left.tell()
-            scratch.replace(self.path)
-        except BaseException:
-            scratch.unlink(missing_ok=True)
-            raise
+        with self.path.open("rb") as lines, replacing(self.path, compress=False) as kept:
+            for line in lines:
+                if line.strip() and _decode(str(self.path), line)["id"] not in gone:
+                    kept.write(line.decode("utf-8"))
         self._file.close()
         self._file = self.path.open("ab+", buffering=0)
         self._lock()
-        self._end = end
+        self._end = self._file.seek(0, os.SEEK_END)
         for key in gone:
             del self._examples[key]
 
     def sync(self) -> None:
-        """Force what was written to the disk."""
+        """Force all written lines to the disk."""
         if self._file.writable():
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Force what was written to the disk and let go of the file; closing twice is harmless."""
+        """Force all written lines to the disk and close the file; closing twice is harmless."""
         if not self._file.closed:
             try:
                 self.sync()
@@ -214,7 +205,7 @@ class ResultLog:
             self.sync()
 
     def _read(self) -> int:
-        """Collect the keys; returns where the last complete line ends, in bytes."""
+        """Collect the keys; return the end of the last complete line, in bytes."""
         end = 0
         self._file.seek(0)
         with self.path.open("rb") as lines:
@@ -231,20 +222,20 @@ class ResultLog:
         return end
 
     def _check_torn(self, number: int, line: bytes) -> None:
-        """Raise unless the last line, which has no newline, is the beginning of a result and may be cut off."""
+        """Raise unless the last line, which has no newline, is the start of a result and may be cut off."""
         if not line.startswith(_START[: len(line)]):
             raise InputError(
-                f"{self.path}, line {number}: ends without a newline in what is no result cut short, got "
-                f"{line[:40].decode(errors='replace')!r}; nothing was changed"
+                f"{self.path}, line {number}: expected a result or the start of one, got "
+                f"{line[:40].decode(errors='replace')!r}; the file is unchanged"
             )
         try:
             json.loads(line)
         except ValueError:
             return
-        self._parse(number, line)  # complete but for its newline: ours, or somebody's who starts with an id too
+        self._parse(number, line)  # complete except for its newline: a result, or another row that starts with an id
 
     def _parse(self, number: int, line: bytes) -> tuple[str, str | None]:
-        """Key and digest of a line."""
+        """Return key and digest of a line."""
         where = f"{self.path}, line {number}"
         row = _decode(where, line)
         if not isinstance(row.get("id"), str) or not isinstance(row.get("settings"), dict):
@@ -262,10 +253,10 @@ class ResultLog:
 
 
 def iter_results(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Results of a log in the order written, each with its ``id`` and ``settings``; a torn last line is left out.
+    """Yield the results of a log in file order, each with its ``id`` and ``settings``; a torn last line is skipped.
 
     Raises:
-        InputError: a complete line is no JSON object.
+        InputError: if a complete line is not a JSON object.
     """
     with Path(path).open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -278,9 +269,8 @@ def _decode(where: str, line: bytes) -> dict[str, Any]:
         row = json.loads(line)
     except ValueError as error:
         raise InputError(f"{where}: broken JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise InputError(f"{where}: expected a JSON object, got {line[:40].decode(errors='replace')!r}")
-    return row
+    expect(isinstance(row, dict), where, "a JSON object", row)
+    return row  # type: ignore[no-any-return]
 
 
 def _encode(name: str, value: dict[str, Any]) -> bytes:

@@ -1,7 +1,7 @@
-"""Rows of the files, checked against the format their keys tell, and turned into Examples.
+"""Rows of files, checked against the format that their keys determine, and converted to Examples and Passages.
 
 Unknown keys go to `metadata` under their own names; those found one level down (FlashRAG's `output`, rank_llm's
-`query` and `doc`) stay one level down, so that no two can meet. Identifiers become strings, scores floats.
+`query` and `doc`) stay one level down, so that no two can collide. Identifiers become strings, scores floats.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from fastreader.core.checks import check_text
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 
@@ -70,7 +71,7 @@ def _text_as_object(value: object) -> object:
 
 
 def split_contents(contents: str) -> tuple[str, str]:
-    """Title and text of FlashRAG's `contents`: the first line is the title, one line alone is the text."""
+    """Return title and text of FlashRAG's `contents`: the first line is the title, and a single line is the text."""
     title, newline, text = contents.partition("\n")
     return (title, text) if newline else ("", title)
 
@@ -83,14 +84,55 @@ Texts = list[Text]
 
 
 class Row(BaseModel):
-    """A JSON object whose unknown keys are kept."""
+    """A JSON object that keeps its unknown keys."""
 
     model_config = ConfigDict(extra="allow")
 
     @property
     def rest(self) -> dict[str, Any]:
-        """The keys the format does not know."""
+        """Values of the keys that the format does not know."""
         return dict(self.model_extra or {})
+
+
+def document(title: str | None, text: str, id: str | None, metadata: dict[str, Any]) -> Passage:
+    """Return a passage; a document without text (BEIR has such) gets its title as its text.
+
+    Raises:
+        InputError: if there is neither text nor title.
+    """
+    title, text = (title or "", text) if text.strip() else ("", title or "")
+    check_text("text", text)
+    return Passage(text, title, id, metadata=metadata)
+
+
+class Question(Row):
+    """A question with its answers; its passages, if any, are ignored."""
+
+    question: Text = Field(validation_alias=AliasChoices("question", "query"))
+    answers: Texts = Field(default=[], validation_alias=AliasChoices("answers", "golden_answers"))
+    id: Id | None = None
+
+
+class Document(Row):
+    """A passage that belongs to no question."""
+
+    id: Id | None = Field(None, validation_alias=AliasChoices("id", "_id", "docid"))
+    title: AnyText | None = None
+    text: AnyText | None = None
+    contents: AnyText | None = None
+
+    def passage(self) -> Passage:
+        """Return the passage.
+
+        Raises:
+            InputError: if there is neither text nor title.
+        """
+        title, text = self.title or "", self.text
+        if text is None:
+            if self.contents is None:
+                raise InputError("missing key 'text'")
+            title, text = (title, self.contents) if title else split_contents(self.contents)
+        return document(title, text, self.id, self.rest)
 
 
 class _Judged(Row):
@@ -172,11 +214,11 @@ class _Rank(Row):
 
 
 def parse_row(row: object) -> Example:
-    """One decoded row as an Example; the format is told from its keys.
+    """Return a decoded row as an Example; its keys determine the format.
 
     Raises:
-        InputError: no known format, a missing key, or a value of another kind; the message says where in the
-            row, what was expected and what came, and leaves the file and the line to the caller.
+        InputError: if the format is unknown, a key is missing, or a value has another type; the message names the place
+            in the row, and the caller adds file and line.
     """
     if not isinstance(row, dict):
         raise InputError(f"expected an object, got {describe(row)}")
@@ -198,7 +240,7 @@ RowType = TypeVar("RowType", bound=Row)
 
 
 def check(model: type[RowType], row: object) -> RowType:
-    """Validate a row; the InputError names the first thing wrong and how many more there are."""
+    """Validate a row; the InputError names the first error and the number of further ones."""
     try:
         return model.model_validate(row)
     except ValidationError as error:
@@ -218,7 +260,7 @@ def _explain(error: ValidationError) -> str:
 
 
 def describe(value: object) -> str:
-    """A JSON value in a few words."""
+    """Describe a JSON value in a few words, for messages."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Passage and Example: what every part of fastreader reads and returns."""
+"""Passage and Example: the data that every method reads and returns."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Passage:
     """One retrieved passage.
 
     Attributes:
-        text: the passage.
-        title: its title; empty when it has none.
-        id: the document's identifier.
-        score: the retriever's score, larger is better; its unit is the retriever's.
-        is_gold: whether the passage is annotated as the right one; None when nobody said.
-        has_answer: whether the passage contains an answer; None when nobody said.
-        metadata: everything else its file said about it, by the file's own keys.
+        text: text of the passage.
+        title: title of the passage; empty if it has none.
+        id: identifier of the document.
+        score: the retriever's score in the retriever's unit, larger is better.
+        is_gold: whether the passage is annotated as the right one; None if unknown.
+        has_answer: whether the passage contains an answer; None if unknown.
+        metadata: all other values from the passage's file, by the file's own keys.
     """
 
     text: str
@@ -38,13 +38,13 @@ class Example:
     Attributes:
         question: the question.
         passages: the passages, in the retriever's order.
-        answers: the right answers; empty when unknown.
+        answers: the right answers; empty if unknown.
         candidates: the answers to score.
-        id: the question's identifier.
-        metadata: everything else its file said about it, by the file's own keys.
+        id: identifier of the question.
+        metadata: all other values from the question's file, by the file's own keys.
 
     Raises:
-        InputError: one text in place of passages, answers or candidates.
+        InputError: if `passages`, `answers` or `candidates` is not a list.
     """
 
     question: str

@@ -1,21 +1,18 @@
-"""Writing examples: all of a file or nothing of it."""
+"""Write examples to a file, atomically."""
 
 from __future__ import annotations
 
-import contextlib
-import gzip
-import io
 import itertools
 import json
 import os
-import shutil
-import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 import numpy as np
 
+from fastreader.core.checks import check_choice, expect
+from fastreader.data.files import replacing
 from fastreader.data.read import PathLike
 from fastreader.data.rows import parse_row
 from fastreader.data.types import Example, Passage
@@ -28,38 +25,37 @@ Row = dict[str, Any]
 def save_examples(
     examples: Iterable[Example], path: PathLike, format: Format = "dpr", *, tag: str = "fastreader"
 ) -> None:
-    """Write examples; the file appears whole or, when anything fails, the old one stays as it was.
+    """Write examples to a file, which is replaced only if all of them are written.
 
     - ``dpr``: ``id, question, answers, candidates, ctxs[{id, title, text, score, isgold, hasanswer}]`` with
-      every key of `metadata` beside them. Reading it gives equal examples.
+      the keys of `metadata` beside them. Reading the file gives equal examples.
     - ``flashrag``: ``id, question, golden_answers, candidates, output.retrieval_result[{id, contents, ...}]``,
-      the title as the first line of ``contents``. Reading it gives equal examples.
-    - ``trec``: ``qid Q0 docid rank score tag``. The order of the passages is the rank. Their scores are written
-      when they strictly descend; otherwise count - rank + 1 is, because trec_eval sorts by score alone,
-      and holds it in 32 bits.
+      the title as the first line of ``contents``. Reading the file gives equal examples.
+    - ``trec``: ``qid Q0 docid rank score tag``. The rank is the order of the passages. The score is the passage's if
+      the scores strictly descend, and count - rank + 1 otherwise, because trec_eval sorts only by the score, which it
+      holds in 32 bits.
 
-    A name ending in ``.gz`` is gzipped. The two JSON formats are a row a line; under a name ending in ``.json``
-    or ``.json.gz`` they are one list. What is None is left out.
+    A name ending in ``.gz`` is gzipped. The two JSON formats have one row per line; with a name ending in ``.json``
+    or ``.json.gz`` they are one list. Values that are None are omitted.
 
     Args:
-        examples: read one by one; may read from the file being replaced.
-        path: where to.
-        format: one of the three.
-        tag: the run's name in the last column of ``trec``.
+        examples: the examples, read one by one; they may come from the file being replaced.
+        path: the file to write.
+        format: "dpr", "flashrag" or "trec".
+        tag: name of the run in the last column of ``trec``.
 
     Raises:
-        InputError: an unknown format, no Example, one that could not be read again (without passages, or with a
-            blank text or answer), a value that JSON cannot hold, a `metadata` key that the format uses
-            itself, a FlashRAG title of several lines, a TREC identifier that is missing or has white space.
-        OSError: the file cannot be written, for example on a full disk.
+        InputError: if the format is unknown, an item is not an Example or could not be read again (no passages, or a
+            blank text or answer), JSON cannot hold a value, a `metadata` key is one of the format's own, a FlashRAG
+            title has several lines, or a TREC identifier is missing or has white space.
+        OSError: if the file cannot be written, for example on a full disk.
     """
     writers: dict[str, Callable[[Example], Row]] = {"dpr": _dpr, "flashrag": _flashrag}
-    if format != "trec" and format not in writers:
-        raise InputError(f"save_examples: format must be dpr, flashrag or trec, got {format!r}")
+    check_choice("save_examples: format", format, [*writers, "trec"])
     target = Path(os.path.realpath(path))
     as_list = target.name.lower().removesuffix(".gz").endswith(".json")
     number = 0
-    with _replacing(target) as stream:
+    with replacing(target) as stream:
         for number, example in enumerate(examples, 1):
             try:
                 if not isinstance(example, Example):
@@ -69,7 +65,7 @@ def save_examples(
                     continue
                 row = writers[format](example)
                 line = json.dumps(row, ensure_ascii=False, allow_nan=False)
-                parse_row(row)  # what it refuses could not be read again
+                parse_row(row)  # rejects rows that could not be read again
                 line.encode("utf-8")
             except (TypeError, ValueError, RecursionError) as error:
                 raise InputError(f"save_examples: example {number}: {error}") from error
@@ -79,41 +75,14 @@ def save_examples(
             stream.write("\n]\n" if number else "[]\n")
 
 
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[TextIO]:
-    """A text stream into a new file beside `path`, which takes its place when the block ends well."""
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        with draft.open("xb") as raw:
-            if path.exists():
-                shutil.copymode(path, draft)
-            with contextlib.ExitStack() as stack:
-                binary: Any = raw
-                if path.name.lower().endswith(".gz"):
-                    binary = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0))
-                stream = io.TextIOWrapper(binary, encoding="utf-8", newline="\n")
-                yield stream
-                stream.flush()
-                stream.detach()
-            raw.flush()
-            os.fsync(raw.fileno())
-        draft.replace(path)
-    except BaseException as error:
-        draft.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)
-        raise
-
-
 def _present(**values: object) -> Row:
     return {key: value for key, value in values.items() if value is not None}
 
 
 def _beside(row: Row, metadata: dict[str, Any], absent: Iterable[str] = ()) -> Row:
-    """The row with the metadata beside it; a key that the format reads as something else is refused."""
+    """Return the row with the metadata beside it; reject a metadata key that the format would read as its own."""
     for key in itertools.chain(row, absent):
-        if key in metadata:
-            raise InputError(f"metadata key {key!r} is one that the format uses itself")
+        expect(key not in metadata, "metadata", f"no key {key!r}, which the format itself uses", metadata.get(key))
     return row | metadata
 
 
@@ -141,13 +110,11 @@ def _dpr(example: Example) -> Row:
 def _flashrag(example: Example) -> Row:
     results = []
     for passage in example.passages:
-        if "\n" in passage.title:
-            raise InputError(f"FlashRAG keeps the title on one line, got {passage.title!r}")
+        expect("\n" not in passage.title, "title", "one line, as FlashRAG keeps it", passage.title)
         results.append(_judged(passage, contents=f"{passage.title}\n{passage.text}"))
     metadata = dict(example.metadata)
     output = metadata.pop("output", {})
-    if not isinstance(output, dict):
-        raise InputError(f"metadata key 'output' must be an object in FlashRAG's format, got {output!r}")
+    expect(isinstance(output, dict), "metadata['output']", "an object, as in FlashRAG's format", output)
     row = _present(
         id=example.id,
         question=example.question,
@@ -166,8 +133,7 @@ def _trec(example: Example, tag: str) -> list[str]:
         known = [float(count - rank) for rank in range(count)]
     names = [example.id, tag, *(passage.id for passage in example.passages)]
     for name in names:
-        if name is None or len(name.split()) != 1:
-            raise InputError(f"TREC needs identifiers without white space, got {name!r}")
+        expect(name is not None and len(name.split()) == 1, "trec", "identifiers without white space", name)
     return [
         f"{example.id} Q0 {passage.id} {rank} {score!r} {tag}\n"
         for rank, (passage, score) in enumerate(zip(example.passages, known, strict=True), 1)

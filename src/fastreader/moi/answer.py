@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fastreader.data.arguments import PassageLike
+from fastreader.data.arguments import PassageLike, make_example
 from fastreader.data.types import Example
-from fastreader.moi.planning import Cost, RerankOptions, checked_example, plan_example
+from fastreader.moi.planning import Cost, RerankOptions, plan_example
 from fastreader.moi.position_bias import PositionBias, differing
 from fastreader.moi.ranked import Ranked
 from fastreader.moi.reading import (
@@ -94,7 +94,7 @@ def answer(
     from fastreader.reader.prompts.template import as_template
 
     settings = RerankOptions(**options)
-    example = checked_example(question, passages)
+    example = make_example(question, passages)
     reads = replace(example, passages=example.passages[: settings.max_passages])
     chosen = chosen_candidates(example, candidates)
     pieces = reading_pieces(reader, reads, chosen, settings.template)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastreader.core.checks import check_choice, check_int, check_number, expect
 from fastreader.core.tree import TreeStats
-from fastreader.data.arguments import PassageLike, as_example, check_example
+from fastreader.data.arguments import PassageLike, make_example
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 from fastreader.moi.designs import cyclic_for, prefixes
@@ -169,7 +169,7 @@ def plan(
 
     Arguments and errors are those of `rerank`. Tokens that a session has cached count as computed.
     """
-    return plan_example(reader, checked_example(question, passages), bias, RerankOptions(**options))
+    return plan_example(reader, make_example(question, passages), bias, RerankOptions(**options))
 
 
 def plan_example(
@@ -241,14 +241,3 @@ def _design(bias: PositionBias | None, n: int, length: int, permutations: Spec |
             "give bias, or leave permutations out"
         )
     return made if made.length <= length else pruned(made, length)
-
-
-def checked_example(question: str | Example, passages: Sequence[PassageLike] | None) -> Example:
-    """Return the question with its passages as an example.
-
-    Raises:
-        InputError: if passages are given twice or not at all, or the question or a passage cannot be scored.
-    """
-    example = as_example(question, passages, None)
-    check_example(replace(example, candidates=[]), question_only=True, where="the question")
-    return example

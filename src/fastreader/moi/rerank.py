@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fastreader.core.checks import expect, random_generator
-from fastreader.data.arguments import PassageLike
+from fastreader.data.arguments import PassageLike, make_example
 from fastreader.data.types import Example
 from fastreader.errors import InputError
 from fastreader.moi.debias import debias
 from fastreader.moi.observations import IntArray, Observations, observe
-from fastreader.moi.planning import Cost, Plan, RerankOptions, Stopping, checked_example, plan_example
+from fastreader.moi.planning import Cost, Plan, RerankOptions, Stopping, plan_example
 from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.ranked import Ranked, RankedPassage
 from fastreader.moi.reading import check_rounds, truncation_note
@@ -85,7 +85,7 @@ def rerank(
         on_overflow=on_overflow,
         max_batch_tokens=max_batch_tokens,
     )
-    return rerank_planned(reader, plan_example(reader, checked_example(question, passages), bias, options))
+    return rerank_planned(reader, plan_example(reader, make_example(question, passages), bias, options))
 
 
 def rerank_planned(reader: Scorer, planned: Plan) -> Ranked:

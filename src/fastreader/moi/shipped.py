@@ -10,7 +10,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from fastreader.data.fingerprints import content
+from fastreader.data.fingerprints import file_digest
 from fastreader.errors import InputError
 from fastreader.models.cache import cache_dir
 from fastreader.moi.position_bias import PositionBias
@@ -60,7 +60,7 @@ def at_hand(reader: Mapping[str, str], template: str) -> dict[str, str]:
     ours = re.compile(rf"{slug}-{re.escape(template or 'any')}-")
     cached = sorted(_cache().glob("*.json")) if _cache().is_dir() else []
     paths = {Path(str(entry)).name: Path(str(entry)) for entry in [*shipped(), *cached]}
-    return {name: content(path) for name, path in sorted(paths.items()) if ours.match(name)}
+    return {name: file_digest(path) for name, path in sorted(paths.items()) if ours.match(name)}
 
 
 def _loaded(path: Path, reader: Mapping[str, str]) -> PositionBias:

@@ -1,7 +1,7 @@
-"""The Power of Noise (Cuconasu et al. 2024): how the kind, number and place of passages change a reader's answers.
+"""The Power of Noise (Cuconasu et al. 2024): effects of the kind, number and place of passages on a reader's answers.
 
-`gather` labels a question's passages and draws random ones, `layout` lays them out, `ask` asks a reader all layouts
-at once.
+`gather` labels a question's passages and draws random ones, `layout` arranges them, `ask` runs a reader over all
+layouts at once.
 """
 
 from fastreader.noise.ask import MAX_NEW_TOKENS, NoiseAnswer, NoiseAnswers, ask, ask_cost
@@ -20,7 +20,7 @@ from fastreader.noise.layouts import (
 from fastreader.noise.materials import Materials, by_title, gather
 from fastreader.noise.plots import plot_accuracy, plot_entropy, plot_heat_map
 from fastreader.noise.prompt import NoiseTemplate
-from fastreader.noise.sources import Pool, RandomSource, Words
+from fastreader.noise.sources import Pool, RandomSource, RandomWords
 from fastreader.noise.summary import PRIMARY, LayoutCounts, NoiseSummary, baseline_of, summarise
 from fastreader.noise.tables import markdown
 
@@ -40,7 +40,7 @@ __all__ = [
     "NoiseTemplate",
     "Pool",
     "RandomSource",
-    "Words",
+    "RandomWords",
     "answer_attention",
     "ask",
     "ask_cost",

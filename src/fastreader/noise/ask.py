@@ -1,4 +1,4 @@
-"""Ask a reader all layouts of many questions at once."""
+"""Run a reader over all layouts of many questions at once."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fastreader.core.checks import check_int, expect
 from fastreader.core.protocol import ReaderProtocol, Results, TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.errors import InputError
 from fastreader.noise.layouts import Layout, LayoutSpec, MissingPassages, layout
 from fastreader.noise.materials import Materials
-from fastreader.noise.prompt import NoiseTemplate
-from fastreader.noise.room import Room
+from fastreader.noise.prompt import ContextBudget, NoiseTemplate
 from fastreader.statistics.answers import contained
 
 MAX_NEW_TOKENS = 15  # as in the paper
@@ -20,15 +20,15 @@ MAX_NEW_TOKENS = 15  # as in the paper
 
 @dataclass(frozen=True)
 class NoiseAnswer:
-    """What a reader answered under one layout.
+    """A reader's reply under one layout.
 
     Attributes:
-        text: its reply.
-        right: 1.0 where the normal form of an answer is a substring of that of the reply, else 0.0.
-        no_answer: whether it replied that no document holds the answer.
-        kinds: of the passages, in reading order.
-        prompt_tokens: of the prompt.
-        finish_reason: what ended the reply, see `Generation`.
+        text: the reply.
+        right: 1.0 if a normalised answer is a substring of the normalised reply, else 0.0.
+        no_answer: whether the reply is that no document holds the answer.
+        kinds: kinds of the passages, in reading order.
+        prompt_tokens: number of tokens of the prompt.
+        finish_reason: see `Generation`.
     """
 
     text: str
@@ -41,15 +41,15 @@ class NoiseAnswer:
 
 @dataclass(frozen=True)
 class NoiseAnswers:
-    """One question under all layouts; each layout asked for is in exactly one of the three.
+    """One question under all layouts; each layout is in exactly one of `answers`, `over_long` and `missing`.
 
     Attributes:
-        id: of the question.
-        cluster: identifies its gold passage; None where it has none.
-        answers: by layout.
-        over_long: layouts whose prompt leaves no room in the context for the reply, with its length in tokens. They
-            were not asked, and are no wrong answers.
-        missing: layouts the question has no passages for, with what is missing.
+        id: key of the question.
+        cluster: digest of the gold passage; None if the question has none.
+        answers: reply by layout.
+        over_long: for layouts whose prompt leaves no room in the context for the reply, the prompt's length in tokens.
+            They are not run, and do not count as wrong answers.
+        missing: for layouts whose passages the question lacks, the reason.
     """
 
     id: str
@@ -59,17 +59,17 @@ class NoiseAnswers:
     missing: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values, but for the id."""
+        """Return all values except the id as JSON."""
         row = asdict(self)
         del row["id"]
         return row
 
     @classmethod
     def from_dict(cls, id: str, row: dict[str, Any]) -> NoiseAnswers:
-        """What `to_dict` gave.
+        """Create from the result of `to_dict`.
 
         Raises:
-            InputError: a key is missing.
+            InputError: if a key is missing.
         """
         try:
             answers = {
@@ -78,7 +78,7 @@ class NoiseAnswers:
             }
             return cls(id, row["cluster"], answers, dict(row["over_long"]), dict(row["missing"]))
         except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"NoiseAnswers: {id!r} is no row of a noise study ({error!r})") from error
+            raise InputError(f"NoiseAnswers: {id!r} is not a row of a noise study ({error!r})") from error
 
 
 @dataclass(frozen=True)
@@ -100,24 +100,24 @@ def ask(
     max_batch_tokens: int | None = None,
     progress: bool | None = None,
 ) -> Results[NoiseAnswers]:
-    """Greedy answers of every question under every layout, in one generation.
+    """Answer every question under every layout greedily, in one generation.
 
     Args:
-        reader: who reads.
-        materials: the questions.
-        layouts: names, see `layouts`.
-        template: the prompt's texts.
-        max_new_tokens: of a reply.
+        reader: the reader.
+        materials: the questions with their passages.
+        layouts: names of layouts, see `layouts`.
+        template: the prompt's texts; the default `NoiseTemplate()`.
+        max_new_tokens: maximum length of a reply, in tokens.
         stop: texts that end a reply; the paper uses none.
-        context: tokens of prompt and reply together at most; None: the reader's `max_length`, where it says one.
-            Prompts longer than that are reported, see `NoiseAnswers`.
-        max_batch_tokens, progress: as for `generate`.
+        context: maximum length of prompt and reply together, in tokens; None takes the reader's `max_length`, if any.
+            Longer prompts are reported, see `NoiseAnswers`.
+        max_batch_tokens, progress: as for `ReaderProtocol.generate`.
 
     Returns:
         One result for each of `materials`; with `.stats`, `.passes` and `.seconds`.
 
     Raises:
-        InputError: no layout, an unknown or repeated one, or a number out of range.
+        InputError: if there is no layout, a layout is unknown or repeated, or a number is out of range.
     """
     template = template or NoiseTemplate()
     results, requests = _requests(reader, materials, layouts, template, max_new_tokens, context)
@@ -151,20 +151,19 @@ def ask_cost(
     max_new_tokens: int = MAX_NEW_TOKENS,
     context: int | None = None,
 ) -> TreeStats:
-    """Tokens that `ask` would be given and would compute, without running the model.
+    """Count the total and computed tokens of `ask`, without running the model.
 
-    The prompts of each question are one tree; every reply counts with `max_new_tokens` on both sides, which is the
-    most it can be.
+    The prompts of each question form one tree; every reply counts with `max_new_tokens`, its maximum, in both numbers.
 
     Raises:
-        InputError: as `ask`, or prompts that are not token ids.
+        InputError: as `ask`; or if the reader's prompts are not token ids.
     """
     results, requests = _requests(reader, materials, layouts, template or NoiseTemplate(), max_new_tokens, context)
     total = TreeStats(0, 0, 0, 0)
     for question in range(len(results)):
         prompts = [request.prompt for request in requests if request.question == question]
         if any(isinstance(prompt, str) for prompt in prompts):
-            raise InputError("ask_cost: the reader's prompts are text; only token ids can be counted")
+            raise InputError("ask_cost: expected prompts of token ids, which can be counted, got text")
         if prompts:
             stats = PrefixTree.build([(prompt, []) for prompt in prompts if not isinstance(prompt, str)]).stats
             replies = len(prompts) * max_new_tokens
@@ -181,14 +180,11 @@ def _requests(
     context: int | None,
 ) -> tuple[list[NoiseAnswers], list[_Request]]:
     specs = [LayoutSpec.parse(name) for name in layouts]
-    if not specs:
-        raise InputError("ask: expected at least one layout, got none")
     names = [spec.name for spec in specs]
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"ask: the layout {repeated[0]!r} is asked for twice")
-    if max_new_tokens < 1:
-        raise InputError(f"ask: max_new_tokens must be at least 1, got {max_new_tokens}")
-    room = Room(reader, template, max_new_tokens, context)
+    expect(bool(names), "layouts", "at least one", names)
+    expect(len(set(names)) == len(names), "layouts", "each layout once", [n for n in names if names.count(n) > 1])
+    check_int("max_new_tokens", max_new_tokens)
+    budget = ContextBudget(reader, template, max_new_tokens, context)
     results: list[NoiseAnswers] = []
     requests: list[_Request] = []
     for question, item in enumerate(materials):
@@ -196,13 +192,13 @@ def _requests(
         results.append(answers)
         for spec in specs:
             try:
-                laid = layout(item, spec, fits=room.fits(item.question))
+                chosen = layout(item, spec, fits=budget.fits(item.question))
             except MissingPassages as error:
                 answers.missing[spec.name] = str(error)
                 continue
-            prompt = room.prompt(item.question, laid.passages)
-            if room.holds(prompt):
-                requests.append(_Request(question, laid, prompt))
+            prompt = budget.prompt(item.question, chosen.passages)
+            if budget.holds(prompt):
+                requests.append(_Request(question, chosen, prompt))
             else:
                 answers.over_long[spec.name] = len(prompt)
     return results, requests

@@ -1,16 +1,16 @@
-"""Where the tokens of an answer look: attention to each passage by layer, and its entropy over the prompt.
+"""Attention of an answer's tokens: to each passage by layer, and its entropy over the prompt.
 
 Cuconasu et al. 2024 show the attention of one answer to its documents (figure 3) and suggest that random passages
-raise the entropy of attention. Both are computed inside the packed pass, for the rows of the answers' tokens alone:
-softmax(q K) over the tokens before them, a layer at a time, so that nothing of T x T is ever held.
+raise the entropy of attention. Both are computed inside the packed pass, only for the rows of the answers' tokens:
+softmax(q K) over the preceding tokens, one layer at a time, so that no T x T matrix is ever held.
 
 With a[h, i, j] the attention of answer token i to token j in head h of one layer:
 
 - attention to a passage: the mean of a[h, i, j] over heads h, answer tokens i and the passage's tokens j;
-- entropy: over prompt tokens j, of p[h, i, j] = a[h, i, j] / sum over prompt tokens of a[h, i, :], the mean over
-  heads and answer tokens of -sum_j p log p, in nats. (The paper gives no formula; over documents it would be 0 with
-  the gold passage alone, so it is taken over tokens.) It is log n at most with n tokens, and so grows with the prompt
-  by itself: `normalised_entropy` divides by that.
+- entropy: with p[h, i, j] = a[h, i, j] / sum over prompt tokens of a[h, i, :] for prompt tokens j, the mean over
+  heads and answer tokens of -sum_j p log p, in nats. (The paper gives no formula. Entropy over documents would be 0
+  with only the gold passage, so we take it over tokens.) It is at most log n for n tokens, so a longer prompt alone
+  raises it: `normalised_entropy` divides by log n.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checks import expect
 from fastreader.errors import InputError
 from fastreader.noise.layouts import Layout, layout
 from fastreader.noise.materials import Materials
@@ -40,10 +41,10 @@ class AnswerAttention:
 
     Attributes:
         attention: float64 [layers, passages], mean over heads, answer tokens and the passage's tokens.
-        entropy: float64 [layers], nats; not a number in a layer whose window holds nothing of the prompt.
-        prompt_tokens: of the prompt.
-        answer_tokens: of the answer.
-        kinds: of the passages, in reading order.
+        entropy: float64 [layers], nats; NaN in a layer whose window holds no token of the prompt.
+        prompt_tokens: number of tokens of the prompt.
+        answer_tokens: number of tokens of the answer.
+        kinds: kinds of the passages, in reading order.
     """
 
     attention: FloatArray
@@ -54,9 +55,9 @@ class AnswerAttention:
 
     @property
     def share(self) -> FloatArray:
-        """`attention`, normalised over the passages within each layer: the heat map of the paper's figure 3.
+        """`attention`, normalised over the passages within each layer (the heat map of the paper's figure 3).
 
-        Not a number in a layer whose window holds no passage.
+        NaN in a layer whose window holds no passage.
         """
         total = self.attention.sum(axis=1, keepdims=True)
         share: FloatArray = np.divide(self.attention, total, out=np.full_like(self.attention, np.nan), where=total > 0)
@@ -64,12 +65,12 @@ class AnswerAttention:
 
     @property
     def normalised_entropy(self) -> FloatArray:
-        """`entropy` over its largest value, log(prompt_tokens): float64 [layers], 0..1."""
+        """`entropy` divided by its maximum, log(prompt_tokens): float64 [layers], 0..1."""
         normalised: FloatArray = self.entropy / np.log(self.prompt_tokens)
         return normalised
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values; what is not a number becomes null."""
+        """Return all values as JSON; NaN becomes null."""
         return {
             "attention": self.attention.tolist(),
             "entropy": [None if np.isnan(value) else value for value in self.entropy.tolist()],
@@ -80,10 +81,10 @@ class AnswerAttention:
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> AnswerAttention:
-        """What `to_dict` gave.
+        """Create from the result of `to_dict`.
 
         Raises:
-            InputError: a key is missing.
+            InputError: if a key is missing or a value has another shape.
         """
         try:
             return cls(
@@ -94,7 +95,7 @@ class AnswerAttention:
                 tuple(row["kinds"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"AnswerAttention: expected what to_dict gave ({error!r})") from error
+            raise InputError(f"AnswerAttention: expected the result of to_dict ({error!r})") from error
 
 
 def answer_attention(
@@ -105,22 +106,22 @@ def answer_attention(
     template: NoiseTemplate | None = None,
     max_batch_tokens: int | None = None,
 ) -> dict[str, AnswerAttention]:
-    """Where the tokens of each layout's answer look; all layouts in one packed pass.
+    """Compute the attention of each layout's answer, all layouts in one packed pass.
 
     Args:
-        reader: who reads.
-        materials: one question.
-        answers: for each layout the answer as the reader wrote it, the white space before it included.
-        template: of the prompts; the one they were asked with.
-        max_batch_tokens: tokens computed in one pass at most.
+        reader: the reader.
+        materials: one question with its passages.
+        answers: for each layout the answer as the reader wrote it, including the white space before it.
+        template: the prompt's texts, the same as when the answers were written.
+        max_batch_tokens: maximum number of tokens computed in one pass; None chooses it from free memory.
 
     Raises:
-        MissingPassages: the question lacks the passages of a layout.
-        InputError: an unknown layout, one without passages, or an answer without a token.
-        ContextOverflowError: a prompt is longer than the model's context.
+        MissingPassages: if the question lacks the passages of a layout.
+        InputError: if a layout is unknown or has no passages, or an answer has no token.
+        ContextOverflowError: if a prompt is longer than the model's context.
     """
-    laid = {name: (layout(materials, name), answer) for name, answer in answers.items()}
-    return layout_attention(reader, materials.question, laid, template=template, max_batch_tokens=max_batch_tokens)
+    found = {name: (layout(materials, name), answer) for name, answer in answers.items()}
+    return layout_attention(reader, materials.question, found, template=template, max_batch_tokens=max_batch_tokens)
 
 
 def layout_attention(
@@ -131,34 +132,32 @@ def layout_attention(
     template: NoiseTemplate | None = None,
     max_batch_tokens: int | None = None,
 ) -> dict[str, AnswerAttention]:
-    """As `answer_attention`, for layouts that are laid out already, under any names.
+    """Compute the attention of answers as `answer_attention`, from layouts with their passages.
 
     Args:
-        reader: who reads.
-        question: the question.
-        answers: by name, a layout and its answer as the reader wrote it.
+        reader: the reader.
+        question: text of the question.
+        answers: by any name, a layout and its answer as the reader wrote it.
         template, max_batch_tokens: as for `answer_attention`.
 
     Raises:
-        InputError: a layout without passages, or an answer without a token.
-        ContextOverflowError: a prompt is longer than the model's context.
+        InputError: if a layout has no passages, or an answer has no token.
+        ContextOverflowError: if a prompt is longer than the model's context.
     """
     from fastreader.models.attention_capture import CapturedAttention, CaptureRequest, capture_attention
 
     template = template or NoiseTemplate()
     requests: list[CaptureRequest] = []
     kinds: list[tuple[str, ...]] = []
-    for name, (laid, answer) in answers.items():
-        if not laid.passages:
-            raise InputError(f"answer_attention: the layout {name!r} has no passages to look at")
-        pieces = template.pieces(question, laid.passages)
+    for name, (chosen, answer) in answers.items():
+        expect(bool(chosen.passages), f"layout {name!r}", "at least one passage", chosen.passages)
+        pieces = template.pieces(question, chosen.passages)
         prompt = reader.prompt(pieces, **template.options())
-        spans = _spans(reader, template, pieces, len(laid.passages))
+        spans = _spans(reader, template, pieces, len(chosen.passages))
         tokens = reader.encoder.piece(answer) if answer.strip() else []
-        if not tokens:
-            raise InputError(f"answer_attention: the answer of {name!r} has no token, got {answer!r}")
+        expect(bool(tokens), f"answer of {name!r}", "at least one token", answer)
         requests.append(CaptureRequest(prompt, tokens, spans))
-        kinds.append(tuple(str(kind) for kind in laid.kinds))
+        kinds.append(tuple(str(kind) for kind in chosen.kinds))
     captured: dict[int, CapturedAttention] = {}
     for tree in reader.plan([([*r.prompt, *r.answer], []) for r in requests], max_batch_tokens) if requests else []:
         members = tree.sequence_ids.tolist()
@@ -173,7 +172,7 @@ def layout_attention(
 
 
 def _spans(reader: Reader, template: NoiseTemplate, pieces: Sequence[str], documents: int) -> list[tuple[int, int]]:
-    """Where each document lies in the prompt of `pieces`, in tokens."""
+    """Return start and end of each document in the prompt of `pieces`, in tokens."""
     options = {name: value for name, value in template.options().items() if name != "lead"}
     ends = [len(reader.prefix(pieces[:2], **options))]
     for piece in pieces[2 : 2 + documents]:
@@ -182,16 +181,16 @@ def _spans(reader: Reader, template: NoiseTemplate, pieces: Sequence[str], docum
 
 
 def mean_share(attentions: Iterable[AnswerAttention]) -> FloatArray:
-    """Mean of `share` over answers under one layout: float64 [layers, passages].
+    """Return the mean of `share` over answers under one layout: float64 [layers, passages].
 
-    A layer counts in the answers where it sees a passage; it is not a number where it does in none.
+    A layer is averaged over the answers in which it sees a passage; it is NaN if there is no such answer.
 
     Raises:
-        InputError: none, or other numbers of passages or layers among them.
+        InputError: if there are no answers, or they differ in the number of passages or layers.
     """
     shares = [a.share for a in attentions]
-    if not shares or len({s.shape for s in shares}) > 1:
-        raise InputError(f"mean_share: expected answers under one layout, got shapes {[s.shape for s in shares]}")
+    shapes = [share.shape for share in shares]
+    expect(len(set(shapes)) == 1, "mean_share", "answers of one shape [layers, passages]", shapes)
     stack = np.stack(shares)
     seen = ~np.isnan(stack)
     counts = seen.sum(axis=0)
@@ -203,14 +202,14 @@ def mean_share(attentions: Iterable[AnswerAttention]) -> FloatArray:
 def mean_entropies(
     attentions: Sequence[Mapping[str, AnswerAttention]], *, normalised: bool = False
 ) -> dict[str, list[float]]:
-    """For each layout that every question has, each question's entropy, averaged over layers, in nats.
+    """Return the entropy of each question, averaged over layers, for each layout that all questions have.
 
     Args:
-        attentions: for each question `answer_attention`'s result.
-        normalised: over its largest value, log of the prompt's tokens.
+        attentions: for each question the result of `answer_attention`.
+        normalised: return `normalised_entropy` instead of `entropy` (nats).
 
     Returns:
-        Lists in the order of the questions, to be compared in pairs (`statistics.paired_bootstrap`).
+        By layout a list in the order of the questions, for paired comparisons (`statistics.paired_bootstrap`).
     """
     shared = [name for name in (attentions[0] if attentions else {}) if all(name in row for row in attentions)]
     return {

@@ -1,21 +1,19 @@
-"""Distractors that are hard by construction, for pools whose retrieved passages without an answer are few or easy.
+"""Distractors that are hard by construction, for pools with few or easy distracting passages.
 
-A gold passage whose answer is replaced by another question's answer is as close to the question as a passage gets and
-says something wrong; a passage of the same title is about the same thing.
+A gold passage with its answer replaced by another question's answer is as close to the question as a passage can be,
+but wrong; a passage of the same title is about the same subject.
 """
 
 from __future__ import annotations
 
 import re
 import string
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from fastreader.data.types import Example, Passage
 from fastreader.noise.labels import has_answer, same_text
+from fastreader.noise.sources import question_generator
 from fastreader.statistics.answers import contained, normalise
 
 _GAP = rf"[\s{re.escape(string.punctuation)}]"
@@ -25,18 +23,18 @@ _MONTH = re.compile(
 
 
 def swap_answer(passage: Passage, answers: Sequence[str], replacement: str) -> Passage | None:
-    """The passage with every occurrence of an answer replaced.
+    """Replace every occurrence of an answer in a passage.
 
-    Occurrences are found in title and text by their normal form, as whole words, the longest answer first.
+    Occurrences in title and text are matched in normal form, as whole words, the longest answer first.
 
     Args:
-        passage: as a rule the gold one.
-        answers: what to replace.
+        passage: usually the gold passage.
+        answers: texts to replace.
         replacement: another question's answer.
 
     Returns:
-        A passage without flags and score, whose `metadata` tells the replacement under "swapped"; None where nothing
-        was replaced, or where the result still holds an answer (inside another word, or in the replacement).
+        A passage without flags and score, with the replacement in `metadata` under "swapped"; None if nothing was
+        replaced, or the result still holds an answer (inside another word, or in the replacement).
     """
     text, title = passage.text, passage.title
     for answer in sorted(answers, key=len, reverse=True):
@@ -56,7 +54,7 @@ def swap_answer(passage: Passage, answers: Sequence[str], replacement: str) -> P
 
 
 def shape(answer: str) -> str:
-    """What an answer looks like: "year", "date", "number", "name" or "phrase"; only like replaces like."""
+    """Return the form of an answer: "year", "date", "number", "name" or "phrase"; only equal forms are swapped."""
     if re.fullmatch(r"\s*\d{4}\W*", answer):
         return "year"
     if any(c.isdigit() for c in answer):
@@ -65,7 +63,7 @@ def shape(answer: str) -> str:
 
 
 def question_word(question: str) -> str:
-    """What is asked for: the first of who, when, where, which, what, why and how (with its next word) in a question."""
+    """Return the first of who, when, where, which, what, why and how (with its next word) in a question, or ""."""
     words = normalise(question).split()
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word in ("who", "whom", "whose"):
@@ -80,24 +78,24 @@ def question_word(question: str) -> str:
 def swapped_passages(
     passage: Passage, question: str, answers: Sequence[str], others: Sequence[Example], *, key: str, seed: int = 0
 ) -> Iterator[Passage]:
-    """The passage with its answer replaced by the first answer of each of `others` that has the same shape.
+    """Yield the passage with its answer replaced by the first answer of each other question of the same shape.
 
-    Answers of questions with the same `question_word` come first, each group in random order. Those that hold an
-    answer of this question, or are held by one or by the passage, are passed over.
+    Answers of questions with the same `question_word` come first; both groups are in random order. An answer is skipped
+    if it holds an answer of this question, or if one of them or the passage holds it.
 
     Args:
-        passage: the gold one.
-        question, answers: of the question.
+        passage: the gold passage.
+        question: text of the question.
+        answers: answers of the question.
         others: other questions with their answers.
-        key: identifies the question.
-        seed: with `key` it determines the order.
+        key: key of the question.
+        seed: seed of the order, together with `key`.
     """
     word, shapes = question_word(question), {shape(answer) for answer in answers}
     alike = {o.answers[0]: False for o in others if o.answers}
     alike |= {o.answers[0]: True for o in others if o.answers and question_word(o.question) == word}
-    generator = np.random.default_rng([seed, zlib.crc32(key.encode("utf-8"))])
     distinct = sorted(alike)
-    shuffled = [distinct[i] for i in generator.permutation(len(distinct))]
+    shuffled = [distinct[i] for i in question_generator(seed, key).permutation(len(distinct))]
     for other in sorted(shuffled, key=lambda answer: not alike[answer]):
         if shape(other) not in shapes or not normalise(other):
             continue
@@ -108,7 +106,7 @@ def swapped_passages(
 
 
 def _occurrence(answer: str) -> re.Pattern[str] | None:
-    """Matches what has the answer's normal form: any punctuation inside, any article between."""
+    """Return a pattern of the answer's normal form: any punctuation inside words, any article between them."""
     words = normalise(answer).split()
     if not words:
         return None

@@ -1,23 +1,23 @@
-"""What a passage is to a question: gold, relevant, distracting or random (Cuconasu et al. 2024, section 4.2)."""
+"""Kinds of passages for a question: gold, relevant, distracting or random (Cuconasu et al. 2024, section 4.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
 
+from fastreader.core.checks import expect
 from fastreader.data.types import Example, Passage
-from fastreader.errors import InputError
 from fastreader.statistics.answers import contained
 
 
 class Kind(StrEnum):
-    """What a passage is to a question.
+    """Kind of a passage for a question.
 
     Attributes:
-        GOLD: annotated as the right one.
-        RELEVANT: holds an answer, without being the gold one.
+        GOLD: annotated as the right passage.
+        RELEVANT: holds an answer, but is not the gold passage.
         DISTRACTING: retrieved for the question, without an answer.
-        RANDOM: has nothing to do with the question, and no answer.
+        RANDOM: unrelated to the question, without an answer.
     """
 
     GOLD = "gold"
@@ -27,32 +27,32 @@ class Kind(StrEnum):
 
 
 def has_answer(passage: Passage, answers: Sequence[str]) -> bool:
-    """Whether the normal form of an answer is a substring of that of the passage, its title included.
+    """Return whether a normalised answer is a substring of the normalised passage, title included.
 
-    The title counts because the reader sees it. A passage's own `has_answer` is not asked: files differ in how they
-    matched.
+    The title counts because the reader sees it. A passage's own `has_answer` is ignored: files differ in their matching
+    rules.
     """
     return bool(contained(f"{passage.title}\n{passage.text}", answers))
 
 
 def same_text(passage: Passage) -> tuple[str, str]:
-    """What two passages have in common when they are the same: title and text, white space apart."""
+    """Return title and text with normalised white space; equal passages have equal values."""
     return " ".join(passage.title.split()), " ".join(passage.text.split())
 
 
+def question_key(example: Example) -> str:
+    """Return the key of a question: its id, or its text if it has no id."""
+    return example.id if example.id is not None else example.question
+
+
 def label(example: Example) -> list[Kind]:
-    """The kind of each retrieved passage: gold by its flag, else by whether it has an answer.
+    """Return the kind of each retrieved passage: gold by its flag, else by whether it holds an answer.
 
     Raises:
-        InputError: the example has no answers, so that nobody can tell.
+        InputError: if the example has no answers, which decide the kind.
     """
-    if not example.answers:
-        raise InputError(f"label: the example {_name(example)} has no answers, so its passages cannot be told apart")
+    expect(bool(example.answers), f"label: answers of {question_key(example)!r}", "at least one", example.answers)
     return [
         Kind.GOLD if p.is_gold else Kind.RELEVANT if has_answer(p, example.answers) else Kind.DISTRACTING
         for p in example.passages
     ]
-
-
-def _name(example: Example) -> str:
-    return repr(example.id if example.id is not None else example.question)

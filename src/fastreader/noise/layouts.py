@@ -1,20 +1,20 @@
-"""Layouts: which passages stand in a prompt, and in which order (Cuconasu et al. 2024, sections 5.1 to 5.4).
+"""Layouts: the passages of a prompt and their order (Cuconasu et al. 2024, sections 5.1 to 5.4).
 
-A layout has a name, which is also how it is asked for:
+Each layout has a name:
 
 ==========================  ===================================================================================
 ``closed_book``             no passages, and another instruction
-``gold``                    the gold passage alone
+``gold``                    only the gold passage
 ``KIND:N:POSITION``         the gold passage and N others of a kind (distracting, hard, relevant, random); position
                             far: gold first; near: gold last, next to the question; mid: at index N // 2 of the
-                            N + 1, which needs N of at least 2 to be between others
+                            N + 1, with N >= 2 so that gold is between others
 ``retrieved:K``             the K best retrieved passages, the best last, next to the question
-``retrieved:K+random:M``    M random passages first, then those
+``retrieved:K+random:M``    M random passages, then the K best retrieved ones as above
 ==========================  ===================================================================================
 
-N and M may be ``fill``: as many random passages as the context holds. What N and M take is always the first of the
-materials' passages, in their order: prompts of one question share long prefixes, and computing all layouts together
-costs about half of computing each alone.
+N and M may be ``fill``: as many random passages as the context holds. N and M always take the first passages of the
+materials, in their order: prompts of one question then share long prefixes, and computing all layouts together costs
+about half of computing each separately.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from fastreader.core.checks import check_choice, expect
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 from fastreader.noise.labels import Kind, same_text
@@ -37,14 +38,14 @@ Fits = Callable[[Sequence[Passage]], bool]
 
 @dataclass(frozen=True)
 class LayoutSpec:
-    """A layout as asked for.
+    """The definition of a layout.
 
     Attributes:
-        gold: whether the gold passage is in it.
-        noise: kind of the other passages; "" for none.
-        count: how many of them; FILL for as many as the context holds.
-        position: where the gold passage is among them; "" where it is alone or not there.
-        retrieved: how many retrieved passages.
+        gold: whether the layout has the gold passage.
+        noise: kind of the other passages; "" if there are no others.
+        count: number of other passages; FILL for as many as the context holds.
+        position: place of the gold passage among the others; "" without gold passage or others.
+        retrieved: number of retrieved passages.
     """
 
     gold: bool = False
@@ -55,10 +56,10 @@ class LayoutSpec:
 
     @classmethod
     def parse(cls, name: str) -> LayoutSpec:
-        """Read a name as the module describes it.
+        """Parse a name, see the module's table.
 
         Raises:
-            InputError: it is none.
+            InputError: if `name` is not the name of a layout.
         """
         if name == "closed_book":
             return cls()
@@ -68,20 +69,20 @@ class LayoutSpec:
             noise, count, position = m[1], m[2], m[3]
             if noise in NOISE and position in POSITIONS and (count != "fill" or noise == "random"):
                 spec = cls(True, noise, FILL if count == "fill" else int(count), position)
-                if spec.count == 0 or (position == "mid" and spec.count == 1):
-                    raise InputError(f"layout: {name!r} puts the gold passage between nothing; ask for 'gold', or more")
+                enough = spec.count not in ((0, 1) if position == "mid" else (0,))
+                expect(enough, "layout", "other passages beside the gold one (two for mid), or 'gold'", name)
                 return spec
         if (m := re.fullmatch(r"retrieved:(\d+)(?:\+random:(\d+|fill))?", name)) and int(m[1]):
             number = FILL if m[2] == "fill" else int(m[2] or 0)
             return cls(False, "random" if number else "", number, "", int(m[1]))
         raise InputError(
-            f"layout: {name!r} is none; expected 'closed_book', 'gold', 'KIND:N:POSITION' with a kind of "
-            f"{', '.join(NOISE)} and a position of {', '.join(POSITIONS)}, 'retrieved:K' or 'retrieved:K+random:M'"
+            f"layout: expected 'closed_book', 'gold', 'KIND:N:POSITION' with a kind of {', '.join(NOISE)} and a "
+            f"position of {', '.join(POSITIONS)}, 'retrieved:K' or 'retrieved:K+random:M', got {name!r}"
         )
 
     @property
     def name(self) -> str:
-        """What `parse` reads."""
+        """Name of the layout, as `parse` reads it."""
         count = "fill" if self.count == FILL else str(self.count)
         if self.retrieved:
             return f"retrieved:{self.retrieved}" + (f"+random:{count}" if self.noise else "")
@@ -92,12 +93,12 @@ class LayoutSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """The passages of a prompt, in reading order, and what each is to the question.
+    """The passages of a prompt, in reading order, and their kinds.
 
     Attributes:
-        name: as asked for.
-        passages: none in the closed book.
-        kinds: of each passage.
+        name: name of the layout.
+        passages: the passages; empty in the closed book.
+        kinds: kind of each passage.
     """
 
     name: str
@@ -110,26 +111,26 @@ class MissingPassages(InputError):
 
 
 class StillFits(MissingPassages):
-    """All random passages that were drawn fit the context, and more would."""
+    """All drawn random passages fit the context, with room for more."""
 
 
 def layout(materials: Materials, spec: str | LayoutSpec, *, fits: Fits | None = None) -> Layout:
-    """The passages of one layout of one question; pure.
+    """Return the passages of one layout of one question.
 
     Args:
         materials: the question's passages by kind.
         spec: the layout, by name or parsed.
-        fits: whether a prompt of these passages fits the context; for ``fill``.
+        fits: returns whether a prompt of some passages fits the context; required for ``fill``.
 
     Raises:
-        MissingPassages: the question has no gold passage, or too few of a kind.
-        StillFits: a `MissingPassages`: all random passages are used up, and more would fit (``fill``).
-        InputError: an unknown name, or ``fill`` without `fits`.
+        MissingPassages: if the question has no gold passage, or too few of a kind.
+        StillFits: a `MissingPassages`: if ``fill`` has used all random passages, and more would fit.
+        InputError: if the name is unknown, or ``fill`` comes without `fits`.
     """
     spec = LayoutSpec.parse(spec) if isinstance(spec, str) else spec
     if spec.count == FILL:
         if fits is None:
-            raise InputError(f"layout: {spec.name!r} needs fits, to know when the context is full")
+            raise InputError(f"layout: {spec.name!r} needs `fits`, to know when the context is full")
         count = _most(len(materials.random), lambda n: fits(_arrange(materials, spec, n)[0]))
         if count == len(materials.random):
             raise StillFits(
@@ -142,13 +143,12 @@ def layout(materials: Materials, spec: str | LayoutSpec, *, fits: Fits | None = 
 
 
 def place(gold: Passage, others: Sequence[Passage], position: str) -> list[Passage]:
-    """The gold passage among others: first ("far"), at index n // 2 ("mid"), or last ("near"), next to the question.
+    """Place the gold passage among others: first ("far"), at index n // 2 ("mid"), or last ("near"), by the question.
 
     Raises:
-        InputError: another position.
+        InputError: if `position` is not one of these.
     """
-    if position not in POSITIONS:
-        raise InputError(f"place: position must be one of {', '.join(POSITIONS)}, got {position!r}")
+    check_choice("place: position", position, POSITIONS)
     at = {"far": 0, "mid": len(others) // 2, "near": len(others)}[position]
     return [*others[:at], gold, *others[at:]]
 
@@ -158,7 +158,7 @@ def oracle_grid(
     counts: Iterable[int] = (1, 2, 4, 8),
     positions: Iterable[str] = POSITIONS,
 ) -> list[str]:
-    """Names of the layouts of the paper's tables 1 and 2: "gold", then every kind, count and position there is."""
+    """Return the layouts of the paper's tables 1 and 2: "gold", then every valid kind, count and position."""
     counts, positions = list(counts), list(positions)
     names = [
         f"{kind}:{n}:{position}"
@@ -171,7 +171,7 @@ def oracle_grid(
 
 
 def realistic_grid(retrieved: Iterable[int], random: Iterable[int | str]) -> list[str]:
-    """Names of the layouts of the paper's tables 3 to 5: k retrieved and m random passages; m may be "fill"."""
+    """Return the layouts of the paper's tables 3 to 5: k retrieved and m random passages; m may be "fill"."""
     random = list(random)
     return [f"retrieved:{k}" + (f"+random:{m}" if m else "") for k in retrieved for m in random]
 
@@ -179,7 +179,7 @@ def realistic_grid(retrieved: Iterable[int], random: Iterable[int | str]) -> lis
 def _arrange(materials: Materials, spec: LayoutSpec, count: int) -> tuple[list[Passage], list[Kind]]:
     others = _first(materials, spec, count)
     if spec.retrieved:
-        _check(materials, spec, "retrieved", spec.retrieved, len(materials.retrieved))
+        _check_enough(materials, spec, "retrieved", spec.retrieved, len(materials.retrieved))
         best = materials.retrieved[: spec.retrieved][::-1]
         passages = [*others, *best]
         return passages, [Kind.RANDOM] * count + list(materials.kinds[: spec.retrieved][::-1])
@@ -196,23 +196,18 @@ def _arrange(materials: Materials, spec: LayoutSpec, count: int) -> tuple[list[P
 def _first(materials: Materials, spec: LayoutSpec, count: int) -> tuple[Passage, ...]:
     if not spec.noise:
         return ()
-    of_kind: dict[str, tuple[Passage, ...]] = {
-        "distracting": materials.distracting,
-        "hard": materials.hard,
-        "relevant": materials.relevant,
-        "random": materials.random,
-    }
-    _check(materials, spec, spec.noise, count, len(of_kind[spec.noise]))
-    return of_kind[spec.noise][:count]
+    others: tuple[Passage, ...] = getattr(materials, spec.noise)
+    _check_enough(materials, spec, spec.noise, count, len(others))
+    return others[:count]
 
 
-def _check(materials: Materials, spec: LayoutSpec, kind: str, wanted: int, there: int) -> None:
-    if there < wanted:
-        raise MissingPassages(f"{spec.name}: needs {wanted} {kind} passages, {materials.id!r} has {there}")
+def _check_enough(materials: Materials, spec: LayoutSpec, kind: str, needed: int, found: int) -> None:
+    if found < needed:
+        raise MissingPassages(f"{spec.name}: needs {needed} {kind} passages, {materials.id!r} has {found}")
 
 
 def _most(limit: int, good: Callable[[int], bool]) -> int:
-    """Largest n in 0..limit that is good, where all below a good one are good too."""
+    """Return the largest good n in 0..limit; every n below a good one must be good too."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2

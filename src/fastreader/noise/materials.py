@@ -1,4 +1,4 @@
-"""What the layouts of one question are made of."""
+"""Materials: one question and the passages for its layouts."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fastreader.core.checks import expect
 from fastreader.data.types import Example, Passage
-from fastreader.errors import InputError
 from fastreader.noise.hard import swapped_passages
-from fastreader.noise.labels import Kind, has_answer, label, same_text
+from fastreader.noise.labels import Kind, has_answer, label, question_key, same_text
 from fastreader.noise.sources import RandomSource
 
 
 @dataclass(frozen=True)
 class Materials:
-    """One question and its passages by kind; no passage is in two of gold, relevant, distracting, hard and random.
+    """One question and its passages by kind; gold, relevant, distracting, hard and random are disjoint.
 
     Attributes:
-        question, answers: as in the example.
-        id: of the question; its text where it has none.
+        question, answers: those of the example.
+        id: key of the question: its id, or its text if it has no id.
         retrieved: the retriever's passages, best first, without repeats.
-        kinds: of each retrieved passage.
-        gold: the annotated passage; None where no retrieved passage is flagged.
+        kinds: kind of each retrieved passage.
+        gold: the annotated passage; None if no retrieved passage is flagged.
         relevant, distracting: the retrieved passages of that kind, best first.
-        hard: distractors made or looked up, see `gather`.
-        random: as drawn.
+        hard: hard distractors, see `gather`.
+        random: random passages, in the order drawn.
     """
 
     question: str
@@ -43,14 +43,14 @@ class Materials:
 
     @property
     def cluster(self) -> str | None:
-        """Identifies the gold passage by its text: questions that share one are not independent."""
+        """Digest of the gold passage's text, or None: questions that share a gold passage are not independent."""
         if self.gold is None:
             return None
         return hashlib.sha256("\n".join(same_text(self.gold)).encode("utf-8")).hexdigest()[:16]
 
 
 def by_title(passages: Iterable[Passage]) -> dict[str, list[Passage]]:
-    """Passages that have a title, by it."""
+    """Return passages by title; those without a title are left out."""
     titles: defaultdict[str, list[Passage]] = defaultdict(list)
     for passage in passages:
         if title := same_text(passage)[0]:
@@ -68,26 +68,26 @@ def gather(
     hard_count: int = 0,
     seed: int = 0,
 ) -> Materials:
-    """Label a question's passages and get the others its layouts need.
+    """Label a question's passages, draw random ones and make hard distractors.
 
     Hard distractors are, in this order: the gold passage with its answer swapped once, passages of the gold passage's
-    title without an answer, the gold passage with its answer swapped for others. Random passages hold no answer and
-    were not retrieved; they do not depend on how many hard distractors are wanted, which no layout has beside them.
+    title without an answer, the gold passage with its answer swapped again. Random passages hold no answer and
+    were not retrieved. They do not depend on `hard_count`, because no layout combines the two kinds.
 
     Args:
         example: the question with its retrieved passages.
-        random: where random passages come from.
-        random_count: how many to draw.
+        random: source of random passages; None draws none.
+        random_count: number of random passages.
         titles: a pool `by_title`, to look up passages of the same title.
         others: other questions, whose answers are swapped in.
-        hard_count: hard distractors wanted; there may be fewer.
-        seed: of the swaps.
+        hard_count: maximum number of hard distractors.
+        seed: seed of the swaps.
 
     Raises:
-        InputError: the example has no answers or passages.
-        Exhausted: an `InputError`: `random` cannot draw that many.
+        InputError: if the example has no answers or no passages.
+        Exhausted: an `InputError`: if `random` has fewer than `random_count` passages.
     """
-    key = example.id if example.id is not None else example.question
+    key = question_key(example)
     retrieved, kinds = _without_repeats(example)
     of_kind = {kind: tuple(p for p, k in zip(retrieved, kinds, strict=True) if k is kind) for kind in Kind}
     gold = next(iter(of_kind[Kind.GOLD]), None)
@@ -124,9 +124,8 @@ def gather(
 
 
 def _without_repeats(example: Example) -> tuple[list[Passage], list[Kind]]:
-    """Retrieved passages and their kinds; of equal ones the first stays, and is gold where any of them is."""
-    if not example.passages:
-        raise InputError(f"gather: the example {example.id or example.question!r} has no passages")
+    """Return retrieved passages and their kinds; of equal passages the first stays, and is gold if any of them is."""
+    expect(bool(example.passages), f"gather: passages of {question_key(example)!r}", "at least one", example.passages)
     places: dict[tuple[str, str], int] = {}
     passages: list[Passage] = []
     kinds: list[Kind] = []

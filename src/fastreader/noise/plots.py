@@ -1,4 +1,4 @@
-"""Figures of a noise study, out of tables or out of its results; they need matplotlib (extra `plot`)."""
+"""Figures of a noise study, from tables or results; they need matplotlib (extra `plot`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.core.checks import expect
 from fastreader.core.drawing import COLOURS, INK, MAP, MARKERS, new_figure
-from fastreader.errors import InputError
 from fastreader.noise.attention import AnswerAttention, FloatArray
 from fastreader.noise.layouts import POSITIONS, LayoutSpec
 from fastreader.noise.summary import NoiseSummary
@@ -22,28 +22,28 @@ Rows = list[dict[str, Any]]
 
 
 def plot_accuracy(summary: NoiseSummary, path: str | os.PathLike[str] | None = None) -> Figure:
-    """Accuracy against the number of other passages, as `draw_accuracy` draws it.
+    """Plot accuracy against the number of other passages, see `draw_accuracy`.
 
     Args:
         summary: the study.
-        path: where to write the figure; its ending tells the format (png, svg, pdf).
+        path: file to write the figure to, with its format as suffix (png, svg, pdf); None writes no file.
 
     Raises:
-        InputError: the study has no layout of gold and others.
-        MissingExtraError: matplotlib is not installed.
+        InputError: if no layout has the gold passage and others.
+        MissingExtraError: if matplotlib is not installed.
     """
     rows = []
     for condition in summary.comparison.conditions:
         spec, found = LayoutSpec.parse(condition.name), condition.bootstrap
         if spec.gold or condition.name == "closed_book":
             rows.append(accuracy_row(spec) | {"accuracy": found.estimate, "low": found.low, "high": found.high})
-    if not any(row["others"] for row in rows):
-        raise InputError("plot_accuracy: the study has no layout of the gold passage and others")
+    others = any(row["others"] for row in rows)
+    expect(others, "plot_accuracy", "a layout of the gold passage and others", [row["layout"] for row in rows])
     return _written(draw_accuracy(rows), path)
 
 
 def accuracy_row(spec: LayoutSpec, reader: str = "") -> dict[str, Any]:
-    """What `draw_accuracy` asks of a layout, but its accuracy."""
+    """Return the row of a layout for `draw_accuracy`, without its accuracy."""
     return {
         "layout": spec.name,
         "reader": reader,
@@ -54,12 +54,12 @@ def accuracy_row(spec: LayoutSpec, reader: str = "") -> dict[str, Any]:
 
 
 def draw_accuracy(rows: Rows) -> Figure:
-    """A panel a kind and reader, a line a position with its interval; gold alone is the point at 0.
+    """Draw one panel per kind and reader, with one line and interval per position; only gold is the point at 0.
 
     The dotted line is the closed book.
 
     Args:
-        rows: a layout each: what `accuracy_row` gives, with accuracy, low and high.
+        rows: one per layout: the result of `accuracy_row`, with accuracy, low and high.
     """
     panels = list(dict.fromkeys((row["others"], row["reader"]) for row in rows if row["others"]))
     readers = {row["reader"] for row in rows}
@@ -98,27 +98,27 @@ def plot_heat_map(
     kinds: Mapping[str, Sequence[str]],
     path: str | os.PathLike[str] | None = None,
 ) -> Figure:
-    """Share of the passages' attention that each passage gets, by layer: a panel a layout (the paper's figure 3).
+    """Plot the share of attention of each passage by layer, one panel per layout (the paper's figure 3).
 
     Args:
         shares: for each layout float64 [layers, passages], as `AnswerAttention.share` or `mean_share`.
-        kinds: for each layout its passages' kinds, in reading order.
+        kinds: for each layout the kinds of its passages, in reading order.
         path: as for `plot_accuracy`.
 
     Raises:
-        InputError: no layout, or kinds that do not fit.
-        MissingExtraError: matplotlib is not installed.
+        InputError: if there is no layout, or a layout's numbers of kinds and passages differ.
+        MissingExtraError: if matplotlib is not installed.
     """
-    if not shares or any(share.shape[1] != len(kinds[name]) for name, share in shares.items()):
-        raise InputError("plot_heat_map: expected at least one layout, and one kind a passage")
+    fitting = all(share.shape[1] == len(kinds[name]) for name, share in shares.items())
+    expect(bool(shares) and fitting, "plot_heat_map", "at least one layout, and one kind per passage", dict(kinds))
     return _written(draw_attention([(name, share, kinds[name]) for name, share in shares.items()]), path)
 
 
 def draw_attention(maps: Sequence[tuple[str, FloatArray, Sequence[str]]]) -> Figure:
-    """Heat maps, four a row, layers upwards, all with one scale.
+    """Draw heat maps, four per row, layers upwards, all with one scale.
 
     Args:
-        maps: title, shares [layers, passages] with NaN where a layer sees no passage, and the passages' kinds.
+        maps: title, shares [layers, passages] with NaN if a layer sees no passage, and the passages' kinds.
     """
     across = min(4, len(maps))
     down = -(-len(maps) // across)
@@ -140,18 +140,18 @@ def draw_attention(maps: Sequence[tuple[str, FloatArray, Sequence[str]]]) -> Fig
 def plot_entropy(
     attentions: Mapping[str, Sequence[AnswerAttention]], path: str | os.PathLike[str] | None = None
 ) -> Figure:
-    """Mean entropy of attention by layer, a line a layout.
+    """Plot the mean entropy of attention by layer, one line per layout.
 
     Args:
         attentions: for each layout the attention of several answers.
         path: as for `plot_accuracy`.
 
     Raises:
-        InputError: a layout without answers, or no layout.
-        MissingExtraError: matplotlib is not installed.
+        InputError: if there is no layout, or a layout has no answers.
+        MissingExtraError: if matplotlib is not installed.
     """
-    if not attentions or not all(attentions.values()):
-        raise InputError("plot_entropy: expected at least one layout, each with at least one answer")
+    counts = {name: len(rows) for name, rows in attentions.items()}
+    expect(bool(counts) and all(counts.values()), "plot_entropy", "layouts with at least one answer each", counts)
     figure = new_figure(6.0, 3.6)
     axis = figure.subplots()
     for (name, rows), marker in zip(attentions.items(), itertools.cycle(MARKERS)):

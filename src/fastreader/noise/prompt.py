@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
+from fastreader.core.checks import expect
+from fastreader.core.protocol import ReaderProtocol, TextOrTokens
 from fastreader.data.types import Passage
-from fastreader.errors import InputError
+from fastreader.noise.layouts import Fits
+from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
 
 
 @dataclass(frozen=True)
-class NoiseTemplate:
-    """The texts around documents and question. Every field can be replaced.
+class NoiseTemplate(PromptTexts):
+    """The texts around documents and question. Each can be replaced.
 
-    A prompt is ``instruction, documents, document for each, question``, a piece each, and the reply is made to start
-    with `lead`; without documents it is ``closed_book, question``. Fields in braces are replaced as they stand; other
-    braces are just braces.
+    A prompt consists of the pieces ``instruction, documents``, one ``document`` per passage and ``question``; the reply
+    is made to start with `lead`. Without passages it is ``closed_book, question``. The texts with fields are format
+    strings, in which a literal brace is doubled.
 
     Attributes:
-        instruction: asks for an answer out of the documents, of five tokens at most, or for `no_answer`.
-        documents: before the first document.
-        document: field {title}, {text}, {number} (its place, from 1).
+        instruction: asks for an answer from the documents, of at most five tokens, or for `no_answer`.
+        documents: text before the first document.
+        document: fields {title}, {text}, {number} (place of the document, from 1).
         document_without_title: fields {text}, {number}.
         question: field {question}.
-        lead: what the reply starts with; in a chat it opens the model's turn.
+        lead: start of the reply; in a chat it opens the model's turn.
         closed_book: asks for an answer from memory.
-        no_answer: what a reader replies that finds no answer, as the instruction says.
-        chat: whether to use the model's chat template; None: where it has one.
-        system: system message of the chat; None: what the chat template does without one.
+        no_answer: reply of a reader that finds no answer, as named in the instruction.
+        chat: whether to use the model's chat template; None uses it if there is one.
+        system: system message of the chat; None keeps the default of the chat template.
         chat_options: further variables for the chat template.
+
+    Raises:
+        InputError: as `PromptTexts`; or if `instruction` does not name `no_answer`.
     """
 
     instruction: str = (
@@ -49,42 +53,70 @@ class NoiseTemplate:
     system: str | None = None
     chat_options: dict[str, Any] = field(default_factory=dict)
 
+    FIELDS: ClassVar[Mapping[str, tuple[Set[str], Set[str]]]] = {
+        "document": (frozenset({"text"}), frozenset({"title", "number"})),
+        "document_without_title": (frozenset({"text"}), frozenset({"number"})),
+        "question": (frozenset({"question"}), NO_FIELDS),
+    }
+
     def __post_init__(self) -> None:
-        for name, needed in (("document", "{text}"), ("document_without_title", "{text}"), ("question", "{question}")):
-            if needed not in getattr(self, name):
-                raise InputError(f"NoiseTemplate.{name}: {needed} must appear in it, got {getattr(self, name)!r}")
-        if self.no_answer and self.no_answer not in self.instruction:
-            raise InputError(
-                f"NoiseTemplate.instruction: must name the reply {self.no_answer!r}, got {self.instruction!r}"
-            )
+        super().__post_init__()
+        named = f"a text with the reply {self.no_answer!r}"
+        expect(self.no_answer in self.instruction, "NoiseTemplate.instruction", named, self.instruction)
 
     def pieces(self, question: str, passages: Sequence[Passage]) -> list[str]:
-        """The prompt's pieces; those of the documents are ``[2 : 2 + len(passages)]``."""
-        asked = _put(self.question, question=question.strip())
+        """Return the prompt's pieces; those of the documents are ``[2 : 2 + len(passages)]``."""
+        last = self.question.format(question=question.strip())
         if not passages:
-            return [self.closed_book, asked]
-        documents = [self._document(passage, number) for number, passage in enumerate(passages, 1)]
-        return [self.instruction, self.documents, *documents, asked]
+            return [self.closed_book, last]
+        return [self.instruction, self.documents, *map(self._document, passages, range(1, len(passages) + 1)), last]
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of `ReaderProtocol.prompt`."""
+        """Return the keyword arguments of `ReaderProtocol.prompt`."""
         chat_options = self.chat_options or None
         return {"lead": self.lead, "chat": self.chat, "system": self.system, "chat_options": chat_options}
 
     def refused(self, reply: str) -> bool:
-        """Whether a reply says that no document holds the answer."""
+        """Return whether a reply is that no document holds the answer."""
         return bool(self.no_answer) and self.no_answer.lower() in reply.lower()
 
-    def to_dict(self) -> dict[str, Any]:
-        """All attributes."""
-        return dataclasses.asdict(self)
-
     def _document(self, passage: Passage, number: int) -> str:
-        title = passage.title.strip()
-        pattern = self.document if title else self.document_without_title
-        return _put(pattern, number=str(number), title=title, text=passage.text.strip())
+        title, text = passage.title.strip(), passage.text.strip()
+        if title:
+            return self.document.format(number=number, title=title, text=text)
+        return self.document_without_title.format(number=number, text=text)
 
 
-def _put(pattern: str, **fields: str) -> str:
-    """Replace the fields in one go, so that braces in what is put in stay as they are."""
-    return re.sub(r"\{(\w+)\}", lambda found: fields.get(found[1], found[0]), pattern)
+@dataclass(frozen=True)
+class ContextBudget:
+    """The prompts of one reader, and their maximum length.
+
+    Attributes:
+        reader: the reader.
+        template: the prompt's texts.
+        max_new_tokens: maximum length of a reply, in tokens.
+        context: maximum length of prompt and reply together, in tokens; None takes the reader's `max_length`, if any.
+    """
+
+    reader: ReaderProtocol
+    template: NoiseTemplate
+    max_new_tokens: int
+    context: int | None = None
+
+    @property
+    def tokens(self) -> int | None:
+        """Maximum length of a prompt; None if there is no limit. The last token of a reply is never read."""
+        context = getattr(self.reader, "max_length", None) if self.context is None else self.context
+        return None if context is None else context - self.max_new_tokens + 1
+
+    def prompt(self, question: str, passages: Sequence[Passage]) -> TextOrTokens:
+        """Return the reader's prompt."""
+        return self.reader.prompt(self.template.pieces(question, passages), **self.template.options())
+
+    def holds(self, prompt: TextOrTokens) -> bool:
+        """Return whether a reply fits after the prompt."""
+        return self.tokens is None or len(prompt) <= self.tokens
+
+    def fits(self, question: str) -> Fits | None:
+        """Return `layout`'s test whether a prompt of some passages leaves room for a reply; None without a limit."""
+        return None if self.tokens is None else lambda passages: self.holds(self.prompt(question, passages))

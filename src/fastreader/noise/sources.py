@@ -1,6 +1,6 @@
-"""Where random passages come from: a pool of passages, or random words.
+"""Sources of random passages: a pool of passages, or random words.
 
-A source draws for one question at a time. What it draws depends on its seed and the question's key alone, and the
+A source draws for one question at a time. The draw depends only on the seed and the question's key, and the
 first passages of a longer draw are those of a shorter one, so that layouts with more of them share their prefix.
 """
 
@@ -13,18 +13,19 @@ from typing import Protocol
 
 import numpy as np
 
+from fastreader.core.checks import check_int, expect
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 
 Accept = Callable[[Passage], bool]
-_TRIES = 1000  # random-word passages in a row that may hold an answer, as a one-letter answer makes them
+_TRIES = 1000  # consecutive passages of random words that may hold an answer, as happens with a one-letter answer
 
 
 class Exhausted(InputError):
-    """A source has not as many passages for a question as were asked for.
+    """A source has fewer passages for a question than requested.
 
     Attributes:
-        available: how many it has.
+        available: number of passages that it has.
     """
 
     def __init__(self, message: str, available: int) -> None:
@@ -36,51 +37,54 @@ class RandomSource(Protocol):
     """Draws random passages."""
 
     def draw(self, count: int, key: str, accept: Accept) -> list[Passage]:
-        """`count` passages for the question `key`, each of which `accept` allows.
+        """Draw `count` passages that `accept` allows for the question `key`.
 
         Raises:
-            Exhausted: there are not that many.
+            Exhausted: if there are fewer.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Draws from passages without putting back: the pool the retriever searched, or another corpus.
+    """Draws passages without replacement, from the pool that the retriever searched or from another corpus.
 
     Attributes:
         passages: the pool.
-        seed: of the draws.
+        seed: seed of the draws.
     """
 
     passages: Sequence[Passage]
     seed: int = 0
 
     def draw(self, count: int, key: str, accept: Accept) -> list[Passage]:
-        """As `RandomSource.draw`."""
+        """Draw passages, see `RandomSource.draw`."""
         drawn: list[Passage] = []
-        for index in _shuffled(len(self.passages), _generator(self.seed, key)):
+        for index in _shuffled(len(self.passages), question_generator(self.seed, key)):
             if len(drawn) == count:
                 return drawn
             if accept(self.passages[index]):
                 drawn.append(self.passages[index])
         if len(drawn) < count:
             raise Exhausted(
-                f"Pool: {count} random passages asked for {key!r}, but only {len(drawn)} of {len(self.passages)} have "
-                "nothing to do with it",
+                f"Pool: expected {count} random passages for {key!r}, but only {len(drawn)} of {len(self.passages)} "
+                "are unrelated to it",
                 len(drawn),
             )
         return drawn
 
 
 @dataclass(frozen=True)
-class Words:
+class RandomWords:
     """Makes passages of random words, as in table 4 of the paper.
 
     Attributes:
-        vocabulary: the words, each as likely as any other.
-        length: words in a passage.
-        seed: of the draws.
+        vocabulary: the words, all equally likely.
+        length: number of words in a passage.
+        seed: seed of the draws.
+
+    Raises:
+        InputError: if there are no words, or `length` < 1.
     """
 
     vocabulary: Sequence[str]
@@ -88,44 +92,43 @@ class Words:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.vocabulary or self.length < 1:
-            raise InputError(
-                f"Words: expected words and a length of at least 1, got {len(self.vocabulary)} words and {self.length}"
-            )
+        expect(len(self.vocabulary) > 0, "RandomWords.vocabulary", "at least one word", self.vocabulary)
+        check_int("RandomWords.length", self.length)
 
     @classmethod
-    def of(cls, passages: Sequence[Passage], *, length: int = 50, seed: int = 0) -> Words:
-        """Over the distinct words of some passages.
+    def of(cls, passages: Sequence[Passage], *, length: int = 50, seed: int = 0) -> RandomWords:
+        """Create a source over the distinct words of some passages.
 
         Raises:
-            InputError: they hold no word.
+            InputError: if the passages hold no word.
         """
         return cls(sorted({word for p in passages for word in p.text.split()}), length, seed)
 
     def draw(self, count: int, key: str, accept: Accept) -> list[Passage]:
-        """As `RandomSource.draw`; the passages have no title and no identifier."""
-        generator = _generator(self.seed, key)
+        """Make passages without title and identifier, see `RandomSource.draw`."""
+        generator = question_generator(self.seed, key)
         drawn: list[Passage] = []
-        refused = 0
+        rejected = 0
         while len(drawn) < count:
             chosen = generator.integers(0, len(self.vocabulary), self.length)
             passage = Passage(" ".join(self.vocabulary[i] for i in chosen))
             if accept(passage):
                 drawn.append(passage)
-                refused = 0
-            elif (refused := refused + 1) == _TRIES:
+                rejected = 0
+            elif (rejected := rejected + 1) == _TRIES:
                 raise Exhausted(
-                    f"Words: {_TRIES} passages of random words in a row hold an answer to {key!r}", len(drawn)
+                    f"RandomWords: {_TRIES} passages of random words in a row hold an answer to {key!r}", len(drawn)
                 )
         return drawn
 
 
-def _generator(seed: int, key: str) -> np.random.Generator:
+def question_generator(seed: int, key: str) -> np.random.Generator:
+    """Return the random generator of the question `key`."""
     return np.random.default_rng([seed, zlib.crc32(key.encode("utf-8"))])
 
 
 def _shuffled(size: int, generator: np.random.Generator) -> Iterator[int]:
-    """0..size-1 in random order (Fisher and Yates), at the cost of what is taken and not of `size`."""
+    """Yield 0..size-1 in random order (Fisher and Yates), at a cost that depends on the items taken, not on `size`."""
     moved: dict[int, int] = {}
     for place in range(size):
         other = int(generator.integers(place, size))

@@ -1,4 +1,4 @@
-"""A noise study as Markdown."""
+"""Tables of a noise study in Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TESTS = {"sign flip": "clustered sign-flip", "McNemar": "exact McNemar", "Wilco
 
 
 def markdown(summary: NoiseSummary) -> str:
-    """The primary contrast, the tables of the paper, then every number behind them."""
+    """Return the primary contrast, the tables of the paper and all numbers behind them, as Markdown."""
     parts = [_headline(summary), _oracle(summary), _realistic(summary), _conditions(summary), _contrasts(summary)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -21,23 +21,23 @@ def markdown(summary: NoiseSummary) -> str:
 def _headline(summary: NoiseSummary) -> str:
     lines = [f"{summary.questions} questions, {summary.clusters} distinct gold passages."]
     lines += [
-        f"Primary contrast, stated beforehand: {c.name} less {c.baseline}, {_signed(c.difference)} over {c.n} "
-        f"questions, {_TESTS[c.test]} p {_p(c.p)}; an effect of {_number(c.minimum_detectable_effect)} would have "
-        f"been found in 80% of such samples at p < {1 - c.difference.confidence_level:.2g}."
+        f"Primary contrast, stated beforehand: {c.name} minus {c.baseline}, {_signed(c.difference)} over {c.n} "
+        f"questions, {_TESTS[c.test]} p {_p(c.p)}; 80% of such samples would detect an effect of "
+        f"{_number(c.minimum_detectable_effect)} at p < {1 - c.difference.confidence_level:.2g}."
         for c in summary.comparison.contrasts
         if c.primary
     ]
     over_long = {name: n.over_long for name, n in summary.counts.items() if n.over_long}
     missing = {name: n.missing for name, n in summary.counts.items() if n.missing}
     if over_long:
-        lines.append("Prompts over the context, not asked: " + _list(over_long) + ".")
+        lines.append("Prompts longer than the context, not run: " + _list(over_long) + ".")
     if missing:
-        lines.append("Questions without the passages a layout needs, not asked: " + _list(missing) + ".")
+        lines.append("Questions without the passages of a layout, not run: " + _list(missing) + ".")
     return "\n\n".join(lines)
 
 
 def _oracle(summary: NoiseSummary) -> str:
-    """Accuracy by kind, number and position, as tables 1 and 2 of the paper."""
+    """Return accuracy by kind, number and position, as tables 1 and 2 of the paper."""
     cells = _cells(summary)
     specs = [LayoutSpec.parse(name) for name in cells]
     rows = []
@@ -51,14 +51,14 @@ def _oracle(summary: NoiseSummary) -> str:
         return ""
     closed = f"Closed book: {cells['closed_book']}. " if "closed_book" in cells else ""
     return (
-        f"{closed}Accuracy with the gold passage and others of a kind, by the gold passage's place; "
-        f"* differs from gold alone (Holm-corrected p < {SIGNIFICANT}).\n\n"
+        f"{closed}Accuracy with the gold passage and others of one kind, by the place of the gold passage; "
+        f"* differs from gold only (Holm-corrected p < {SIGNIFICANT}).\n\n"
         + _table(["kind", "number", *POSITIONS], rows)
     )
 
 
 def _realistic(summary: NoiseSummary) -> str:
-    """Accuracy by number of retrieved and random passages, as tables 3 to 5 of the paper."""
+    """Return accuracy by number of retrieved and random passages, as tables 3 to 5 of the paper."""
     cells = _cells(summary)
     specs = [s for s in map(LayoutSpec.parse, cells) if s.retrieved]
     if not specs:
@@ -113,9 +113,7 @@ def _contrasts(summary: NoiseSummary) -> str:
             _p(c.mcnemar),
             _p(c.wilcoxon),
             _number(c.cohens_d),
-            ""
-            if c.odds_ratio is None
-            else f"{c.odds_ratio.estimate:.2f} [{c.odds_ratio.low:.2f}, {c.odds_ratio.high:.2f}]",
+            "" if (o := c.odds_ratio) is None else f"{o.estimate:.2f} [{o.low:.2f}, {o.high:.2f}]",
             _number(c.minimum_detectable_effect),
         ]
         for c in summary.comparison.contrasts
@@ -124,8 +122,8 @@ def _contrasts(summary: NoiseSummary) -> str:
         return ""
     header = ["layout", "baseline", "n", "difference", "test", "p", "Holm", "McNemar p", "Wilcoxon p", "d"]
     return (
-        "Contrasts. The test is over gold passages where questions share one; Holm's correction is over all but the "
-        "primary contrast, and what is detectable is so without it.\n\n"
+        "Contrasts. The test is over gold passages if questions share one; Holm's correction is over all contrasts "
+        "except the primary one, and the detectable effect is without it.\n\n"
         + _table([*header, "odds ratio", "detectable"], rows)
     )
 
@@ -139,7 +137,7 @@ def _cells(summary: NoiseSummary) -> dict[str, str]:
 
 
 def differs(contrast: Contrast) -> bool:
-    """Whether a contrast is told from 0, as the paper tells it: corrected p < 0.01."""
+    """Return whether a contrast differs significantly from 0, as in the paper: corrected p < 0.01."""
     return contrast.p_holm < SIGNIFICANT
 
 

@@ -9,7 +9,7 @@ from typing import Any, overload
 from fastreader.core.protocol import Scorer
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
-from fastreader.data.arguments import PassageLike, as_example
+from fastreader.data.arguments import PassageLike, make_example
 from fastreader.errors import InputError
 from fastreader.permutations import Spec
 from fastreader.reader.prompts.template import Template
@@ -118,7 +118,7 @@ def score_permutations(  # type: ignore[misc]  # the overloads leave out what is
     )
     opened = _opened(reader)
     if isinstance(question, (str, Example)):
-        example = as_example(question, passages, candidates)
+        example = make_example(question, passages, candidates)
         return score_job(opened, prepare(opened, example, options, "the question"))
     if passages is not None:
         raise InputError("passages: expected None with many examples, which bring their own")
@@ -142,7 +142,7 @@ def permutation_cost(
     Raises:
         InputError, ContextOverflowError, OutOfBudgetError: as `score_permutations`.
     """
-    example = as_example(question, passages, candidates)
+    example = make_example(question, passages, candidates)
     checked = ScoreOptions(permutations=permutations, **options)
     return prepare(_opened(reader), example, checked, "the question").stats
 

@@ -11,7 +11,7 @@ from fastreader.core.progress import track
 from fastreader.core.protocol import Scorer, SequenceScores
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
-from fastreader.data.arguments import with_candidates
+from fastreader.data.arguments import make_example
 from fastreader.errors import FastreaderError, InputError, NumericsError, OutOfBudgetError
 from fastreader.scoring.options import ScoreOptions
 from fastreader.scoring.prepare import Job, prepare
@@ -52,7 +52,7 @@ def score_many(
                 if not isinstance(example, Example):
                     raise InputError(f"examples[{i}]: expected an Example, got {type(example).__name__}")
                 name = f"example {i}" if example.id is None else f"example {i} (id {example.id})"
-                job = prepare(reader, with_candidates(example, candidates), options, name)
+                job = prepare(reader, make_example(example, None, candidates, where=name), options, name)
             except FastreaderError as error:
                 if on_error is None:
                     failure = error

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fastreader.core.protocol import Scorer
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.data import Example
-from fastreader.data.arguments import check_example
+from fastreader.data.arguments import check_candidates
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.permutations import variable_length
 from fastreader.reader.prompts.pieces import PromptPieces, encode
@@ -75,7 +75,7 @@ def prepare(
         OutOfBudgetError: if one prompt alone does not fit in memory.
     """
     if pieces is None:
-        check_example(example, options.question_only, where)
+        check_candidates(example.candidates, options.question_only, where)
         pieces = encode_example(reader, example, options, where)
     length = places_to_read(example, options, where)
     fitted = fit(pieces, options, reader.max_length, where, length)

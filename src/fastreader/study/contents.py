@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fastreader.data.fingerprints import content, model_digest
+from fastreader.data.fingerprints import file_digest, model_digest
 from fastreader.errors import InputError
 from fastreader.study.config import Study
 
@@ -33,7 +33,8 @@ def named_files(study: Study) -> dict[str, str]:
 def contents(study: Study) -> dict[str, str]:
     """A digest of each of `named_files`."""
     readers = {f"reader {name}" for name in study.readers}
-    return {key: model_digest(file) if key in readers else content(file) for key, file in named_files(study).items()}
+    files = named_files(study).items()
+    return {key: model_digest(file) if key in readers else file_digest(file) for key, file in files}
 
 
 def check_contents(

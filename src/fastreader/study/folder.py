@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastreader.data import Example, Passage
-from fastreader.data.fingerprints import guarding
+from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import iter_results
 from fastreader.errors import InputError
 from fastreader.study.calibrations import CALIBRATIONS, calibrations, check_calibrations
@@ -103,7 +103,7 @@ class RunFolder:
         Raises:
             InputError: it is another revision, or loaded in another type, both are named; or a calibration changed.
         """
-        now, known = guarding(about), self.read_json(READERS) or {}
+        now, known = reader_identity(about), self.read_json(READERS) or {}
         before = known.setdefault(name, now)
         if before != now:
             raise InputError(

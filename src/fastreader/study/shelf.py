@@ -7,11 +7,11 @@ import math
 from collections.abc import Sequence
 
 from fastreader.data import Example, Passage, load_passages
-from fastreader.data.fingerprints import stamp
+from fastreader.data.fingerprints import file_stamp
 from fastreader.noise.layouts import FILL, Layout, LayoutSpec, StillFits, layout
 from fastreader.noise.materials import Materials, by_title, gather
-from fastreader.noise.room import Room
-from fastreader.noise.sources import Exhausted, Pool, RandomSource, Words
+from fastreader.noise.prompt import ContextBudget
+from fastreader.noise.sources import Exhausted, Pool, RandomSource, RandomWords
 
 _FILL_FIRST = 32  # random passages drawn for a layout that fills the context, doubled while all of them fit
 _KEPT = 64  # questions whose materials are kept; layouts of a group of questions come one after the other
@@ -37,7 +37,7 @@ class Shelf:
         self._source, self._seed, self._hard = source, seed, hard_count
         self._kept: dict[str, Materials] = {}
 
-    def lay(self, example: Example, spec: LayoutSpec, room: Room) -> Layout:
+    def lay(self, example: Example, spec: LayoutSpec, room: ContextBudget) -> Layout:
         """One layout of one question, with as many random passages as it takes.
 
         Raises:
@@ -68,13 +68,13 @@ class Shelf:
     def _passages(self) -> list[Passage]:
         """The pool."""
         if self._source not in ("others", "words"):
-            return _file(self._source, stamp(self._source))
+            return _file(self._source, file_stamp(self._source))
         return list({(p.title, p.text): p for e in self.everything for p in e.passages}.values())
 
     @functools.cached_property
     def _random(self) -> RandomSource:
         if self._source == "words":
-            return Words.of(self._passages, seed=self._seed)
+            return RandomWords.of(self._passages, seed=self._seed)
         return Pool(self._passages, self._seed)
 
     @functools.cached_property

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fastreader.core.checks import check_int, check_list
+from fastreader.core.checks import check_int, check_list, check_text
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, Passage
-from fastreader.data.arguments import make_passages, make_question
+from fastreader.data.arguments import make_passages
 from fastreader.data.keyed import keyed
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NumericsError, OutOfBudgetError
 from fastreader.reader.programs.checkpoint import Checkpoint
@@ -94,7 +94,8 @@ def ask(
         ContextOverflowError: as `answer`.
     """
     check_list("answers", answers, of="texts")
-    example = Example(make_question(question), make_passages(passages), answers=list(answers))
+    check_text("question", question)
+    example = Example(question.strip(), make_passages(passages), answers=list(answers))
     chosen = make_settings(settings, options)
     [outcome] = run_group([Job(example, method, chosen, Readers(reader, readers, STAGES))])
     if outcome.error is not None:
@@ -142,13 +143,14 @@ def answer_many(
     find_method(method)
     check_int("batch_size", batch_size)
     serving = Readers(reader, readers, STAGES)
-    facts = {"method": method, "options": chosen.to_dict(), "readers": serving.guarding()}
+    facts = {"method": method, "options": chosen.to_dict(), "readers": serving.identity()}
     if output is not None and resume:
         chosen.check_resumable()
     store = None if output is None else Store(Path(output), facts, resume)
 
     def job(example: Example) -> Job:
-        return Job(replace(example, question=make_question(example.question)), method, chosen, serving)
+        check_text("question", example.question)
+        return Job(replace(example, question=example.question.strip()), method, chosen, serving)
 
     return _results(store, examples, job, batch_size, progress, on_error)
 

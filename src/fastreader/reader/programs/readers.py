@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fastreader.core.checks import check_keys, expect
 from fastreader.core.protocol import ReaderProtocol
-from fastreader.data.fingerprints import guarding
+from fastreader.data.fingerprints import reader_identity
 
 
 class Readers:
@@ -46,6 +46,6 @@ class Readers:
         """Return the description of each stage's reader; the default's under "all"."""
         return {"all": self.default.describe()} | {stage: r.describe() for stage, r in self.stages.items()}
 
-    def guarding(self) -> dict[str, dict[str, str]]:
+    def identity(self) -> dict[str, dict[str, str]]:
         """Return the part of `describe` that must not change when a run resumes."""
-        return {stage: guarding(about) for stage, about in self.describe().items()}
+        return {stage: reader_identity(about) for stage, about in self.describe().items()}

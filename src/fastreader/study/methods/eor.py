@@ -9,7 +9,7 @@ from typing import Any
 
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example, Passage
-from fastreader.data.fingerprints import stamp
+from fastreader.data.fingerprints import file_stamp
 from fastreader.eor.answer import answer
 from fastreader.eor.run import Retrievers
 from fastreader.eor.similarity.loading import check_names
@@ -136,7 +136,8 @@ class Eor:
                     f"eor: the question {example.question[:60]!r} comes twice with other passages; retrievers are "
                     "asked by the question's text, so put the two in other studies"
                 )
-        sources = {OWN: own.__getitem__, **{name: _bm25(file, self.depth, stamp(file)) for name, file in self.sources}}
+        files = {name: _bm25(file, self.depth, file_stamp(file)) for name, file in self.sources}
+        sources = {OWN: own.__getitem__, **files}
         return Retrievers(self.retrievers, sources, reader=asked.reader, texts=self.texts)
 
 

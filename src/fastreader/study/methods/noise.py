@@ -10,8 +10,7 @@ from fastreader.data import Example, Passage
 from fastreader.errors import InputError
 from fastreader.noise.labels import Kind
 from fastreader.noise.layouts import FILL, Layout, LayoutSpec, MissingPassages
-from fastreader.noise.prompt import NoiseTemplate
-from fastreader.noise.room import Room
+from fastreader.noise.prompt import ContextBudget, NoiseTemplate
 from fastreader.noise.sources import Exhausted
 from fastreader.reader.programs.requests import Program, write_one
 from fastreader.study.method import Answered, Asked, Family, NotApplicable, OverLong, no_options
@@ -65,9 +64,9 @@ class Noise:
         except (MissingPassages, Exhausted) as error:
             raise NotApplicable(str(error)) from error
 
-    def room(self, asked: Asked) -> Room:
+    def room(self, asked: Asked) -> ContextBudget:
         """How the reader is asked."""
-        return Room(asked.reader, self.template, self.max_new_tokens)
+        return ContextBudget(asked.reader, self.template, self.max_new_tokens)
 
     def _program(self, asked: Asked, example: Example) -> Program[Answered]:
         laid, room = self.lay(asked, example), self.room(asked)
