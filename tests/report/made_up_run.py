@@ -69,9 +69,8 @@ def make_run(
                     row = {"question_id": key[0], "method": key[1], "layout": layout, "reader": key[2], "error": None}
                     row |= {"id": json.dumps(key), "attention": _attention(rng, kinds), "settings": {}}
                     lines.write(json.dumps(row) + "\n")
-    run.write_json(
-        COSTS, {"smollm2-135m": {"calls": 9, "given": 90000, "computed": 50000, "run": 40000, "seconds": 12}}
-    )
+    costs = {"calls": 9, "total_tokens": 90000, "computed_tokens": 50000, "run_tokens": 40000, "seconds": 12}
+    run.write_json(COSTS, {"smollm2-135m": costs})
     if "eor" in methods:
         fitted = {"retrievers": RETRIEVERS, "retriever_weights": [0.3, 0.0, 0.6, 0.21, 0.0]}
         run.write_json(VOTER, {"smollm2-135m": {"eor": {"voter": {"fitted": fitted}, "questions": questions}}})
@@ -105,7 +104,7 @@ def _row(rng, q: int, example: Example, method: str, gold: bool):
     if missing:
         answer, trace = None, {}
     score = None if missing else float(right)
-    given = int(rng.integers(800, 1600))
+    total = int(rng.integers(800, 1600))
     return {
         "id": json.dumps([example.id, method, "smollm2-135m", 0]),
         "question_id": example.id,
@@ -119,7 +118,7 @@ def _row(rng, q: int, example: Example, method: str, gold: bool):
         "left_out": f"{method[6:]}: no retrieved passage of {example.id!r} is flagged as gold" if missing else None,
         "over_long": None,
         "error": None,
-        "tokens": {"given": given, "computed": given * 2 // 3, "new": 9, "calls": 1},
+        "tokens": {"total_tokens": total, "computed_tokens": total * 2 // 3, "new_tokens": 9, "calls": 1},
         "seconds": round(float(rng.random()), 3),
         "trace": trace,
         "settings": {},

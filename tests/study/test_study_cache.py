@@ -71,7 +71,7 @@ def test_a_reader_on_a_tree_gives_the_same_out_of_the_cache(cache, tiny_reader):
             direct.stats.total_tokens,
             direct.stats.computed_tokens,
         )
-    assert reader.total.run == direct.stats.computed_tokens  # once, not twice
+    assert reader.total.run_tokens == direct.stats.computed_tokens  # once, not twice
     prompts = [tiny_reader.prompt([text]) for text in ("One two", "One three")]
     wanted = tiny_reader.generate(prompts, max_new_tokens=3)
     for _ in range(2):
@@ -91,5 +91,5 @@ def test_what_is_no_cache_and_what_is_no_reader(tmp_path, cache):
     (tmp_path / "x").write_text("something else entirely, long enough to be read as a header of a database file " * 9)
     with pytest.raises(InputError, match="not a cache"):
         Cache(tmp_path / "x")
-    with pytest.raises(InputError, match=r"needs a fastreader\.Reader, got ScriptedReader"):
+    with pytest.raises(InputError, match=r"expected a fastreader\.Reader .*, got \'ScriptedReader\'"):
         CachedReader(ScriptedReader(), cache).tree_reader()

@@ -119,7 +119,7 @@ def test_list():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("study", "none.toml", "-o", "run"), "none.toml: no such file"),
+        (("study", "none.toml", "-o", "run"), "none.toml: cannot be read (No such file or directory)"),
         (("study", "-o", "run"), "expected a study file, or --data and at least one --method"),
         (("study", "--data", "none.jsonl", "--method", "sure", "-o", "run"), "none.jsonl: no such file"),
         (("study", "--data", "none.jsonl", "--method", "shure", "-o", "run"), "did you mean 'sure'?"),

@@ -67,7 +67,7 @@ def test_moi_on_a_tree_reader(tmp_path, tiny_reader, monkeypatch):
     ]
     moi = rows["q0", "moi"]
     assert sorted(moi["trace"]["order"]) == [0, 1, 2] and len(moi["trace"]["utilities"]["utility"]) == 3
-    assert moi["tokens"]["given"] > moi["tokens"]["computed"] > rows["q0", "base"]["tokens"]["given"]
+    assert moi["tokens"]["total_tokens"] > moi["tokens"]["computed_tokens"] > rows["q0", "base"]["tokens"]["total_tokens"]
     assert "needs a calibration" in rows["q0", "order:oracle"]["error"]
     bias = next(PositionBias.load(str(path)) for path in shipped() if path.name.endswith("-n3.json"))
     bias = replace(bias, reader=tiny_reader.describe())
@@ -95,11 +95,11 @@ def test_a_calibration_that_came_or_changed_is_another_study(tmp_path, tiny_read
     of_another.write_text("another")
     resumed(["moi"], 2)
     kept.write_text("first")
-    with pytest.raises(InputError, match=f"the calibration {name} of scripted came since"):
+    with pytest.raises(InputError, match=f"the calibration {name} of scripted is new"):
         resumed(["moi"], 3)
     resumed(["order:reversed"], 2)  # what lacked it has failed
     kept.write_text("second")
-    with pytest.raises(InputError, match="of scripted is another now; name a new folder"):
+    with pytest.raises(InputError, match="of scripted has changed; name a new folder"):
         resumed(["order:reversed"], 3)
     kept.unlink()
     assert resumed(["moi"], 3).fresh == 1
@@ -117,14 +117,14 @@ def test_base_asks_what_moi_reads(tmp_path, tiny_reader):
         wanted = read(tiny_reader, example, max_new_tokens=5)
         row = next(r for r in rows_of(tmp_path / "run").values() if r["question_id"] == example.id)
         assert row["answer"] == wanted.text
-        assert (row["tokens"]["given"], row["tokens"]["computed"]) == (
+        assert (row["tokens"]["total_tokens"], row["tokens"]["computed_tokens"]) == (
             wanted.stats.total_tokens,
             wanted.stats.computed_tokens,
         )
 
 
 def test_a_voter_is_fitted_and_kept(tmp_path):
-    study = study_of(tmp_path, ["eor"]).model_copy(update={"measure": "em"})
+    study = study_of(tmp_path, ["eor"]).model_copy(update={"metric": "em"})
     fitting = study.model_copy(update={"eor": study.eor.model_copy(update={"fit": True})})
     run(fitting, tmp_path / "run")
     voter = json.loads((tmp_path / "run" / "voter.json").read_text())["scripted"]["eor"]

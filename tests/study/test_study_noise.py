@@ -15,7 +15,7 @@ from fastreader.core.tree import TreeStats
 from fastreader.reader.reader import Reader
 from fastreader.study import RunFolder, Study, run_study
 from fastreader.study.config import MethodConfig
-from fastreader.study.method import Asked, NotApplicable
+from fastreader.study.method import Batch, NotApplicable
 from fastreader.study.registry import make
 from fastreader.study.run import questions_of
 from studies import rows_of, run, study_of, write
@@ -89,10 +89,10 @@ def test_the_closed_book_needs_no_passages():
         make(MethodConfig(method=m), Study.of({"data": "q.jsonl", "methods": [m]}))
         for m in ("noise:closed_book", "noise:gold")
     )
-    asked = Asked(ScriptedReader(), [Example("Who?", [], ["a"], id="q")], 0, [])
-    assert closed.lay(asked, asked.examples[0]).passages == ()
+    asked = Batch(ScriptedReader(), [Example("Who?", [], ["a"], id="q")], 0, [])
+    assert closed.layout(asked, asked.examples[0]).passages == ()
     with pytest.raises(NotApplicable, match="has no passages"):
-        gold.lay(asked, asked.examples[0])
+        gold.layout(asked, asked.examples[0])
 
 
 def test_prompts_over_the_context_are_counted_by_themselves(tmp_path):
@@ -207,7 +207,7 @@ def test_a_run_killed_in_its_attention_finishes_it(tmp_path, tiny_reader, monkey
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("fastreader.study.run.keep_attention", killed)
+        patched.setattr("fastreader.study.run.write_attention", killed)
         with pytest.raises(Killed):
             run(study, tmp_path / "run", reader)
     assert RunFolder(tmp_path / "run").attention() == []

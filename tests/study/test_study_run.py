@@ -42,7 +42,7 @@ def test_methods_and_questions_share_calls(tmp_path):
     )
     assert calls == [15]
     calls.clear()
-    run(study_of(tmp_path, ["noise:gold", "noise:random:2:far"], group=2), tmp_path / "other", Counting(write))
+    run(study_of(tmp_path, ["noise:gold", "noise:random:2:far"], batch_size=2), tmp_path / "other", Counting(write))
     assert calls == [4, 4, 2]
 
 
@@ -52,7 +52,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("last", [1, 2, 3, 5, 8])
 def test_a_killed_run_goes_on_and_asks_nothing_twice(tmp_path, last):
-    study = study_of(tmp_path, group=2)
+    study = study_of(tmp_path, batch_size=2)
     run(study, tmp_path / "whole")
     asked = Counter()
 
@@ -116,7 +116,7 @@ def test_a_refused_study_leaves_the_folder_as_it_was(tmp_path):
     run(study_of(tmp_path), tmp_path / "run")
     before, rows = folder_of(tmp_path / "run"), (tmp_path / "q.jsonl").read_text().splitlines()
     last = json.loads(rows[-1]) | {"question": "Something else?"}
-    study = study_of(tmp_path, measure="f1", limit=5)
+    study = study_of(tmp_path, metric="f1", limit=5)
     (tmp_path / "q.jsonl").write_text("\n".join([*rows[:-1], json.dumps(last)]))
     with pytest.raises(InputError, match="made from another question or other texts"):
         run(study, tmp_path / "run", resume=True)
@@ -146,7 +146,7 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path, filed, key):
     assert run(study(), tmp_path / "run", resume=True).fresh == 0
     words = files[key].read_text()
     files[key].write_text(words.replace("Elsewhere", "Somewhere") or 'header = "Read.\\n"\n')
-    with pytest.raises(InputError, match=f"run of another study: {key}: {files[key]} holds something else now"):
+    with pytest.raises(InputError, match=f"run of another study: {key}: {files[key]} has changed"):
         run(study(), tmp_path / "run", resume=True)
     assert folder_of(tmp_path / "run") == before
     run(study(), tmp_path / "other")
@@ -162,7 +162,7 @@ def test_a_reader_trained_since_is_refused(tmp_path):
     run(study, tmp_path / "run")
     before = folder_of(tmp_path / "run")
     weights.write_bytes(b"since then")
-    with pytest.raises(InputError, match=f"reader {weights.parent}: .* holds something else now"):
+    with pytest.raises(InputError, match=f"reader {weights.parent}: .* has changed"):
         run(study, tmp_path / "run", resume=True)
     assert folder_of(tmp_path / "run") == before
     weights.write_bytes(b"before")
@@ -205,7 +205,7 @@ def test_a_run_that_kept_paths_alone_goes_on_when_its_files_are_vouched_for(tmp_
     run(study(), tmp_path / "run")
     kept = tmp_path / "run" / "files.json"
     kept.unlink()
-    with pytest.raises(InputError, match=r"keeps the path of .* alone") as refused:
+    with pytest.raises(InputError, match=r"keeps only the path of .*, which") as refused:
         run(study(), tmp_path / "run", resume=True)
     vouched = re.search(r"write (\{.*\}) into (\S+)$", str(refused.value))
     assert str(files["eor.sources.Wiki"]) in str(refused.value) and vouched[2] == str(kept)
@@ -226,7 +226,7 @@ def test_the_primary_contrast_is_stated_before_the_first_answer(tmp_path):
     for change, now in [
         ({"primary": "noise:gold"}, "noise:gold against sure:base by contained"),
         ({"primary": None}, "none"),
-        ({"measure": "em"}, "sure against sure:base by em"),
+        ({"metric": "em"}, "sure against sure:base by em"),
         ({"baseline": "noise:gold"}, "sure against noise:gold by contained"),
     ]:
         with pytest.raises(InputError, match=f"it was sure against sure:base by contained, is now {now}"):
@@ -235,7 +235,7 @@ def test_the_primary_contrast_is_stated_before_the_first_answer(tmp_path):
     run(study_of(tmp_path, METHODS[:2]), tmp_path / "other")
     with pytest.raises(InputError, match="it was none, is now sure against sure:base"):
         run(study_of(tmp_path, METHODS[:2], primary="sure", baseline="sure:base"), tmp_path / "other", resume=True)
-    run(study_of(tmp_path, METHODS[:2], measure="em"), tmp_path / "other", resume=True)  # nothing was stated
+    run(study_of(tmp_path, METHODS[:2], metric="em"), tmp_path / "other", resume=True)  # nothing was stated
 
 
 def test_a_stored_study_needs_no_files(tmp_path):

@@ -1,37 +1,20 @@
-"""TODO."""
+"""All figures of the report."""
 
 from __future__ import annotations
 
-from fastreader.report.plots import Chart
+from fastreader.report.plots import Chart, answers, ensemble, layouts, moi
 
-
-def charts() -> list[Chart]:
-    """All figures, in the page's order."""
-    from fastreader.report.plots import (
-        accuracy,
-        attention,
-        error_rwr,
-        mrlr,
-        passage_position,
-        position_bias,
-        random_passages,
-        rwr,
-        upper_bound,
-        utilities,
-        weights,
-    )
-
-    modules = (
-        accuracy,
-        position_bias,
-        utilities,
-        passage_position,
-        rwr,
-        error_rwr,
-        mrlr,
-        upper_bound,
-        weights,
-        random_passages,
-        attention,
-    )
-    return [module.CHART for module in modules]
+CHARTS: tuple[Chart, ...] = (
+    answers.ACCURACY,
+    moi.POSITION_BIAS,
+    moi.UTILITIES,
+    moi.PASSAGE_POSITION,
+    ensemble.RWR,
+    ensemble.ERROR_RWR,
+    ensemble.MRLR,
+    ensemble.UPPER_BOUND,
+    ensemble.WEIGHTS,
+    layouts.RANDOM_PASSAGES,
+    layouts.ATTENTION,
+)
+"""In the page's order."""

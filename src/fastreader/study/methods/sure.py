@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastreader.data import Example
 from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
-from fastreader.study.method import Answered, Asked, Family, NotApplicable
+from fastreader.study.method import Answered, Batch, Family, NotApplicable
 from fastreader.sure.settings import Settings, make_settings
 from fastreader.sure.task import Task
 from fastreader.sure.types import Result, SureResult
@@ -28,22 +27,25 @@ class Sure:
 
     @property
     def draws(self) -> bool:
-        """As `StudyMethod.draws`."""
+        """Whether the seed matters."""
         return self.method.name.partition("@")[0] in _SAMPLED
 
-    def programs(self, asked: Asked) -> list[Program[Answered]]:
-        """As `StudyMethod.programs`."""
-        settings = dataclasses.replace(self.settings, seed=asked.seed)
-        readers = Readers(asked.reader)
-        return [self._program(example, settings, readers) for example in asked.examples]
+    def programs(self, batch: Batch) -> list[Program[Answered]]:
+        """Return the programs; see `StudyMethod.programs`."""
+        settings = replace(self.settings, seed=batch.seed)
+        readers = Readers(batch.reader)
+        return [self._program(example, settings, readers) for example in batch.examples]
 
     def _program(self, example: Example, settings: Settings, readers: Readers) -> Program[Answered]:
+        there = {"passages": example.passages, "shots": settings.shots, "answers": example.answers}
         for need in self.method.needs:
-            if not {"passages": example.passages, "shots": settings.shots, "answers": example.answers}[need]:
+            if not there[need]:
                 raise NotApplicable(f"{self.method.name} needs {need}; the question has none")
         task = Task(example.question.strip(), list(example.passages), settings, readers, list(example.answers))
+        if self.method.reads and not task.passages:
+            task.notes.append("there are no passages; the answer is from memory")
         result = yield from self.method.program(task)
-        return Answered(result.answer, _trace(result))
+        return Answered(result.answer, _trace(result), result=result)
 
 
 def _trace(result: Result) -> dict[str, Any]:
@@ -61,4 +63,10 @@ def _variants() -> Sequence[str]:
     return ["", *(name for name in METHODS if name != "sure")]
 
 
-SURE = Family("sure", "candidates, a summary for each, and a vote (SuRe), or a variant of it", _variants, _make)
+def _options(variant: str) -> Collection[str]:
+    return find_method(variant or "sure").takes
+
+
+SURE = Family(
+    "sure", "candidates, a summary for each, and a vote (SuRe), or a variant of it", _variants, _make, _options, True
+)
