@@ -66,7 +66,7 @@ def test_every_setting_of_a_study_has_a_flag(questions, tmp_path):
     tables = "[noise]\nmax_new_tokens = 7\n[sure]\nmax_summary_tokens = 9\n"
     file.write_text('data = "q.jsonl"\nmethods = ["sure:base", "sure"]\n' + tables)
     flags = (
-        "--k",
+        "--num-candidates",
         3,
         "--primary",
         "sure",

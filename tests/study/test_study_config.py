@@ -42,7 +42,10 @@ def test_toml_and_yaml_say_the_same(tmp_path):
         ('methods = ["eor"]\n[eor]\nsimilarities = ["nli:/none"]', "nli:/none: there is no folder /none"),
         ('methods = ["base", "moi", "base"]', "two methods are named 'base'"),
         ('methods = [{method = "base", name = "x"}, {method = "moi", name = "x"}]', "two methods are named 'x'"),
-        ('methods = [{method = "base", temperature = 1}]', "method 'base': expected no keys besides max_new_tokens, passages, got 'temperature'"),
+        (
+            'methods = [{method = "base", temperature = 1}]',
+            "method 'base': expected no keys besides max_new_tokens, passages, got 'temperature'",
+        ),
         ('methods = ["zzzzz"]', r"unknown method 'zzzzz'\. There are: base,"),
         (
             'methods = [{method = "base", passages = "all"}]',

@@ -67,7 +67,9 @@ def test_moi_on_a_tree_reader(tmp_path, tiny_reader, monkeypatch):
     ]
     moi = rows["q0", "moi"]
     assert sorted(moi["trace"]["order"]) == [0, 1, 2] and len(moi["trace"]["utilities"]["utility"]) == 3
-    assert moi["tokens"]["total_tokens"] > moi["tokens"]["computed_tokens"] > rows["q0", "base"]["tokens"]["total_tokens"]
+    assert (
+        moi["tokens"]["total_tokens"] > moi["tokens"]["computed_tokens"] > rows["q0", "base"]["tokens"]["total_tokens"]
+    )
     assert "needs a calibration" in rows["q0", "order:oracle"]["error"]
     bias = next(PositionBias.load(str(path)) for path in shipped() if path.name.endswith("-n3.json"))
     bias = replace(bias, reader=tiny_reader.describe())

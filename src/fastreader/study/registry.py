@@ -16,18 +16,27 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+def family_of(method: str) -> tuple[Family, str]:
+    """Return the family and the variant of a method's name.
+
+    Raises:
+        InputError: if there is no such family.
+    """
+    name, _, variant = method.partition(":")
+    if name not in FAMILIES:
+        near = difflib.get_close_matches(method, names(), 1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise InputError(f"unknown method {method!r}{hint} There are: {', '.join(names())}")
+    return FAMILIES[name], variant
+
+
 def make(config: MethodConfig, study: Study) -> StudyMethod:
     """Create a method of a study.
 
     Raises:
         InputError: if there is no such method, or an option is unknown or invalid.
     """
-    name, _, variant = config.method.partition(":")
-    if name not in FAMILIES:
-        near = difflib.get_close_matches(config.method, names(), 1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise InputError(f"unknown method {config.method!r}{hint} There are: {', '.join(names())}")
-    family = FAMILIES[name]
+    family, variant = family_of(config.method)
     if not family.parsed:
         check_choice("method", config.method, names(family))
     return family.make(variant, config.options, study)
