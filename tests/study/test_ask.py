@@ -49,7 +49,7 @@ def test_moi_truncates_long_passages(tmp_path, tiny_reader):
     (example,) = questions_of(study)
     for passage in example.passages:
         object.__setattr__(passage, "text", passage.text + " more" * tiny_reader.max_length)
-    with pytest.raises(InputError, match="id q0: .*the model's context"):
+    with pytest.raises(InputError, match=r"id q0: .*the model's context"):
         list(answers(tiny_reader, iter([example]), Asking.of("moi", {})))
     (found,) = answers(tiny_reader, iter([example]), Asking.of("moi", {"on_overflow": "truncate"}))
     wanted = moi.answer(tiny_reader, example, candidates=[], on_overflow="truncate").to_dict()

@@ -100,9 +100,9 @@ def test_files_that_are_none(tmp_path):
         Study.load(tmp_path / "nothing.toml")
     with pytest.raises(InputError, match=r"data: .*q.jsonl: no such file"):
         Study.load(write(tmp_path, 'data = "q.jsonl"\nmethods = ["base"]', data=False))
-    with pytest.raises(InputError, match="not a readable study in TOML"):
+    with pytest.raises(InputError, match=r"study\.toml: not TOML"):
         Study.load(write(tmp_path, "data = "))
-    with pytest.raises(InputError, match="not a readable study in YAML"):
+    with pytest.raises(InputError, match=r"s\.yaml: not YAML"):
         Study.load(write(tmp_path, "a: [", "s.yaml"))
     with pytest.raises(InputError, match="expected an object with keys and values, got list"):
         Study.load(write(tmp_path, "- a", "s.yaml"))

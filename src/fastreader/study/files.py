@@ -21,7 +21,7 @@ def read_study(file: Path) -> dict[str, Any]:
         InputError: if the file cannot be read, or is not of its format.
     """
     expect(file.suffix in FORMATS, str(file), "a study in a .toml, .yaml or .json file", file.suffix)
-    return read_object(file, FORMATS, "study")
+    return read_object(file, FORMATS)
 
 
 def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:

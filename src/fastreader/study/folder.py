@@ -170,7 +170,7 @@ class RunFolder:
         ]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the results; an empty list if there are none yet."""
+        """Return the results; an empty list before the first answer."""
         return self._results(RESULTS)
 
     def attention(self) -> list[dict[str, Any]]:

@@ -203,7 +203,7 @@ class _Rows:
         return key not in self._failed and self._log.holds(key, example_digest(example, cell.config.digest()))
 
     def write(self, cell: _Cell, example: Example, outcome: Answered | FastreaderError, cost: StageCost) -> None:
-        """Write the row of one answer, or of the reason why there is none."""
+        """Write the row of one answer, or of the error instead."""
         text = outcome.text if isinstance(outcome, Answered) else None
         right = example.answers
         row = {
