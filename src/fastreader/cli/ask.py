@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fastreader.cli.calibrations import UNCALIBRATED
 from fastreader.cli.inputs import check_output, examples, use_cache
 from fastreader.cli.options import (
     BatchSizeOption,
@@ -108,7 +109,7 @@ def ask(
 
       fastreader ask -q "Which river is in Cairo?" -p "The Nile is in Cairo." --method sure
     """
-    from fastreader.cli.asking import Answer, Asking, answers, flags_named, noted
+    from fastreader.cli.asking import Answer, Asking, answers
     from fastreader.reader.reader import Reader
 
     use_cache(cache_dir)
@@ -135,8 +136,7 @@ def ask(
         "bias": None if bias is None else str(bias),
         "order": order,
     }
-    with flags_named():
-        asking = Asking.of(method, options)
+    asking = Asking.of(method, options)
     reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
     done = 0
     shown = (format or Format.table) if output is None else Format.table if explain else None
@@ -153,7 +153,11 @@ def ask(
     )
     render = Answer.explain if explain else Answer.line
     with Writer(shown and shown.value, render, lambda answer: answer.row, width, end="\n") as writer:
-        for answer in noted(found):
+        noted = False
+        for answer in found:
+            if answer.uncalibrated and not noted:
+                typer.echo(f"note: {UNCALIBRATED}", err=True)
+                noted = True
             writer.write(answer)
             done += 1
     if output is not None:

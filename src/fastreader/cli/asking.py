@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -10,11 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fastreader.cli.calibrations import UNCALIBRATED
 from fastreader.cli.inputs import examples as read_examples
 from fastreader.cli.tables.moi import ranked_table
 from fastreader.cli.tables.sure import explain as explain_stages
@@ -42,20 +39,7 @@ from fastreader.study.methods.sure import Sure
 from fastreader.study.registry import FAMILIES, family_of, make, names
 from fastreader.sure.types import MethodResult, result_from_dict
 
-OPTIONS = {
-    "k": "--num-candidates",
-    "mode": "--mode",
-    "max_summary_tokens": "--max-summary-tokens",
-    "candidates_prompt": "--candidates-prompt",
-    "shots": "--shots",
-    "weights": "--passage-weights",
-    "encoder": "--encoder",
-    "on_overflow": "--on-overflow",
-    "bias": "--bias",
-    "order": "--order",
-}
-"""Options of methods, with their flags."""
-
+_FLAGS = {"k": "num-candidates", "weights": "passage-weights"}  # of options whose flag has another name
 OnError = Callable[[Example, FastreaderError], object]
 
 
@@ -70,6 +54,11 @@ class Answer:
 
     row: dict[str, Any]
     result: Any
+
+    @property
+    def uncalibrated(self) -> bool:
+        """Whether MoI answered without a calibration."""
+        return isinstance(self.result, MoiAnswer) and self.result.ranked.bias_source.startswith("none")
 
     def line(self) -> RenderableType:
         """Return question and answer on one line."""
@@ -119,7 +108,14 @@ class Asking:
             given["shots"] = _shots(given["shots"])
         values = {"data": "-", "methods": [{"method": plain, **given}], **({"passages": int(count)} if at else {})}
         study = Study.of(values, f"--method {name}")
-        return cls(name, study.methods[0], study, make(study.methods[0], study), int(count) if at else None)
+        config = study.methods[0]
+        try:
+            return cls(name, config, study, make(config, study), int(count) if at else None)
+        except InputError as error:
+            option, colon, problem = str(error).partition(":")
+            if colon and option in given:
+                raise InputError(f"{_flag(option)}:{problem}") from error
+            raise
 
     def facts(self, reader: ReaderProtocol) -> dict[str, Any]:
         """Return all that results depend on, so that a file of results resumes only under the same settings."""
@@ -193,17 +189,6 @@ def answers(
                 advance(1)
     if output is not None:
         cache.unlink()
-
-
-def noted(answers: Iterator[Answer]) -> Iterator[Answer]:
-    """Yield the answers; the first of MoI without a calibration adds a note on standard error."""
-    told = False
-    for answer in answers:
-        moi = isinstance(answer.result, MoiAnswer)
-        if moi and not told and answer.result.ranked.bias_source.startswith("none"):
-            typer.echo(f"note: {UNCALIBRATED}", err=True)
-            told = True
-        yield answer
 
 
 def _run(
@@ -283,7 +268,7 @@ def _check_applicable(method: str, given: Mapping[str, Any]) -> None:
                 for name in names(other)
                 if option in other.options(name.partition(":")[2])
             ]
-            raise InputError(f"{OPTIONS[option]}: does not apply to --method {method}, only to {', '.join(users)}")
+            raise InputError(f"{_flag(option)}: does not apply to --method {method}, only to {', '.join(users)}")
 
 
 def _shots(file: Path) -> list[tuple[str, str]]:
@@ -294,13 +279,5 @@ def _shots(file: Path) -> list[tuple[str, str]]:
     return [(example.question, example.answers[0]) for example in answered]
 
 
-@contextlib.contextmanager
-def flags_named() -> Iterator[None]:
-    """Name the flag in errors that name an option."""
-    try:
-        yield
-    except InputError as error:
-        name, colon, rest = str(error).partition(":")
-        if colon and name in OPTIONS:
-            raise InputError(f"{OPTIONS[name]}:{rest}") from error
-        raise
+def _flag(option: str) -> str:
+    return f"--{_FLAGS.get(option, option.replace('_', '-'))}"

@@ -50,9 +50,7 @@ def _values(run: StudyRun, length: int, count: int | None) -> tuple[dict[str, An
         "metric": METRICS.index(run.study.metric),
         "methods": [c.label for c in run.conditions],
         # Each method gains over its own reader's baseline; a baseline over itself.
-        "baselines": [
-            labels[run.baselines[c.label]] if c.label in run.baselines else labels[c.label] for c in run.conditions
-        ],
+        "baselines": [labels[run.baselines.get(c.label, c.label)] for c in run.conditions],
         "questions": [
             _question(example, sorted(rows.get(key, []), key=lambda item: item[0]), several, shorten)
             for key, example in list(run.questions.items())[:count]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fastreader.core.checks import check_int, check_keys, check_texts
 from fastreader.core.tree import TreeStats
@@ -75,17 +75,25 @@ class Batch:
     everything: Sequence[Example]
 
 
-class StudyMethod(Protocol):
-    """A method with its options."""
+class StudyMethod:
+    """Base of methods with their options; a subclass implements `program`, or `programs` if questions share work."""
 
     @property
     def draws(self) -> bool:
         """Whether the seed matters."""
-        ...
+        return False
 
     def programs(self, batch: Batch) -> list[Program[Answered]]:
         """Return a program for each question; the requests it yields are packed with those of others."""
-        ...
+        return [self.program(batch, example) for example in batch.examples]
+
+    def program(self, batch: Batch, example: Example) -> Program[Answered]:
+        """Return the program for one question.
+
+        Raises:
+            NotApplicable: at its first step, if the question lacks something that the method needs.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

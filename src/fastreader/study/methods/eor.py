@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fastreader.core.checks import expect
@@ -20,7 +20,7 @@ from fastreader.eor.types import Answers
 from fastreader.eor.voter import Voter
 from fastreader.errors import FastreaderError, InputError
 from fastreader.reader.programs.requests import Program
-from fastreader.study.method import Answered, Batch, Family, NotApplicable, check_options
+from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options
 
 OWN = "R"
 """The source that returns the question's own passages."""
@@ -43,7 +43,7 @@ _Found = tuple[Answers, _Share] | FastreaderError
 
 
 @dataclass(frozen=True)
-class Eor:
+class Eor(StudyMethod):
     """An ensemble with its voter.
 
     Attributes:
@@ -53,7 +53,6 @@ class Eor:
         voter: arguments of `Voter`.
         texts: of the prompts.
         max_new_tokens: at most this many tokens of an answer.
-        draws: always False.
     """
 
     retrievers: tuple[str, ...]
@@ -62,7 +61,6 @@ class Eor:
     voter: dict[str, Any]
     texts: Texts
     max_new_tokens: int
-    draws: bool = field(default=False, init=False)
 
     def programs(self, batch: Batch) -> list[Program[Answered]]:
         """Return the programs; the first one that starts retrieves and answers for the whole batch.
@@ -179,8 +177,4 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> Eor:
     )
 
 
-def _variants() -> Sequence[str]:
-    return ["", *POOLINGS]
-
-
-EOR = Family("eor", "an ensemble of retrievers and a vote", _variants, _make, lambda _: _OPTIONS)
+EOR = Family("eor", "an ensemble of retrievers and a vote", lambda: ["", *POOLINGS], _make, lambda _: _OPTIONS)

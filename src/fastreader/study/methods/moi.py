@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from fastreader.moi.types import ORDERS, PositionBias
 from fastreader.reader.programs.requests import Program, write_one
 from fastreader.reader.prompts.template import Template
 from fastreader.study.cached_reader import scoring
-from fastreader.study.method import Answered, Batch, Family, NotApplicable, check_options
+from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options
 from fastreader.study.methods.reading import STOP, read, template_of
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ _ORDER = ("bias", "model", "max_new_tokens")
 
 
 @dataclass(frozen=True)
-class Moi:
+class Moi(StudyMethod):
     """Passages re-ranked by MoI, then read once; options as for `moi.rerank`."""
 
     template: Template
@@ -61,11 +60,8 @@ class Moi:
         named = design.strip().replace("-", "_") if isinstance(design, str) else "explicit"
         return "stopping" in self.options or named not in ("explicit", "identity", "cyclic", "cyclic_reversed")
 
-    def programs(self, batch: Batch) -> list[Program[Answered]]:
-        """Return the programs; see `StudyMethod.programs`."""
-        return [self._program(batch, example) for example in batch.examples]
-
-    def _program(self, batch: Batch, example: Example) -> Program[Answered]:
+    def program(self, batch: Batch, example: Example) -> Program[Answered]:
+        """Return the program for one question; see `StudyMethod.program`."""
         if not example.passages:
             raise NotApplicable("moi: the question has no passages")
         ranked = yield from scoring("moi", batch.reader, lambda reader: self._rank(reader, example, batch.seed))
@@ -120,7 +116,7 @@ def _trace(answer: MoiAnswer) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Order:
+class Order(StudyMethod):
     """An order of `moi.baselines.METHODS`, then one reading."""
 
     method: Method
@@ -134,11 +130,8 @@ class Order:
         """Whether the seed matters."""
         return "seed" in self.method.settings
 
-    def programs(self, batch: Batch) -> list[Program[Answered]]:
-        """Return the programs; see `StudyMethod.programs`."""
-        return [self._program(batch, example) for example in batch.examples]
-
-    def _program(self, batch: Batch, example: Example) -> Program[Answered]:
+    def program(self, batch: Batch, example: Example) -> Program[Answered]:
+        """Return the program for one question; see `StudyMethod.program`."""
         name, needs = f"order:{self.method.name}", self.method.needs
         if not example.passages:
             raise NotApplicable(f"{name}: the question has no passages")
@@ -199,15 +192,7 @@ def _bias(path: Any) -> PositionBias | None:
     return None if path is None else PositionBias.load(path)
 
 
-def _moi_variants() -> Sequence[str]:
-    return ["", *ORDERS]
-
-
-def _order_variants() -> Sequence[str]:
-    return list(METHODS)
-
-
-MOI = Family("moi", "MoI's order, then one reading", _moi_variants, _make_moi, lambda _: _MOI)
+MOI = Family("moi", "MoI's order, then one reading", lambda: ["", *ORDERS], _make_moi, lambda _: _MOI)
 ORDER = Family(
-    "order", "an order that MoI has to beat, then one reading", _order_variants, _make_order, lambda _: _ORDER
+    "order", "an order that MoI has to beat, then one reading", lambda: list(METHODS), _make_order, lambda _: _ORDER
 )

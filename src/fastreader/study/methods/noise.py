@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,14 @@ from fastreader.noise.prompt import NoiseTemplate
 from fastreader.noise.room import Room
 from fastreader.noise.sources import Exhausted
 from fastreader.reader.programs.requests import Program, write_one
-from fastreader.study.method import Answered, Batch, Family, NotApplicable, OverLong, check_options
+from fastreader.study.method import Answered, Batch, Family, NotApplicable, OverLong, StudyMethod, check_options
 from fastreader.study.provider import provider_of
 
 _OPTIONS = ("max_new_tokens",)
 
 
 @dataclass(frozen=True)
-class Noise:
+class Noise(StudyMethod):
     """One layout.
 
     Attributes:
@@ -43,10 +43,6 @@ class Noise:
     def draws(self) -> bool:
         """Whether the seed matters."""
         return self.spec.noise in ("random", "hard")
-
-    def programs(self, batch: Batch) -> list[Program[Answered]]:
-        """Return the programs; see `StudyMethod.programs`."""
-        return [self._program(batch, example) for example in batch.examples]
 
     def layout(self, batch: Batch, example: Example) -> Layout:
         """Return the layout of one question.
@@ -70,7 +66,8 @@ class Noise:
     def _room(self, batch: Batch) -> Room:
         return Room(batch.reader, self.template, self.max_new_tokens)
 
-    def _program(self, batch: Batch, example: Example) -> Program[Answered]:
+    def program(self, batch: Batch, example: Example) -> Program[Answered]:
+        """Return the program for one question; see `StudyMethod.program`."""
         layout, room = self.layout(batch, example), self._room(batch)
         prompt = room.prompt(example.question, layout.passages)
         if not room.holds(prompt):
@@ -123,8 +120,7 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> Noise:
     )
 
 
-def _variants() -> Sequence[str]:
-    return ["closed_book", "gold", "KIND:N:POSITION", "retrieved:K", "retrieved:K+random:M"]
-
-
-NOISE = Family("noise", "a layout of gold, distracting and random passages", _variants, _make, lambda _: _OPTIONS, True)
+_VARIANTS = ("closed_book", "gold", "KIND:N:POSITION", "retrieved:K", "retrieved:K+random:M")
+NOISE = Family(
+    "noise", "a layout of gold, distracting and random passages", lambda: _VARIANTS, _make, lambda _: _OPTIONS, True
+)

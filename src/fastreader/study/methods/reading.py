@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastreader.core.protocol import Generation
 from fastreader.data import Example
 from fastreader.reader.programs.requests import Program, write_one
 from fastreader.reader.prompts.template import Template
-from fastreader.study.method import Answered, Batch, Family, check_options
+from fastreader.study.method import Answered, Batch, Family, StudyMethod, check_options
 
 STOP = ("\n",)
 CLOSED_BOOK_HEADER = "Answer the question from memory. Give the answer alone, in a few words.\n"
@@ -19,7 +19,7 @@ _CLOSED_BOOK = ("max_new_tokens", "header")
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(StudyMethod):
     """One greedy reading in the retriever's order.
 
     Attributes:
@@ -31,13 +31,9 @@ class Reading:
     template: Template
     max_new_tokens: int
     passages: int | None = None
-    draws: bool = field(default=False, init=False)
 
-    def programs(self, batch: Batch) -> list[Program[Answered]]:
-        """Return the programs; see `StudyMethod.programs`."""
-        return [self._program(batch, example) for example in batch.examples]
-
-    def _program(self, batch: Batch, example: Example) -> Program[Answered]:
+    def program(self, batch: Batch, example: Example) -> Program[Answered]:
+        """Return the program for one question; see `StudyMethod.program`."""
         order = list(range(len(example.passages)))[: self.passages]
         reply = yield from read(batch, example, order, self.template, self.max_new_tokens)
         return Answered(reply.text.strip(), {"order": order})
