@@ -57,7 +57,7 @@ def test_a_study_file(questions, tmp_path):
     file = tmp_path / "s.yaml"
     file.write_text("data: q.jsonl\nreader: r\nmethods: [sure:base, noise:gold]\n")
     done = run("study", file, "-o", tmp_path / "run")
-    assert done.exit_code == 0 and "3 left out" in done.stderr
+    assert done.exit_code == 0 and "3 skipped" in done.stderr
 
 
 def test_every_setting_of_a_study_has_a_flag(questions, tmp_path):

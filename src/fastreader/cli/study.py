@@ -51,7 +51,10 @@ def study(
         str | None,
         typer.Option(help="Method whose contrast with the baseline is stated beforehand.", show_default=False),
     ] = None,
-    k: Annotated[int | None, typer.Option("--k", "-k", help="SuRe's candidates.", min=1, show_default=False)] = None,
+    num_candidates: Annotated[
+        int | None,
+        typer.Option("--num-candidates", "-k", help="Number of SuRe's candidates.", min=1, show_default=False),
+    ] = None,
     random: Annotated[
         str | None,
         typer.Option(help="Random passages of noise layouts: a file, others or words.", show_default=False),
@@ -103,7 +106,7 @@ def study(
         "metric": metric,
         "baseline": baseline,
         "primary": primary,
-        "sure": _table(k=k),
+        "sure": _table(k=num_candidates),
         "noise": _table(random=random, attention=attention),
         "max_batch_tokens": max_batch_tokens,
         "batch_size": batch_size,

@@ -64,7 +64,7 @@ def _question(
 ) -> dict[str, Any]:
     """Return one question; passages that its methods took from elsewhere follow its own, each once."""
     passages = _Passages(example, shorten)
-    answers = [_answer(row, condition, several, passages, shorten) for condition, row in rows]
+    answers = [_answer(row, condition, several, passages, shorten) for condition, row in rows]  # may add passages
     return {
         "id": example.id,
         "question": example.question,
@@ -83,7 +83,7 @@ class _Passages:
         self.passages: list[dict[str, Any]] = []
         self._places: dict[tuple[str, str], int] = {}
         for p in example.passages:
-            self._add(p.title, p.text, gold=bool(p.is_gold), score=_rounded(p.score))
+            self._add(p.title, p.text, gold=bool(p.is_gold), score=shorten.all(p.score))
 
     def order(self, entries: list[Any]) -> list[int]:
         """Return the places of the passages as read."""
@@ -114,7 +114,7 @@ def _answer(
 ) -> dict[str, Any]:
     out: dict[str, Any] = {"m": condition, "answer": row["answer"]}
     if any(row[name] is not None for name in METRICS):
-        out["right"] = [_rounded(row[name]) for name in METRICS]
+        out["right"] = [shorten.all(row[name]) for name in METRICS]
     if several:
         out["seed"] = row["seed"]
     if why := row["left_out"] or row["error"]:
@@ -141,12 +141,12 @@ def _trace(trace: dict[str, Any], passages: _Passages, shorten: _Shorten) -> dic
             }
             vote = {k: value["vote"][k] for k in ("winner", "scores", "support", "abstained")}
             value = {"predictions": value["predictions"], "documents": documents, "vote": vote}
-        kept[key] = _rounded(shorten.all(value))
+        kept[key] = shorten.all(value)
     return kept
 
 
 class _Shorten:
-    """Cut texts, and record whether any was cut."""
+    """Cut texts and round numbers, and record whether any text was cut."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -160,24 +160,16 @@ class _Shorten:
         return text[: self._length].rstrip() + "…"
 
     def all(self, value: Any) -> Any:
-        """Return a JSON value with its texts cut."""
+        """Return a JSON value with its texts cut and its numbers rounded."""
         if isinstance(value, str):
             return self.text(value)
+        if isinstance(value, float):
+            return round(value, 4)
         if isinstance(value, list):
             return [self.all(v) for v in value]
         if isinstance(value, dict):
             return {k: self.all(v) for k, v in value.items()}
         return value
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 4)
-    if isinstance(value, list):
-        return [_rounded(v) for v in value]
-    if isinstance(value, dict):
-        return {k: _rounded(v) for k, v in value.items()}
-    return value
 
 
 def _size(values: dict[str, Any]) -> int:

@@ -17,12 +17,24 @@ from typing import Any
 from fastreader import __version__
 from fastreader.report import figures
 from fastreader.report.browse import browser_data
-from fastreader.report.plots import Chart, Table
-from fastreader.report.plots.catalogue import CHARTS
+from fastreader.report.plots import Chart, Table, answers, ensemble, layouts, moi
 from fastreader.report.retrieval import Retrieval, retrieval
 from fastreader.report.study_data import METRIC_NAMES, METRICS, Missing, StudyRun
 from fastreader.report.summary import summary_rows
 
+CHARTS = (
+    answers.ACCURACY,
+    moi.POSITION_BIAS,
+    moi.UTILITIES,
+    moi.PASSAGE_POSITION,
+    ensemble.RWR,
+    ensemble.ERROR_RWR,
+    ensemble.MRLR,
+    ensemble.UPPER_BOUND,
+    ensemble.WEIGHTS,
+    layouts.RANDOM_PASSAGES,
+    layouts.ATTENTION,
+)  # in the page's order
 TEST_NAMES = {
     "sign flip": "sign flips over gold passages, which questions share",
     "McNemar": "exact McNemar",
@@ -140,12 +152,12 @@ def _figure(section: Section) -> str:
 
 def _problems(run: StudyRun) -> list[tuple[str, str, int]]:
     """Return (method, reason, count) of the rows without an answer."""
-    counts: dict[tuple[str, str], int] = {}
-    for condition in run.conditions:
-        for row in run.of(condition):
-            if why := row["left_out"] or row["error"]:
-                reason = str(why).replace(repr(row["question_id"]), "the question")
-                counts[condition.label, reason] = counts.get((condition.label, reason), 0) + 1
+    counts = Counter(
+        (condition.label, str(why).replace(repr(row["question_id"]), "the question"))
+        for condition in run.conditions
+        for row in run.of(condition)
+        if (why := row["left_out"] or row["error"])
+    )
     return [(method, reason, count) for (method, reason), count in counts.items()]
 
 

@@ -46,15 +46,12 @@ def write_attention(study: Study, run: RunFolder, reader: CachedReader, examples
                 if trace["reply"].strip():
                     replies[label] = layout_of(trace, example), trace["reply"]
                 else:
-                    log.append(*missing.row(example, label, None, "the reply is empty"))
+                    log.append(*missing.row(example, label, "the reply is empty"))
             if not replies:
                 continue
             template = missing.methods[next(iter(replies))].template
             for label, found in _attention(tree, example.question, replies, template, study.max_batch_tokens).items():
-                if isinstance(found, ContextOverflowError):
-                    log.append(*missing.row(example, label, None, str(found)))
-                else:
-                    log.append(*missing.row(example, label, found.to_dict(), None))
+                log.append(*missing.row(example, label, found if isinstance(found, AnswerAttention) else str(found)))
 
 
 def _attention(
@@ -102,17 +99,15 @@ class _Missing:
             if (example.id, label) in self._traces and self._key(example, label) not in self._done
         }
 
-    def row(
-        self, example: Example, label: str, attention: dict[str, Any] | None, error: str | None
-    ) -> tuple[str, dict[str, Any]]:
-        """Return key and row of one reply."""
+    def row(self, example: Example, label: str, found: AnswerAttention | str) -> tuple[str, dict[str, Any]]:
+        """Return key and row of one reply; `found` is its attention or an error."""
         row = {
             "question_id": example.id,
             "method": label,
             "layout": self.methods[label].spec.name,
             "reader": self._reader,
-            "error": error,
-            "attention": attention,
+            "error": found if isinstance(found, str) else None,
+            "attention": None if isinstance(found, str) else found.to_dict(),
         }
         return self._key(example, label), row
 

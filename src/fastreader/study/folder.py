@@ -26,16 +26,8 @@ from fastreader.study.contents import (
     contents,
 )
 
-RESULTS, QUESTIONS, ATTENTION, STUDY, CACHE, COSTS, VOTER, READERS = (
-    "results.jsonl",
-    "questions.jsonl",
-    "attention.jsonl",
-    "study.json",
-    "cache.sqlite",
-    "costs.json",
-    "voter.json",
-    "readers.json",
-)
+RESULTS, QUESTIONS, ATTENTION = "results.jsonl", "questions.jsonl", "attention.jsonl"
+STUDY, COSTS, VOTER, READERS, CACHE = "study.json", "costs.json", "voter.json", "readers.json", "cache.sqlite"
 
 
 class RunFolder:

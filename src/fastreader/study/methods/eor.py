@@ -30,16 +30,7 @@ _VOTER = ("similarity_threshold", "min_support", "dropped_vote")
 _OPTIONS = ("retrievers", "similarities", *_VOTER, "texts", "max_new_tokens")
 
 
-@dataclass(frozen=True)
-class _Share:
-    """The cost of one question: an equal share of its batch's cost."""
-
-    stats: TreeStats
-    new_tokens: int
-    seconds: float
-
-
-_Found = tuple[Answers, _Share] | FastreaderError
+_Found = tuple[Answers, Answered] | FastreaderError  # an ensemble's answers, with an equal share of the batch's cost
 
 
 @dataclass(frozen=True)
@@ -85,7 +76,7 @@ class Eor(StudyMethod):
         except FastreaderError as error:
             return error
 
-    def _answers(self, batch: Batch) -> list[tuple[Answers, _Share]]:
+    def _answers(self, batch: Batch) -> list[tuple[Answers, Answered]]:
         with batch.reader.metered() as meter:
             retrieved = self._retrievers(batch).retrieve(batch.examples)
             answers = answer(
@@ -97,7 +88,7 @@ class Eor(StudyMethod):
             )
         count = len(batch.examples)
         stats = TreeStats(0, meter.total_tokens // count, meter.computed_tokens // count, 0)
-        share = _Share(stats, meter.new_tokens // count, meter.seconds / count)
+        share = Answered("", direct=stats, new_tokens=meter.new_tokens // count, seconds=meter.seconds / count)
         return [(row, share) for row in answers]
 
     def _program(self, index: int, together: Callable[[], list[_Found]]) -> Program[Answered]:
@@ -122,7 +113,7 @@ class Eor(StudyMethod):
             "documents": documents,
             "vote": vote.to_dict(),
         }
-        return Answered(vote.answer or "", {"ensemble": ensemble}, share.stats, share.new_tokens, share.seconds)
+        return replace(share, text=vote.answer or "", trace={"ensemble": ensemble})
 
     def _retrievers(self, batch: Batch) -> Retrievers:
         own: dict[str, list[Passage]] = {}
