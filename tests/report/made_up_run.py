@@ -1,4 +1,4 @@
-"""A run folder with rows out of a random generator, in the shape a study writes them: for the report's tests."""
+"""A run folder with random rows in the form that a study writes, for the report's tests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_run(
     passages: int = 10,
     words: int = 40,
 ):
-    """Write the folder; its questions' answers are made-up words, some of them written out in hostile ways."""
+    """Write a folder whose answers are made-up words; some texts are hostile HTML."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     study = Study.of(
@@ -176,7 +176,7 @@ def _trace(rng, method: str, example: Example, count: int):
 
 
 def _laid(rng, spec: LayoutSpec, example: Example):
-    """A trace of a noise layout; random passages are the question's own first ones, in full."""
+    """Return a trace of a noise layout; random passages are given in full."""
     elsewhere = [(f"Elsewhere {example.id} {i}", f"Far away, {i}. " + " ".join(WORDS * 6)) for i in range(spec.count)]
     others = [{"kind": "random", "title": title, "text": text} for title, text in elsewhere]
     if spec.noise == "distracting":

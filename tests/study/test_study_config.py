@@ -15,7 +15,7 @@ def write(folder, text, name="study.toml", data=True):
     return file
 
 
-def test_toml_and_yaml_say_the_same(tmp_path):
+def test_toml_and_yaml_give_the_same_study(tmp_path):
     toml = write(
         tmp_path, 'data = "q.jsonl"\nreader = "r"\nseed = 3\nmethods = ["sure", {method = "sure", name = "k3", k = 3}]'
     )
@@ -90,12 +90,12 @@ def test_toml_and_yaml_say_the_same(tmp_path):
         ('methods = ["base"]\ntemplate = "t.toml"', "template: .*no such file"),
     ],
 )
-def test_what_cannot_be_is_told_with_its_place(tmp_path, line, message):
+def test_errors_name_the_place_of_an_invalid_value(tmp_path, line, message):
     with pytest.raises(InputError, match=message):
         check(Study.load(write(tmp_path, f'data = "q.jsonl"\n{line}')))
 
 
-def test_files_that_are_none(tmp_path):
+def test_unreadable_files(tmp_path):
     with pytest.raises(InputError, match=r"nothing.toml: cannot be read \(No such file"):
         Study.load(tmp_path / "nothing.toml")
     with pytest.raises(InputError, match=r"data: .*q.jsonl: no such file"):

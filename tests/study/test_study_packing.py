@@ -1,4 +1,4 @@
-"""MoI's scores of a group of questions are one call, and what they would be alone."""
+"""MoI scores a group of questions in one call, with the same scores as for single questions."""
 
 import pytest
 
