@@ -38,15 +38,15 @@ def table(run: StudyRun) -> str:
     study = run.study
     head = (
         f"{', '.join(study.readers)} over {len(run.questions)} questions, {run.gold_passages} distinct gold passages; "
-        f"{run.measure_name}, against {study.reference}"
+        f"{run.metric_name}, against {study.reference}"
         + (f"; the contrast stated beforehand is {study.primary}." if study.primary else ".")
     )
     lines = ["| method | n | mean | difference | p, Holm | tokens computed |", "|-|-|-|-|-|-|"]
     for row in summary_rows(run):
-        mean = f"{row[study.measure]:.3f}{_range(row, study.measure)}" if row[study.measure] is not None else ""
+        mean = f"{row[study.metric]:.3f}{_range(row, study.metric)}" if row[study.metric] is not None else ""
         difference = f"{row['difference']:+.3f}{_range(row, 'difference')}" if row["difference"] is not None else ""
         p = f"{row['p_holm']:.2g}" if row["p_holm"] is not None else ""
-        tokens = f"{row['tokens_computed']:,.0f}" if row["tokens_computed"] is not None else ""
+        tokens = f"{row['computed_tokens']:,.0f}" if row["computed_tokens"] is not None else ""
         lines.append(f"| `{row['method']}` | {row['answered']} | {mean} | {difference} | {p} | {tokens} |")
     return f"{head}\n\n" + "\n".join(lines)
 

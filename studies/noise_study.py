@@ -82,7 +82,7 @@ def study_of(arguments: argparse.Namespace) -> Study:
             "limit": limit_of(arguments.data, arguments.questions),
             "passages": 100,  # all that were retrieved
             "seeds": [arguments.seed],
-            "group": 1,
+            "batch_size": 1,
             "max_batch_tokens": arguments.max_batch_tokens,
             "methods": [f"noise:{layout}" for layout in layouts],
             "baseline": "noise:gold" if "gold" in layouts else None,
@@ -134,11 +134,12 @@ def report(run: RunFolder) -> None:
         **summary.to_dict(),
         "published": published,
         "retrieval": {"means": measures.means, "left_out": measures.left_out},
-        **{key: costs[key] for key in ("given", "computed", "seconds")},
+        **{key: costs[key] for key in ("total_tokens", "computed_tokens", "seconds")},
     }
     text = [f"# {study.name}", noise.markdown(summary).rstrip(), beside]
     text.append(
-        f"Tokens given {costs['given']:,}, computed {costs['computed']:,}: {costs['computed'] / costs['given']:.1%}. "
+        f"{costs['computed_tokens']:,} of {costs['total_tokens']:,} tokens computed: "
+        f"{costs['computed_tokens'] / costs['total_tokens']:.1%}. "
         f"Answering took {costs['seconds']:,.0f} s; precision {study.precision}, seed {study.seeds[0]}, random "
         f"passages from {Path(study.noise.random).name}."
     )

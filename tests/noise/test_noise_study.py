@@ -80,7 +80,7 @@ def test_a_study_stops_resumes_and_reports(run):
     assert "distracting:8:far" in two.missing and "distracting:4:far" in two.answers
     report = json.loads((folder / "paper" / "report.json").read_text())
     assert report["questions"] == 4 and report["counts"]["gold"]["missing"] == 1
-    assert report["computed"] <= 0.6 * report["given"]
+    assert report["computed_tokens"] <= 0.6 * report["total_tokens"]
     assert [c["name"] for c in report["contrasts"] if c["primary"]] == ["random:8:near"]
     assert set(report["entropy"]) == {"gold", "random:1:near", "random:8:near", "random:8:far", "distracting:8:near"}
     assert {"random:8:near", "retrieved:4+random:8"} < set(report["published"])

@@ -1,4 +1,4 @@
-"""A run folder with rows out of a random generator, in the shape a study writes them: for the report's tests."""
+"""A run folder with random rows in the form that a study writes, for the report's tests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_run(
     passages: int = 10,
     words: int = 40,
 ):
-    """Write the folder; its questions' answers are made-up words, some of them written out in hostile ways."""
+    """Write a folder whose answers are made-up words; some texts are hostile HTML."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     study = Study.of(
@@ -69,9 +69,8 @@ def make_run(
                     row = {"question_id": key[0], "method": key[1], "layout": layout, "reader": key[2], "error": None}
                     row |= {"id": json.dumps(key), "attention": _attention(rng, kinds), "settings": {}}
                     lines.write(json.dumps(row) + "\n")
-    run.write_json(
-        COSTS, {"smollm2-135m": {"calls": 9, "given": 90000, "computed": 50000, "run": 40000, "seconds": 12}}
-    )
+    costs = {"calls": 9, "total_tokens": 90000, "computed_tokens": 50000, "run_tokens": 40000, "seconds": 12}
+    run.write_json(COSTS, {"smollm2-135m": costs})
     if "eor" in methods:
         fitted = {"retrievers": RETRIEVERS, "retriever_weights": [0.3, 0.0, 0.6, 0.21, 0.0]}
         run.write_json(VOTER, {"smollm2-135m": {"eor": {"voter": {"fitted": fitted}, "questions": questions}}})
@@ -105,7 +104,7 @@ def _row(rng, q: int, example: Example, method: str, gold: bool):
     if missing:
         answer, trace = None, {}
     score = None if missing else float(right)
-    given = int(rng.integers(800, 1600))
+    total = int(rng.integers(800, 1600))
     return {
         "id": json.dumps([example.id, method, "smollm2-135m", 0]),
         "question_id": example.id,
@@ -119,7 +118,7 @@ def _row(rng, q: int, example: Example, method: str, gold: bool):
         "left_out": f"{method[6:]}: no retrieved passage of {example.id!r} is flagged as gold" if missing else None,
         "over_long": None,
         "error": None,
-        "tokens": {"given": given, "computed": given * 2 // 3, "new": 9, "calls": 1},
+        "tokens": {"total_tokens": total, "computed_tokens": total * 2 // 3, "new_tokens": 9, "calls": 1},
         "seconds": round(float(rng.random()), 3),
         "trace": trace,
         "settings": {},
@@ -177,7 +176,7 @@ def _trace(rng, method: str, example: Example, count: int):
 
 
 def _laid(rng, spec: LayoutSpec, example: Example):
-    """A trace of a noise layout; random passages are the question's own first ones, in full."""
+    """Return a trace of a noise layout; random passages are given in full."""
     elsewhere = [(f"Elsewhere {example.id} {i}", f"Far away, {i}. " + " ".join(WORDS * 6)) for i in range(spec.count)]
     others = [{"kind": "random", "title": title, "text": text} for title, text in elsewhere]
     if spec.noise == "distracting":

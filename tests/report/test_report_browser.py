@@ -1,4 +1,4 @@
-"""The page in a real browser: skipped where there is none."""
+"""The page in a real browser; skipped without a browser."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 def lacking(what, required):
-    """Skip, or fail where FASTREADER_REQUIRE_BROWSER=1 says that the machine has it."""
+    """Skip, or fail if FASTREADER_REQUIRE_BROWSER=1 demands a browser."""
     (pytest.fail if required else pytest.skip)(what)
 
 
@@ -76,14 +76,14 @@ def contrast(a, b):
     return (high + 0.05) / (low + 0.05)
 
 
-def test_opens_silent_and_alone(page, file):
+def test_opens_without_messages_or_requests(page, file):
     assert page.said == []
     assert page.asked == [file.as_uri()]
     assert page.title() == "A made-up run"
 
 
-def test_a_large_study_opens_whole_and_draws_only_what_is_seen(browser, large):
-    """How long that takes is measured by benchmarks/report_opening.py."""
+def test_a_large_study_opens_whole_and_draws_only_visible_questions(browser, large):
+    """benchmarks/report_opening.py measures the time."""
     assert large.stat().st_size < 5_000_000
     opened = browser.new_page()
     said = []

@@ -40,7 +40,7 @@ class Elements(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
-def test_the_page_asks_nobody_and_repeats_no_id(html):
+def test_the_page_needs_no_network_and_repeats_no_id(html):
     elements = Elements(html).found
     outside = [a for tag, a in elements for name in ("src", "href") if re.match(r"(https?:)?//", a.get(name) or "")]
     assert outside == [] and "@import" not in html and not re.search(r"url\((?!#)", html)
@@ -65,7 +65,7 @@ def test_texts_stay_texts(html):
     assert data["questions"][0]["passages"][0]["title"] == "</script><b>Title</b>"
 
 
-def test_the_summary_is_what_the_statistics_say(made):
+def test_the_summary_agrees_with_the_statistics(made):
     rows = {row["method"]: row for row in made.summary}
     assert list(rows) == METHODS
     by = {c.label: made.run.outcomes(c) for c in made.run.conditions}
@@ -93,7 +93,7 @@ def test_files(made, tmp_path):
     assert [float(r["rwr"]) for r in rows] == [r["rwr"] for r in table] and len(rows) == 20
 
 
-def test_without_gold_flags_the_page_says_what_is_not_there(tmp_path):
+def test_without_gold_flags_the_page_lists_missing_figures(tmp_path):
     make_run(tmp_path / "run", questions=6, gold=False)
     made = Report.of(tmp_path / "run")
     absent = {s.chart.key: s.why_not for s in made.sections if s.table is None}
@@ -115,7 +115,7 @@ def test_a_run_of_one_method_leaves_out_what_it_cannot_show(tmp_path):
     assert "it takes two methods" in made.html()
 
 
-def test_ratios_are_of_methods_where_there_is_no_ensemble(tmp_path):
+def test_ratios_are_of_methods_if_there_is_no_ensemble(tmp_path):
     make_run(tmp_path / "run", questions=12, methods=["base", "sure"])
     made = Report.of(tmp_path / "run")
     table = next(s.table for s in made.sections if s.chart.key == "rwr")
@@ -165,7 +165,7 @@ def changed(run, change):
     run.file("results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_texts_of_traces_that_are_cut_are_said_to_be(tmp_path):
+def test_cut_texts_of_traces_are_reported(tmp_path):
     run = make_run(tmp_path / "run", questions=4, methods=["base", "sure"])
 
     def long(row):
@@ -178,7 +178,7 @@ def test_texts_of_traces_that_are_cut_are_said_to_be(tmp_path):
     assert data["questions"][0]["rows"][1]["trace"]["summaries"][0].endswith("…")
 
 
-def test_passages_that_layouts_share_stand_once(tmp_path):
+def test_passages_that_layouts_share_appear_once(tmp_path):
     run = make_run(tmp_path / "run", questions=2, methods=GRID, passages=9)
     question = browser_data(StudyRun(run.path))[0]["questions"][0]
     passages = question["passages"]
@@ -192,7 +192,7 @@ def test_passages_that_layouts_share_stand_once(tmp_path):
 
 
 def test_300_questions_of_29_layouts_are_all_on_the_page(tmp_path):
-    """Twenty passages of 78 words each, as the real questions have."""
+    """Each question has twenty passages of 78 words, as the real ones do."""
     run = make_run(tmp_path / "run", questions=300, methods=GRID, passages=20, words=78)
     data, _ = browser_data(StudyRun(run.path))
     assert len(GRID) == 29 and len(data["questions"]) == 300
@@ -223,7 +223,7 @@ def test_prompts_over_the_context_have_a_count_of_their_own(tmp_path):
     assert "1 left out" in made.html() and "2 over the context" in made.html()
 
 
-def test_retrieval_is_measured_over_the_questions_with_flags(made, tmp_path):
+def test_retrieval_covers_the_questions_with_flags(made, tmp_path):
     rows = {row["order"]: row for row in made.retrieval.rows}
     assert list(rows) == ["the retriever's", "moi", "order:random"] and made.retrieval.left_out == 0
     examples = list(made.run.questions.values())
@@ -255,7 +255,7 @@ def test_a_layer_that_sees_no_passage_is_empty_in_the_heat_map(tmp_path):
 
 
 def test_attention_of_layouts_that_hold_more_passages_for_some_questions(tmp_path):
-    """As "fill" does; the first question's number is drawn."""
+    """Layouts with "fill" do; the figure has the number of the first question."""
     run = make_run(tmp_path / "run", questions=4, methods=["base", "noise:gold", "noise:random:2:near"])
     rows = [json.loads(line) for line in run.file("attention.jsonl").read_text().splitlines()]
     rows = [row for row in rows if row["layout"] == "random:2:near"]
@@ -272,7 +272,7 @@ def test_attention_of_layouts_that_hold_more_passages_for_some_questions(tmp_pat
     }
 
 
-def test_seeds_of_a_question_are_no_further_questions(tmp_path):
+def test_seeds_of_a_question_do_not_count_as_questions(tmp_path):
     charts = ("position-bias", "utilities", "passage-position")
     run = make_run(tmp_path / "run", questions=6, methods=["base", "moi"])
     rows = [json.loads(line) for line in run.file("results.jsonl").read_text().splitlines()]
@@ -291,7 +291,7 @@ def test_seeds_of_a_question_are_no_further_questions(tmp_path):
             assert {k: before[k] for k in same} == pytest.approx({k: after[k] for k in same})
 
 
-def test_every_method_is_held_against_its_own_readers_baseline(tmp_path):
+def test_every_method_is_compared_with_its_own_readers_baseline(tmp_path):
     run = make_run(tmp_path / "run", questions=3, methods=["base", "sure"])
     values = json.loads(run.file("study.json").read_text())
     run.write_json("study.json", {**values, "readers": ["smollm2-135m", "other"]})
@@ -315,7 +315,7 @@ def test_colours_stand_out_from_the_page(colour, paper):
     assert (high + 0.05) / (low + 0.05) >= 3
 
 
-def test_runs_that_are_none(tmp_path):
+def test_folders_without_answers(tmp_path):
     with pytest.raises(InputError, match="not the folder of a run"):
         Report.of(tmp_path)
     run = make_run(tmp_path / "run", questions=2, methods=["base"])

@@ -1,4 +1,4 @@
-"""Small studies of a scripted reader, run and read back."""
+"""Helpers that run small studies with a scripted reader and read their rows."""
 
 import json
 
@@ -28,7 +28,7 @@ def data(folder, count=5, gold=True, name="q.jsonl"):
 
 
 def write(prompt, i):
-    """Answers are right where the prompt ends in the gold passage, or asks for candidates."""
+    """Return the right answer if the prompt has the gold passage and its question."""
     for q in range(9):
         if f"It is a{q}." in prompt and f"Question {q}?" in prompt:
             return f"a{q}"

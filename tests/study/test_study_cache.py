@@ -12,7 +12,7 @@ def cache(tmp_path):
         yield opened
 
 
-def test_only_what_is_new_is_asked(cache):
+def test_only_new_requests_reach_the_reader(cache):
     inner = ScriptedReader(lambda prompt, i: prompt.upper())
     reader = CachedReader(inner, cache)
     first = reader.generate(["a", "b", "a"], max_new_tokens=4)
@@ -22,7 +22,7 @@ def test_only_what_is_new_is_asked(cache):
     assert again[0] == first[1]
 
 
-def test_options_and_readers_are_part_of_the_content(cache):
+def test_options_and_readers_are_part_of_the_key(cache):
     inner = ScriptedReader(lambda prompt, i: f"{prompt}{len(inner.prompts)}")
     reader = CachedReader(inner, cache)
     for options in ({"max_new_tokens": 4}, {"max_new_tokens": 5}, {"max_new_tokens": 4, "stop": ["\n"]}):
@@ -33,7 +33,7 @@ def test_options_and_readers_are_part_of_the_content(cache):
     assert inner.prompts == ["a"] * 3
 
 
-def test_what_the_reader_would_refuse(cache):
+def test_invalid_requests_are_rejected(cache):
     reader = CachedReader(ScriptedReader(), cache)
     with pytest.raises(InputError, match="stop: expected a list of texts that are not empty, got 'END'"):
         reader.generate(["x"], stop="END")
@@ -59,7 +59,7 @@ def test_scores(cache):
     assert inner.requests == [("ab", "x"), ("a", "x"), ("abc", "x")]
 
 
-def test_a_reader_on_a_tree_gives_the_same_out_of_the_cache(cache, tiny_reader):
+def test_a_tree_reader_returns_the_same_from_the_cache(cache, tiny_reader):
     pairs = [(tiny_reader.prompt(["Once upon"]), tiny_reader.continuation(t)) for t in ("a time", "a", "a time there")]
     direct = tiny_reader.score(pairs)
     reader = CachedReader(tiny_reader, cache)
@@ -71,7 +71,7 @@ def test_a_reader_on_a_tree_gives_the_same_out_of_the_cache(cache, tiny_reader):
             direct.stats.total_tokens,
             direct.stats.computed_tokens,
         )
-    assert reader.total.run == direct.stats.computed_tokens  # once, not twice
+    assert reader.total.run_tokens == direct.stats.computed_tokens  # once, not twice
     prompts = [tiny_reader.prompt([text]) for text in ("One two", "One three")]
     wanted = tiny_reader.generate(prompts, max_new_tokens=3)
     for _ in range(2):
@@ -80,16 +80,16 @@ def test_a_reader_on_a_tree_gives_the_same_out_of_the_cache(cache, tiny_reader):
         assert (found.stats.total_tokens, found.stats.computed_tokens) != (0, 0)
 
 
-def test_counts_do_not_depend_on_what_is_kept(cache, tiny_reader):
+def test_counts_do_not_depend_on_the_cache(cache, tiny_reader):
     prompts = [tiny_reader.prompt([text]) for text in ("One two", "One three")]
     fresh = CachedReader(tiny_reader, cache).generate(prompts, max_new_tokens=3).stats
     kept = CachedReader(tiny_reader, cache).generate(prompts, max_new_tokens=3).stats
     assert fresh == kept and fresh.total_tokens > fresh.computed_tokens > 0
 
 
-def test_what_is_no_cache_and_what_is_no_reader(tmp_path, cache):
+def test_files_that_are_not_caches_and_readers_without_trees(tmp_path, cache):
     (tmp_path / "x").write_text("something else entirely, long enough to be read as a header of a database file " * 9)
     with pytest.raises(InputError, match="not a cache"):
         Cache(tmp_path / "x")
-    with pytest.raises(InputError, match=r"needs a fastreader\.Reader, got ScriptedReader"):
+    with pytest.raises(InputError, match=r"expected a fastreader\.Reader .*, got \'ScriptedReader\'"):
         CachedReader(ScriptedReader(), cache).tree_reader()

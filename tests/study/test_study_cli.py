@@ -57,7 +57,7 @@ def test_a_study_file(questions, tmp_path):
     file = tmp_path / "s.yaml"
     file.write_text("data: q.jsonl\nreader: r\nmethods: [sure:base, noise:gold]\n")
     done = run("study", file, "-o", tmp_path / "run")
-    assert done.exit_code == 0 and "3 left out" in done.stderr
+    assert done.exit_code == 0 and "3 skipped" in done.stderr
 
 
 def test_every_setting_of_a_study_has_a_flag(questions, tmp_path):
@@ -66,7 +66,7 @@ def test_every_setting_of_a_study_has_a_flag(questions, tmp_path):
     tables = "[noise]\nmax_new_tokens = 7\n[sure]\nmax_summary_tokens = 9\n"
     file.write_text('data = "q.jsonl"\nmethods = ["sure:base", "sure"]\n' + tables)
     flags = (
-        "--k",
+        "--num-candidates",
         3,
         "--primary",
         "sure",
@@ -119,7 +119,7 @@ def test_list():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("study", "none.toml", "-o", "run"), "none.toml: no such file"),
+        (("study", "none.toml", "-o", "run"), "none.toml: cannot be read (No such file or directory)"),
         (("study", "-o", "run"), "expected a study file, or --data and at least one --method"),
         (("study", "--data", "none.jsonl", "--method", "sure", "-o", "run"), "none.jsonl: no such file"),
         (("study", "--data", "none.jsonl", "--method", "shure", "-o", "run"), "did you mean 'sure'?"),

@@ -1,4 +1,4 @@
-"""What studies make of their methods: what fails, MoI and calibrations, ensembles."""
+"""Methods in a study: failures, MoI and calibrations, ensembles."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ from studies import data, rows_of, run, study_of, without_seconds, write
 
 
 class Failing(ScriptedReader):
-    """Has no room for question 2."""
+    """A reader that has no memory for question 2."""
 
     def generate(self, prompts, **options):
         texts = list(prompts)
@@ -24,8 +24,8 @@ class Failing(ScriptedReader):
         return super().generate(texts, **options)
 
 
-def test_rows_that_failed_are_made_anew(tmp_path):
-    """With the others left as they are; one that fails again says so again."""
+def test_rows_that_failed_run_again(tmp_path):
+    """Other rows stay; a row that fails again has its error again."""
     study = study_of(tmp_path, ["sure:base", "sure:no_retrieval"])
 
     first = run(study, tmp_path / "run", Failing(write))
@@ -42,7 +42,7 @@ def test_rows_that_failed_are_made_anew(tmp_path):
     assert run(study, tmp_path / "run", resume=True).fresh == 0
 
 
-def test_one_question_that_an_ensemble_cannot_ask_leaves_the_others(tmp_path):
+def test_a_question_that_fails_in_an_ensemble_does_not_affect_others(tmp_path):
     study = study_of(tmp_path, ["eor"])
     assert run(study, tmp_path / "run", Failing(write)).failed == 1
     run(study, tmp_path / "whole")
@@ -67,7 +67,9 @@ def test_moi_on_a_tree_reader(tmp_path, tiny_reader, monkeypatch):
     ]
     moi = rows["q0", "moi"]
     assert sorted(moi["trace"]["order"]) == [0, 1, 2] and len(moi["trace"]["utilities"]["utility"]) == 3
-    assert moi["tokens"]["given"] > moi["tokens"]["computed"] > rows["q0", "base"]["tokens"]["given"]
+    assert (
+        moi["tokens"]["total_tokens"] > moi["tokens"]["computed_tokens"] > rows["q0", "base"]["tokens"]["total_tokens"]
+    )
     assert "needs a calibration" in rows["q0", "order:oracle"]["error"]
     bias = next(PositionBias.load(str(path)) for path in shipped() if path.name.endswith("-n3.json"))
     bias = replace(bias, reader=tiny_reader.describe())
@@ -78,8 +80,8 @@ def test_moi_on_a_tree_reader(tmp_path, tiny_reader, monkeypatch):
     assert again.fresh == 0
 
 
-def test_a_calibration_that_came_or_changed_is_another_study(tmp_path, tiny_reader, monkeypatch):
-    """Of the reader's revision, under whatever name, and not that of its name that is of another."""
+def test_a_new_or_changed_calibration_is_another_study(tmp_path, tiny_reader, monkeypatch):
+    """Calibrations count by the reader's revision, under any name, and not by a name with another revision."""
     monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
     name = f"elsewhere-r{tiny_reader.revision}-{Template().digest()}-question-n7.json"
     kept = tmp_path / "cache" / "calibrations" / name
@@ -95,11 +97,11 @@ def test_a_calibration_that_came_or_changed_is_another_study(tmp_path, tiny_read
     of_another.write_text("another")
     resumed(["moi"], 2)
     kept.write_text("first")
-    with pytest.raises(InputError, match=f"the calibration {name} of scripted came since"):
+    with pytest.raises(InputError, match=f"the calibration {name} of scripted is new"):
         resumed(["moi"], 3)
     resumed(["order:reversed"], 2)  # what lacked it has failed
     kept.write_text("second")
-    with pytest.raises(InputError, match="of scripted is another now; name a new folder"):
+    with pytest.raises(InputError, match="of scripted has changed; name a new folder"):
         resumed(["order:reversed"], 3)
     kept.unlink()
     assert resumed(["moi"], 3).fresh == 1
@@ -107,7 +109,7 @@ def test_a_calibration_that_came_or_changed_is_another_study(tmp_path, tiny_read
         resumed(["order:reversed"], 3)
 
 
-def test_base_asks_what_moi_reads(tmp_path, tiny_reader):
+def test_base_has_the_prompt_of_mois_reading(tmp_path, tiny_reader):
     from fastreader.moi.reading import read
     from fastreader.study.run import questions_of
 
@@ -117,14 +119,14 @@ def test_base_asks_what_moi_reads(tmp_path, tiny_reader):
         wanted = read(tiny_reader, example, max_new_tokens=5)
         row = next(r for r in rows_of(tmp_path / "run").values() if r["question_id"] == example.id)
         assert row["answer"] == wanted.text
-        assert (row["tokens"]["given"], row["tokens"]["computed"]) == (
+        assert (row["tokens"]["total_tokens"], row["tokens"]["computed_tokens"]) == (
             wanted.stats.total_tokens,
             wanted.stats.computed_tokens,
         )
 
 
 def test_a_voter_is_fitted_and_kept(tmp_path):
-    study = study_of(tmp_path, ["eor"]).model_copy(update={"measure": "em"})
+    study = study_of(tmp_path, ["eor"]).model_copy(update={"metric": "em"})
     fitting = study.model_copy(update={"eor": study.eor.model_copy(update={"fit": True})})
     run(fitting, tmp_path / "run")
     voter = json.loads((tmp_path / "run" / "voter.json").read_text())["scripted"]["eor"]
@@ -132,7 +134,7 @@ def test_a_voter_is_fitted_and_kept(tmp_path):
 
 
 def asked_by_eor(tmp_path, folder, texts, resume=False, method="eor"):
-    """The prompts of an ensemble with these texts, two questions."""
+    """Return the prompts of an ensemble with these texts for two questions."""
     reader = ScriptedReader(write)
     more = {} if texts is None else {"texts": texts}
     values = {"data": data(tmp_path, 2), "reader": "scripted", "methods": [method]}
@@ -154,7 +156,7 @@ def test_the_ensembles_texts(tmp_path):
     assert asked_by_eor(tmp_path, "own", "short", method={"method": "eor", "texts": "texts.json"}) == from_file
 
 
-def test_a_run_is_of_its_ensembles_texts(tmp_path):
+def test_a_run_keeps_its_ensembles_texts(tmp_path):
     file = tmp_path / "texts.json"
     file.write_text('{"answer_lead": "A:"}')
     asked_by_eor(tmp_path, "run", "texts.json")

@@ -1,4 +1,4 @@
-"""Noise layouts in a study: what is drawn, what is left out, and the attention of the answers."""
+"""Noise layouts in a study: draws, layouts that are left out, and the attention of the answers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fastreader.core.tree import TreeStats
 from fastreader.reader.reader import Reader
 from fastreader.study import RunFolder, Study, run_study
 from fastreader.study.config import MethodConfig
-from fastreader.study.method import Asked, NotApplicable
+from fastreader.study.method import Batch, NotApplicable
 from fastreader.study.registry import make
 from fastreader.study.run import questions_of
 from studies import rows_of, run, study_of, write
 
 
 class Limited(ScriptedReader):
-    """A context of so many characters."""
+    """A reader with a context of `max_length` characters."""
 
     def __init__(self, write, max_length):
         super().__init__(write)
@@ -30,7 +30,7 @@ class Limited(ScriptedReader):
 
 
 class Saying(Reader):
-    """A reader on a tree that always replies the same."""
+    """A tree reader with a constant reply."""
 
     def __init__(self, reader, reply):
         self.__dict__.update(vars(reader))
@@ -54,7 +54,7 @@ def by_method(folder, question="q0"):
 
 @pytest.mark.parametrize("pool", [200, 60])
 def test_fill_draws_until_the_context_is_full(tmp_path, pool):
-    """Some 50 passages fit: more than the first draw, and with 60 in the pool fewer than the second."""
+    """About 50 passages fit: more than the first draw, and with 60 in the pool fewer than the second."""
     study = study_of(tmp_path, ["noise:random:fill:near"], 1, noise={"random": pool_file(tmp_path, pool)})
     run(study, tmp_path / "run", Limited(write, 1800))
     row = by_method(tmp_path / "run")["noise:random:fill:near"]
@@ -68,7 +68,7 @@ def test_fill_draws_until_the_context_is_full(tmp_path, pool):
     assert len(asked.answers["random:fill:near"].kinds) == count + 1
 
 
-def test_a_small_pool_leaves_out_what_needs_more_and_nothing_else(tmp_path):
+def test_a_small_pool_leaves_out_only_layouts_that_need_more(tmp_path):
     methods = ["noise:closed_book", "noise:gold", "noise:random:2:near", "noise:random:4:near", "noise:random:fill:far"]
     study = study_of(tmp_path, methods, 1, noise={"random": pool_file(tmp_path, 3)})
     done = run(study, tmp_path / "run", Limited(write, 1800))
@@ -89,13 +89,13 @@ def test_the_closed_book_needs_no_passages():
         make(MethodConfig(method=m), Study.of({"data": "q.jsonl", "methods": [m]}))
         for m in ("noise:closed_book", "noise:gold")
     )
-    asked = Asked(ScriptedReader(), [Example("Who?", [], ["a"], id="q")], 0, [])
-    assert closed.lay(asked, asked.examples[0]).passages == ()
+    asked = Batch(ScriptedReader(), [Example("Who?", [], ["a"], id="q")], 0, [])
+    assert closed.layout(asked, asked.examples[0]).passages == ()
     with pytest.raises(NotApplicable, match="has no passages"):
-        gold.lay(asked, asked.examples[0])
+        gold.layout(asked, asked.examples[0])
 
 
-def test_prompts_over_the_context_are_counted_by_themselves(tmp_path):
+def test_prompts_over_the_context_have_a_count_of_their_own(tmp_path):
     study = study_of(tmp_path, ["noise:gold", "noise:random:4:near"], 3, gold=True)
     done = run(study, tmp_path / "run", Limited(write, 300))
     rows = by_method(tmp_path / "run")
@@ -105,7 +105,7 @@ def test_prompts_over_the_context_are_counted_by_themselves(tmp_path):
     assert rows["noise:gold"]["over_long"] is None and rows["noise:gold"]["answer"]
 
 
-def test_random_passages_do_not_depend_on_which_layout_asks_first(tmp_path):
+def test_random_passages_do_not_depend_on_the_order_of_layouts(tmp_path):
     for name, methods in (("a", ["noise:random:1:near", "noise:random:3:near"]), ("b", ["noise:random:3:near"])):
         (tmp_path / name).mkdir()
         run(study_of(tmp_path / name, methods), tmp_path / name / "run")
@@ -131,7 +131,7 @@ def attended(tmp_path, reader, **more):
     ), methods
 
 
-def test_attention_is_that_of_the_reply_as_it_was_written(tmp_path, tiny_reader):
+def test_attention_is_that_of_the_reply_with_its_white_space(tmp_path, tiny_reader):
     reader = Saying(tiny_reader, " a0\n")
     study, _ = attended(tmp_path, reader)
     run(study, tmp_path / "run", reader)
@@ -151,8 +151,8 @@ def test_attention_is_that_of_the_reply_as_it_was_written(tmp_path, tiny_reader)
     assert found["noise:random:fill:near"]["attention"]["kinds"] == [entry["kind"] for entry in order]
 
 
-def test_attention_is_after_the_passages_that_were_read(tmp_path, tiny_reader, monkeypatch):
-    """With more questions others would be drawn from their passages."""
+def test_attention_is_over_the_passages_that_were_read(tmp_path, tiny_reader, monkeypatch):
+    """A study with more questions would draw other passages."""
     reader, looked = Saying(tiny_reader, " a0"), {}
 
     def look(reader, question, answers, **options):
@@ -169,7 +169,7 @@ def test_attention_is_after_the_passages_that_were_read(tmp_path, tiny_reader, m
     assert [p.text for p in laid.passages] == [own[e["index"]].text if "index" in e else e["text"] for e in read]
 
 
-def test_an_empty_reply_costs_no_other_layouts_attention(tmp_path, tiny_reader):
+def test_an_empty_reply_does_not_affect_other_layouts(tmp_path, tiny_reader):
     class Silent(Saying):
         def generate(self, prompts, *, max_new_tokens, **options):
             found = super().generate(prompts, **options)
@@ -188,7 +188,7 @@ def test_an_empty_reply_costs_no_other_layouts_attention(tmp_path, tiny_reader):
     ]
 
 
-def test_a_reply_that_ends_past_the_context_costs_no_other_layouts_attention(tmp_path, tiny_reader):
+def test_a_reply_past_the_context_does_not_affect_other_layouts(tmp_path, tiny_reader):
     reader = Saying(tiny_reader, " a0" * 40)  # as texts whose tokens are more when read than when written
     study, _ = attended(tmp_path, reader)
     run(study, tmp_path / "run", reader)
@@ -199,7 +199,7 @@ def test_a_reply_that_ends_past_the_context_costs_no_other_layouts_attention(tmp
     assert run(study, tmp_path / "run", reader, resume=True).fresh == 0
 
 
-def test_a_run_killed_in_its_attention_finishes_it(tmp_path, tiny_reader, monkeypatch):
+def test_a_run_killed_while_recording_attention_resumes(tmp_path, tiny_reader, monkeypatch):
     reader = Saying(tiny_reader, " a0")
     study, _ = attended(tmp_path, reader)
 
@@ -207,7 +207,7 @@ def test_a_run_killed_in_its_attention_finishes_it(tmp_path, tiny_reader, monkey
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("fastreader.study.run.keep_attention", killed)
+        patched.setattr("fastreader.study.run.write_attention", killed)
         with pytest.raises(Killed):
             run(study, tmp_path / "run", reader)
     assert RunFolder(tmp_path / "run").attention() == []
@@ -221,7 +221,7 @@ def test_a_run_killed_in_its_attention_finishes_it(tmp_path, tiny_reader, monkey
     assert len(rows) == 8 and {row["question_id"] for row in rows} == {"q0", "q1"}
 
 
-def test_attention_of_some_layouts_alone(tmp_path, tiny_reader):
+def test_attention_of_chosen_layouts_only(tmp_path, tiny_reader):
     reader = Saying(tiny_reader, " a0")
     run(attended(tmp_path, reader, attention_layouts=["random:2:near"])[0], tmp_path / "run", reader)
     assert [row["layout"] for row in RunFolder(tmp_path / "run").attention()] == ["random:2:near"]

@@ -1,4 +1,4 @@
-"""MoI's scores of a group of questions are one call, and what they would be alone."""
+"""MoI scores a group of questions in one call, with the same scores as for single questions."""
 
 import pytest
 
@@ -33,4 +33,4 @@ def test_moi_scores_a_group_in_one_call(tmp_path, tiny_reader, monkeypatch, opti
         row = rows[example.id]
         assert row["trace"]["order"] == wanted.indices
         assert row["trace"]["utilities"]["utility"] == pytest.approx(wanted.utilities.utility.tolist(), abs=1e-4)
-        assert row["tokens"]["given"] > wanted.cost.total_tokens
+        assert row["tokens"]["total_tokens"] > wanted.cost.total_tokens

@@ -10,7 +10,7 @@ from fastreader.study import RunFolder, Study
 from studies import METHODS, data, rows_of, run, study_of, without_seconds, write
 
 
-def test_a_row_a_question_and_method(tmp_path):
+def test_one_row_per_question_and_method(tmp_path):
     study = study_of(tmp_path)
     done = run(study, tmp_path / "run")
     rows = list(rows_of(tmp_path / "run").values())
@@ -42,17 +42,17 @@ def test_methods_and_questions_share_calls(tmp_path):
     )
     assert calls == [15]
     calls.clear()
-    run(study_of(tmp_path, ["noise:gold", "noise:random:2:far"], group=2), tmp_path / "other", Counting(write))
+    run(study_of(tmp_path, ["noise:gold", "noise:random:2:far"], batch_size=2), tmp_path / "other", Counting(write))
     assert calls == [4, 4, 2]
 
 
 class Killed(BaseException):
-    """The process ends."""
+    """The end of the process."""
 
 
 @pytest.mark.parametrize("last", [1, 2, 3, 5, 8])
-def test_a_killed_run_goes_on_and_asks_nothing_twice(tmp_path, last):
-    study = study_of(tmp_path, group=2)
+def test_a_killed_run_resumes_and_repeats_no_call(tmp_path, last):
+    study = study_of(tmp_path, batch_size=2)
     run(study, tmp_path / "whole")
     asked = Counter()
 
@@ -79,7 +79,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(tmp_path, last):
     assert set(asked.values()) == {1}
 
 
-def test_a_torn_line_is_written_anew(tmp_path):
+def test_a_torn_line_is_written_again(tmp_path):
     study = study_of(tmp_path)
     run(study, tmp_path / "run")
     file = tmp_path / "run" / "results.jsonl"
@@ -89,7 +89,7 @@ def test_a_torn_line_is_written_anew(tmp_path):
     assert without_seconds(rows_of(tmp_path / "run")) == whole
 
 
-def test_another_study_is_refused(tmp_path):
+def test_another_study_is_rejected(tmp_path):
     run(study_of(tmp_path), tmp_path / "run")
     for change, message in [
         ({"passages": 2}, "passages was 10, is now 2"),
@@ -112,11 +112,11 @@ def folder_of(path):
     return {file.name: file.read_bytes() for file in path.iterdir() if file.name != "cache.sqlite"}
 
 
-def test_a_refused_study_leaves_the_folder_as_it_was(tmp_path):
+def test_a_rejected_study_leaves_the_folder_unchanged(tmp_path):
     run(study_of(tmp_path), tmp_path / "run")
     before, rows = folder_of(tmp_path / "run"), (tmp_path / "q.jsonl").read_text().splitlines()
     last = json.loads(rows[-1]) | {"question": "Something else?"}
-    study = study_of(tmp_path, measure="f1", limit=5)
+    study = study_of(tmp_path, metric="f1", limit=5)
     (tmp_path / "q.jsonl").write_text("\n".join([*rows[:-1], json.dumps(last)]))
     with pytest.raises(InputError, match="made from another question or other texts"):
         run(study, tmp_path / "run", resume=True)
@@ -125,7 +125,7 @@ def test_a_refused_study_leaves_the_folder_as_it_was(tmp_path):
 
 @pytest.fixture
 def filed(tmp_path):
-    """A study that names files, and these."""
+    """A study that names files, and the files."""
     files = {key: tmp_path / name for key, name in (("template", "t.toml"), ("noise.random", "pool.jsonl"))}
     files["eor.sources.Wiki"] = tmp_path / "wiki.jsonl"
     files["template"].write_text("")
@@ -139,14 +139,14 @@ def filed(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["template", "noise.random", "eor.sources.Wiki"])
-def test_a_file_that_holds_something_else_is_refused(tmp_path, filed, key):
+def test_a_changed_file_is_rejected(tmp_path, filed, key):
     study, files = filed
     run(study(), tmp_path / "run")
     before = folder_of(tmp_path / "run")
     assert run(study(), tmp_path / "run", resume=True).fresh == 0
     words = files[key].read_text()
     files[key].write_text(words.replace("Elsewhere", "Somewhere") or 'header = "Read.\\n"\n')
-    with pytest.raises(InputError, match=f"run of another study: {key}: {files[key]} holds something else now"):
+    with pytest.raises(InputError, match=f"run of another study: {key}: {files[key]} has changed"):
         run(study(), tmp_path / "run", resume=True)
     assert folder_of(tmp_path / "run") == before
     run(study(), tmp_path / "other")
@@ -154,7 +154,7 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path, filed, key):
     assert run(study(), tmp_path / "run", resume=True).fresh == 0
 
 
-def test_a_reader_trained_since_is_refused(tmp_path):
+def test_a_reader_with_changed_weights_is_rejected(tmp_path):
     weights = tmp_path / "m" / "model.safetensors"
     weights.parent.mkdir()
     weights.write_bytes(b"before")
@@ -162,15 +162,15 @@ def test_a_reader_trained_since_is_refused(tmp_path):
     run(study, tmp_path / "run")
     before = folder_of(tmp_path / "run")
     weights.write_bytes(b"since then")
-    with pytest.raises(InputError, match=f"reader {weights.parent}: .* holds something else now"):
+    with pytest.raises(InputError, match=f"reader {weights.parent}: .* has changed"):
         run(study, tmp_path / "run", resume=True)
     assert folder_of(tmp_path / "run") == before
     weights.write_bytes(b"before")
     assert run(study, tmp_path / "run", resume=True).fresh == 0
 
 
-def test_a_reader_that_is_another_by_its_name_is_refused(tmp_path):
-    """A hub's name whose revision moved, or "auto" that takes another type."""
+def test_a_reader_that_changed_under_its_name_is_rejected(tmp_path):
+    """The revision of a hub name moved, or "auto" chose another type."""
     reader = ScriptedReader(write)
     run(study_of(tmp_path, METHODS[:1], limit=2), tmp_path / "run", reader)
     before, about = folder_of(tmp_path / "run"), reader.describe()
@@ -200,12 +200,12 @@ def test_a_file_that_changes_between_runs_of_one_process_is_read_again(tmp_path,
         assert "Somewhere" in json.dumps(row) and "Elsewhere" not in json.dumps(row)
 
 
-def test_a_run_that_kept_paths_alone_goes_on_when_its_files_are_vouched_for(tmp_path, filed):
+def test_a_run_without_digests_resumes_when_its_files_are_vouched_for(tmp_path, filed):
     study, files = filed
     run(study(), tmp_path / "run")
     kept = tmp_path / "run" / "files.json"
     kept.unlink()
-    with pytest.raises(InputError, match=r"keeps the path of .* alone") as refused:
+    with pytest.raises(InputError, match=r"keeps only the path of .*, which") as refused:
         run(study(), tmp_path / "run", resume=True)
     vouched = re.search(r"write (\{.*\}) into (\S+)$", str(refused.value))
     assert str(files["eor.sources.Wiki"]) in str(refused.value) and vouched[2] == str(kept)
@@ -213,7 +213,7 @@ def test_a_run_that_kept_paths_alone_goes_on_when_its_files_are_vouched_for(tmp_
     assert run(study(), tmp_path / "run", resume=True).fresh == 0
 
 
-def test_a_run_without_files_goes_on_from_a_version_that_kept_no_digests(tmp_path):
+def test_a_run_that_names_no_files_resumes_without_digests(tmp_path):
     run(study_of(tmp_path), tmp_path / "run")
     (tmp_path / "run" / "files.json").unlink()
     assert run(study_of(tmp_path), tmp_path / "run", resume=True).fresh == 0
@@ -226,7 +226,7 @@ def test_the_primary_contrast_is_stated_before_the_first_answer(tmp_path):
     for change, now in [
         ({"primary": "noise:gold"}, "noise:gold against sure:base by contained"),
         ({"primary": None}, "none"),
-        ({"measure": "em"}, "sure against sure:base by em"),
+        ({"metric": "em"}, "sure against sure:base by em"),
         ({"baseline": "noise:gold"}, "sure against noise:gold by contained"),
     ]:
         with pytest.raises(InputError, match=f"it was sure against sure:base by contained, is now {now}"):
@@ -235,7 +235,7 @@ def test_the_primary_contrast_is_stated_before_the_first_answer(tmp_path):
     run(study_of(tmp_path, METHODS[:2]), tmp_path / "other")
     with pytest.raises(InputError, match="it was none, is now sure against sure:base"):
         run(study_of(tmp_path, METHODS[:2], primary="sure", baseline="sure:base"), tmp_path / "other", resume=True)
-    run(study_of(tmp_path, METHODS[:2], measure="em"), tmp_path / "other", resume=True)  # nothing was stated
+    run(study_of(tmp_path, METHODS[:2], metric="em"), tmp_path / "other", resume=True)  # nothing was stated
 
 
 def test_a_stored_study_needs_no_files(tmp_path):
@@ -254,7 +254,7 @@ def test_a_stored_study_needs_no_files(tmp_path):
     assert "sure:<wbr>base" in Report.of(tmp_path / "run").html()
 
 
-def test_folders_that_are_none(tmp_path):
+def test_folders_without_a_run(tmp_path):
     study = study_of(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="expected a folder"):
@@ -273,7 +273,7 @@ def test_methods_and_questions_can_be_added(tmp_path):
     assert (done.rows, done.fresh) == (12, 8)
 
 
-def test_questions_cannot_be_taken_away(tmp_path):
+def test_questions_cannot_be_removed(tmp_path):
     run(study_of(tmp_path, METHODS[:2], limit=3), tmp_path / "run")
     before = folder_of(tmp_path / "run")
     with pytest.raises(InputError, match="holds a run of another study: it has results of the question 'q2'"):
@@ -288,7 +288,7 @@ def test_no_questions(tmp_path):
         run(study, tmp_path / "run")
 
 
-def test_without_gold_flags_what_needs_them_is_left_out_and_said(tmp_path):
+def test_without_gold_flags_methods_that_need_them_are_left_out(tmp_path):
     done = run(study_of(tmp_path, gold=False), tmp_path / "run")
     rows = list(rows_of(tmp_path / "run").values())
     assert done.left_out == 15 and done.failed == 0
@@ -298,7 +298,7 @@ def test_without_gold_flags_what_needs_them_is_left_out_and_said(tmp_path):
         assert ("is flagged as gold" in (row["left_out"] or "")) is needs
 
 
-def test_a_question_that_fails_has_a_row_that_says_why(tmp_path):
+def test_a_question_that_fails_has_a_row_with_the_error(tmp_path):
     class Narrow(ScriptedReader):
         def generate(self, prompts, **options):
             texts = list(prompts)
@@ -313,7 +313,7 @@ def test_a_question_that_fails_has_a_row_that_says_why(tmp_path):
     assert failed[0]["question_id"] == "q2" and "longer than the context" in failed[0]["error"]
 
 
-def test_methods_that_draw_run_once_a_seed(tmp_path):
+def test_methods_that_draw_run_once_per_seed(tmp_path):
     run(study_of(tmp_path, ["sure:base", "noise:random:2:far"], seeds=[0, 1, 2]), tmp_path / "run")
     rows = list(rows_of(tmp_path / "run").values())
     assert Counter(row["method"] for row in rows) == {"sure:base": 5, "noise:random:2:far": 15}

@@ -96,8 +96,8 @@ def run(monkeypatch):
     return run
 
 
-def test_base_is_the_default(run):
-    assert run(*ONE).stdout == "Which river is in Cairo? an answer\n"
+def test_the_base_of_sure(run):
+    assert run(*ONE, "--method", "sure:base").stdout == "Which river is in Cairo? an answer\n"
 
 
 def test_sure_explained(run):
@@ -132,7 +132,7 @@ def test_a_file_with_output_and_resume(run, questions, tmp_path):
 
 
 def test_a_question_that_fails_is_skipped_and_named(run, questions):
-    reader = run(*ONE).reader
+    reader = run(*ONE, "--method", "sure:base").reader
     calls = []
     write = reader.write
 
@@ -143,7 +143,7 @@ def test_a_question_that_fails_is_skipped_and_named(run, questions):
         return write(prompt, i)
 
     reader.write = failing
-    text = run(questions, "--method", "base", "-f", "json", "--skip-errors", expect=3)
+    text = run(questions, "--method", "sure:base", "-f", "json", "--skip-errors", expect=3)
     assert [row["id"] for row in json.loads(text.stdout)] == ["0", "1", "2"]
     assert "skipped: id 3: too long" in text.stderr
 
@@ -151,34 +151,38 @@ def test_a_question_that_fails_is_skipped_and_named(run, questions):
 def test_a_question_the_method_cannot_answer_is_skipped_and_named(run, questions):
     rows = questions.read_text().splitlines()
     questions.write_text("\n".join([rows[0], json.dumps({**json.loads(rows[1]), "answers": []}), rows[2]]) + "\n")
-    text = run(questions, "--method", "oracle", "-f", "json", "--skip-errors", expect=3)
+    text = run(questions, "--method", "sure:oracle", "-f", "json", "--skip-errors", expect=3)
     assert [row["id"] for row in json.loads(text.stdout)] == ["0", "2"]
-    assert "skipped: id 1: method 'oracle': needs answers, got none" in text.stderr
+    assert "skipped: id 1: oracle needs answers; the question has none" in text.stderr
 
 
 def test_answered_questions_are_shown(run, questions, tmp_path):
     shots = tmp_path / "shots.jsonl"
     row = {"question": "Who wrote Faust?", "answers": ["Goethe", "Johann"], "ctxs": [{"text": "Not shown."}]}
     shots.write_text(json.dumps(row) + "\n")
-    done = run(questions, "--method", "base_few_shot", "--shots", shots, "--limit", 1)
+    done = run(questions, "--method", "sure:base_few_shot", "--shots", shots, "--limit", 1)
     assert "Question: Who wrote Faust?\nAnswer: Goethe\n" in done.reader.prompts[0]
     assert "Not shown" not in done.reader.prompts[0]
     shots.write_text(json.dumps({**row, "question": "Who?", "answers": []}) + "\n")
-    failed = run(questions, "--method", "base_few_shot", "--shots", shots, expect=2)
+    failed = run(questions, "--method", "sure:base_few_shot", "--shots", shots, expect=2)
     assert "has no answer for the question 'Who?'" in failed.stderr
-    assert "needs shots, got none" in run(questions, "--method", "sure_few_shot", expect=2).stderr
+    failed = run(questions, "--method", "sure:sure_few_shot", expect=2)
+    assert "id 0: sure_few_shot needs shots; the question has none" in failed.stderr
 
 
-def test_how_passages_are_weighed_and_packed(run, questions, monkeypatch):
-    given = {}
-    whole = sure.answer_many
-    monkeypatch.setattr(sure, "answer_many", lambda *a, **options: given.update(options) or whole(*a, **options))
-    options = ("--weights", "equal", "--encoder", "x", "--batch-size", "2")
-    (row, *_) = json.loads(run(questions, "--method", "rerank", *options, "-f", "json").stdout)
-    assert row["details"]["weights"] == [1.0]
-    assert (given["encoder"], given["batch_size"]) == ("x", 2)
-    run(questions, "--method", "sure", "--candidates-prompt", "passages_first", "-f", "json")
-    assert given["candidates_prompt"] == "passages_first"
+def test_how_passages_are_weighed_and_packed(run, questions, tmp_path):
+    calls, output = [], tmp_path / "out.jsonl"
+    reader = run(*ONE, "--method", "sure:base").reader
+    generate = reader.generate
+    reader.generate = lambda prompts, **options: calls.append(len(prompts)) or generate(prompts, **options)
+    options = ("--passage-weights", "equal", "--encoder", "x", "--batch-size", "2")
+    run(questions, "--method", "sure:rerank", *options, "-o", output)
+    row = json.loads(output.read_text().splitlines()[0])
+    assert row["details"]["weights"] == [1.0] and row["method"] == "sure:rerank"
+    assert (row["settings"]["options"]["weights"], row["settings"]["options"]["encoder"]) == ("equal", "x")
+    assert calls == [2, 2]
+    found = run(questions, "--method", "sure", "--candidates-prompt", "passages_first", "-f", "json")
+    assert json.loads(found.stdout)[0]["candidates_prompt"] == "passages_first"
 
 
 @pytest.mark.parametrize(
@@ -186,33 +190,39 @@ def test_how_passages_are_weighed_and_packed(run, questions, monkeypatch):
     [
         (
             "moi",
-            "--candidates",
+            "--num-candidates",
             "3",
-            "sure, summaries, ranking, validity, multiple_choice, sure_few_shot, oracle, top1_",
+            "sure, sure:summaries, sure:ranking, sure:validity, sure:multiple_choice, sure:sure_few_shot, sure:oracle, "
+            "sure:top1_",
         ),
-        ("moi", "--mode", "generate", "sure, ranking, validity, multiple_choice, sure_few_shot, selection_inference"),
-        ("moi", "--max-summary-tokens", "5", "sure, summaries"),
-        ("moi", "--shots", "file", "sure, base, no_retrieval"),
-        ("sure", "--bias", "file", "moi\n"),
-        ("base", "--bias", "file", "moi\n"),
-        ("base@5", "--order", "descending", "moi\n"),
-        ("base", "--candidates", "3", "sure, summaries"),
-        ("chain_of_thought", "--shots", "file", "sure, base"),
-        ("sure", "--weights", "equal", "rerank, replug\n"),
-        ("rerank", "--on-overflow", "drop_passages", "sure, base"),
+        (
+            "moi",
+            "--mode",
+            "generate",
+            "sure, sure:ranking, sure:validity, sure:multiple_choice, sure:sure_few_shot, sure:selection_inference",
+        ),
+        ("moi", "--max-summary-tokens", "5", "sure, sure:summaries"),
+        ("moi", "--shots", "file", "sure, sure:base, sure:no_retrieval"),
+        ("sure", "--bias", "file", "moi, moi:matched, moi:descending, order:"),
+        ("base", "--bias", "file", "moi, "),
+        ("base@5", "--order", "descending", "moi, moi:matched, moi:descending\n"),
+        ("base", "--num-candidates", "3", "sure, sure:summaries"),
+        ("sure:chain_of_thought", "--shots", "file", "sure, sure:base"),
+        ("sure", "--passage-weights", "equal", "sure:rerank, sure:replug\n"),
+        ("sure:rerank", "--on-overflow", "drop_passages", "moi, moi:matched, moi:descending, sure, sure:base"),
     ],
 )
-def test_an_option_the_method_has_no_use_for_is_refused(run, method, option, value, users):
+def test_an_option_that_does_not_apply_to_the_method_is_rejected(run, method, option, value, users):
     said = run(*ONE, "--method", method, option, value, expect=2).stderr
-    assert f"{option}: --method {method} has no use for it; it is for {users}" in said
+    assert f"{option}: does not apply to --method {method.partition('@')[0]}, only to {users}" in said
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--method", "magic"), "--method: expected one of sure, base"),
-        (("--method", "sure", "-k", "0"), "--candidates: expected an integer from 1 to 26, got 0"),
-        (("--explain", "-f", "json"), "--explain: is for reading"),
+        (("--method", "rerank"), "unknown method 'rerank'; did you mean 'sure:rerank'?"),
+        (("--method", "sure", "-k", "0"), "--num-candidates: expected an integer from 1 to 26, got 0"),
+        (("--explain", "-f", "json"), "--explain: is for tables"),
         (("--resume",), "--resume: needs --output"),
     ],
 )

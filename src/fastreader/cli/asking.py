@@ -1,173 +1,282 @@
-"""The methods behind `fastreader ask`: what each is told, and how its answers are shown."""
+"""Answers for `fastreader ask`: a registered method runs on groups of questions, and a file of results can resume."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from fastreader.cli.ask_options import Asking, Result
+from fastreader.cli.inputs import examples as read_examples
+from fastreader.cli.tables.moi import ranked_table
+from fastreader.cli.tables.sure import explain as explain_stages
+from fastreader.core.checks import check_text, expect
+from fastreader.core.progress import track
+from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example
-from fastreader.errors import InputError
+from fastreader.data.cache import Cache
+from fastreader.data.fingerprints import file_digest, reader_identity
+from fastreader.data.keyed import keyed
+from fastreader.data.result_log import ResultLog, iter_results
+from fastreader.errors import FastreaderError, InputError, MissingExtraError
+from fastreader.moi.answer import MoiAnswer
+from fastreader.reader.programs.readers import Readers
+from fastreader.reader.programs.requests import Program
+from fastreader.reader.programs.scheduler import Outcome, run
+from fastreader.study.cached_reader import CachedReader
+from fastreader.study.config import MethodConfig, Study
+from fastreader.study.contents import calibrations, example_digest
+from fastreader.study.metering import direct_cost
+from fastreader.study.method import Answered, Batch, NotApplicable, StudyMethod
+from fastreader.study.methods.reading import template_of
+from fastreader.study.methods.sure import Sure
+from fastreader.study.registry import FAMILIES, family_of, make, names
+from fastreader.sure.types import MethodResult, result_from_dict
 
-if TYPE_CHECKING:
-    from fastreader.core.protocol import ReaderProtocol
-
-OPTIONS = {
-    "k": "--candidates",
-    "mode": "--mode",
-    "max_summary_tokens": "--max-summary-tokens",
-    "candidates_prompt": "--candidates-prompt",
-    "shots": "--shots",
-    "weights": "--weights",
-    "encoder": "--encoder",
-    "batch_size": "--batch-size",
-    "on_overflow": "--on-overflow",
-    "bias": "--bias",
-    "order": "--order",
-}
-"""Attributes of `Asking` that not every method has a use for, and the options they come from."""
+_FLAGS = {"k": "num-candidates", "weights": "passage-weights"}  # of options whose flag has another name
+OnError = Callable[[Example, FastreaderError], object]
 
 
 @dataclass(frozen=True)
-class AskMethod:
-    """A family of methods behind `fastreader ask`.
+class Answer:
+    """One answer.
 
     Attributes:
-        names: the methods it answers by; called when needed, so that nothing loads before.
-        takes: which of `OPTIONS` a method, by its name, has a use for.
-        answer: gives a result for each example.
-        line: a result on one line.
-        explain: a result with how it came about.
+        row: its JSON values.
+        result: the method's result; None if the answer comes from a file that holds only a part of it.
     """
 
-    names: Callable[[], Mapping[str, object]]
-    takes: Callable[[str], Collection[str]]
-    answer: Callable[[ReaderProtocol, Iterator[Example], Asking], Iterator[Any]]
-    line: Callable[[Any], RenderableType]
-    explain: Callable[[Any], RenderableType]
+    row: dict[str, Any]
+    result: Any
+
+    @property
+    def uncalibrated(self) -> bool:
+        """Whether MoI answered without a calibration."""
+        return isinstance(self.result, MoiAnswer) and self.result.ranked.bias_source.startswith("none")
+
+    def line(self) -> RenderableType:
+        """Return question and answer on one line."""
+        answer = self.row["answer"]
+        text = Text(f"{self.row['question']} ", style="bold")
+        return text.append(answer or "(no answer)", style="green" if answer else "yellow")
+
+    def explain(self) -> RenderableType:
+        """Return the answer with all that led to it."""
+        if self.result is None:
+            return self.line()
+        if isinstance(self.result, MoiAnswer):
+            return Group(ranked_table(self.result.ranked), self.line())
+        return explain_stages(self.result)
 
 
-def _sure_names() -> Mapping[str, object]:
-    from fastreader.sure.variants import METHODS
+@dataclass(frozen=True)
+class Asking:
+    """A method of the registry with its options, as given on the command line.
 
-    return METHODS
+    Attributes:
+        name: the method, with "@N" if it reads only the first N passages.
+        config: the method and its options.
+        study: a study of this method only.
+        method: the method.
+        first: N; None for all passages.
+    """
+
+    name: str
+    config: MethodConfig
+    study: Study
+    method: StudyMethod
+    first: int | None
+
+    @classmethod
+    def of(cls, name: str, flags: Mapping[str, Any]) -> Asking:
+        """Check a method and its options; an option that is None was not given.
+
+        Raises:
+            InputError: if there is no such method, or an option does not apply to it or is invalid.
+        """
+        plain, at, count = name.partition("@")
+        expect(not at or (count.isdecimal() and int(count) > 0), "--method", "a number of passages after @", name)
+        given = {option: value for option, value in flags.items() if value is not None}
+        _check_applicable(plain, given)
+        if "shots" in given:
+            given["shots"] = _shots(given["shots"])
+        values = {"data": "-", "methods": [{"method": plain, **given}], **({"passages": int(count)} if at else {})}
+        study = Study.of(values, f"--method {name}")
+        config = study.methods[0]
+        try:
+            return cls(name, config, study, make(config, study), int(count) if at else None)
+        except InputError as error:
+            option, colon, problem = str(error).partition(":")
+            if colon and option in given:
+                raise InputError(f"{_flag(option)}:{problem}") from error
+            raise
+
+    def facts(self, reader: ReaderProtocol) -> dict[str, Any]:
+        """Return all that results depend on, so that a file of results resumes only under the same settings."""
+        about, options = reader.describe(), self.config.options
+        bias = options.pop("bias", None)
+        return {
+            "method": self.name,
+            "options": self.method.settings.to_dict() if isinstance(self.method, Sure) else options,
+            "bias": calibrations(self.study, about) if bias is None else file_digest(bias),
+            "template": template_of(self.study).digest(),
+            "reader": reader_identity(about),
+        }
 
 
-def _sure_takes(method: str) -> Collection[str]:
-    from fastreader.sure.variants import METHODS
+def answers(
+    reader: ReaderProtocol,
+    questions: Iterator[Example],
+    asking: Asking,
+    *,
+    batch_size: int = 8,
+    output: Path | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+    on_error: OnError | None = None,
+) -> Iterator[Answer]:
+    """Yield the answers in the questions' order; answers that `output` holds are taken from it.
 
-    return {"batch_size", *METHODS[method].takes}
+    Args:
+        reader: answers.
+        questions: read in groups; a noise layout, which draws from other questions, reads all first.
+        asking: the method.
+        batch_size: number of questions that run together.
+        output: a file that every answer is appended to. The reader's replies are cached in "<output>.cache" until the
+            end, so that a run that is killed loses no reply.
+        resume: continue `output`.
+        progress: show a bar on standard error; None shows it on a terminal.
+        on_error: called for each question that fails, which is then left out; None raises the error.
+
+    Raises:
+        InputError: as for `ResultLog`; or the error of a question, with its id.
+    """
+    with ExitStack() as stack:
+        log, held, cache = None, {}, Path(":memory:")
+        if output is not None:
+            log = stack.enter_context(ResultLog(output, settings=asking.facts(reader), resume=resume))
+            held = {row["id"]: row for row in iter_results(output)}
+            cache = output.with_name(f"{output.name}.cache")
+        cached = CachedReader(reader, stack.enter_context(Cache(cache)))
+        advance = stack.enter_context(track("answering", None, "questions", progress))
+        examples = keyed(questions)
+        everything: list[Example] = []
+        if asking.config.method.startswith("noise:"):
+            everything = list(examples)
+            examples = iter(everything)
+        while group := list(itertools.islice(examples, batch_size)):
+            new = [e for e in group if log is None or not log.holds(str(e.id), example_digest(e))]
+            found = {e.id: one for e, one in zip(new, _run(cached, asking, new, everything), strict=True)}
+            for example in new:
+                answer = found[example.id]
+                if log is not None and isinstance(answer, Answer):
+                    values = {key: value for key, value in answer.row.items() if key != "id"}
+                    log.append(str(example.id), values, example=example_digest(example))
+            for example in group:
+                answer = found[example.id] if example.id in found else _from_row(held[example.id])
+                if isinstance(answer, Answer):
+                    yield answer
+                elif on_error is None:
+                    raise _named(example, answer)
+                else:
+                    on_error(example, answer)
+                advance(1)
+    if output is not None:
+        cache.unlink()
 
 
-def _sure_answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking) -> Iterator[Result]:
-    from fastreader import sure
+def _run(
+    reader: CachedReader, asking: Asking, examples: list[Example], everything: list[Example]
+) -> list[Answer | FastreaderError]:
+    """Answer a group of questions together."""
+    # MoI lists the passages that it does not read; any other method gets only those that it reads.
+    cut = asking.first is not None and not asking.config.method.startswith("moi")
+    read = [replace(e, passages=e.passages[: asking.first]) for e in examples] if cut else examples
+    programs = asking.method.programs(Batch(reader, read, 0, everything))
+    readers = Readers(reader)
+    outcomes = run([(_checked(e, program), readers) for e, program in zip(read, programs, strict=True)])
+    return [_answer(asking, e, readers, outcome) for e, outcome in zip(read, outcomes, strict=True)]
 
-    options: dict[str, Any] = {name: getattr(asking, name) for name in _sure_takes(asking.method.partition("@")[0])}
-    if asking.shots is not None:
-        options["shots"] = _shots(asking.shots)
-    return sure.answer_many(
-        reader,
-        questions,
-        method=asking.method,
-        output=asking.output,
-        resume=asking.resume,
-        progress=asking.progress,
-        on_error=asking.on_error,
-        **{name: value for name, value in options.items() if value is not None},
-    )
+
+def _checked(example: Example, program: Program[Answered]) -> Program[Answered]:
+    """Return the program, which fails at its first step if the question is blank."""
+    check_text("question", example.question)
+    answered = yield from program
+    return answered
+
+
+def _answer(asking: Asking, example: Example, readers: Readers, outcome: Outcome[Answered]) -> Answer | FastreaderError:
+    answered = outcome.value
+    if answered is None:
+        assert outcome.error is not None
+        return outcome.error
+    result = answered.result
+    if isinstance(result, MoiAnswer):
+        return Answer({**result.to_dict(), "reader": readers.default.describe()}, result)
+    direct = direct_cost(answered)
+    facts: dict[str, Any] = {
+        "costs": {**outcome.costs, **({"direct": direct} if direct.total_tokens else {})},
+        "id": example.id,
+        "method": asking.name,
+        "readers": readers.describe(),
+    }
+    if result is None:
+        result = MethodResult(
+            question=example.question,
+            answer=answered.text,
+            num_passages=len(example.passages),
+            details=answered.trace,
+            **facts,
+        )
+    else:
+        result = replace(result, **facts)
+    return Answer(result.to_dict(), result)
+
+
+def _from_row(row: dict[str, Any]) -> Answer:
+    return Answer(row, None if "ranked" in row else result_from_dict(row))
+
+
+def _named(example: Example, error: FastreaderError) -> FastreaderError:
+    """Return the error with the question's id in its message."""
+    if isinstance(error, MissingExtraError):
+        return error
+    kind = InputError if isinstance(error, NotApplicable) else type(error)
+    named = kind(f"id {example.id}: {error}")
+    named.__cause__ = error
+    return named
+
+
+def _check_applicable(method: str, given: Mapping[str, Any]) -> None:
+    """Check that the options apply to the method.
+
+    Raises:
+        InputError: if there is no such method, or an option does not apply; the message names the methods it is for.
+    """
+    family, variant = family_of(method)
+    for option in given:
+        if option not in family.options(variant):
+            users = [
+                name
+                for other in FAMILIES.values()
+                for name in names(other)
+                if option in other.options(name.partition(":")[2])
+            ]
+            raise InputError(f"{_flag(option)}: does not apply to --method {method}, only to {', '.join(users)}")
 
 
 def _shots(file: Path) -> list[tuple[str, str]]:
-    from fastreader.cli.inputs import examples
-
-    answered = list(examples(file, None, None, None, None, None))
+    answered = list(read_examples(file, None, None, None, None, None))
     for example in answered:
         if not example.answers:
             raise InputError(f"--shots: {file} has no answer for the question {example.question!r}")
     return [(example.question, example.answers[0]) for example in answered]
 
 
-def _sure_line(result: Any) -> RenderableType:
-    from fastreader.cli.tables.sure import answer_line
-
-    return answer_line(result)
-
-
-def _sure_explain(result: Any) -> RenderableType:
-    from fastreader.cli.tables.sure import explain
-
-    return explain(result)
-
-
-def _moi_names() -> Mapping[str, object]:
-    from fastreader.cli.ask_moi import names
-
-    return names()
-
-
-def _moi_takes(method: str) -> Collection[str]:
-    return ("bias", "order", "on_overflow")
-
-
-def _moi_answers(reader: ReaderProtocol, questions: Iterator[Example], asking: Asking) -> Iterator[Result]:
-    from fastreader.cli.ask_moi import answers
-
-    return answers(reader, questions, asking)
-
-
-def _moi_line(result: Any) -> RenderableType:
-    from fastreader.cli.ask_moi import line
-
-    return line(result)
-
-
-def _moi_explain(result: Any) -> RenderableType:
-    from fastreader.cli.ask_moi import explain
-
-    return explain(result)
-
-
-# A method of another package is one more entry.
-FAMILIES = [
-    AskMethod(_sure_names, _sure_takes, _sure_answers, _sure_line, _sure_explain),
-    AskMethod(_moi_names, _moi_takes, _moi_answers, _moi_line, _moi_explain),
-]
-
-
-def find_family(method: str) -> AskMethod:
-    """The family that answers by `method`.
-
-    Raises:
-        InputError: none does.
-    """
-    plain = method.partition("@")[0]
-    for family in FAMILIES:
-        if plain in family.names():
-            return family
-    known = [name for family in FAMILIES for name in family.names()]
-    raise InputError(f"--method: expected one of {', '.join(known)}, got {method!r}")
-
-
-def check_options(family: AskMethod, asking: Asking) -> None:
-    """Raise InputError for an option that was given and that the method has no use for."""
-    for name, option in OPTIONS.items():
-        if getattr(asking, name) is not None and name not in family.takes(asking.method.partition("@")[0]):
-            users = [method for other in FAMILIES for method in other.names() if name in other.takes(method)]
-            raise InputError(f"{option}: --method {asking.method} has no use for it; it is for {', '.join(users)}")
-
-
-@contextlib.contextmanager
-def options_named() -> Iterator[None]:
-    """Errors about an argument, which name it as in Python, name the option that it came from."""
-    try:
-        yield
-    except InputError as error:
-        name, colon, rest = str(error).partition(":")
-        if colon and name in OPTIONS:
-            raise InputError(f"{OPTIONS[name]}:{rest}") from error
-        raise
+def _flag(option: str) -> str:
+    return f"--{_FLAGS.get(option, option.replace('_', '-'))}"

@@ -41,8 +41,8 @@ def study(
     seed: Annotated[
         list[int] | None, typer.Option(help="Seed of methods that draw at random; repeat.", show_default=False)
     ] = None,
-    measure: Annotated[
-        str | None, typer.Option(help="What methods are compared by: em, f1 or contained.", show_default=False)
+    metric: Annotated[
+        str | None, typer.Option(help="Metric that methods are compared by: em, f1 or contained.", show_default=False)
     ] = None,
     baseline: Annotated[
         str | None, typer.Option(help="Method that the others are compared with.", show_default=False)
@@ -51,7 +51,10 @@ def study(
         str | None,
         typer.Option(help="Method whose contrast with the baseline is stated beforehand.", show_default=False),
     ] = None,
-    k: Annotated[int | None, typer.Option("--k", "-k", help="SuRe's candidates.", min=1, show_default=False)] = None,
+    num_candidates: Annotated[
+        int | None,
+        typer.Option("--num-candidates", "-k", help="Number of SuRe's candidates.", min=1, show_default=False),
+    ] = None,
     random: Annotated[
         str | None,
         typer.Option(help="Random passages of noise layouts: a file, others or words.", show_default=False),
@@ -100,13 +103,13 @@ def study(
         "limit": limit,
         "passages": passages,
         "seeds": seed,
-        "measure": measure,
+        "metric": metric,
         "baseline": baseline,
         "primary": primary,
-        "sure": _table(k=k),
+        "sure": _table(k=num_candidates),
         "noise": _table(random=random, attention=attention),
         "max_batch_tokens": max_batch_tokens,
-        "group": batch_size,
+        "batch_size": batch_size,
         "device": device,
         "precision": precision,
     }

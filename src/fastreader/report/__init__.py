@@ -1,4 +1,4 @@
-"""Tables, plots and pages for people. `Report` makes one page, figures and tables of a study's run."""
+"""The report of a study's run: `Report` makes one page, and figures and tables as files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page's browser of single questions shows, small enough for one page."""
+"""Data for the page's browser of single questions, small enough for one page."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import json
 from typing import Any
 
 from fastreader.data import Example
-from fastreader.report.study_data import MEASURES, StudyRun
+from fastreader.report.study_data import METRICS, StudyRun
 
 BUDGET = 3_800_000
-"""Characters of JSON; with the figures, a page stays below 5 MB."""
+"""Maximum size of the JSON in bytes; with the figures, a page stays below 5 MB."""
 _LENGTHS = (1200, 600, 300, 150, 60)
-# What nobody looks at in a browser, or what the method's name and the passages say already.
-_UNSEEN = {
+# Keys that are of no interest in a browser, or repeat the method's name and the passages.
+_HIDDEN = {
     "observations", "details", "bias", "found", "documents", "finishes", "preference", "replied",
     "layout", "reply", "prompt_tokens", "finish_reason",
 }  # fmt: skip
 
 
 def browser_data(run: StudyRun) -> tuple[dict[str, Any], str]:
-    """Questions with their answers and traces, texts cut until they fit, and what was cut; "" where nothing was."""
+    """Return questions with answers and traces, cut to fit, and a note of what was cut ("" for nothing)."""
     for length in _LENGTHS:
         values, cut = _values(run, length, None)
         if _size(values) <= BUDGET:
@@ -31,13 +31,13 @@ def browser_data(run: StudyRun) -> tuple[dict[str, Any], str]:
         if _size(values) <= BUDGET:
             break
     return values, (
-        f"The first {count} of {len(run.questions)} questions are shown, texts cut after {_LENGTHS[-1]} characters; "
-        "the run's folder has them all."
+        f"Only the first {count} of {len(run.questions)} questions are shown, with texts cut after {_LENGTHS[-1]} "
+        "characters; the run's folder has them all."
     )
 
 
 def _values(run: StudyRun, length: int, count: int | None) -> tuple[dict[str, Any], bool]:
-    """The data, and whether a text in it was cut."""
+    """Return the data, and whether a text in it was cut."""
     shorten = _Shorten(length)
     labels = {c.label: i for i, c in enumerate(run.conditions)}
     numbers = {(c.method, c.reader): i for i, c in enumerate(run.conditions)}
@@ -47,12 +47,10 @@ def _values(run: StudyRun, length: int, count: int | None) -> tuple[dict[str, An
         if (condition := numbers.get((row["method"], row["reader"]))) is not None:
             rows.setdefault(row["question_id"], []).append((condition, row))
     values = {
-        "measure": MEASURES.index(run.study.measure),
+        "metric": METRICS.index(run.study.metric),
         "methods": [c.label for c in run.conditions],
-        # What each method's gains are over: its own reader's baseline, which is its own.
-        "baselines": [
-            labels[run.baselines[c.label]] if c.label in run.baselines else labels[c.label] for c in run.conditions
-        ],
+        # Each method gains over its own reader's baseline; a baseline over itself.
+        "baselines": [labels[run.baselines.get(c.label, c.label)] for c in run.conditions],
         "questions": [
             _question(example, sorted(rows.get(key, []), key=lambda item: item[0]), several, shorten)
             for key, example in list(run.questions.items())[:count]
@@ -64,31 +62,31 @@ def _values(run: StudyRun, length: int, count: int | None) -> tuple[dict[str, An
 def _question(
     example: Example, rows: list[tuple[int, dict[str, Any]]], several: bool, shorten: _Shorten
 ) -> dict[str, Any]:
-    """One question. Passages that its methods brought from elsewhere stand once, behind its own."""
-    shelf = _Passages(example, shorten)
-    answers = [_answer(row, condition, several, shelf, shorten) for condition, row in rows]
+    """Return one question; passages that its methods took from elsewhere follow its own, each once."""
+    passages = _Passages(example, shorten)
+    answers = [_answer(row, condition, several, passages, shorten) for condition, row in rows]  # may add passages
     return {
         "id": example.id,
         "question": example.question,
         "answers": example.answers,
-        "passages": shelf.passages,
+        "passages": passages.passages,
         "own": len(example.passages),
         "rows": answers,
     }
 
 
 class _Passages:
-    """A question's passages, and others that were read with it; each once, with what kind it was read as."""
+    """A question's passages and others that were read with it, each once, with its kind in the layouts."""
 
     def __init__(self, example: Example, shorten: _Shorten) -> None:
         self._shorten = shorten
         self.passages: list[dict[str, Any]] = []
         self._places: dict[tuple[str, str], int] = {}
         for p in example.passages:
-            self._add(p.title, p.text, gold=bool(p.is_gold), score=_rounded(p.score))
+            self._add(p.title, p.text, gold=bool(p.is_gold), score=shorten.all(p.score))
 
     def order(self, entries: list[Any]) -> list[int]:
-        """Places of the passages as read."""
+        """Return the places of the passages as read."""
         places = []
         for entry in entries:
             if isinstance(entry, int):
@@ -111,29 +109,31 @@ class _Passages:
         return place
 
 
-def _answer(row: dict[str, Any], condition: int, several: bool, shelf: _Passages, shorten: _Shorten) -> dict[str, Any]:
+def _answer(
+    row: dict[str, Any], condition: int, several: bool, passages: _Passages, shorten: _Shorten
+) -> dict[str, Any]:
     out: dict[str, Any] = {"m": condition, "answer": row["answer"]}
-    if any(row[name] is not None for name in MEASURES):
-        out["right"] = [_rounded(row[name]) for name in MEASURES]
+    if any(row[name] is not None for name in METRICS):
+        out["right"] = [shorten.all(row[name]) for name in METRICS]
     if several:
         out["seed"] = row["seed"]
     if why := row["left_out"] or row["error"]:
         out["why"], out["failed"] = why, row["error"] is not None
-    if row["tokens"]["given"] is not None and row["answer"] is not None:
-        out["tokens"] = [row["tokens"]["computed"], row["tokens"]["given"]]
-    if trace := _trace(row["trace"], shelf, shorten):
+    if row["tokens"]["total_tokens"] is not None and row["answer"] is not None:
+        out["tokens"] = [row["tokens"]["computed_tokens"], row["tokens"]["total_tokens"]]
+    if trace := _trace(row["trace"], passages, shorten):
         out["trace"] = trace
     return out
 
 
-def _trace(trace: dict[str, Any], shelf: _Passages, shorten: _Shorten) -> dict[str, Any]:
-    """What a person looks at: no observations, and an ensemble's documents by title alone."""
+def _trace(trace: dict[str, Any], passages: _Passages, shorten: _Shorten) -> dict[str, Any]:
+    """Return the parts of interest to a person: no observations, and only the titles of an ensemble's documents."""
     kept: dict[str, Any] = {}
     for key, value in trace.items():
-        if key in _UNSEEN or value is None or value is False:
+        if key in _HIDDEN or value is None or value is False:
             continue
         if key == "order":
-            kept[key] = shelf.order(value)
+            kept[key] = passages.order(value)
             continue
         if key == "ensemble":
             documents = {
@@ -141,43 +141,35 @@ def _trace(trace: dict[str, Any], shelf: _Passages, shorten: _Shorten) -> dict[s
             }
             vote = {k: value["vote"][k] for k in ("winner", "scores", "support", "abstained")}
             value = {"predictions": value["predictions"], "documents": documents, "vote": vote}
-        kept[key] = _rounded(shorten.all(value))
+        kept[key] = shorten.all(value)
     return kept
 
 
 class _Shorten:
-    """Cuts texts, and remembers whether it did."""
+    """Cut texts and round numbers, and record whether any text was cut."""
 
     def __init__(self, length: int) -> None:
         self._length = length
         self.cut = False
 
     def text(self, text: str) -> str:
-        """At most so many characters of it."""
+        """Return the text, cut if it is too long."""
         if len(text) <= self._length:
             return text
         self.cut = True
         return text[: self._length].rstrip() + "…"
 
     def all(self, value: Any) -> Any:
-        """A JSON value with its texts cut."""
+        """Return a JSON value with its texts cut and its numbers rounded."""
         if isinstance(value, str):
             return self.text(value)
+        if isinstance(value, float):
+            return round(value, 4)
         if isinstance(value, list):
             return [self.all(v) for v in value]
         if isinstance(value, dict):
             return {k: self.all(v) for k, v in value.items()}
         return value
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 4)
-    if isinstance(value, list):
-        return [_rounded(v) for v in value]
-    if isinstance(value, dict):
-        return {k: _rounded(v) for k, v in value.items()}
-    return value
 
 
 def _size(values: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""Figures that a page can hold: SVG whose text is text, in the page's own colour, light or dark."""
+"""Figures for an HTML page: SVG with text as text, in the page's own colour, light or dark."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _STYLE = {
     "grid.alpha": 0.3,
 }
 _SMALLEST = 0.74
-"""Pixels a point at least: a chart of one panel is whole on a telephone, and one of many scrolls, so as to be read."""
+"""Minimum pixels per point: a chart of one panel fits a telephone, and one of many scrolls to stay legible."""
 _PNG_STYLE = {"figure.facecolor": "white", "savefig.facecolor": "white", "axes.facecolor": "white"}
 
 
 def svg(draw: Callable[[], Figure], key: str, title: str) -> str:
-    """An inline SVG element.
+    """Return an inline SVG element.
 
     Args:
-        draw: makes the figure.
-        key: goes before every id, so that many figures stand in one page.
-        title: what a screen reader says.
+        draw: draws the figure.
+        key: prefix of every id, so that a page can hold many figures.
+        title: label for screen readers.
 
     Raises:
-        MissingExtraError: matplotlib is not installed.
+        MissingExtraError: if matplotlib is not installed.
     """
     with _style({"svg.hashsalt": key}):
         target = io.StringIO()
@@ -60,7 +60,7 @@ def write(draw: Callable[[], Figure], path: Path, key: str) -> None:
     """Write a figure to a .svg file, transparent, or to a .png file, on white.
 
     Raises:
-        MissingExtraError: matplotlib is not installed.
+        MissingExtraError: if matplotlib is not installed.
     """
     with _style({"svg.hashsalt": key, **(_PNG_STYLE if path.suffix == ".png" else {})}):
         draw().savefig(path, dpi=150)
@@ -75,7 +75,7 @@ def _style(more: dict[str, Any]) -> Any:
 
 
 def _inline(text: str, key: str, title: str) -> str:
-    """The svg element alone, with ids of its own, the page's font and text colour, and a size the page decides."""
+    """Return only the svg element, with ids of its own, the page's font and text colour, and a size set by the page."""
     from markupsafe import escape
 
     text = text[text.index("<svg") :]

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a run; and its figures and tables as files."""
+"""A run as one self-contained HTML page, and its figures and tables as files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,26 @@ from typing import Any
 from fastreader import __version__
 from fastreader.report import figures
 from fastreader.report.browse import browser_data
-from fastreader.report.plots import Chart, Table
-from fastreader.report.plots.catalogue import charts
+from fastreader.report.plots import Chart, Table, answers, ensemble, layouts, moi
 from fastreader.report.retrieval import Retrieval, retrieval
-from fastreader.report.study_data import MEASURE_NAMES, MEASURES, Missing, StudyRun
+from fastreader.report.study_data import METRIC_NAMES, METRICS, Missing, StudyRun
 from fastreader.report.summary import summary_rows
 
+CHARTS = (
+    answers.ACCURACY,
+    moi.POSITION_BIAS,
+    moi.UTILITIES,
+    moi.PASSAGE_POSITION,
+    ensemble.RWR,
+    ensemble.ERROR_RWR,
+    ensemble.MRLR,
+    ensemble.UPPER_BOUND,
+    ensemble.WEIGHTS,
+    layouts.RANDOM_PASSAGES,
+    layouts.ATTENTION,
+)  # in the page's order
 TEST_NAMES = {
-    "sign flip": "sign flips of gold passages, as questions share them",
+    "sign flip": "sign flips over gold passages, which questions share",
     "McNemar": "exact McNemar",
     "Wilcoxon": "Wilcoxon",
 }
@@ -32,12 +44,12 @@ TEST_NAMES = {
 
 @dataclass(frozen=True)
 class Section:
-    """A figure of the page, or why it is not there.
+    """A figure of the page, or the reason why it is missing.
 
     Attributes:
-        chart: what it is.
-        table: what it is drawn from; None where the run does not hold it.
-        why_not: what is missing; "" where nothing is.
+        chart: the figure.
+        table: its data; None if the run lacks them.
+        why_not: the reason; "" if there is a table.
     """
 
     chart: Chart
@@ -47,7 +59,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """A run's figures and tables, computed once for page and files."""
+    """The figures and tables of a run, computed once for page and files."""
 
     run: StudyRun
     summary: list[dict[str, Any]]
@@ -59,16 +71,16 @@ class Report:
         """Read a run folder and compute everything.
 
         Raises:
-            InputError: it is none, or holds no answers.
+            InputError: if the folder is not that of a run, or holds no answers.
         """
         run = StudyRun(folder)
-        return cls(run, summary_rows(run), retrieval(run), [_section(chart, run) for chart in charts()])
+        return cls(run, summary_rows(run), retrieval(run), [_section(chart, run) for chart in CHARTS])
 
     def html(self) -> str:
-        """The page; it asks the network for nothing.
+        """Return the page, which needs no network.
 
         Raises:
-            MissingExtraError: matplotlib is not installed.
+            MissingExtraError: if matplotlib is not installed.
         """
         from jinja2 import Environment
 
@@ -82,14 +94,14 @@ class Report:
             study=study,
             run=self.run,
             rows=self.summary,
-            measure=self.run.measure_name,
-            measures=[study.measure, *(m for m in MEASURES if m != study.measure)],
-            names=MEASURE_NAMES,
+            metric=self.run.metric_name,
+            metrics=[study.metric, *(m for m in METRICS if m != study.metric)],
+            names=METRIC_NAMES,
             reference=study.reference,
             shown=shown,
             absent=[s for s in self.sections if s.table is None],
             problems=_problems(self.run),
-            unseen=_unseen(self.run),
+            unrecorded=_unrecorded(self.run),
             retrieval=self.retrieval,
             tests=", ".join(dict.fromkeys(TEST_NAMES[row["test"]] for row in self.summary if row["test"])) or "none",
             cut=cut,
@@ -101,7 +113,7 @@ class Report:
         )
 
     def write_figures(self, folder: str | os.PathLike[str], kind: str) -> list[Path]:
-        """Every figure as a file: "svg" or "png"; returns their paths."""
+        """Write every figure as an "svg" or "png" file and return the paths."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         written = []
@@ -113,7 +125,7 @@ class Report:
         return written
 
     def write_tables(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """The summary and every figure's table as CSV; returns their paths."""
+        """Write the summary and every figure's table as CSV files and return the paths."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         tables = {"summary": self.summary}
@@ -135,28 +147,28 @@ def _figure(section: Section) -> str:
 
     table, chart = section.table, section.chart
     assert table is not None
-    return Markup(figures.svg(lambda: chart.draw(table), chart.key, chart.title))  # drawn here, out of numbers
+    return Markup(figures.svg(lambda: chart.draw(table), chart.key, chart.title))
 
 
 def _problems(run: StudyRun) -> list[tuple[str, str, int]]:
-    """(method, what happened, how often) of rows without an answer, equal reasons together."""
-    counts: dict[tuple[str, str], int] = {}
-    for condition in run.conditions:
-        for row in run.of(condition):
-            if why := row["left_out"] or row["error"]:
-                reason = str(why).replace(repr(row["question_id"]), "the question")
-                counts[condition.label, reason] = counts.get((condition.label, reason), 0) + 1
+    """Return (method, reason, count) of the rows without an answer."""
+    counts = Counter(
+        (condition.label, str(why).replace(repr(row["question_id"]), "the question"))
+        for condition in run.conditions
+        for row in run.of(condition)
+        if (why := row["left_out"] or row["error"])
+    )
     return [(method, reason, count) for (method, reason), count in counts.items()]
 
 
-def _unseen(run: StudyRun) -> list[tuple[str, str, int]]:
-    """(method, why, how often) of replies whose attention was asked for and could not be taken."""
+def _unrecorded(run: StudyRun) -> list[tuple[str, str, int]]:
+    """Return (method, reason, count) of the replies whose attention could not be recorded."""
     counts = Counter((row["method"], row["error"]) for row in run.attention if row["error"])
     return [(method, reason, count) for (method, reason), count in counts.items()]
 
 
 def _json(values: Any) -> Any:
-    """JSON that may stand in a script element."""
+    """Return JSON that is safe in a script element."""
     from markupsafe import Markup
 
     text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -193,7 +205,7 @@ def _interval(row: dict[str, Any], name: str, sign: bool = False) -> str:
 
 
 def _breakable(text: str) -> Any:
-    """`text` with places where a line may break."""
+    """Return `text` with places where a line may break."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub("([:_+·])", r"\1<wbr>", str(escape(text))))

@@ -1,4 +1,4 @@
-"""How well the retriever and the methods that reorder its passages rank the gold one."""
+"""Retrieval metrics of the retriever, and of the methods that reorder its passages."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ RETRIEVER = "the retriever's"
 
 @dataclass(frozen=True)
 class Retrieval:
-    """The table of retrieval measures.
+    """The table of retrieval metrics.
 
     Attributes:
-        rows: for each order its name, the number of questions with gold flags, and each measure's mean.
-        left_out: questions without gold flags.
-        why_not: why there are no rows; "" where there are.
-        measures: names, as ir-measures has them.
+        rows: for each order its name, the number of questions with gold flags, and each metric's mean.
+        left_out: number of questions without gold flags.
+        why_not: why there are no rows; "" if there are rows.
+        metrics: names, as in ir-measures.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     left_out: int = 0
     why_not: str = ""
-    measures: tuple[str, ...] = MEASURES
+    metrics: tuple[str, ...] = MEASURES
 
 
 def retrieval(run: StudyRun) -> Retrieval:
-    """Measures over the questions whose passages have gold flags, by the retriever's order and by MoI's rankings.
+    """Return metrics over the questions whose passages have gold flags, for the retriever's order and MoI's rankings.
 
-    MoI's ranking is by utility: what it judges a passage to be worth, not the place it is read at. An `order:` method
-    that scores passages is ranked by its scores in the same way, one that does not by its reading order.
+    MoI ranks by utility, the estimated worth of a passage, and not by the place in the reading order. An `order:`
+    method is ranked by its scores likewise, or by its reading order if it has none.
     """
     examples = list(run.questions.values())
     flagged = [e for e in examples if any(p.is_gold is not None for p in e.passages)]
@@ -59,7 +59,7 @@ def _row(name: str, examples: Sequence[Example]) -> dict[str, Any]:
 
 
 def _ranked(run: StudyRun, condition: Condition) -> Iterator[Example]:
-    """Questions with their passages in the order's ranking; the first seed's where there are several."""
+    """Yield the questions with their passages ranked by the condition, under the first seed."""
     seen: set[str] = set()
     for row in run.of(condition):
         example = run.questions.get(row["question_id"])
@@ -74,7 +74,7 @@ def _ranked(run: StudyRun, condition: Condition) -> Iterator[Example]:
 
 
 def _ranking(trace: dict[str, Any], count: int) -> list[int]:
-    """Passages best first; those that were not scored follow as they were retrieved."""
+    """Return the passages best first; those without a score follow in the retriever's order."""
     scores = trace["utilities"]["utility"] if "utilities" in trace else trace.get("order_scores")
     first = trace["order"] if scores is None else sorted(range(len(scores)), key=lambda i: -scores[i])
     return [*first, *(i for i in range(count) if i not in set(first))]

@@ -1,11 +1,11 @@
-"""A study's run, as the report looks at it."""
+"""The data of a study's run in the form that the report needs."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,23 +17,23 @@ from fastreader.statistics import Interval, bootstrap
 from fastreader.study import RunFolder, Study
 from fastreader.study.folder import COSTS, VOTER
 
-MEASURES = ("em", "f1", "contained")
-MEASURE_NAMES = {"em": "exact match", "f1": "F1", "contained": "answer contained"}
+METRIC_NAMES = {"em": "exact match", "f1": "F1", "contained": "answer contained"}
+METRICS = tuple(METRIC_NAMES)
 
 
 class Missing(InputError):
-    """A run does not hold what a section of the report needs; the message says what."""
+    """A run lacks what a section of the report needs; the message names it."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A method as one reader ran it.
+    """A method as run by one reader.
 
     Attributes:
-        label: what the report calls it.
+        label: its name in the report.
         method: its name in the study.
         reader: the reader's name.
-        spec: the method as the registry knows it.
+        spec: its name in the registry.
     """
 
     label: str
@@ -46,16 +46,16 @@ class StudyRun:
     """The rows of a run, by condition.
 
     Attributes:
-        study: what was run.
+        study: the study.
         questions: by id.
-        rows: all of them.
+        rows: all rows.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         """Read a run folder.
 
         Raises:
-            InputError: it is none, or holds no answers.
+            InputError: if the folder is not that of a run, or holds no answers.
         """
         run = RunFolder(folder)
         self.study: Study = run.study()
@@ -69,7 +69,7 @@ class StudyRun:
 
     @cached_property
     def conditions(self) -> list[Condition]:
-        """Methods in the study's order, for each reader; those without a row are not among them."""
+        """Methods in the study's order, for each reader; methods without a row are left out."""
         present = {(row["method"], row["reader"]) for row in self.rows}
         several = len({reader for _, reader in present}) > 1
         return [
@@ -80,7 +80,7 @@ class StudyRun:
         ]
 
     def of(self, condition: Condition) -> list[dict[str, Any]]:
-        """Its rows, those without an answer included."""
+        """Return the rows of a condition, including those without an answer."""
         return self._by_condition[condition.method, condition.reader]
 
     @cached_property
@@ -90,9 +90,9 @@ class StudyRun:
             found[row["method"], row["reader"]].append(row)
         return found
 
-    def outcomes(self, condition: Condition, measure: str | None = None) -> dict[str, float]:
-        """By question, the measure's mean over seeds; questions without an answer or right answers are not in it."""
-        name = measure or self.study.measure
+    def outcomes(self, condition: Condition, metric: str | None = None) -> dict[str, float]:
+        """Return the metric's mean over seeds, by question, for questions with an answer and right answers."""
+        name = metric or self.study.metric
         values: dict[str, list[float]] = defaultdict(list)
         for row in self.of(condition):
             if row[name] is not None:
@@ -101,7 +101,7 @@ class StudyRun:
 
     @property
     def baselines(self) -> dict[str, str]:
-        """For each condition's label its reader's baseline, where that was run."""
+        """The baseline of each condition's reader, by the condition's label, if that baseline was run."""
         labels = {(c.method, c.reader): c.label for c in self.conditions}
         return {
             c.label: labels[self.study.reference, c.reader]
@@ -111,7 +111,7 @@ class StudyRun:
 
     @cached_property
     def clusters(self) -> dict[str, Any]:
-        """Questions that share a gold passage are one cluster."""
+        """The gold passage of each question; questions that share one are one cluster."""
         found = {}
         for key, example in self.questions.items():
             gold = next((p for p in example.passages if p.is_gold), None)
@@ -120,41 +120,32 @@ class StudyRun:
         return found
 
     def interval(self, values: Mapping[str, float | Sequence[float]]) -> Interval:
-        """Mean over questions with its interval, by bootstrap over gold passages.
+        """Return the mean over questions with its interval, by bootstrap over gold passages.
 
         Args:
-            values: by question; several, as of several seeds, count as their mean.
+            values: by question; several values, one per seed, count as their mean.
         """
         means = [math.fsum(v) / len(v) if isinstance(v, Sequence) else v for v in values.values()]
         return bootstrap(means, clusters=[self.clusters.get(q, ("question", q)) for q in values])
 
     @property
     def gold_passages(self) -> int:
-        """Distinct gold passages."""
+        """Number of distinct gold passages."""
         return len(set(self.clusters.values()))
 
     @property
-    def measure_name(self) -> str:
-        """The study's measure in words."""
-        return MEASURE_NAMES[self.study.measure]
+    def metric_name(self) -> str:
+        """The study's metric in words."""
+        return METRIC_NAMES[self.study.metric]
 
-    def traces(
-        self, key: str, chosen: Callable[[Condition], bool] = lambda c: True
-    ) -> Iterator[tuple[Condition, dict[str, Any]]]:
-        """(condition, row) of every row whose trace holds `key`."""
+    def traces(self, key: str) -> Iterator[tuple[Condition, dict[str, Any]]]:
+        """Yield (condition, row) for every row whose trace has `key`."""
         for condition in self.conditions:
-            if chosen(condition):
-                for row in self.of(condition):
-                    if key in row["trace"]:
-                        yield condition, row
+            for row in self.of(condition):
+                if key in row["trace"]:
+                    yield condition, row
 
 
-def only(values: Sequence[Any], what: str, because: str) -> Sequence[Any]:
-    """`values`, which are there.
-
-    Raises:
-        Missing: there are none.
-    """
-    if not values:
-        raise Missing(f"{what}: {because}")
-    return values
+def interval_cells(name: str, interval: Interval) -> dict[str, float]:
+    """Return the columns of an estimate and its bounds: `name`, "low" and "high"."""
+    return {name: interval.estimate, "low": interval.low, "high": interval.high}

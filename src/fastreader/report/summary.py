@@ -1,15 +1,27 @@
-"""The report's tables: every method's figures, and every method against the baseline."""
+"""The report's tables: the figures of every method, and its contrast with the baseline."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fastreader.report.study_data import MEASURES, Condition, StudyRun
+from fastreader.report.study_data import METRICS, Condition, StudyRun
 from fastreader.statistics import Comparison, Interval, compare, wilson
+
+TOKENS = ("total_tokens", "computed_tokens", "new_tokens")
+_CONTRAST = {
+    "pairs": "n",
+    "test": "test",
+    "p": "p",
+    "p_holm": "p_holm",
+    "wilcoxon_p": "wilcoxon",
+    "mcnemar_p": "mcnemar",
+    "cohens_d": "cohens_d",
+    "minimum_detectable_effect": "minimum_detectable_effect",
+}  # columns, with the attributes of a contrast
 
 
 def comparison(run: StudyRun) -> Comparison | None:
-    """Conditions and contrasts by the study's measure; None where no question has right answers."""
+    """Return conditions and contrasts by the study's metric; None if no question has right answers."""
     outcomes = {c.label: values for c in run.conditions if (values := run.outcomes(c))}
     if not outcomes:
         return None
@@ -23,7 +35,7 @@ def comparison(run: StudyRun) -> Comparison | None:
 
 
 def summary_rows(run: StudyRun) -> list[dict[str, Any]]:
-    """A row a condition, as the CSV file holds them; None where there is nothing to say."""
+    """Return a row per condition, as in the CSV file; a missing value is None."""
     found = comparison(run)
     contrasts = {c.name: c for c in found.contrasts} if found else {}
     rows = []
@@ -34,22 +46,16 @@ def summary_rows(run: StudyRun) -> list[dict[str, Any]]:
             "reader": condition.reader,
             **_counts(run, condition),
         }
-        for measure in MEASURES:
-            row |= _interval(measure, _mean(run, condition, measure))
+        for metric in METRICS:
+            outcomes = run.outcomes(condition, metric)
+            row |= _interval(metric, run.interval(outcomes) if outcomes else None)
         share = _wilson(run, condition)
         row |= {"wilson_low": share.low if share else None, "wilson_high": share.high if share else None}
         contrast = contrasts.get(condition.label)
         row |= {
             "baseline": contrast.baseline if contrast else None,
             **_interval("difference", contrast.difference if contrast else None),
-            "pairs": contrast.n if contrast else None,
-            "test": contrast.test if contrast else None,
-            "p": contrast.p if contrast else None,
-            "p_holm": contrast.p_holm if contrast else None,
-            "wilcoxon_p": contrast.wilcoxon if contrast else None,
-            "mcnemar_p": contrast.mcnemar if contrast else None,
-            "cohens_d": contrast.cohens_d if contrast else None,
-            "minimum_detectable_effect": contrast.minimum_detectable_effect if contrast else None,
+            **{column: getattr(contrast, name, None) for column, name in _CONTRAST.items()},
             "primary": contrast.primary if contrast else False,
         }
         rows.append(row)
@@ -64,18 +70,9 @@ def _counts(run: StudyRun, condition: Condition) -> dict[str, Any]:
         "left_out": sum(row["left_out"] is not None for row in rows),
         "over_long": sum(row["over_long"] is not None for row in rows),
         "failed": sum(row["error"] is not None for row in rows),
-        "tokens_given": _average([row["tokens"]["given"] for row in answered]),
-        "tokens_computed": _average([row["tokens"]["computed"] for row in answered]),
-        "tokens_new": _average([row["tokens"]["new"] for row in answered]),
+        **{name: _average([row["tokens"][name] for row in answered]) for name in TOKENS},
         "seconds": _average([row["seconds"] for row in answered]),
     }
-
-
-def _mean(run: StudyRun, condition: Condition, measure: str) -> Interval | None:
-    outcomes = run.outcomes(condition, measure)
-    if not outcomes:
-        return None
-    return run.interval(outcomes)
 
 
 def _wilson(run: StudyRun, condition: Condition) -> Interval | None:

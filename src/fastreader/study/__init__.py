@@ -1,4 +1,4 @@
-"""Studies over data sets: many methods and readers, the same questions, one row each; see `Study` and `run_study`."""
+"""Studies: compare methods and readers on the same questions, one row each; see `Study` and `run_study`."""
 
 from fastreader.study.config import EorConfig, MethodConfig, NoiseConfig, Study
 from fastreader.study.folder import RunFolder

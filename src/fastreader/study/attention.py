@@ -1,4 +1,4 @@
-"""Where the answers' tokens of the noise layouts look, for the first questions of a study."""
+"""Attention of the answers to noise layouts, for the first questions of a study."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastreader.data import Example
-from fastreader.data.result_log import ResultLog, iter_results
+from fastreader.data.result_log import ResultLog
 from fastreader.errors import ContextOverflowError
 from fastreader.noise.attention import AnswerAttention, layout_attention
 from fastreader.noise.layouts import Layout
@@ -23,99 +23,91 @@ if TYPE_CHECKING:
 
 
 def lacks_attention(study: Study, run: RunFolder, examples: Sequence[Example], name: str) -> bool:
-    """Whether a reader's answers are there whose attention is wanted and not in the run yet."""
+    """Return whether a reader has answers whose attention is to be recorded and is not in the run yet."""
     if not study.noise.attention:
         return False
-    wanted = _Wanted(study, run, name)
-    return any(wanted.of(example) for example in examples[: study.noise.attention])
+    missing = _Missing(study, run, name)
+    return any(missing.of(example) for example in examples[: study.noise.attention])
 
 
-def keep_attention(study: Study, run: RunFolder, reader: CachedReader, examples: Sequence[Example], name: str) -> None:
-    """Write, for each of the first `study.noise.attention` questions, the attention of each layout's answer.
+def write_attention(study: Study, run: RunFolder, reader: CachedReader, examples: Sequence[Example], name: str) -> None:
+    """Write the attention of each layout's answer for the first `study.noise.attention` questions, one row each.
 
-    The answers are the replies in the run's rows, a row each, after the passages that the rows say were read: laid out
-    anew, a study that got more questions would draw others. A reply without a token has a row that says so, and so has
-    one that does not fit behind its prompt with its last token, which is read here and was not when it was written.
-    Layouts without passages have none.
+    The answers and their passages are taken from the run's rows: laid out again, a study with more questions would
+    draw other passages. A reply without a token gets a row with an error, and so does a reply whose last token, which
+    is read here and was not when it was generated, no longer fits in the context. Layouts without passages have no row.
     """
-    wanted = _Wanted(study, run, name)
+    missing = _Missing(study, run, name)
     tree = reader.tree_reader()
     with ResultLog(run.file(ATTENTION), resume=True) as log:
         for example in examples[: study.noise.attention]:
-            laid: dict[str, tuple[Layout, str]] = {}
-            for label, trace in wanted.of(example).items():
+            replies: dict[str, tuple[Layout, str]] = {}
+            for label, trace in missing.of(example).items():
                 if trace["reply"].strip():
-                    laid[label] = layout_of(trace, example), trace["reply"]
+                    replies[label] = layout_of(trace, example), trace["reply"]
                 else:
-                    log.append(*wanted.row(example, label, None, "the reply is empty"))
-            if not laid:
+                    log.append(*missing.row(example, label, "the reply is empty"))
+            if not replies:
                 continue
-            template = wanted.methods[next(iter(laid))].template
-            for label, found in _looked(tree, example.question, laid, template, study.max_batch_tokens).items():
-                if isinstance(found, ContextOverflowError):
-                    log.append(*wanted.row(example, label, None, str(found)))
-                else:
-                    log.append(*wanted.row(example, label, found.to_dict(), None))
+            template = missing.methods[next(iter(replies))].template
+            for label, found in _attention(tree, example.question, replies, template, study.max_batch_tokens).items():
+                log.append(*missing.row(example, label, found if isinstance(found, AnswerAttention) else str(found)))
 
 
-def _looked(
+def _attention(
     reader: Reader,
     question: str,
-    laid: dict[str, tuple[Layout, str]],
+    replies: dict[str, tuple[Layout, str]],
     template: NoiseTemplate,
     max_batch_tokens: int | None,
 ) -> dict[str, AnswerAttention | ContextOverflowError]:
-    """Attention of each layout's answer in one pass; where one is too long, of each alone."""
+    """Return the attention of each layout's answer, from one pass; if an answer is too long, from one pass each."""
     try:
-        return {**layout_attention(reader, question, laid, template=template, max_batch_tokens=max_batch_tokens)}
+        return {**layout_attention(reader, question, replies, template=template, max_batch_tokens=max_batch_tokens)}
     except ContextOverflowError as error:
-        if len(laid) == 1:
-            return dict.fromkeys(laid, error)
-    alone = (_looked(reader, question, {label: one}, template, max_batch_tokens) for label, one in laid.items())
-    return {label: found for each in alone for label, found in each.items()}
+        if len(replies) == 1:
+            return dict.fromkeys(replies, error)
+    single = (_attention(reader, question, {label: one}, template, max_batch_tokens) for label, one in replies.items())
+    return {label: found for each in single for label, found in each.items()}
 
 
-class _Wanted:
-    """Replies to look at that have no row yet."""
+class _Missing:
+    """Replies whose attention is to be recorded and has no row yet."""
 
     def __init__(self, study: Study, run: RunFolder, reader: str) -> None:
         self._reader = reader
+        chosen = study.noise.attention_layouts
         self.methods: dict[str, Noise] = {
             config.label: method
             for config in study.methods
             if isinstance(method := make(config, study), Noise) and (method.spec.gold or method.spec.retrieved)
+            if not chosen or method.spec.name in chosen
         }
-        chosen = study.noise.attention_layouts
-        if chosen:
-            self.methods = {label: method for label, method in self.methods.items() if method.spec.name in chosen}
         self._traces: dict[tuple[str | None, str], dict[str, Any]] = {
             (row["question_id"], row["method"]): row["trace"]
             for row in run.rows()
             if row["reader"] == reader and row["seed"] == study.seeds[0] and row["answer"] is not None
             if row["method"] in self.methods
         }
-        file = run.file(ATTENTION)
-        self._done = {row["id"] for row in iter_results(file)} if file.is_file() else set()
+        self._done = {row["id"] for row in run.attention()}
 
     def of(self, example: Example) -> dict[str, dict[str, Any]]:
-        """By method, how the question was answered."""
+        """Return the traces of a question's missing replies, by method."""
         return {
             label: self._traces[example.id, label]
             for label in self.methods
             if (example.id, label) in self._traces and self._key(example, label) not in self._done
         }
 
-    def row(
-        self, example: Example, label: str, attention: dict[str, Any] | None, error: str | None
-    ) -> tuple[str, dict[str, Any]]:
-        """Key and row of one reply."""
+    def row(self, example: Example, label: str, found: AnswerAttention | str) -> tuple[str, dict[str, Any]]:
+        """Return key and row of one reply; `found` is its attention or an error."""
         row = {
             "question_id": example.id,
             "method": label,
             "layout": self.methods[label].spec.name,
             "reader": self._reader,
-            "error": error,
-            "attention": attention,
+            "error": found if isinstance(found, str) else None,
+            "attention": None if isinstance(found, str) else found.to_dict(),
         }
         return self._key(example, label), row
 

@@ -1,7 +1,7 @@
-"""What a reader gave, kept by content: a run that is killed or extended asks nothing twice.
+"""Readers that answer repeated requests from a cache, so that a run that is killed or extended repeats no call.
 
-A key is a digest of the reader's description, the kind of call, its options and the text or tokens asked, so that it
-does not matter which question or method asked, nor what it was packed with.
+A key is a digest of the reader's description, the kind of call, its options and the text or tokens of the request.
+It depends neither on the question or method nor on what the request was packed with.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
-from fastreader.core.checks import check_list
+from fastreader.core.checks import check_list, expect
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import (
     Generation,
@@ -28,23 +28,54 @@ from fastreader.core.protocol import (
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.data.cache import Cache
 from fastreader.data.fingerprints import digest
-from fastreader.errors import InputError
+from fastreader.reader.programs.requests import Program, score
 from fastreader.reader.reader import Reader
-from fastreader.study.meter import Meter
 
+T = TypeVar("T")
+Pair = tuple[tuple[int, ...], tuple[int, ...]]
 NOTHING = TreeStats(0, 0, 0, 0)
+_EMPTY = Loglikelihood(0.0, 0, True, [])
+
+
+@dataclass
+class Meter:
+    """Sums of a reader's calls.
+
+    Attributes:
+        calls: number of calls that reached the reader.
+        total_tokens, computed_tokens: tokens of all requests, as if nothing had been cached.
+        new_tokens: tokens generated for all requests.
+        run_tokens: tokens that went through the model in this run.
+        seconds: wall clock of the reader.
+    """
+
+    calls: int = 0
+    total_tokens: int = 0
+    computed_tokens: int = 0
+    new_tokens: int = 0
+    run_tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, requested: TreeStats, run: TreeStats, seconds: float, new_tokens: int) -> None:
+        """Add one call."""
+        self.calls += run.sequences > 0
+        self.total_tokens += requested.total_tokens
+        self.computed_tokens += requested.computed_tokens
+        self.new_tokens += new_tokens
+        self.run_tokens += run.computed_tokens
+        self.seconds += seconds
 
 
 class CachedReader(ReaderWrapper):
-    """A reader that answers out of a cache what it was asked before.
+    """A `ReaderProtocol` that answers repeated requests from a cache.
 
-    It is a `ReaderProtocol`. Counts of tokens are those of all that was asked, so that they do not depend on what the
-    cache holds; prompts that are texts are counted only where the reader itself counts them.
+    Counts of tokens cover all requests, so that they do not depend on the cache; for prompts that are texts only the
+    reader can count, so they cover the requests that reached it.
 
     Attributes:
-        max_batch_tokens: tokens computed in one pass at most, where a call does not say.
+        max_batch_tokens: at most this many tokens are computed in one pass, unless a call sets its own limit.
         total: a `Meter` of all calls.
-        last: tokens given and seconds of the last call, seconds of this run alone.
+        last: total tokens of the last call, and the seconds it took in this run.
     """
 
     def __init__(self, reader: ReaderProtocol, cache: Cache, max_batch_tokens: int | None = None) -> None:
@@ -53,9 +84,8 @@ class CachedReader(ReaderWrapper):
         self.max_batch_tokens = max_batch_tokens
         self.total = Meter()
         self.last: tuple[int, float] = (0, 0.0)
-        self._meters: list[Meter] = [self.total]
+        self._meters: list[Meter] = []
         self._identity = json.dumps(reader.describe(), sort_keys=True)
-        self._tree: Reader | None = None
 
     def loglikelihood(
         self,
@@ -65,67 +95,56 @@ class CachedReader(ReaderWrapper):
         on_overflow: str = "error",
         max_batch_tokens: int | None = None,
     ) -> Results[Loglikelihood]:
-        """As the reader's, out of the cache where it holds the request."""
-        asked = [(_plain(c), _plain(t)) for c, t in requests]
-        options = {"kind": "loglikelihood", "token_logprobs": token_logprobs, "on_overflow": on_overflow}
-
-        def ask(missing: list[Any]) -> Results[Loglikelihood]:
-            return self.reader.loglikelihood(
-                missing,
-                token_logprobs=token_logprobs,
-                on_overflow=on_overflow,
-                max_batch_tokens=max_batch_tokens or self.max_batch_tokens,
-            )
-
-        items, run, seconds, passes = self._items(asked, options, ask, asdict)
-        results = [Loglikelihood(**item) for item in items]
-        stats = self._counted(asked, run, 0)
-        self._note(stats, run, seconds)
-        return Results(results, stats, passes, seconds)
+        """Score as the reader does, from the cache if it holds the request."""
+        pairs = [(_plain(c), _plain(t)) for c, t in requests]
+        settings = {"token_logprobs": token_logprobs, "on_overflow": on_overflow}
+        limit = max_batch_tokens or self.max_batch_tokens
+        found = self._items(
+            pairs,
+            {**settings, "kind": "loglikelihood"},
+            lambda missing: self.reader.loglikelihood(missing, **settings, max_batch_tokens=limit),  # type: ignore[arg-type]
+            asdict,
+        )
+        stats = self._note(pairs, found)
+        return Results([Loglikelihood(**item) for item in found], stats, found.passes, found.seconds)
 
     def generate(self, prompts: Iterable[TextOrTokens], **options: Any) -> Results[list[Generation]]:
         """Generate as the reader does, from the cache if it holds the prompt; sampled texts only for the same call."""
         check_list("prompts", prompts)
-        asked = [_plain(prompt) for prompt in prompts]
+        texts = [_plain(prompt) for prompt in prompts]
         checked = GenerateOptions(**options)
         settings = {k: v for k, v in asdict(checked).items() if k not in ("max_batch_tokens", "progress")}
         settings |= {"stop": list(checked.stop), "stop_token_ids": sorted({int(t) for t in checked.stop_token_ids})}
         # Repeated prompts continue one random stream, so a sampled text belongs to its whole call.
-        call = {"call": digest(asked, 64)} if checked.temperature > 0 else {}
-
-        def ask(missing: list[Any]) -> Results[list[Generation]]:
-            texts = asked if checked.temperature > 0 else missing
-            return self.reader.generate(
-                texts,
+        sampled = checked.temperature > 0
+        found = self._items(
+            texts,
+            {**settings, **({"call": digest(texts, 64)} if sampled else {}), "kind": "generate"},
+            lambda missing: self.reader.generate(
+                texts if sampled else missing,
                 **settings,
                 max_batch_tokens=checked.max_batch_tokens or self.max_batch_tokens,
                 progress=checked.progress,
-            )
-
-        keys = {**settings, **call, "kind": "generate"}
-        items, run, seconds, passes = self._items(
-            asked, keys, ask, lambda texts: [asdict(g) for g in texts], distinct=checked.temperature == 0
+            ),
+            lambda generations: [asdict(g) for g in generations],
+            distinct=not sampled,
         )
-        results = [[Generation(**g) for g in texts] for texts in items]
-        new = sum(len(g.token_ids) for texts in results for g in texts)
-        stats = self._counted([(prompt, []) for prompt in asked], run, new, checked.n)
-        self._note(stats, run, seconds, new)
-        return Results(results, stats, passes, seconds)
+        results = [[Generation(**g) for g in generations] for generations in found]
+        new_tokens = sum(len(g.token_ids) for generations in results for g in generations)
+        stats = self._note([(text, []) for text in texts], found, new_tokens, checked.n)
+        return Results(results, stats, found.passes, found.seconds)
 
     def tree_reader(self) -> Reader:
-        """The same as a `Reader`, for methods that need one and not only its protocol.
+        """Return the same as a `Reader`, for methods that need more than the protocol.
 
         Raises:
-            InputError: the reader is none.
+            InputError: if the reader behind is not a `Reader`.
         """
-
-        if self._tree is None:
-            self._tree = CachedTreeReader(self)
-        return self._tree
+        return _TreeReader(self)
 
     @contextlib.contextmanager
     def metered(self) -> Iterator[Meter]:
-        """Count the calls made within."""
+        """Count the calls made inside the block."""
         meter = Meter()
         self._meters.append(meter)
         try:
@@ -133,105 +152,119 @@ class CachedReader(ReaderWrapper):
         finally:
             self._meters.remove(meter)
 
-    def scores(
-        self, sequences: Sequence[tuple[Any, Any]], ask: Callable[[list[Any]], SequenceScores]
-    ) -> tuple[list[dict[str, Any]], TreeStats, float, int]:
-        """`Reader.score` item by item, see `CachedTreeReader`."""
-        asked = [(_plain(c), _plain(t)) for c, t in sequences]
-
-        def rows(missing: list[Any]) -> Results[dict[str, Any]]:
-            scored = ask(missing)
-            items = [
-                {
-                    "logprob": float(scored.logprob[i]),
-                    "tokens": int(scored.num_tokens[i]),
-                    "greedy": bool(scored.is_greedy[i]),
-                    "token_logprobs": np.asarray(scored.token_logprobs[i]).tolist(),
-                }
-                for i in range(len(missing))
-            ]
-            return Results(items, scored.stats, scored.passes, scored.seconds)
-
-        items, run, seconds, passes = self._items(asked, {"kind": "score"}, rows, dict)
-        stats = self._counted(asked, run, 0)
-        self._note(stats, run, seconds)
-        return items, stats, seconds, passes
-
     def _items(
         self,
-        asked: list[Any],
+        requests: list[Any],
         options: Mapping[str, Any],
-        ask: Callable[[list[Any]], Results[Any]],
+        call: Callable[[list[Any]], Results[Any]],
         pack: Callable[[Any], Any],
         distinct: bool = True,
-    ) -> tuple[list[Any], TreeStats, float, int]:
-        """Values for what is asked, the cost of those that were not in the cache."""
+    ) -> Results[Any]:
+        """Return the values of all requests, with the cost of those that were not in the cache."""
         head = self._identity + json.dumps(options, sort_keys=True)
-        keys = [digest([head, item, None if distinct else i], 64) for i, item in enumerate(asked)]
+        keys = [digest([head, item, None if distinct else i], 64) for i, item in enumerate(requests)]
         known = self.cache.get(keys)
-        missing = list({key: item for key, item in zip(keys, asked, strict=True) if key not in known}.items())
+        missing = {key: item for key, item in zip(keys, requests, strict=True) if key not in known}
         if not missing:
-            return [known[key] for key in keys], NOTHING, 0.0, 0
-        answered = ask([item for _, item in missing])
-        names = [key for key, _ in missing] if distinct else keys
-        fresh = {key: pack(item) for key, item in zip(names, answered, strict=True)}
+            return Results([known[key] for key in keys], NOTHING, 0, 0.0)
+        answered = call(list(missing.values()))
+        fresh = {key: pack(item) for key, item in zip(missing if distinct else keys, answered, strict=True)}
         self.cache.put(fresh)
         known |= fresh
-        return [known[key] for key in keys], answered.stats, answered.seconds, answered.passes
+        return Results([known[key] for key in keys], answered.stats, answered.passes, answered.seconds)
 
-    def _counted(self, pairs: Sequence[tuple[Any, Any]], run: TreeStats, new: int, n: int = 1) -> TreeStats:
-        if any(isinstance(part, str) for pair in pairs for part in pair) or not pairs:
-            return run
-        stats = PrefixTree.build(pairs).stats
-        return TreeStats(stats.sequences * n, stats.total_tokens * n + new, stats.computed_tokens + new, stats.scored)
-
-    def _note(self, asked: TreeStats, run: TreeStats, seconds: float, new: int = 0) -> None:
-        self.last = (asked.total_tokens, seconds)
-        for meter in self._meters:
-            meter.add(asked, run, seconds, new)
+    def _note(
+        self, pairs: Sequence[tuple[Any, Any]], found: Results[Any], new_tokens: int = 0, n: int = 1
+    ) -> TreeStats:
+        """Add a call to the meters and return its stats."""
+        stats = found.stats
+        if pairs and not any(isinstance(part, str) for pair in pairs for part in pair):
+            s = PrefixTree.build(pairs).stats
+            computed = s.computed_tokens + new_tokens
+            stats = TreeStats(s.sequences * n, s.total_tokens * n + new_tokens, computed, s.scored)
+        self.last = (stats.total_tokens, found.seconds)
+        for meter in (self.total, *self._meters):
+            meter.add(stats, found.stats, found.seconds, new_tokens)
+        return stats
 
 
 def _plain(item: TextOrTokens) -> Any:
     return item if isinstance(item, str) else [int(token) for token in item]
 
 
-class CachedTreeReader(Reader):
-    """The reader behind a `CachedReader`, sharing its model and its lock."""
+class _TreeReader(Reader):
+    """The `Reader` behind a `CachedReader`, with its model and lock; all calls go through the cache.
 
-    session = None  # type: ignore[assignment]  # what a session gives would be neither in the cache nor counted
+    Args:
+        cached: the cached reader.
+        known: scores by pair, for a function that runs as a program; None scores through the cache.
+    """
 
-    def __init__(self, cached: CachedReader) -> None:
-        if not isinstance(cached.reader, Reader):
-            raise InputError(
-                f"reader: this method needs a fastreader.Reader, got {type(cached.reader).__name__}; other readers "
-                "serve the methods sure, eor and noise"
-            )
+    session = None  # type: ignore[assignment]  # its results would be neither cached nor counted
+
+    def __init__(self, cached: CachedReader, known: Mapping[Pair, Loglikelihood] | None = None) -> None:
+        kind = type(cached.reader).__name__
+        expect(
+            isinstance(cached.reader, Reader), "reader", "a fastreader.Reader (sure, eor and noise take others)", kind
+        )
         self.__dict__.update(vars(cached.reader))
         self._cached = cached
+        self._known = known
 
     def score(
         self, sequences: Sequence[tuple[Any, Any]], *, max_batch_tokens: int | None = None, trees: Any = None
     ) -> SequenceScores:
-        """As `Reader.score`."""
-        inner: Any = self._cached.reader
-        items, stats, seconds, passes = self._cached.scores(
-            sequences,
-            lambda missing: inner.score(missing, max_batch_tokens=max_batch_tokens or self._cached.max_batch_tokens),
-        )
+        """Score as `Reader.score` does."""
+        pairs: list[Pair] = [(tuple(map(int, context)), tuple(map(int, text))) for context, text in sequences]
+        scored = [pair for pair in pairs if pair[1]]
+        if self._known is None:
+            results = self._cached.loglikelihood(scored, token_logprobs=True, max_batch_tokens=max_batch_tokens)
+        else:
+            if missing := [pair for pair in dict.fromkeys(scored) if pair not in self._known]:
+                raise _Missing(missing)
+            stats = PrefixTree.build(scored).stats if scored else NOTHING
+            results = Results([self._known[pair] for pair in scored], stats, 0)
+        found = iter(results)
+        items = [next(found) if text else _EMPTY for _, text in pairs]
         return SequenceScores(
-            logprob=np.array([item["logprob"] for item in items], dtype=np.float64),
-            num_tokens=np.array([item["tokens"] for item in items], dtype=np.int64),
-            is_greedy=np.array([item["greedy"] for item in items], dtype=bool),
-            token_logprobs=[np.array(item["token_logprobs"], dtype=np.float64) for item in items],
-            stats=stats,
-            passes=passes,
-            seconds=seconds,
+            logprob=np.array([item.logprob for item in items], dtype=np.float64),
+            num_tokens=np.array([item.num_tokens for item in items], dtype=np.int64),
+            is_greedy=np.array([item.is_greedy for item in items], dtype=bool),
+            token_logprobs=[np.array(item.token_logprobs or [], dtype=np.float64) for item in items],
+            stats=results.stats,
+            passes=results.passes,
+            seconds=results.seconds,
         )
 
     def loglikelihood(self, requests: Any, **options: Any) -> Any:
-        """As `Reader.loglikelihood`."""
+        """Score as `Reader.loglikelihood` does."""
         return self._cached.loglikelihood(requests, **options)
 
     def generate(self, prompts: Any, **options: Any) -> Any:
-        """As `Reader.generate`."""
+        """Generate as `Reader.generate` does."""
         return self._cached.generate(prompts, **options)
+
+
+class _Missing(Exception):
+    """Scores that a function needs and that are not known yet."""
+
+    def __init__(self, pairs: list[Pair]) -> None:
+        super().__init__()
+        self.pairs = pairs
+
+
+def scoring(stage: str, reader: CachedReader, function: Callable[[Reader], T]) -> Program[T]:
+    """Run a function that scores with a `Reader` as a program, so that its scores are packed with others' requests.
+
+    `function` is called again and again with all scores known so far, until it returns; each call that needs more
+    scores makes a request. It must be deterministic. Its scores have no `token_logprobs`.
+    """
+    known: dict[Pair, Loglikelihood] = {}
+    tree = _TreeReader(reader, known)
+    while True:
+        try:
+            return function(tree)
+        except _Missing as missing:
+            pairs = missing.pairs
+        replies = yield from score(stage, pairs)
+        known.update(zip(pairs, replies, strict=True))

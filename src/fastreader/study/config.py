@@ -1,4 +1,4 @@
-"""Study: what a study asks whom, as read from a TOML or YAML file."""
+"""Study: the questions, readers and methods of a study, as read from a TOML, YAML or JSON file."""
 
 from __future__ import annotations
 
@@ -7,42 +7,121 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
+from fastreader.data.fingerprints import digest
 from fastreader.errors import InputError
-from fastreader.study.files import absolute, read_values
-from fastreader.study.tables import EorConfig, MethodConfig, NoiseConfig, Strict
+from fastreader.study.files import absolute, read_study
 
-__all__ = ["EorConfig", "Measure", "MethodConfig", "NoiseConfig", "Study"]
+Metric = Literal["em", "f1", "contained"]
+Count = Annotated[int, Field(ge=1)]
 
-Measure = Literal["em", "f1", "contained"]
+
+class _Table(BaseModel):
+    """A table that accepts only the keys it names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MethodConfig(BaseModel):
+    """One method of a study; any further key is an option of the method.
+
+    Attributes:
+        method: a name of the registry, such as "moi", "sure:ranking" or "noise:random:4:near".
+        name: its name in results and report; `method` by default.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    method: str
+    name: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"method": value} if isinstance(value, str) else value
+
+    @property
+    def label(self) -> str:
+        """`name`, or `method` if there is no name."""
+        return self.name or self.method
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The method's own options."""
+        return dict(self.model_extra or {})
+
+    def digest(self) -> str:
+        """Return 16 hexadecimal digits that distinguish methods and their options."""
+        return digest({"method": self.method, "options": self.options})
+
+
+class NoiseConfig(_Table):
+    """The passages of noise layouts.
+
+    Attributes:
+        random: a file of passages to draw from, "others" (passages of the study's other questions) or "words"
+            (random words from the study's passages).
+        hard_count: number of hard distractors per question; 0 for as many as the largest layout needs.
+        max_new_tokens: at most this many tokens of a reply.
+        attention: also record the attention of the answers' tokens for this many questions (the attention heat map).
+        attention_layouts: record it for these layouts only; by default for all layouts with passages.
+    """
+
+    random: str = "others"
+    hard_count: Annotated[int, Field(ge=0)] = 0
+    max_new_tokens: Count = 15
+    attention: Annotated[int, Field(ge=0)] = 0
+    attention_layouts: tuple[str, ...] = ()
+
+
+class EorConfig(_Table):
+    """The ensemble's retrievers.
+
+    Attributes:
+        retrievers: specifications; the source "R" returns the question's own passages. None for a default ensemble.
+        sources: further sources by name, each a file of passages searched by BM25.
+        depth: at most this many passages from a source.
+        similarities: of the voters, unless a method names its own.
+        texts: of the prompts, unless a method has its own: "default", "short" (with examples of short answers, for
+            small models), or some attributes of `eor.Texts`; in a study's file also a .json file of these.
+        fit: also learn weights from all questions of the study; they are shown, and no method votes with them.
+    """
+
+    retrievers: tuple[str, ...] | None = None
+    sources: dict[str, str] = {}
+    depth: Count = 20
+    similarities: tuple[str, ...] = ("exact", "f1")
+    texts: str | dict[str, str] = "default"
+    fit: bool = False
 
 
 def _listed(value: Any) -> Any:
     return [value] if isinstance(value, (str, int)) else value
 
 
-class Study(Strict):
+class Study(_Table):
     """A study.
 
     Attributes:
-        data: questions with passages, in any format `load_examples` reads.
-        methods: what is compared, at least one, each of its own name.
+        data: questions with passages, in any format that `load_examples` reads.
+        methods: the methods to compare, at least one, each under its own name.
         name: of the study.
-        readers: as `Reader.load` takes them ("reader" is the same).
-        device, dtype, precision: as `Reader.load` takes them.
-        limit: only the first so many questions.
-        passages: N, the first so many passages of each question.
-        seeds: methods that draw run once for each of them, the others for the first.
-        max_new_tokens: of an answer, where the method does not say.
-        group: questions worked on together; more are packed better and need more memory. Results do not depend on it.
-        max_batch_tokens: tokens computed in one pass at most; None: from free memory.
-        measure: what the report compares methods by.
-        baseline: method that others are held against; by default "base" where there is one, else the first.
-        primary: method whose contrast with the baseline was chosen beforehand; None for none. A run keeps it, and
-            with it measure and baseline.
+        readers: as for `Reader.load`; "reader" is a synonym.
+        device, dtype, precision: as for `Reader.load`.
+        limit: use at most this many questions.
+        passages: N, at most this many passages of each question.
+        seeds: methods that draw run once per seed, the others with the first; "seed" is a synonym.
+        max_new_tokens: at most this many tokens of an answer, unless the method sets its own limit.
+        batch_size: number of questions that run together; more pack better and need more memory. Results do not
+            depend on it.
+        max_batch_tokens: at most this many tokens are computed in one pass; None derives it from free memory.
+        metric: the metric that the report compares methods by.
+        baseline: the method that others are compared with; "base" by default, or else the first method.
+        primary: the method whose contrast with the baseline is stated beforehand, or None. A run with results keeps
+            it, and its metric and baseline.
         template: file with the prompt's texts, for base, closed book and MoI.
-        noise, eor: what is common to these families.
+        noise, eor: settings that all methods of these families share.
         sure: settings of SuRe, by name.
         moi: options of all MoI methods, by name.
     """
@@ -54,13 +133,13 @@ class Study(Strict):
     device: str = "auto"
     dtype: str = "auto"
     precision: str = "fast"
-    limit: Annotated[int | None, Field(ge=1)] = None
-    passages: Annotated[int, Field(ge=1)] = 10
+    limit: Count | None = None
+    passages: Count = 10
     seeds: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
-    max_new_tokens: Annotated[int, Field(ge=1)] = 32
-    group: Annotated[int, Field(ge=1)] = 8
-    max_batch_tokens: Annotated[int | None, Field(ge=1)] = None
-    measure: Measure = "contained"
+    max_new_tokens: Count = 32
+    batch_size: Count = 8
+    max_batch_tokens: Count | None = None
+    metric: Metric = "contained"
     baseline: str | None = None
     primary: str | None = None
     template: str | None = None
@@ -82,58 +161,56 @@ class Study(Strict):
         for role in ("baseline", "primary"):
             label = getattr(self, role)
             if label is not None and label not in labels:
-                raise ValueError(f"{role} {label!r} is none of the methods {', '.join(labels)}")
-        for values in ("readers", "seeds"):
-            given = getattr(self, values)
-            if len(set(given)) < len(given):
-                raise ValueError(f"{values} must be different, got {', '.join(map(str, given))}")
+                raise ValueError(f"{role} {label!r} is not one of the methods {', '.join(labels)}")
+        for key in ("readers", "seeds"):
+            values = getattr(self, key)
+            if len(set(values)) < len(values):
+                raise ValueError(f"{key} must be different, got {', '.join(map(str, values))}")
         if self.reference == self.primary:
-            raise ValueError(f"primary {self.primary!r} is the baseline; it cannot be held against itself")
+            raise ValueError(f"primary {self.primary!r} is the baseline; it cannot be compared with itself")
         return self
 
     @property
     def reference(self) -> str:
-        """The baseline, by default "base" where there is one, else the first method."""
+        """The baseline: "base" by default, or else the first method."""
         labels = [method.label for method in self.methods]
         return self.baseline or ("base" if "base" in labels else labels[0])
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str = "study", folder: str | os.PathLike[str] = ".") -> Study:
-        """A study from its values.
+        """Create a study from its values.
 
         Args:
             values: by attribute.
-            where: named in errors.
-            folder: what relative paths are relative to.
+            where: the origin of the values, for errors.
+            folder: resolves relative paths.
 
         Raises:
-            InputError: naming `where` and the key: an unknown key or method, a value that cannot be, two methods of
-                one name, a file that does not exist (but `data`, which is looked for when the study is run).
+            InputError: naming `where` and the key, if a key is unknown, a value is invalid, two methods have the same
+                name, or a file does not exist (except `data`, which is looked for when the study runs).
         """
         try:
-            return cls.model_validate(absolute(values, Path(folder)))
-        except ValidationError as error:
-            problems = "; ".join(_problem(e) for e in error.errors())
-            raise InputError(f"{where}: {problems}") from None
+            return cls.stored(absolute(values, Path(folder)), where)
         except InputError as error:
-            raise InputError(f"{where}: {error}") from error
+            lead = f"{where}: "
+            raise InputError(lead + str(error).removeprefix(lead)) from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **overrides: Any) -> Study:
-        """Read a study from a .toml, .yaml, .yml or .json file; paths in it are relative to it.
+        """Read a study from a .toml, .yaml, .yml or .json file; paths in the file are relative to it.
 
         Args:
             path: the file.
-            **overrides: values in place of the file's, paths in them relative to the working directory; None is
-                passed over, and a table's keys go into the file's table. With other methods, the file's baseline and
-                primary hold only where they are among them.
+            **overrides: values that replace the file's; their paths are relative to the working directory. None is
+                ignored, and the keys of a table are merged into the file's table. If `methods` are given, the file's
+                baseline and primary count only if they are among them.
 
         Raises:
-            InputError: no such file, not of its format, or as `of`; also where `data` does not exist.
+            InputError: if the file cannot be read, `data` does not exist, or as for `of`.
         """
         file = Path(path)
         given = absolute({key: value for key, value in overrides.items() if value is not None}, Path())
-        values = read_values(file)
+        values = read_study(file)
         try:
             given, values = _plural(given), _plural(values)
         except ValueError as error:
@@ -151,10 +228,10 @@ class Study(Strict):
 
     @classmethod
     def stored(cls, values: Mapping[str, Any], where: str) -> Study:
-        """A study as a run folder keeps it, to be looked at: its files and what its methods load may be gone.
+        """Create a study from the values in a run folder, to be inspected; its files may no longer exist.
 
         Raises:
-            InputError: naming `where`, where the values are none of a study.
+            InputError: naming `where`, if the values are not those of a study.
         """
         try:
             return cls.model_validate(values)
@@ -162,30 +239,29 @@ class Study(Strict):
             raise InputError(f"{where}: {'; '.join(_problem(e) for e in error.errors())}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values."""
+        """Return everything as JSON values."""
         return self.model_dump(mode="json")
 
     def identity(self) -> dict[str, Any]:
-        """What results depend on besides the methods: all but names, limits and what is looked at afterwards."""
-        free = {"methods", "name", "limit", "group", "max_batch_tokens", "measure", "baseline", "primary"}
+        """Return all that results depend on besides the methods, without names, limits and settings of the report."""
+        free = {"methods", "name", "limit", "batch_size", "max_batch_tokens", "metric", "baseline", "primary"}
         values = {k: v for k, v in self.to_dict().items() if k not in free}
         values["noise"] = {k: v for k, v in values["noise"].items() if not k.startswith("attention")}
         return values
 
 
 def _plural(values: dict[str, Any]) -> dict[str, Any]:
-    """With "readers" for "reader" and "seeds" for "seed"."""
+    """Return the values with "readers" for "reader" and "seeds" for "seed"."""
     for one, many in (("reader", "readers"), ("seed", "seeds")):
         if one in values:
             if many in values:
-                raise ValueError(f"{one} and {many} are the same; give one of them")
+                raise ValueError(f"{one} and {many} are synonyms; give only one of them")
             values = {**{k: v for k, v in values.items() if k != one}, many: values[one]}
     return values
 
 
 def _problem(error: Any) -> str:
     place = ".".join(str(part) for part in error["loc"])
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        message = "unknown key"
+    unknown = error["type"] == "extra_forbidden"
+    message = "unknown key" if unknown else str(error["msg"]).removeprefix("Value error, ")
     return f"{place}: {message}" if place else message

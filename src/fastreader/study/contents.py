@@ -1,4 +1,4 @@
-"""What is in the files a study names: a run goes on only with the texts it began with, whatever their path says."""
+"""Fingerprints of all that a run depends on besides its study: questions, files, and calibrations that MoI finds."""
 
 from __future__ import annotations
 
@@ -7,17 +7,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fastreader.data.fingerprints import file_digest, model_digest
+from fastreader.data import Example
+from fastreader.data.fingerprints import digest, file_digest, model_digest
 from fastreader.errors import InputError
+from fastreader.moi.shipped import at_hand
 from fastreader.study.config import Study
+from fastreader.study.methods.reading import template_of
 
 FILES = "files.json"
+CALIBRATIONS = "calibrations.json"
+Found = dict[str, str]
+
+
+def another_study(folder: Path, difference: str) -> InputError:
+    """Return the error for a run folder that belongs to another study."""
+    return InputError(f"{folder}: holds a run of another study: {difference}")
+
+
+def example_digest(example: Example, *more: Any) -> str:
+    """Return a digest of a question, its passages and right answers, and of `more`."""
+    passages = [[p.title, p.text, p.score, p.is_gold, p.has_answer] for p in example.passages]
+    return digest([example.question, example.answers, passages, *more])
 
 
 def named_files(study: Study) -> dict[str, str]:
-    """The files that answers depend on, by where the study names them.
+    """Return the files that answers depend on, by their place in the study.
 
-    The questions are not among them: every row has a digest of its own question.
+    The questions are not included: every row has a digest of its own question.
     """
     files = {
         "template": study.template,
@@ -30,8 +46,8 @@ def named_files(study: Study) -> dict[str, str]:
     return {key: file for key, file in files.items() if file is not None}
 
 
-def contents(study: Study) -> dict[str, str]:
-    """A digest of each of `named_files`."""
+def contents(study: Study) -> Found:
+    """Return a digest of each of `named_files`."""
     readers = {f"reader {name}" for name in study.readers}
     files = named_files(study).items()
     return {key: model_digest(file) if key in readers else file_digest(file) for key, file in files}
@@ -40,27 +56,74 @@ def contents(study: Study) -> dict[str, str]:
 def check_contents(
     folder: Path, before: Study, kept: Mapping[str, Any] | None, now: Study, found: Mapping[str, str]
 ) -> None:
-    """Refuse to go on where a file that a run began with holds something else now.
+    """Check that the files of a run still hold what they held when it began.
 
     Args:
         folder: of the run.
-        before: the study in it.
-        kept: `contents` as the run keeps them; None for runs that were begun when only paths were kept.
-        now: the study that is to go on.
-        found: its `contents`.
+        before: the study in the folder.
+        kept: `contents` as saved in the folder; None if the folder has none.
+        now: the study that resumes the run.
+        found: the `contents` of `now`.
 
     Raises:
-        InputError: naming the file.
+        InputError: naming the file that changed.
     """
     files = named_files(now)
     shared = sorted(named_files(before).keys() & files.keys())
     for key in shared:
-        file, digest = files[key], (kept or {}).get(key)
-        if digest is None:
+        file, saved = files[key], (kept or {}).get(key)
+        if saved is None:
             vouched = json.dumps({k: found[k] for k in shared})
             raise InputError(
-                f"{folder}: the run keeps the path of {key} alone, so that nobody can tell whether {file} holds what "
-                f"it held; name a new folder, or, if you know it does, write {vouched} into {folder / FILES}"
+                f"{folder}: the run keeps only the path of {key}, which does not show whether {file} has changed; "
+                f"name a new folder, or, if you know that it has not, write {vouched} into {folder / FILES}"
             )
-        if digest != found[key]:
-            raise InputError(f"{folder}: holds a run of another study: {key}: {file} holds something else now")
+        if saved != found[key]:
+            raise another_study(folder, f"{key}: {file} has changed")
+
+
+def calibrations(study: Study, about: Mapping[str, str]) -> Found | None:
+    """Return the digests of the calibrations that methods of a study may find, by file name.
+
+    Args:
+        study: the study.
+        about: the reader, as `Reader.describe` returns it.
+
+    Returns:
+        None if every method is given its calibration or uses none.
+    """
+    return at_hand(about, template_of(study).digest()) if _finds(study, "moi", "order") else None
+
+
+def check_calibrations(folder: Path, study: Study, reader: str, before: Found | None, now: Found) -> None:
+    """Check that no calibration changed, and that none appeared that MoI would use instead of random prefixes.
+
+    Args:
+        folder: of the run.
+        study: the study that resumes the run.
+        reader: the reader's name in the study.
+        before: `calibrations` when the reader gave its first answer; None if it gave none.
+        now: those found now.
+
+    Raises:
+        InputError: naming the calibration.
+    """
+    if before is None:
+        return
+    for name in sorted(before.keys() | now.keys()):
+        if name not in before and not _finds(study, "moi"):
+            continue  # an order that lacked it failed, and runs again
+        if before.get(name) != now.get(name):
+            what = "is new" if name not in before else "is gone" if name not in now else "has changed"
+            raise another_study(
+                folder, f"the calibration {name} of {reader} {what}; name a new folder, or restore the calibration"
+            )
+
+
+def _finds(study: Study, *families: str) -> bool:
+    """Return whether a method of these families looks for a calibration because it is given none."""
+    given = study.moi.get("bias")
+    return any(
+        method.method.partition(":")[0] in families and not (given or method.options.get("bias"))
+        for method in study.methods
+    )

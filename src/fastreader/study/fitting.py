@@ -1,4 +1,4 @@
-"""Weights of an ensemble, learned from a study's own questions, to be looked at."""
+"""Weights of an ensemble, learned from a study's own questions, for the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastreader.study.registry import make
 
 
 def fit_voters(study: Study, run: RunFolder, rows: Sequence[dict[str, Any]], examples: Sequence[Example]) -> None:
-    """Fit every EoR method's voter on its answers and keep it in voter.json, by reader and method."""
+    """Fit the voter of every EoR method on its answers and write them to voter.json, by reader and method."""
     by_id = {example.id: example for example in examples}
     fitted: dict[str, dict[str, Any]] = {}
     for config in study.methods:
@@ -32,11 +32,10 @@ def fit_voters(study: Study, run: RunFolder, rows: Sequence[dict[str, Any]], exa
             answers = [a for a in answers if a.right]
             if not answers:
                 continue
+            found: dict[str, Any] = {}
             try:
-                voter = Voter(**method.voter).fit(answers, correctness(answers, study.measure))
+                found["voter"] = Voter(**method.voter).fit(answers, correctness(answers, study.metric)).to_dict()
             except InputError as error:
-                fitted.setdefault(reader, {})[config.label] = {"error": str(error), "questions": len(answers)}
-                continue
-            values = {"voter": voter.to_dict(), "questions": len(answers)}
-            fitted.setdefault(reader, {})[config.label] = values
+                found["error"] = str(error)
+            fitted.setdefault(reader, {})[config.label] = {**found, "questions": len(answers)}
     run.write_json(VOTER, fitted)

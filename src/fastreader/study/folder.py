@@ -1,45 +1,46 @@
-"""RunFolder: where a study's rows, its cache and a copy of its configuration lie."""
+"""RunFolder: the folder of a run, with its rows, its cache and a copy of its study."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fastreader.core.checks import expect
 from fastreader.data import Example, Passage
+from fastreader.data.files import read_values, replacing, write_json
 from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import iter_results
 from fastreader.errors import InputError
-from fastreader.study.calibrations import CALIBRATIONS, calibrations, check_calibrations
 from fastreader.study.config import Study
-from fastreader.study.contents import FILES, check_contents, contents
-
-RESULTS, QUESTIONS, ATTENTION, STUDY, CACHE, COSTS, VOTER, READERS = (
-    "results.jsonl",
-    "questions.jsonl",
-    "attention.jsonl",
-    "study.json",
-    "cache.sqlite",
-    "costs.json",
-    "voter.json",
-    "readers.json",
+from fastreader.study.contents import (
+    CALIBRATIONS,
+    FILES,
+    another_study,
+    calibrations,
+    check_calibrations,
+    check_contents,
+    contents,
 )
+
+RESULTS, QUESTIONS, ATTENTION = "results.jsonl", "questions.jsonl", "attention.jsonl"
+STUDY, COSTS, VOTER, READERS, CACHE = "study.json", "costs.json", "voter.json", "readers.json", "cache.sqlite"
 
 
 class RunFolder:
-    """A run's files.
+    """The files of a run.
 
-    - study.json: the study, paths absolute; files.json: digests of what is in the files it names; calibrations.json:
-      of the calibrations that MoI's methods find by themselves;
-    - questions.jsonl: its questions with their passages, so that a report needs nothing else;
-    - results.jsonl: a row a question, method, reader and seed;
-    - attention.jsonl, voter.json: what some methods leave beside their rows;
+    - study.json: the study, with absolute paths; files.json: digests of the files it names; calibrations.json: digests
+      of the calibrations that MoI's methods find;
+    - questions.jsonl: the questions with their passages, so that a report needs no other file;
+    - results.jsonl: one row per question, method, reader and seed;
+    - attention.jsonl, voter.json: further results of some methods;
     - cache.sqlite: generations and scores by content;
-    - readers.json: of each reader what a run may not change;
-    - costs.json: tokens and seconds of the calls, over all starts of the run.
+    - readers.json: the facts about each reader that must not change during a run;
+    - costs.json: tokens and seconds of the calls, summed over all starts of the run.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -47,26 +48,25 @@ class RunFolder:
         self._contents: dict[str, str] = {}  # of the study's files, as `begin` found them
 
     def file(self, name: str) -> Path:
-        """A file of it."""
+        """Return the path of one of its files."""
         return self.path / name
 
     def begin(self, study: Study, resume: bool) -> None:
-        """Make the folder with the study in it, or check that it is of this study.
+        """Create the folder with the study in it, or check that it belongs to this study.
 
-        Methods, questions (limit) and the attention that is looked at may be added between runs. The primary contrast
-        is stated before the first answer: it cannot be changed or added later, nor the measure and the baseline under
-        it. Everything else must be as it was, what is in the files it names included.
+        Methods, questions (`limit`) and recorded attention may be added between runs. The primary contrast is stated
+        before the first answer, so it cannot be changed or added later, nor can its metric and baseline. Everything
+        else must stay the same, including the content of the files that the study names.
 
         Raises:
-            InputError: it holds a run and `resume` is off, or a run of another study (what differs is named); or it
-                is no folder or holds something else.
+            InputError: if the folder holds a run and `resume` is off, or a run of another study (the message names the
+                difference), or is not a folder, or holds other files.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path}: expected a folder for the run, got a file")
+        expect(not self.path.exists() or self.path.is_dir(), str(self.path), "a folder for the run", "a file")
         self._contents = contents(study)
         if self.file(STUDY).exists():
             if not resume:
-                raise InputError(f"{self.path}: holds a run already; continue it with resume, or name another folder")
+                raise InputError(f"{self.path}: holds a run already; resume it, or name another folder")
             self._check(study)
             return
         if self.path.exists() and any(file.name != FILES for file in self.path.iterdir()):
@@ -75,52 +75,56 @@ class RunFolder:
         self._keep_study(study)
 
     def keep(self, study: Study, examples: Sequence[Example]) -> None:
-        """Keep study and questions as they are now: after `begin`, when all rows there are known to be theirs."""
+        """Write study and questions; call it after `begin`, once all rows in the folder are known to belong to them."""
         self._keep_study(study)
-        self._keep_questions(examples)
+        with replacing(self.file(QUESTIONS)) as lines:
+            for example in examples:
+                row = {
+                    "id": example.id,
+                    "question": example.question,
+                    "answers": example.answers,
+                    "passages": [{k: v for k, v in asdict(p).items() if k != "metadata"} for p in example.passages],
+                }
+                lines.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def _keep_study(self, study: Study) -> None:
         self.write_json(FILES, self._contents)  # before the study, which makes the folder a run
         self.write_json(STUDY, study.to_dict())
 
     def study(self) -> Study:
-        """The study it is of; the files it names need not be there any more.
+        """Return the study of the run; the files that it names may no longer exist.
 
         Raises:
-            InputError: it is no run folder.
+            InputError: if the folder is not that of a run.
         """
-        if not self.file(STUDY).is_file():
+        file = self.file(STUDY)
+        if not file.is_file():
             raise InputError(f"{self.path}: not the folder of a run (it has no {STUDY})")
-        try:
-            values = json.loads(self.file(STUDY).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"{self.file(STUDY)}: broken JSON ({error})") from error
-        return Study.stored(values, str(self.file(STUDY)))
+        return Study.stored(read_values(file), str(file))
 
     def check_reader(self, study: Study, name: str, about: Mapping[str, str]) -> None:
-        """Keep what `name` is now and its calibrations, or check that they are as when it gave its first answer.
+        """Save the facts about a reader and its calibrations, or check that they are as at its first answer.
 
         Raises:
-            InputError: it is another revision, or loaded in another type, both are named; or a calibration changed.
+            InputError: if the reader has another revision or type of weights (both are named), or a calibration
+                changed.
         """
         now, known = reader_identity(about), self.read_json(READERS) or {}
         before = known.setdefault(name, now)
         if before != now:
-            raise InputError(
-                f"{self.path}: holds a run of another study: the reader {name} was {_show(before)}, is now {_show(now)}"
-            )
-        taken, kept = calibrations(study, about), self.read_json(CALIBRATIONS) or {}
-        if taken is not None:
-            check_calibrations(self.path, study, name, kept.get(name), taken)
-            self.write_json(CALIBRATIONS, kept | {name: taken})
+            raise another_study(self.path, f"the reader {name} was {_show(before)}, is now {_show(now)}")
+        found, kept = calibrations(study, about), self.read_json(CALIBRATIONS) or {}
+        if found is not None:
+            check_calibrations(self.path, study, name, kept.get(name), found)
+            self.write_json(CALIBRATIONS, kept | {name: found})
         self.write_json(READERS, known)
 
     def _check(self, study: Study) -> None:
         theirs = self.study()
         before, now = theirs.identity(), study.identity()
         if differing := [key for key in now if before.get(key) != now[key]]:
-            shown = "; ".join(f"{key} was {_show(before.get(key))}, is now {_show(now[key])}" for key in differing)
-            raise InputError(f"{self.path}: holds a run of another study: {shown}")
+            changes = (f"{key} was {_show(before.get(key))}, is now {_show(now[key])}" for key in differing)
+            raise another_study(self.path, "; ".join(changes))
         stated, states = _stated(theirs), _stated(study)
         if stated != states:
             raise InputError(
@@ -130,75 +134,60 @@ class RunFolder:
         mine = {method.label: method for method in study.methods}
         answered = {row["method"] for row in self.rows()}
         for method in theirs.methods:
-            if method.label not in answered:
-                continue  # added to a run that was refused before it began
-            if method.label not in mine:
-                raise InputError(
-                    f"{self.path}: holds a run of another study: it has results of the method {method.label!r}, which "
-                    "this one does not name"
+            label, own = method.label, mine.get(method.label)
+            if label not in answered:
+                continue  # added to a run that stopped before its first answer
+            if own is None:
+                raise another_study(
+                    self.path, f"it has results of the method {label!r}, which this study does not have"
                 )
-            if mine[method.label].digest() != method.digest():
-                raise InputError(
-                    f"{self.path}: holds a run of another study: the method {method.label!r} was "
-                    f"{_show(method.model_dump())}, is now {_show(mine[method.label].model_dump())}"
-                )
-
-    def _keep_questions(self, examples: Sequence[Example]) -> None:
-        """Write the questions, all of them or nothing."""
-        scratch = self.file(f".{QUESTIONS}.{os.getpid()}.tmp")
-        with scratch.open("w", encoding="utf-8") as lines:
-            for example in examples:
-                row = {
-                    "id": example.id,
-                    "question": example.question,
-                    "answers": example.answers,
-                    "passages": [{k: v for k, v in asdict(p).items() if k != "metadata"} for p in example.passages],
-                }
-                lines.write(json.dumps(row, ensure_ascii=False) + "\n")
-        scratch.replace(self.file(QUESTIONS))
+            if own.digest() != method.digest():
+                was, is_now = _show(method.model_dump()), _show(own.model_dump())
+                raise another_study(self.path, f"the method {label!r} was {was}, is now {is_now}")
 
     def questions(self) -> list[Example]:
-        """The questions."""
+        """Return the questions.
+
+        Raises:
+            InputError: if the run has not begun.
+        """
+        file = self.file(QUESTIONS)
+        if not file.is_file():
+            raise InputError(f"{file}: no such file; the run has not begun")
+        with file.open(encoding="utf-8") as lines:
+            rows = [json.loads(line) for line in lines]
         return [
             Example(row["question"], [Passage(**p) for p in row["passages"]], row["answers"], id=row["id"])
-            for row in _lines(self.file(QUESTIONS))
+            for row in rows
         ]
 
     def rows(self) -> list[dict[str, Any]]:
-        """The results; none where nothing was run."""
-        file = self.file(RESULTS)
-        return list(iter_results(file)) if file.is_file() else []
+        """Return the results; an empty list before the first answer."""
+        return self._results(RESULTS)
 
     def attention(self) -> list[dict[str, Any]]:
-        """Rows of the attention file; none where nobody asked."""
-        file = self.file(ATTENTION)
+        """Return the rows of attention; an empty list if none was recorded."""
+        return self._results(ATTENTION)
+
+    def _results(self, name: str) -> list[dict[str, Any]]:
+        file = self.file(name)
         return list(iter_results(file)) if file.is_file() else []
 
     def read_json(self, name: str) -> Any:
-        """A JSON file of it; None where it is not there."""
+        """Return the value in a JSON file of the folder; None if there is no such file."""
         file = self.file(name)
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        return read_values(file) if file.is_file() else None
 
     def write_json(self, name: str, value: Any) -> None:
-        """Write a JSON file, all of it or nothing."""
-        scratch = self.file(f".{name}.{os.getpid()}.tmp")
-        scratch.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-        scratch.replace(self.file(name))
-
-
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    if not file.is_file():
-        raise InputError(f"{file}: no such file; the run has not begun")
-    with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
+        """Write a JSON file of the folder, whole or not at all."""
+        write_json(self.file(name), value)
 
 
 def _stated(study: Study) -> str:
-    """The primary contrast in words."""
+    """Return the primary contrast in words."""
     if study.primary is None:
         return "none"
-    return f"{study.primary} against {study.reference} by {study.measure}"
+    return f"{study.primary} against {study.reference} by {study.metric}"
 
 
 def _show(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A study's rows of noise layouts, as `noise.summarise` takes them."""
+"""A study's rows of noise layouts, in the form that `noise.summarise` takes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fastreader.study.config import Study
 def noise_answers(
     study: Study, examples: Sequence[Example], rows: Iterable[Mapping[str, Any]], reader: str, seed: int
 ) -> list[NoiseAnswers]:
-    """The answers of one reader under one seed to the study's noise layouts.
+    """Return the answers of one reader under one seed to the study's noise layouts.
 
-    Layouts that take no seed are in the rows of the study's first one. Of two methods with one layout the first
-    counts; rows that hold an error are no result, and are not in it.
+    Layouts that draw nothing have rows under the study's first seed only. If two methods have the same layout, the
+    first counts. Rows with an error are left out.
     """
     layouts: dict[str, str] = {}  # by method
     for method in study.methods:

@@ -1,9 +1,10 @@
-"""Methods by name."""
+"""Methods by name, for `fastreader study` and `fastreader ask`."""
 
 from __future__ import annotations
 
 import difflib
 
+from fastreader.core.checks import check_choice
 from fastreader.errors import InputError
 from fastreader.study.config import MethodConfig, Study
 from fastreader.study.method import Family, StudyMethod
@@ -15,18 +16,30 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def make(config: MethodConfig, study: Study) -> StudyMethod:
-    """The method that a study names.
+def family_of(method: str) -> tuple[Family, str]:
+    """Return the family and the variant of a method's name.
 
     Raises:
-        InputError: there is none, or an option it does not take.
+        InputError: if there is no such family.
     """
-    name, _, variant = config.method.partition(":")
+    name, _, variant = method.partition(":")
     if name not in FAMILIES:
-        near = difflib.get_close_matches(config.method, names(), 1)
+        near = difflib.get_close_matches(method, names(), 1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise InputError(f"unknown method {config.method!r}{hint} There are: {', '.join(names())}")
-    return FAMILIES[name].make(variant, config.options, study)
+        raise InputError(f"unknown method {method!r}{hint} There are: {', '.join(names())}")
+    return FAMILIES[name], variant
+
+
+def make(config: MethodConfig, study: Study) -> StudyMethod:
+    """Create a method of a study.
+
+    Raises:
+        InputError: if there is no such method, or an option is unknown or invalid.
+    """
+    family, variant = family_of(config.method)
+    if not family.parsed:
+        check_choice("method", config.method, names(family))
+    return family.make(variant, config.options, study)
 
 
 def check(study: Study, where: str = "study") -> None:
@@ -42,10 +55,10 @@ def check(study: Study, where: str = "study") -> None:
             raise InputError(f"{where}: {error}") from error
 
 
-def names() -> list[str]:
-    """All names, those with a variant as NAME:VARIANT."""
-    found: list[str] = []
-    for family in FAMILIES.values():
-        variants = family.variants()
-        found += [f"{family.name}:{variant}" if variant else family.name for variant in variants or [""]]
-    return found
+def names(*families: Family) -> list[str]:
+    """Return all names of methods, of all families by default, those with a variant as NAME:VARIANT."""
+    return [
+        f"{family.name}:{variant}" if variant else family.name
+        for family in families or FAMILIES.values()
+        for variant in family.variants()
+    ]

@@ -1,13 +1,13 @@
-"""run_study: questions in groups, all methods of a group together, a row for each as it ends."""
+"""run_study: run all methods on groups of questions, and write a row for each answer as it comes."""
 
 from __future__ import annotations
 
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fastreader.core.progress import track
@@ -18,32 +18,35 @@ from fastreader.data.fingerprints import digest
 from fastreader.data.keyed import keyed
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import FastreaderError, InputError
+from fastreader.reader.programs.costs import StageCost
 from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
 from fastreader.reader.programs.scheduler import run as run_together
 from fastreader.statistics.answers import contained, exact_match, f1
-from fastreader.study.attention import keep_attention, lacks_attention
-from fastreader.study.cached_reader import CachedReader
+from fastreader.study.attention import lacks_attention, write_attention
+from fastreader.study.cached_reader import CachedReader, Meter
 from fastreader.study.config import MethodConfig, Study
+from fastreader.study.contents import another_study, example_digest
 from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
-from fastreader.study.metering import Spent, metered
-from fastreader.study.method import Answered, Asked, NotApplicable, OverLong, StudyMethod
+from fastreader.study.metering import metered
+from fastreader.study.method import Answered, Batch, NotApplicable, OverLong, StudyMethod
 from fastreader.study.registry import check, make
 
 Load = Callable[[str], ReaderProtocol]
+_METRICS = {"em": exact_match, "f1": f1, "contained": contained}
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a run ended.
+    """The counts of a finished run.
 
     Attributes:
         folder: of the run.
-        rows: in it now.
-        fresh: written by this call.
-        failed: rows whose method raised an error, which they hold.
-        left_out: rows of questions that lack what their method needs.
-        over_long: of those, rows whose prompt was over the reader's context.
+        rows: number of rows in it.
+        fresh: number of rows that this call wrote.
+        failed: number of rows that hold an error instead of an answer.
+        left_out: number of rows of questions that lack something their method needs.
+        over_long: number of these whose prompt exceeds the reader's context.
     """
 
     folder: Path
@@ -71,23 +74,22 @@ def run_study(
     progress: bool | None = None,
     load: Load | None = None,
 ) -> Finished:
-    """Run a study, or what is left of it.
+    """Run a study, or the rest of it.
 
     Every question, method, reader and seed becomes a row of results.jsonl as soon as it is answered. A run that is
-    killed loses the calls that were running; what the reader gave before is in the cache. Rows that failed are made
-    anew when the run goes on.
+    killed loses only the calls in progress; earlier replies are in the cache. A resumed run repeats rows that failed.
 
     Args:
-        study: what to run.
-        folder: of the run; made where there is none.
+        study: the study.
+        folder: of the run; it is created if it does not exist.
         resume: continue the run in the folder.
-        progress: a bar on standard error; None: on a terminal.
-        load: a reader by name, in place of `Reader.load`.
+        progress: show a bar on standard error; None shows it on a terminal.
+        load: returns a reader by name, instead of `Reader.load`.
 
     Raises:
-        InputError: as `RunFolder.begin`; no questions; a row in the folder that was made from other texts, or is of a
-            question that is not asked any more. The folder is as it was then. Also a reader that is not what it was:
-            known when it is loaded, with what failed before taken out.
+        InputError: as for `RunFolder.begin`; if there are no questions; or if a row in the folder was made from other
+            texts, or belongs to a question that the study no longer has. The folder is then left unchanged. Also if
+            a reader has changed, which shows once it is loaded and failed rows are removed.
     """
     check(study)
     examples = questions_of(study)
@@ -108,55 +110,53 @@ def run_study(
         failed = {row["id"] for row in run.rows() if row["error"] is not None}
         before = len(log) - len(failed)
         writers = {name: _Rows(log, name, advance, failed) for name in study.readers}
+        groups = [examples[i : i + study.batch_size] for i in range(0, len(examples), study.batch_size)]
         todos = {
-            name: [(group, [c for c in cells if writer.lacks(c, group)]) for group in _groups(examples, study.group)]
+            name: [(group, [c for c in cells if writer.lacks(c, group)]) for group in groups]
             for name, writer in writers.items()
         }
-        _check_asked(run, log, examples)
-        run.keep(study, examples)  # not before: a row of other texts is refused above, and the folder left as it was
+        _check_questions(run, log, examples)
+        run.keep(study, examples)  # only now: the checks above leave the folder unchanged if a row has other texts
         log.drop(failed)
         failed.clear()
         for name, writer in writers.items():
-            opened = _Opened(name, load or _loader(study), cache, study, run)
+            lazy = LazyReader(name, load or _loader(study), cache, study, run)
             for group, left in todos[name]:
-                writer.skip(len(group) * (len(cells) - len(left)))
+                writer.advance(len(group) * (len(cells) - len(left)))
                 if left:
-                    _run_group(opened.reader, group, left, examples, writer)
-                    _keep_costs(run, name, opened.reader)
+                    _run_group(lazy.reader, group, left, examples, writer)
+                    _add_costs(run, name, lazy.reader)
             if lacks_attention(study, run, examples, name):
-                keep_attention(study, run, opened.reader, examples, name)
+                write_attention(study, run, lazy.reader, examples, name)
         fresh = len(log) - before
     rows = run.rows()
     if study.eor.fit:
         from fastreader.study.fitting import fit_voters
 
         fit_voters(study, run, rows, examples)
-    return Finished(
-        run.path,
-        len(rows),
-        fresh,
-        sum(row["error"] is not None for row in rows),
-        sum(row["left_out"] is not None for row in rows),
-        sum(row["over_long"] is not None for row in rows),
+    failures, left_out, over_long = (
+        sum(row[key] is not None for row in rows) for key in ("error", "left_out", "over_long")
     )
+    return Finished(run.path, len(rows), fresh, failures, left_out, over_long)
 
 
-def _check_asked(run: RunFolder, log: ResultLog, examples: Sequence[Example]) -> None:
-    """Refuse a study that leaves out questions which were answered: figures would mix the two."""
-    asked = {example.id for example in examples}
+def _check_questions(run: RunFolder, log: ResultLog, examples: Sequence[Example]) -> None:
+    """Check that the study still has all questions with results: figures would mix different sets."""
+    known = {example.id for example in examples}
     for key in log.done:
-        if (question := json.loads(key)[0]) not in asked:
-            raise InputError(
-                f"{run.path}: holds a run of another study: it has results of the question {question!r}, which this "
-                "one does not ask (a run may get more questions, not fewer)"
+        if (question := json.loads(key)[0]) not in known:
+            raise another_study(
+                run.path,
+                f"it has results of the question {question!r}, which this study does not have (questions may be "
+                "added, not removed)",
             )
 
 
 def questions_of(study: Study) -> list[Example]:
-    """The study's questions, each with an id of its own and the first N passages.
+    """Return the study's questions, each with an id of its own and its first N passages.
 
     Raises:
-        InputError: no such file, or no questions in it.
+        InputError: if there is no such file, or there are no questions in it.
     """
     if not Path(study.data).is_file():
         raise InputError(f"study: data: {study.data}: no such file")
@@ -164,38 +164,46 @@ def questions_of(study: Study) -> list[Example]:
     return [replace(e, passages=list(e.passages[: study.passages])) for e in examples]
 
 
-class _Opened:
-    """A reader that is loaded when it is needed first."""
+@dataclass
+class LazyReader:
+    """A reader that is loaded on first use."""
 
-    def __init__(self, name: str, load: Load, cache: Cache, study: Study, run: RunFolder) -> None:
-        self._name, self._load, self._cache, self._study, self._run = name, load, cache, study, run
+    name: str
+    load: Load
+    cache: Cache
+    study: Study
+    run: RunFolder
 
     @functools.cached_property
     def reader(self) -> CachedReader:
-        """It."""
-        loaded = self._load(self._name)
-        self._run.check_reader(self._study, self._name, loaded.describe())
-        return CachedReader(loaded, self._cache, self._study.max_batch_tokens)
+        """The loaded reader (loaded on first use)."""
+        loaded = self.load(self.name)
+        self.run.check_reader(self.study, self.name, loaded.describe())
+        return CachedReader(loaded, self.cache, self.study.max_batch_tokens)
 
 
 class _Rows:
-    """Writes rows, and knows which there are."""
+    """Rows of one reader: which exist, and writing more.
+
+    Attributes:
+        advance: counts rows as done in the progress bar.
+    """
 
     def __init__(self, log: ResultLog, reader: str, advance: Callable[[int], None], failed: Set[str]) -> None:
-        self._log, self._reader, self._advance, self._failed = log, reader, advance, failed
+        self._log, self._reader, self.advance, self._failed = log, reader, advance, failed
 
     def lacks(self, cell: _Cell, group: Sequence[Example]) -> bool:
-        """Whether a row of the group is to be made; every one there is checked."""
+        """Return whether a row of the group is missing; the rows that exist are all checked."""
         held = [self.holds(cell, example) for example in group]
         return not all(held)
 
     def holds(self, cell: _Cell, example: Example) -> bool:
-        """Whether the row is there, and not one that failed."""
+        """Return whether the row exists and did not fail."""
         key = self._key(cell, example)
-        return key not in self._failed and self._log.holds(key, _made_from(cell, example))
+        return key not in self._failed and self._log.holds(key, example_digest(example, cell.config.digest()))
 
-    def write(self, cell: _Cell, example: Example, outcome: Answered | FastreaderError, spent: Spent) -> None:
-        """Write the row of one answer, or of why there is none."""
+    def write(self, cell: _Cell, example: Example, outcome: Answered | FastreaderError, cost: StageCost) -> None:
+        """Write the row of one answer, or of the error instead."""
         text = outcome.text if isinstance(outcome, Answered) else None
         right = example.answers
         row = {
@@ -204,22 +212,21 @@ class _Rows:
             "reader": self._reader,
             "seed": cell.seed,
             "answer": text,
-            "em": exact_match(text, right) if text is not None and right else None,
-            "f1": f1(text, right) if text is not None and right else None,
-            "contained": contained(text, right) if text is not None and right else None,
+            **{name: metric(text, right) if text is not None and right else None for name, metric in _METRICS.items()},
             "left_out": str(outcome) if isinstance(outcome, NotApplicable) else None,
             "over_long": outcome.tokens if isinstance(outcome, OverLong) else None,
             "error": None if isinstance(outcome, (Answered, NotApplicable)) else str(outcome),
-            "tokens": {"given": spent.given, "computed": spent.computed, "new": spent.new, "calls": spent.calls},
-            "seconds": round(spent.seconds, 4),
+            "tokens": {
+                "total_tokens": cost.total_tokens,
+                "computed_tokens": cost.computed_tokens,
+                "new_tokens": cost.new_tokens,
+                "calls": cost.calls,
+            },
+            "seconds": round(cost.seconds, 4),
             "trace": outcome.trace if isinstance(outcome, Answered) else {},
         }
-        self._log.append(self._key(cell, example), row, example=_made_from(cell, example))
-        self._advance(1)
-
-    def skip(self, count: int) -> None:
-        """Count rows that were there."""
-        self._advance(count)
+        self._log.append(self._key(cell, example), row, example=example_digest(example, cell.config.digest()))
+        self.advance(1)
 
     def _key(self, cell: _Cell, example: Example) -> str:
         return json.dumps([example.id, cell.config.label, self._reader, cell.seed], ensure_ascii=False)
@@ -228,27 +235,19 @@ class _Rows:
 def _run_group(
     reader: CachedReader, group: list[Example], cells: list[_Cell], everything: list[Example], rows: _Rows
 ) -> None:
-    """One group: every method's program for each question that has no row yet, all of them in step."""
+    """Run every method's program for each question of a group that has no row yet, all of them in step."""
     programs: list[tuple[Program[None], Readers]] = []
     readers = Readers(reader)
     for cell in cells:
         todo = [example for example in group if not rows.holds(cell, example)]
-        rows.skip(len(group) - len(todo))
-        asked = Asked(reader, todo, cell.seed, everything)
-        for example, program in zip(todo, cell.method.programs(asked), strict=True):
-            programs.append((metered(program, reader, _writer(rows, cell, example)), readers))
+        rows.advance(len(group) - len(todo))
+        batch = Batch(reader, todo, cell.seed, everything)
+        for example, program in zip(todo, cell.method.programs(batch), strict=True):
+            done = functools.partial(rows.write, cell, example)
+            programs.append((metered(program, reader, done), readers))
     for outcome in run_together(programs):
-        if outcome.error is not None:  # of ours, not the method's: `metered` hands those to the row
+        if outcome.error is not None:  # raised while writing a row; `metered` handles errors of the methods
             raise outcome.error
-
-
-def _writer(rows: _Rows, cell: _Cell, example: Example) -> Callable[[Answered | FastreaderError, Spent], None]:
-    return lambda outcome, spent: rows.write(cell, example, outcome, spent)
-
-
-def _groups(examples: Sequence[Example], size: int) -> Iterator[list[Example]]:
-    for start in range(0, len(examples), size):
-        yield list(examples[start : start + size])
 
 
 def _loader(study: Study) -> Load:
@@ -260,17 +259,12 @@ def _loader(study: Study) -> Load:
     return load
 
 
-def _keep_costs(run: RunFolder, name: str, reader: CachedReader) -> None:
-    """Add what was spent since the last call to the run's costs."""
+def _add_costs(run: RunFolder, name: str, reader: CachedReader) -> None:
+    """Add the reader's costs since the last call to those in the folder."""
     costs = run.read_json(COSTS) or {}
-    spent = reader.total.to_dict()
-    mine = costs.setdefault(name, dict.fromkeys(spent, 0))
-    costs[name] = {key: mine[key] + spent[key] for key in spent}
+    new = asdict(reader.total)
+    before = costs.setdefault(name, dict.fromkeys(new, 0))
+    costs[name] = {key: before[key] + new[key] for key in new}
     costs[name]["seconds"] = round(costs[name]["seconds"], 4)
     run.write_json(COSTS, costs)
-    reader.total.clear()
-
-
-def _made_from(cell: _Cell, example: Example) -> str:
-    passages = [[p.title, p.text, p.score, p.is_gold, p.has_answer] for p in example.passages]
-    return digest([example.question, example.answers, passages, cell.config.digest()])
+    reader.total = Meter()

@@ -14,7 +14,7 @@
     return element;
   }
 
-  const score = (row) => (row.right ? row.right[data.measure] : null);
+  const score = (row) => (row.right ? row.right[data.metric] : null);
   const isRight = (row) => score(row) !== null && score(row) > 0.5;
   const isWrong = (row) => score(row) !== null && score(row) <= 0.5;
   const number = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
@@ -32,7 +32,7 @@
     if (!words.every((word) => question.text.includes(word))) return false;
     const rows = method.value === "" ? question.rows : question.rows.filter((row) => row.m === Number(method.value));
     if (method.value !== "" && !rows.length) return false;
-    // A method is held against the baseline of its own reader.
+    // A method is compared with the baseline of its own reader.
     const base = (row) => question.rows.find((other) => other.m === data.baselines[row.m]);
     const against = (test, baseTest) => rows.some((row) => { const held = base(row); return test(row) && held !== undefined && held !== row && baseTest(held); });
     switch (outcome.value) {
@@ -61,7 +61,7 @@
     }));
   }
 
-  // What the report knows to show of a trace; anything else appears by its name.
+  // Known keys of a trace; any other key appears by its name.
   function details(question, trace) {
     const items = [];
     const add = (name, ...content) => items.push(make("dt", {}, name), make("dd", {}, ...content));

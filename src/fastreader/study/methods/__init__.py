@@ -1,1 +1,1 @@
-"""The families of methods a study knows, one module each."""
+"""The families of methods that a study has, one module each."""

@@ -1,12 +1,13 @@
-"""eor: an ensemble of retrievers, over the question's own passages and further sources, and a vote of its answers."""
+"""eor: an ensemble of retrievers over the question's own passages and further sources, and a vote of its answers."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from fastreader.core.checks import expect
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example, Passage
 from fastreader.data.fingerprints import file_stamp
@@ -19,7 +20,7 @@ from fastreader.eor.types import Answers
 from fastreader.eor.voter import Voter
 from fastreader.errors import FastreaderError, InputError
 from fastreader.reader.programs.requests import Program
-from fastreader.study.method import Answered, Asked, Family, NotApplicable, no_options
+from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options
 
 OWN = "R"
 """The source that returns the question's own passages."""
@@ -29,30 +30,20 @@ _VOTER = ("similarity_threshold", "min_support", "dropped_vote")
 _OPTIONS = ("retrievers", "similarities", *_VOTER, "texts", "max_new_tokens")
 
 
-@dataclass(frozen=True)
-class _Share:
-    """What one question of a group cost, the same for all of them."""
-
-    stats: TreeStats
-    new: int
-    seconds: float
-
-
-_Found = tuple[Answers, _Share] | FastreaderError
+_Found = tuple[Answers, Answered] | FastreaderError  # an ensemble's answers, with an equal share of the batch's cost
 
 
 @dataclass(frozen=True)
-class Eor:
+class Eor(StudyMethod):
     """An ensemble with its voter.
 
     Attributes:
         retrievers: specifications.
         sources: files by name.
-        depth: passages a source returns at most.
+        depth: at most this many passages from a source.
         voter: arguments of `Voter`.
         texts: of the prompts.
-        max_new_tokens: of an answer.
-        draws: never.
+        max_new_tokens: at most this many tokens of an answer.
     """
 
     retrievers: tuple[str, ...]
@@ -61,51 +52,47 @@ class Eor:
     voter: dict[str, Any]
     texts: Texts
     max_new_tokens: int
-    draws: bool = field(default=False, init=False)
 
-    def programs(self, asked: Asked) -> list[Program[Answered]]:
-        """As `StudyMethod.programs`; the group is retrieved for and answered together when the first one starts.
+    def programs(self, batch: Batch) -> list[Program[Answered]]:
+        """Return the programs; the first one that starts retrieves and answers for the whole batch.
 
-        Where that fails, each question is asked by itself, so that one that cannot be asked leaves the others alone.
+        If that fails, each question runs by itself, so that a question that fails does not affect the others.
         """
 
         @functools.cache
         def together() -> list[_Found]:
             try:
-                return list(self._ask(asked))
+                return list(self._answers(batch))
             except FastreaderError as error:
-                if len(asked.examples) == 1:
+                if len(batch.examples) == 1:
                     return [error]
-            return [self._alone(asked, example) for example in asked.examples]
+            return [self._single(batch, example) for example in batch.examples]
 
-        return [self._program(i, together) for i in range(len(asked.examples))]
+        return [self._program(i, together) for i in range(len(batch.examples))]
 
-    def _alone(self, asked: Asked, example: Example) -> _Found:
+    def _single(self, batch: Batch, example: Example) -> _Found:
         try:
-            return self._ask(replace(asked, examples=[example]))[0]
+            return self._answers(replace(batch, examples=[example]))[0]
         except FastreaderError as error:
             return error
 
-    def _ask(self, asked: Asked) -> list[tuple[Answers, _Share]]:
-        with asked.reader.metered() as meter:
-            retrieved = self._retrievers(asked).retrieve(asked.examples)
+    def _answers(self, batch: Batch) -> list[tuple[Answers, Answered]]:
+        with batch.reader.metered() as meter:
+            retrieved = self._retrievers(batch).retrieve(batch.examples)
             answers = answer(
-                asked.reader,
+                batch.reader,
                 retrieved,
                 texts=self.texts,
                 max_new_tokens=self.max_new_tokens,
                 keep_documents=True,
             )
-        count = len(asked.examples)
-        share = _Share(
-            TreeStats(0, meter.given // count, meter.computed // count, 0),
-            meter.new // count,
-            meter.seconds / count,
-        )
+        count = len(batch.examples)
+        stats = TreeStats(0, meter.total_tokens // count, meter.computed_tokens // count, 0)
+        share = Answered("", direct=stats, new_tokens=meter.new_tokens // count, seconds=meter.seconds / count)
         return [(row, share) for row in answers]
 
     def _program(self, index: int, together: Callable[[], list[_Found]]) -> Program[Answered]:
-        yield from ()  # the reader was asked for the whole group at once: a program without requests of its own
+        yield from ()  # makes this a program; `together` has called the reader for the whole batch
         found = together()[index]
         if isinstance(found, FastreaderError):
             raise found
@@ -126,19 +113,21 @@ class Eor:
             "documents": documents,
             "vote": vote.to_dict(),
         }
-        return Answered(vote.answer or "", {"ensemble": ensemble}, share.stats, share.new, share.seconds)
+        return replace(share, text=vote.answer or "", trace={"ensemble": ensemble})
 
-    def _retrievers(self, asked: Asked) -> Retrievers:
+    def _retrievers(self, batch: Batch) -> Retrievers:
         own: dict[str, list[Passage]] = {}
-        for example in asked.examples:
+        for example in batch.examples:
             if own.setdefault(example.question, example.passages) != example.passages:
                 raise InputError(
-                    f"eor: the question {example.question[:60]!r} comes twice with other passages; retrievers are "
-                    "asked by the question's text, so put the two in other studies"
+                    f"eor: the question {example.question[:60]!r} appears twice with different passages; retrievers "
+                    "know a question by its text, so put the two in different studies"
                 )
-        files = {name: _bm25(file, self.depth, file_stamp(file)) for name, file in self.sources}
-        sources = {OWN: own.__getitem__, **files}
-        return Retrievers(self.retrievers, sources, reader=asked.reader, texts=self.texts)
+        sources = {
+            OWN: own.__getitem__,
+            **{name: _bm25(file, self.depth, file_stamp(file)) for name, file in self.sources},
+        }
+        return Retrievers(self.retrievers, sources, reader=batch.reader, texts=self.texts)
 
 
 @functools.lru_cache(maxsize=8)
@@ -147,7 +136,7 @@ def _bm25(file: str, depth: int, stamp: tuple[int, int]) -> BM25:
 
 
 def answers_of(row: dict[str, Any], example: Example) -> Answers:
-    """The ensemble's answers out of a trace, for measures and for `Voter.fit`."""
+    """Return the ensemble's answers from a trace, for metrics and for `Voter.fit`."""
     ensemble = row["ensemble"]
     documents = [
         {**d, "passages": [asdict(Passage(p["text"], p["title"])) for p in d["passages"]]}
@@ -164,16 +153,13 @@ def answers_of(row: dict[str, Any], example: Example) -> Answers:
 
 
 def _make(variant: str, options: dict[str, Any], study: Any) -> Eor:
-    no_options(f"eor:{variant}" if variant else "eor", options, _OPTIONS)
-    if variant and variant not in POOLINGS:
-        raise InputError(f"method 'eor:{variant}': expected one of {', '.join(f'eor:{p}' for p in POOLINGS)}")
+    check_options(f"eor:{variant}" if variant else "eor", options, _OPTIONS)
     retrievers = tuple(options.get("retrievers") or study.eor.retrievers or RETRIEVERS)
-    if len(retrievers) < 2:
-        raise InputError(f"eor: expected at least 2 retrievers to vote, got {', '.join(retrievers)}")
+    expect(len(retrievers) > 1, "eor: retrievers", "at least 2 to vote", retrievers)
     voter: dict[str, Any] = {"similarities": tuple(options.get("similarities", study.eor.similarities))}
     voter["pooling"] = variant or "mean"
     voter |= {k: options[k] for k in _VOTER if k in options}
-    Voter(**voter).resolved()  # a wrong name is told now
+    Voter(**voter).resolved()  # raises now if a name is unknown
     check_names(voter["similarities"])
     return Eor(
         retrievers,
@@ -185,8 +171,4 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> Eor:
     )
 
 
-def _variants() -> Sequence[str]:
-    return ["", *POOLINGS]
-
-
-EOR = Family("eor", "an ensemble of retrievers and a vote", _variants, _make)
+EOR = Family("eor", "an ensemble of retrievers and a vote", lambda: ["", *POOLINGS], _make, lambda _: _OPTIONS)

@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.core.checks import check_choice, check_keys, expect
+from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.errors import InputError
+from fastreader.moi.answer import MoiAnswer
 from fastreader.moi.baselines import METHODS, Method
 from fastreader.moi.planning import Stopping
 from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.ranked import Ranked
+from fastreader.moi.reading import POLICIES, Reading, fit_reading, reading_pieces, truncation_note
 from fastreader.moi.rerank import rerank
 from fastreader.moi.shipped import find
 from fastreader.moi.utilities import ORDERS
-from fastreader.reader.programs.requests import Program
+from fastreader.reader.programs.requests import Program, write_one
 from fastreader.reader.prompts.template import Template
-from fastreader.study.method import Answered, Asked, Family, NotApplicable, no_options
-from fastreader.study.methods.reading import read, template_of
+from fastreader.study.cached_reader import scoring
+from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options
+from fastreader.study.methods.reading import STOP, read, template_of
 
 if TYPE_CHECKING:
     from fastreader.reader.reader import Reader
 
-_MOI_OPTIONS = ("bias", "order", "prune", "prune_mass", "stopping", "permutations", "max_new_tokens", "max_passages")
-_ORDER_OPTIONS = ("bias", "model", "max_new_tokens")
+_MOI = (
+    "bias",
+    "order",
+    "prune",
+    "prune_mass",
+    "stopping",
+    "permutations",
+    "max_new_tokens",
+    "max_passages",
+    "on_overflow",
+)
+_ORDER = ("bias", "model", "max_new_tokens")
 
 
 @dataclass(frozen=True)
-class Moi:
-    """Passages re-ranked by MoI, then read once; options as of `moi.rerank`."""
+class Moi(StudyMethod):
+    """Passages re-ranked by MoI, then read once; options as for `moi.rerank`."""
 
     template: Template
     max_new_tokens: int
@@ -41,24 +55,30 @@ class Moi:
 
     @property
     def draws(self) -> bool:
-        """The orderings that are scored are drawn, unless a design is given that is not."""
+        """Whether the seed matters: orderings are drawn, unless `permutations` is a design without a draw."""
         design = self.options.get("permutations", "random")
         named = design.strip().replace("-", "_") if isinstance(design, str) else "explicit"
         return "stopping" in self.options or named not in ("explicit", "identity", "cyclic", "cyclic_reversed")
 
-    def programs(self, asked: Asked) -> list[Program[Answered]]:
-        """As `StudyMethod.programs`."""
-        return [self._program(asked, example) for example in asked.examples]
-
-    def _program(self, asked: Asked, example: Example) -> Program[Answered]:
+    def program(self, batch: Batch, example: Example) -> Program[Answered]:
+        """Return the program for one question; see `StudyMethod.program`."""
         if not example.passages:
             raise NotApplicable("moi: the question has no passages")
-        from fastreader.study.asking import scoring
-
-        ranked = yield from scoring("moi", asked.reader, lambda reader: self._rank(reader, example, asked.seed))
+        ranked = yield from scoring("moi", batch.reader, lambda reader: self._rank(reader, example, batch.seed))
         order = ranked.indices[: len(ranked) - ranked.tail]
-        reply = yield from read(asked, example, order, self.template, self.max_new_tokens)
-        return Answered(reply, {"order": order, **_trace(ranked)})
+        reader = batch.reader.tree_reader()
+        pieces = reading_pieces(reader, replace(example, passages=example.passages[: len(order)]), [], self.template)
+        policy = self.options.get("on_overflow", "error")
+        pieces, truncated = fit_reading(pieces, order, reader.max_length, self.max_new_tokens, policy)
+        prompt = pieces.head + pieces.body(order) + pieces.tail()
+        reply = yield from write_one("answer", prompt, max_new_tokens=self.max_new_tokens, stop=STOP)
+        tokens = len(prompt) + len(reply.token_ids)
+        reading = Reading(
+            reply.text.strip(), None, reply.finish_reason, TreeStats(1, tokens, tokens, 0), truncated=truncated
+        )
+        note = "; ".join(filter(None, [ranked.note, truncation_note("answering", truncated)]))
+        result = MoiAnswer(reading.text, ranked, reading, replace(ranked.cost, answer=tokens), note)
+        return Answered(reading.text, {"order": order, **_trace(result)}, result=result)
 
     def _rank(self, reader: Reader, example: Example, seed: int) -> Ranked:
         return rerank(
@@ -66,7 +86,8 @@ class Moi:
         )
 
 
-def _trace(ranked: Ranked) -> dict[str, Any]:
+def _trace(answer: MoiAnswer) -> dict[str, Any]:
+    ranked = answer.ranked
     trace: dict[str, Any] = {"design": ranked.order, "bias_source": ranked.bias_source}
     if ranked.bias is not None:
         trace["bias"] = {
@@ -89,13 +110,13 @@ def _trace(ranked: Ranked) -> dict[str, Any]:
             "permutations": o.permutations.tolist(),
             "values": np.asarray(o.values, dtype=np.float64).tolist(),
         }
-    if ranked.note:
-        trace["notes"] = [ranked.note]
+    if answer.note:
+        trace["notes"] = [answer.note]
     return trace
 
 
 @dataclass(frozen=True)
-class Order:
+class Order(StudyMethod):
     """An order of `moi.baselines.METHODS`, then one reading."""
 
     method: Method
@@ -106,71 +127,60 @@ class Order:
 
     @property
     def draws(self) -> bool:
-        """Whether it takes a seed."""
+        """Whether the seed matters."""
         return "seed" in self.method.settings
 
-    def programs(self, asked: Asked) -> list[Program[Answered]]:
-        """As `StudyMethod.programs`."""
-        return [self._program(asked, example) for example in asked.examples]
-
-    def _program(self, asked: Asked, example: Example) -> Program[Answered]:
+    def program(self, batch: Batch, example: Example) -> Program[Answered]:
+        """Return the program for one question; see `StudyMethod.program`."""
+        name, needs = f"order:{self.method.name}", self.method.needs
         if not example.passages:
-            raise NotApplicable(f"order:{self.method.name}: the question has no passages")
-        if "gold" in self.method.needs and not any(p.is_gold or p.has_answer for p in example.passages):
-            raise NotApplicable(f"order:{self.method.name}: no passage of the question is marked as gold")
-        if "scores" in self.method.needs and any(p.score is None for p in example.passages):
-            raise NotApplicable(f"order:{self.method.name}: the passages have no retriever's scores")
-        reader = asked.reader.tree_reader()
+            raise NotApplicable(f"{name}: the question has no passages")
+        if "gold" in needs and not any(p.is_gold or p.has_answer for p in example.passages):
+            raise NotApplicable(f"{name}: no passage of the question is marked as gold")
+        if "scores" in needs and any(p.score is None for p in example.passages):
+            raise NotApplicable(f"{name}: the passages have no retriever's scores")
+        reader = batch.reader.tree_reader()
         bias = self.bias
-        if bias is None and "bias" in self.method.needs:
+        if bias is None and "bias" in needs:
             found = find(reader.describe(), self.template.digest(), len(example.passages))
             if found is None:
-                raise InputError(  # which a calibration mends, so that the run can go on with it
-                    f"order:{self.method.name}: needs a calibration of {reader.describe()['name']} for "
+                raise InputError(  # not NotApplicable: with a calibration, a resumed run can answer the question
+                    f"{name}: needs a calibration of {reader.describe()['name']} for "
                     f"{len(example.passages)} passages; run fastreader calibrate, or give bias"
                 )
             bias = found[0]
-        settings = {"bias": bias, "seed": asked.seed, "template": self.template, "model": self.model}
+        settings = {"bias": bias, "seed": batch.seed, "template": self.template, "model": self.model}
         ordering = self.method(reader, example.question, example.passages, **settings)
-        reply = yield from read(asked, example, ordering.order, self.template, self.max_new_tokens)
+        reply = yield from read(batch, example, ordering.order, self.template, self.max_new_tokens)
         trace: dict[str, Any] = {"order": ordering.order, "details": dict(ordering.details)}
         if ordering.scores is not None:
             trace["order_scores"] = ordering.scores.tolist()
-        return Answered(reply, trace, ordering.stats)
+        return Answered(reply.text.strip(), trace, ordering.stats)
 
 
 def _make_moi(variant: str, options: dict[str, Any], study: Any) -> Moi:
     given = {**study.moi, **options}
-    no_options("moi", given, _MOI_OPTIONS)
-    if variant and variant not in ORDERS:
-        raise InputError(f"method 'moi:{variant}': expected one of {', '.join(f'moi:{o}' for o in ORDERS)}")
-    order = variant or given.pop("order", "matched")
-    if order not in ORDERS:
-        raise InputError(f"method 'moi': order: expected one of {', '.join(ORDERS)}, got {order!r}")
-    given.pop("order", None)
+    check_options("moi", given, _MOI)
+    order = given.pop("order", "matched")
+    check_choice("method 'moi': order", variant or order, ORDERS)
+    check_choice("method 'moi': on_overflow", given.get("on_overflow", "error"), POLICIES)
     if isinstance(given.get("stopping"), dict):
         given["stopping"] = _stopping(given["stopping"])
     given.setdefault("max_passages", study.passages)
     tokens = given.pop("max_new_tokens", study.max_new_tokens)
-    return Moi(template_of(study), tokens, order, _bias(given.pop("bias", None)), given)
+    return Moi(template_of(study), tokens, variant or order, _bias(given.pop("bias", None)), given)
 
 
 def _make_order(variant: str, options: dict[str, Any], study: Any) -> Order:
-    no_options(f"order:{variant}", options, _ORDER_OPTIONS)
-    if variant not in METHODS:
-        raise InputError(f"method 'order:{variant}': expected one of {', '.join(f'order:{n}' for n in METHODS)}")
-    method = METHODS[variant]
-    if "model" in method.needs and not options.get("model"):
-        raise InputError(f"method 'order:{variant}': needs the option model, the cross-encoder's name")
+    check_options(f"order:{variant}", options, _ORDER)
+    method, model = METHODS[variant], options.get("model")
+    expect("model" not in method.needs or bool(model), f"method 'order:{variant}': model", "a cross-encoder", model)
     bias = _bias(options.get("bias", study.moi.get("bias")))
-    tokens = options.get("max_new_tokens", study.max_new_tokens)
-    return Order(method, template_of(study), tokens, bias, options.get("model"))
+    return Order(method, template_of(study), options.get("max_new_tokens", study.max_new_tokens), bias, model)
 
 
 def _stopping(values: dict[str, Any]) -> Stopping:
-    names = [field.name for field in fields(Stopping)]
-    if unknown := sorted(set(values) - set(names)):
-        raise InputError(f"method 'moi': stopping: unknown key {unknown[0]!r}; it takes {', '.join(names)}")
+    check_keys("method 'moi': stopping", values, [field.name for field in fields(Stopping)])
     try:
         return Stopping(**values)
     except TypeError as error:
@@ -178,18 +188,11 @@ def _stopping(values: dict[str, Any]) -> Stopping:
 
 
 def _bias(path: Any) -> PositionBias | None:
-    if path is not None and not isinstance(path, str):
-        raise InputError(f"bias: expected a file of a calibration, got {path!r}")
+    expect(path is None or isinstance(path, str), "bias", "a file of a calibration", path)
     return None if path is None else PositionBias.load(path)
 
 
-def _moi_variants() -> Sequence[str]:
-    return ["", *ORDERS]
-
-
-def _order_variants() -> Sequence[str]:
-    return list(METHODS)
-
-
-MOI = Family("moi", "MoI's order, then one reading", _moi_variants, _make_moi)
-ORDER = Family("order", "an order that MoI has to beat, then one reading", _order_variants, _make_order)
+MOI = Family("moi", "MoI's order, then one reading", lambda: ["", *ORDERS], _make_moi, lambda _: _MOI)
+ORDER = Family(
+    "order", "an order that MoI has to beat, then one reading", lambda: list(METHODS), _make_order, lambda _: _ORDER
+)

@@ -1,75 +1,71 @@
-"""base and closed_book: one reading of the passages as retrieved, and of the question alone."""
+"""base and closed_book: one reading of the passages as retrieved, or of the question alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fastreader.core.protocol import TextOrTokens
+from fastreader.core.protocol import Generation
 from fastreader.data import Example
 from fastreader.reader.programs.requests import Program, write_one
 from fastreader.reader.prompts.template import Template
-from fastreader.study.method import Answered, Asked, Family, no_options
+from fastreader.study.method import Answered, Batch, Family, StudyMethod, check_options
 
 STOP = ("\n",)
 CLOSED_BOOK_HEADER = "Answer the question from memory. Give the answer alone, in a few words.\n"
+_BASE = ("max_new_tokens", "passages")
+_CLOSED_BOOK = ("max_new_tokens", "header")
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(StudyMethod):
     """One greedy reading in the retriever's order.
 
     Attributes:
         template: the prompt's texts.
-        max_new_tokens: of the answer.
-        passages: how many are read; None: all of the study's.
+        max_new_tokens: at most this many tokens of the answer.
+        passages: read at most this many passages; None reads all of the study's.
     """
 
     template: Template
     max_new_tokens: int
     passages: int | None = None
-    draws: bool = field(default=False, init=False)
 
-    def programs(self, asked: Asked) -> list[Program[Answered]]:
-        """As `StudyMethod.programs`."""
-        return [self._program(asked, example) for example in asked.examples]
-
-    def _program(self, asked: Asked, example: Example) -> Program[Answered]:
+    def program(self, batch: Batch, example: Example) -> Program[Answered]:
+        """Return the program for one question; see `StudyMethod.program`."""
         order = list(range(len(example.passages)))[: self.passages]
-        reply = yield from read(asked, example, order, self.template, self.max_new_tokens)
-        return Answered(reply, {"order": order})
+        reply = yield from read(batch, example, order, self.template, self.max_new_tokens)
+        return Answered(reply.text.strip(), {"order": order})
 
 
-def read(asked: Asked, example: Example, order: Sequence[int], template: Template, max_new_tokens: int) -> Program[str]:
-    """`yield from` it: the answer after the passages in `order`."""
-    prompt = reading_prompt(asked, example, order, template)
-    reply = yield from write_one("answer", prompt, max_new_tokens=max_new_tokens, stop=STOP)
-    return reply.text.strip()
-
-
-def reading_prompt(asked: Asked, example: Example, order: Sequence[int], template: Template) -> TextOrTokens:
-    """The prompt that MoI's last reading uses too."""
+def read(
+    batch: Batch, example: Example, order: Sequence[int], template: Template, max_new_tokens: int
+) -> Program[Generation]:
+    """Generate the answer after the passages in `order`, with the prompt of MoI's last reading; use `yield from`."""
     from fastreader.moi.reading import reading_prompts
 
-    return reading_prompts(asked.reader.tree_reader(), example.question, example.passages, [order], template)[0]
+    reader = batch.reader.tree_reader()
+    prompt = reading_prompts(reader, example.question, example.passages, [order], template)[0]
+    reply = yield from write_one("answer", prompt, max_new_tokens=max_new_tokens, stop=STOP)
+    return reply
 
 
 def _base(variant: str, options: dict[str, Any], study: Any) -> Reading:
-    no_options("base", {**options, **({variant: None} if variant else {})}, ["max_new_tokens", "passages"])
+    check_options("base", options, _BASE)
     return Reading(template_of(study), options.get("max_new_tokens", study.max_new_tokens), options.get("passages"))
 
 
 def _closed_book(variant: str, options: dict[str, Any], study: Any) -> Reading:
-    no_options("closed_book", {**options, **({variant: None} if variant else {})}, ["max_new_tokens", "header"])
+    check_options("closed_book", options, _CLOSED_BOOK)
     template = replace(template_of(study), header=options.get("header", CLOSED_BOOK_HEADER))
     return Reading(template, options.get("max_new_tokens", study.max_new_tokens), 0)
 
 
 def template_of(study: Any) -> Template:
-    """The template of the study's file, or the default."""
+    """Return the template in the study's file, or the default."""
     return Template.load(study.template) if study.template else Template()
 
 
-BASE = Family("base", "the passages as retrieved, read once", lambda: [""], _base)
-CLOSED_BOOK = Family("closed_book", "the question alone", lambda: [""], _closed_book)
+BASE = Family("base", "the passages as retrieved, read once", lambda: [""], _base, lambda _: _BASE)
+CLOSED_BOOK = Family("closed_book", "the question alone", lambda: [""], _closed_book, lambda _: _CLOSED_BOOK)

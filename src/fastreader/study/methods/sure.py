@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastreader.data import Example
 from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
-from fastreader.study.method import Answered, Asked, Family, NotApplicable
+from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod
 from fastreader.sure.settings import Settings, make_settings
 from fastreader.sure.task import Task
 from fastreader.sure.types import Result, SureResult
@@ -20,7 +18,7 @@ _SAMPLED = ("self_verification",)
 
 
 @dataclass(frozen=True)
-class Sure:
+class Sure(StudyMethod):
     """A method of `METHODS` with its settings."""
 
     method: Method
@@ -28,22 +26,22 @@ class Sure:
 
     @property
     def draws(self) -> bool:
-        """As `StudyMethod.draws`."""
+        """Whether the seed matters."""
         return self.method.name.partition("@")[0] in _SAMPLED
 
-    def programs(self, asked: Asked) -> list[Program[Answered]]:
-        """As `StudyMethod.programs`."""
-        settings = dataclasses.replace(self.settings, seed=asked.seed)
-        readers = Readers(asked.reader)
-        return [self._program(example, settings, readers) for example in asked.examples]
-
-    def _program(self, example: Example, settings: Settings, readers: Readers) -> Program[Answered]:
+    def program(self, batch: Batch, example: Example) -> Program[Answered]:
+        """Return the program for one question; see `StudyMethod.program`."""
+        settings = replace(self.settings, seed=batch.seed)
+        there = {"passages": example.passages, "shots": settings.shots, "answers": example.answers}
         for need in self.method.needs:
-            if not {"passages": example.passages, "shots": settings.shots, "answers": example.answers}[need]:
+            if not there[need]:
                 raise NotApplicable(f"{self.method.name} needs {need}; the question has none")
-        task = Task(example.question.strip(), list(example.passages), settings, readers, list(example.answers))
+        readers, answers = Readers(batch.reader), list(example.answers)
+        task = Task(example.question.strip(), list(example.passages), settings, readers, answers)
+        if self.method.reads and not task.passages:
+            task.notes.append("there are no passages; the answer is from memory")
         result = yield from self.method.program(task)
-        return Answered(result.answer, _trace(result))
+        return Answered(result.answer, _trace(result), result=result)
 
 
 def _trace(result: Result) -> dict[str, Any]:
@@ -57,8 +55,11 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> Sure:
     return Sure(find_method(variant or "sure"), make_settings(None, {**study.sure, **options}))
 
 
-def _variants() -> Sequence[str]:
-    return ["", *(name for name in METHODS if name != "sure")]
-
-
-SURE = Family("sure", "candidates, a summary for each, and a vote (SuRe), or a variant of it", _variants, _make)
+SURE = Family(
+    "sure",
+    "candidates, a summary for each, and a vote (SuRe), or a variant of it",
+    lambda: ["", *(name for name in METHODS if name != "sure")],
+    _make,
+    lambda variant: find_method(variant or "sure").takes,
+    parsed=True,
+)

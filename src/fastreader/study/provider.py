@@ -1,4 +1,4 @@
-"""The passages of a study's noise layouts: gathered once a question, and more random ones only when a layout asks."""
+"""Passages for a study's noise layouts: gathered once per question; random ones on demand."""
 
 from __future__ import annotations
 
@@ -17,36 +17,34 @@ _FILL_FIRST = 32  # random passages drawn for a layout that fills the context, d
 _KEPT = 64  # questions whose materials are kept; layouts of a group of questions come one after the other
 
 
-class Shelf:
-    """Materials of a study's questions under one source of random passages and one seed.
+class PassageProvider:
+    """Materials of a study's questions, from one source of random passages and one seed.
 
-    What is drawn for a question depends on the seed and its key alone, and fewer passages are the first of more: it
-    does not matter which layout asks first, or which layouts there are.
+    The draws for a question depend only on the seed and its key, and a smaller number of passages is the beginning of
+    a larger one, so neither the order nor the choice of the layouts matters.
+
+    Args:
+        everything: all questions of the study.
+        source: as `NoiseConfig.random`.
+        seed: of the draws.
+        hard_count: number of hard distractors per question.
     """
 
     def __init__(self, everything: Sequence[Example], source: str, seed: int, hard_count: int) -> None:
-        """A shelf.
-
-        Args:
-            everything: all questions of the study.
-            source: as `NoiseConfig.random`.
-            seed: of the draws.
-            hard_count: hard distractors made for each question.
-        """
         self.everything = everything
         self._source, self._seed, self._hard = source, seed, hard_count
         self._kept: dict[str, Materials] = {}
 
-    def lay(self, example: Example, spec: LayoutSpec, room: ContextBudget) -> Layout:
-        """One layout of one question, with as many random passages as it takes.
+    def layout(self, example: Example, spec: LayoutSpec, room: ContextBudget) -> Layout:
+        """Return one layout of one question, with as many random passages as it needs.
 
         Raises:
-            MissingPassages: as `layout`.
-            Exhausted: the source has not as many random passages as the layout takes.
-            InputError: as `gather` and `layout`.
+            MissingPassages: as for `noise.layout`.
+            Exhausted: if the source has fewer random passages than the layout needs.
+            InputError: as for `noise.gather` and `noise.layout`.
         """
         if spec == LayoutSpec():
-            return Layout(spec.name, (), ())  # the closed book, which takes nothing
+            return Layout(spec.name, (), ())  # the closed book, which needs nothing
         fits = room.fits(example.question)
         if spec.count != FILL:
             return layout(self._materials(example, spec.count if spec.noise == "random" else 0), spec)
@@ -66,7 +64,7 @@ class Shelf:
 
     @functools.cached_property
     def _passages(self) -> list[Passage]:
-        """The pool."""
+        """The pool of passages to draw from."""
         if self._source not in ("others", "words"):
             return _file(self._source, file_stamp(self._source))
         return list({(p.title, p.text): p for e in self.everything for p in e.passages}.values())
@@ -86,7 +84,7 @@ class Shelf:
         return [example for example in self.everything if example.answers] if self._hard else []
 
     def _materials(self, example: Example, count: int) -> Materials:
-        """The question's materials with at least so many random passages."""
+        """Return the question's materials with at least `count` random passages."""
         key = example.id if example.id is not None else example.question
         known = self._kept.get(key)
         if known is None or len(known.random) < count:
@@ -106,18 +104,18 @@ class Shelf:
         return known
 
 
-_shelves: list[tuple[tuple[str, int, int], Shelf]] = []  # of the study that runs
+_providers: list[tuple[tuple[str, int, int], PassageProvider]] = []  # of the study that runs
 
 
-def shelf_of(everything: Sequence[Example], source: str, seed: int, hard_count: int) -> Shelf:
-    """The shelf of these; layouts of one study share it."""
+def provider_of(everything: Sequence[Example], source: str, seed: int, hard_count: int) -> PassageProvider:
+    """Return the provider for these arguments; the layouts of a study share it."""
     key = (source, seed, hard_count)
-    for known, shelf in _shelves:
-        if known == key and shelf.everything is everything:
-            return shelf
-    _shelves[:] = [(k, s) for k, s in _shelves if s.everything is everything]  # only of one study at a time
-    _shelves.append((key, Shelf(everything, source, seed, hard_count)))
-    return _shelves[-1][1]
+    for known, provider in _providers:
+        if known == key and provider.everything is everything:
+            return provider
+    _providers[:] = [(k, p) for k, p in _providers if p.everything is everything]  # only of one study at a time
+    _providers.append((key, PassageProvider(everything, source, seed, hard_count)))
+    return _providers[-1][1]
 
 
 @functools.lru_cache(maxsize=2)
