@@ -3,8 +3,8 @@
     python benchmarks/check_tree_attention_error.py --trees 10000
 
 Every tree draws its heads, sizes, window, soft cap and query_nodes from its seed, and takes the operand types and
-instruction sets in turn. One line for each hundred trees is appended to --output, so that a run
-resumes where an earlier one stopped; at the end they are summed up. The script stops at the first tree whose error is over the bound of
+instruction sets in turn. One line for each hundred trees is appended to --output, so that a run resumes where an
+earlier one stopped; at the end they are summed up. The script stops at the first tree whose error is over the bound of
 the tests (tests/ops/cpu_cases.py), and prints its seed.
 """
 

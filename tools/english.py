@@ -75,8 +75,8 @@ def findings(folders: tuple[str, ...] = FOLDERS) -> list[str]:
         for number, text in prose(file):
             if "english: ok" in lines[number - 1]:
                 continue
-            for match in PATTERN.finditer(text):
-                found.append(f"{name}:{number}: {match[0]!r}: {WORDS[match[0].lower()]}")
+            matches = PATTERN.finditer(text)
+            found += [f"{name}:{number}: {match[0]!r}: {WORDS[match[0].lower()]}" for match in matches]
     return found
 
 

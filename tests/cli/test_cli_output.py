@@ -115,7 +115,7 @@ def test_output_destroys_nothing(model, questions, tmp_path):
     same.symlink_to(questions)
     packed = tmp_path / "scores.jsonl.gz"
     for arguments, message in (
-        (["-m", model, "-o", notes], "no result cut short"),
+        (["-m", model, "-o", notes], "expected a result or the start of one"),
         (["-m", model, "-o", questions], "file of the questions"),
         (["-m", model, "-o", same], "file of the questions"),
         (["-m", model, "-o", packed], "plain JSON lines"),
@@ -180,7 +180,7 @@ def test_a_full_disk_loses_nothing_computed_before(model, questions, tmp_path):
         check=False,
     )
     assert done.returncode == 1
-    assert "2 before it are intact" in done.stderr
+    assert "2 earlier results are intact" in done.stderr
     assert out.read_bytes() == two
 
 

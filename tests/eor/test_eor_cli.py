@@ -225,7 +225,7 @@ class Loaded(Exception):
         (["-s", "nli:reader", "-s", "bertscore:empty"], "bertscore:empty: the folder empty has no config.json"),
         (["--voter", "moved.json"], "--voter: bertscore:/moved: there is no folder /moved"),
         (["--pooling", "median"], "median"),
-        (["--voter", "other.json"], "--voter: fitted on the retrievers A, B, not of SE@5, Wiki@5, ReFree"),
+        (["--voter", "other.json"], "--voter: fitted on the retrievers A, B, not on SE@5, Wiki@5, ReFree"),
         (["--voter", "changed.json"], "f1 was saved with"),
         (["--voter", "two.json"], "--voter: fitted on 2 retrievers, not on the 3 SE@5, Wiki@5, ReFree"),
         (["--voter", "unnamed.json"], "--voter: fitted on 2 retrievers, not on the 3 SE@5, Wiki@5, ReFree"),

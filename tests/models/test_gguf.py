@@ -115,7 +115,7 @@ def test_a_file_is_hashed_once_and_converted_again_when_it_changes(tmp_path, cac
     file.write_bytes(b"GGUF one")
     first = gguf.converted(file)
     with monkeypatch.context() as within:
-        within.setattr(gguf, "content", None)  # hashing again would raise
+        within.setattr(gguf, "file_digest", None)  # hashing again would raise
         assert gguf.converted(file) == first
     with monkeypatch.context() as within:  # a read-only cache that has the model
         within.setattr(gguf, "write_text", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))

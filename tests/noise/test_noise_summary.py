@@ -116,7 +116,7 @@ def test_bad_input(rows, monkeypatch):
         noise.summarise([NoiseAnswers("q", None, {}, {"gold": 9000})])
     with pytest.raises(InputError, match=r"each id once, got \[\'q0\'\]"):
         noise.summarise([*rows, rows[0]])
-    with pytest.raises(InputError, match=r"primary must be .*got 'random:8:near'"):
+    with pytest.raises(InputError, match=r"primary: expected a condition with a baseline .*got 'random:8:near'"):
         noise.summarise(rows, primary=noise.PRIMARY)
     assert not any(c.primary for c in noise.summarise(rows).comparison.contrasts)
     plain = [NoiseAnswers("q", None, {"gold": answer(1.0), "retrieved:4": answer(0.0)})]

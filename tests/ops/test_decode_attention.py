@@ -194,7 +194,7 @@ def bad(**changes):
         ({"softcap": 0.0}, "softcap"),
         ({"ranges": ranges_of([(0, 0, 11)])}, "inside parts"),
         ({"ranges": ranges_of([(0, -1, 5)])}, "inside parts"),
-        ({"ranges": ranges_of([(1, 0, 5)])}, r"part: expected in \[0, 1\), got array"),
+        ({"ranges": ranges_of([(1, 0, 5)])}, r"part: expected in \[0, 1\), got int32"),
         ({"ranges": ranges_of([(0, 0, 5)], [(0, 0, 5)])}, r"row_ptr: expected int32 \[2\], got"),
         ({"ranges": Ranges(np.array([0, 2], np.int32), *np.zeros((3, 1), np.int32))}, "ascend from 0"),
     ],

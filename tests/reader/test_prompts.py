@@ -150,7 +150,7 @@ def test_from_a_file(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("header = ", "not a readable template"),
+        ("header = ", "not TOML"),
         ('heading = "x"', "no keys besides header, .*got 'heading'"),
         ('passage = "{text} {author}"', "unknown fields"),
         ('passage = "{title}"', "must appear"),

@@ -17,8 +17,8 @@ from fastreader.core.tree import TreeStats
 SUMMARY = (
     "The passages say that {} is the answer to the question, for it is named there more than once, together with the "
     "place that was asked for. It is described at some length, first by where it begins, then by the towns it passes, "
-    "and in the end by where it reaches the sea. Other names occur too, but none of them is said to be in that place, "
-    "and one is said to be elsewhere. So the prediction is supported by the information in the passages above. "
+    "and in the end by where it reaches the sea. Other names occur too, but none of them lies in that place, "
+    "and one lies elsewhere. So the prediction is supported by the information in the passages above. "
 )
 
 

@@ -289,9 +289,9 @@ def test_a_prompt_too_long_without_passages_raises():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"question": " "}, "question: expected text, got ' '"),
-        ({"passages": "one text"}, "passages: expected a list, got str"),
-        ({"passages": [3]}, r"passages\[0\]: expected a Passage or text, got int"),
+        ({"question": " "}, "question: expected text that is not empty, got ' '"),
+        ({"passages": "one text"}, "passages: expected a list of passages, got 'one text'"),
+        ({"passages": [3]}, r"passages\[0\]: expected a Passage or text, got 3"),
         ({"k": 0}, "k: expected an integer from 1 to 26, got 0"),
         ({"k": 27}, "k: expected an integer from 1 to 26, got 27"),
         ({"k": np.int64(2)}, "k: expected an integer from 1 to 26, got"),  # JSON does not hold it

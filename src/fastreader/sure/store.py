@@ -36,7 +36,7 @@ class Store:
         self._complete = False
 
     def result(self, key: str, example: Example) -> Result | None:
-        """Return the saved result of `key`; None if there is none.
+        """Return the saved result of `key`, or None without one.
 
         Raises:
             InputError: if it was made from another question, other passages or other right answers.

@@ -52,7 +52,7 @@ def by_generic_summary(task: Task) -> Program[list[int]]:
 
 
 def by_sure(task: Task) -> Program[list[int]]:
-    """Order by similarity to the summary of SuRe's answer; if there is none, to the question, with a note."""
+    """Order by similarity to the summary of SuRe's answer; without one, to the question, with a note."""
     result = yield from sure(task)
     return _by_summary(task, result.rationale)
 
