@@ -28,7 +28,7 @@ from fastreader.cli.options import (
     SkipErrorsOption,
 )
 from fastreader.cli.output import Writer
-from fastreader.errors import InputError
+from fastreader.core.checks import require
 
 _WIDTH = 120  # columns if standard output is not a terminal
 
@@ -121,8 +121,8 @@ def ask(
 
     file = Path("/dev/stdin") if file == Path("-") else file
     check_output(output, file, resume, format)
-    if explain and format not in (None, Format.table):
-        raise InputError(f"--explain: is for tables; --format {format} has everything in it already")
+    table = format in (None, Format.table)
+    require(table or not explain, f"--explain: is for tables; --format {format} has everything in it already")
     questions = examples(file, question, passage, None, limit, skip if skip_errors else None)
     options = {
         "k": num_candidates,

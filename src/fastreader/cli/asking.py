@@ -15,7 +15,7 @@ from rich.text import Text
 from fastreader.cli.inputs import examples as read_examples
 from fastreader.cli.tables.moi import ranked_table
 from fastreader.cli.tables.sure import explain as explain_stages
-from fastreader.core.checks import check_text, expect
+from fastreader.core.checks import check_text, expect, require
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example
@@ -253,28 +253,19 @@ def _named(example: Example, error: FastreaderError) -> FastreaderError:
 
 
 def _check_applicable(method: str, given: Mapping[str, Any]) -> None:
-    """Check that the options apply to the method.
-
-    Raises:
-        InputError: if there is no such method, or an option does not apply; the message names the methods it is for.
-    """
+    """Check that the method exists and the options apply to it; the message names the methods that an option is for."""
     family, variant = family_of(method)
+    every = [(other, name) for other in FAMILIES.values() for name in names(other)]
     for option in given:
-        if option not in family.options(variant):
-            users = [
-                name
-                for other in FAMILIES.values()
-                for name in names(other)
-                if option in other.options(name.partition(":")[2])
-            ]
-            raise InputError(f"{_flag(option)}: does not apply to --method {method}, only to {', '.join(users)}")
+        users = ", ".join(name for other, name in every if option in other.options(name.partition(":")[2]))
+        applies = option in family.options(variant)
+        require(applies, f"{_flag(option)}: does not apply to --method {method}, only to {users}")
 
 
 def _shots(file: Path) -> list[tuple[str, str]]:
     answered = list(read_examples(file, None, None, None, None, None))
     for example in answered:
-        if not example.answers:
-            raise InputError(f"--shots: {file} has no answer for the question {example.question!r}")
+        require(bool(example.answers), f"--shots: {file} has no answer for the question {example.question!r}")
     return [(example.question, example.answers[0]) for example in answered]
 
 

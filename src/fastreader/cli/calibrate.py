@@ -22,10 +22,10 @@ from fastreader.cli.options import (
     SeedOption,
     TemplateOption,
 )
+from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog, iter_results
-from fastreader.errors import InputError
 
 
 def calibrate(
@@ -102,18 +102,16 @@ def calibrate(
     _check_apart(file, scores, output, plot)
     if plot is not None:  # fail before the scoring, not after it
         formats = new_figure(1, 1).canvas.get_supported_filetypes()
-        if plot.suffix.removeprefix(".") not in formats:
-            raise InputError(f"--plot: expected a file ending in one of {', '.join(sorted(formats))}, got {plot}")
-    if prune is not None and prune >= passages:
-        raise InputError(f"--prune: expected fewer places than the {passages} passages, got {prune}")
-    if prune is not None and probe:
-        raise InputError("--probe: moves gold passages through all places of whole orderings; leave out --prune")
+        ending = plot.suffix.removeprefix(".") in formats
+        expect(ending, "--plot", f"a file ending in one of {', '.join(sorted(formats))}", str(plot))
+    expect(prune is None or prune < passages, "--prune", f"fewer places than the {passages} passages", prune)
+    whole = prune is None or not probe
+    require(whole, "--probe: moves gold passages through all places of whole orderings; leave out --prune")
     prompts = Template.load(template) if template else Template()
     wanted = "latin:2" if permutations == "latin:3" and passages == 3 else permutations  # N = 3 has two squares
     resolve(wanted, passages, seed)
     chosen = [e for e in examples(file, None, None, None, None, None) if len(e.passages) >= passages][:limit]
-    if len(chosen) < 2:
-        raise InputError(f"{file}: expected at least 2 questions with {passages} passages, got {len(chosen)}")
+    expect(len(chosen) >= 2, str(file), f"at least 2 questions with {passages} passages", len(chosen))
     chosen = [replace(e, passages=e.passages[:passages], candidates=[]) for e in chosen]
     chosen = list(remaining(iter(chosen), None, True, None, {}))  # each with an id of its own
     gold = {_key(e): gold_of(e.passages) for e in chosen}
@@ -156,8 +154,7 @@ def calibrate(
             for e in chosen
             if gold[_key(e)] is not None and right_answers(e)
         ]
-        if len(probed) < 2:
-            raise InputError(f"--probe: expected at least 2 questions with gold passage and answers, got {len(probed)}")
+        expect(len(probed) >= 2, "--probe", "at least 2 questions with gold passage and answers", len(probed))
         moved = _rows(scores.with_suffix(".probe.jsonl"), settings, probed, move)
         contrast = moi.Probe(
             np.array([row["effects"][0] for row in moved]),
@@ -186,14 +183,11 @@ def _check_apart(file: Path, scores: Path, output: Path | None, plot: Path | Non
     """Raise InputError if an output would overwrite the questions, the scores or another output."""
     named = {"FILE": file, "--scores": scores, "the probe's scores": scores.with_suffix(".probe.jsonl")}
     for option, path in (("--output", output), ("--plot", plot)):
-        if path is None:
-            continue
-        for other, taken in named.items():
-            if path.resolve() == taken.resolve():
-                raise InputError(f"{option}: {path} is also {other}; name another file")
-        named[option] = path
-    if scores.resolve() == file.resolve():
-        raise InputError(f"--scores: {scores} is the file of the questions")
+        if path is not None:
+            for other, taken in named.items():
+                require(path.resolve() != taken.resolve(), f"{option}: {path} is also {other}; name another file")
+            named[option] = path
+    require(scores.resolve() != file.resolve(), f"--scores: {scores} is the file of the questions")
 
 
 def _key(example: Example) -> str:

@@ -34,9 +34,10 @@ from fastreader.cli.voting import (
     SupportOption,
     VoterOption,
     check_right,
-    check_voting,
     fit_voter,
+    read_voting,
 )
+from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
 from fastreader.data.fingerprints import file_digest
 from fastreader.data.result_log import ResultLog, iter_results
@@ -114,15 +115,14 @@ def eor(
 
     use_cache(cache_dir)
     check_output(output, file, resume, format)
-    voting = check_voting(similarity, pooling, voter, fit, metric, save, min_support, seed)
+    voting = read_voting(similarity, pooling, voter, fit, metric, save, min_support, seed)
     words = load_texts(texts)
     examples = load_questions(file, limit=limit)
     if fit:
         check_right(examples)
     files = _files(source or [])
     specs = list(retriever or [*(f"{name}@5" for name in files), "ReFree"])
-    if len(specs) < 2:
-        raise InputError(f"--retriever: expected at least 2 to vote, got {', '.join(specs)}")
+    expect(len(specs) >= 2, "--retriever", "at least 2 to vote", ", ".join(specs))
     Plan(specs, files, reader=True)
     voting.check_retrievers(specs)
     settings: dict[str, Any] = {
@@ -181,12 +181,9 @@ def _files(sources: list[str]) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for text in sources:
         name, equals, path = text.partition("=")
-        if not (equals and name and path):
-            raise InputError(f"--source: expected NAME=FILE, got {text!r}")
-        if name in files:
-            raise InputError(f"--source: {name} came twice")
-        if not Path(path).is_file():
-            raise InputError(f"--source: {path}: no such file")
+        expect(bool(equals and name and path), "--source", "NAME=FILE", text)
+        require(name not in files, f"--source: {name} came twice")
+        require(Path(path).is_file(), f"--source: {path}: no such file")
         files[name] = Path(path)
     return files
 
@@ -199,11 +196,13 @@ def _check_sources(output: Path, files: dict[str, Path], digests: dict[str, str]
         if name not in files or before == digests[name]:
             continue
         if re.fullmatch("[0-9a-f]{64}", str(before)):
-            raise InputError(f"--source: {name}: {files[name]} holds other passages than when {output} was started")
-        raise InputError(
-            f"--source: {name}: {output} records only the path of its passages ({before}), so it is unknown "
-            f"whether {files[name]} holds the same; name another --output"
-        )
+            problem = f"{files[name]} holds other passages than when {output} was started"
+        else:
+            problem = (
+                f"{output} records only the path of its passages ({before}), so it is unknown whether {files[name]} "
+                "holds the same; name another --output"
+            )
+        raise InputError(f"--source: {name}: {problem}")
 
 
 def _sources(files: dict[str, Path], depth: int) -> dict[str, Any]:

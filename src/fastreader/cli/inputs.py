@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from fastreader.core.checks import require
 from fastreader.data import Example, Passage, iter_examples
 from fastreader.data.fingerprints import digest, model_digest
 from fastreader.data.keyed import keyed
@@ -20,37 +21,24 @@ def check_output(
     output: Path | None, file: Path | None, resume: bool, format: StrEnum | None, *, cost: bool = False
 ) -> None:
     """Raise InputError if --output cannot be resumed or written, or is the file of the questions."""
+    require(output is not None or not resume, "--resume: needs --output, the file to continue")
     if output is None:
-        if resume:
-            raise InputError("--resume: needs --output, the file to continue")
         return
     if not cost:
         check_writable("--output", output, appended=True)
-    if output.suffix == ".gz":
-        raise InputError(
-            f"--output: {output} would be gzipped; results are plain JSON lines, so that a killed run can be resumed"
-        )
-    if format is not None:
-        raise InputError("--format: applies to standard output, which --output replaces")
-    if file is not None and file.exists() and output.exists() and output.samefile(file):
-        raise InputError(f"--output: {output} is the file of the questions")
+    plain = "results are plain JSON lines, so that a killed run can be resumed"
+    require(output.suffix != ".gz", f"--output: {output} would be gzipped; {plain}")
+    require(format is None, "--format: applies to standard output, which --output replaces")
+    same = file is not None and file.exists() and output.exists() and output.samefile(file)
+    require(not same, f"--output: {output} is the file of the questions")
 
 
 def check_writable(option: str, path: Path, *, appended: bool = False) -> None:
-    """Raise InputError if a file cannot be written, before the work whose results it would hold.
-
-    Args:
-        option: names the path in messages.
-        path: a file.
-        appended: whether an existing file is continued; otherwise it is replaced.
-    """
-    if path.is_dir():
-        raise InputError(f"{option}: {path} is a folder")
-    if not path.parent.is_dir():
-        raise InputError(f"{option}: no folder {path.parent}")
+    """Raise InputError if a file cannot be replaced, or continued if `appended`, before the work that it would hold."""
+    require(not path.is_dir(), f"{option}: {path} is a folder")
+    require(path.parent.is_dir(), f"{option}: no folder {path.parent}")
     written = path if appended and path.exists() else path.parent
-    if not os.access(written, os.W_OK):
-        raise InputError(f"{option}: {written} cannot be written to")
+    require(os.access(written, os.W_OK), f"{option}: {written} cannot be written to")
 
 
 def examples(
@@ -66,18 +54,15 @@ def examples(
     Raises:
         InputError: if both or neither are given, the file does not exist, or a text is not valid Unicode.
     """
-    if (file is None) == (question is None):
-        raise InputError("expected a file or --question, one of the two")
+    require((file is None) != (question is None), "expected a file or --question, one of the two")
     _check_unicode("candidate", candidates or [])
     if file is None:
         assert question is not None
         for name, texts in (("question", [question]), ("passage", passages or [])):
             _check_unicode(name, texts)
         return iter([Example(question, [Passage(p) for p in passages or []], candidates=candidates or [])])
-    if passages:
-        raise InputError("--passage: goes with --question; a file brings its own passages")
-    if not file.exists():
-        raise InputError(f"{file}: no such file")
+    require(not passages, "--passage: goes with --question; a file brings its own passages")
+    require(file.exists(), f"{file}: no such file")
     return iter_examples(file, limit=limit, on_error=None if skip is None else lambda error: skip(str(error)))
 
 

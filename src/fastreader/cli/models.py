@@ -9,7 +9,7 @@ import typer
 
 from fastreader.cli.inputs import use_cache
 from fastreader.cli.options import CacheOption
-from fastreader.errors import InputError
+from fastreader.core.checks import require
 
 app = typer.Typer(help="Readers that ship inside Python packages: list, pull, path.", no_args_is_help=True)
 
@@ -54,6 +54,5 @@ def models_path(name: Annotated[str, typer.Argument()], cache_dir: CacheOption =
 
     use_cache(cache_dir)
     folder = encoder_folder(name) if name in PACKAGED_ENCODERS else folder_of(name)
-    if not folder.is_dir():
-        raise InputError(f"{name}: not pulled yet; run: fastreader models pull {name}")
+    require(folder.is_dir(), f"{name}: not pulled yet; run: fastreader models pull {name}")
     typer.echo(folder)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fastreader.core.checks import expect, require
 from fastreader.data.files import write_text
-from fastreader.errors import InputError
 
 
 def report(
@@ -30,12 +30,10 @@ def report(
     """
     from fastreader.report.page import Report
 
-    if not (output or png or svg or csv):
-        raise InputError("--output: expected a file for the page, or a folder with --png, --svg or --csv")
-    if output is not None and output.suffix not in (".html", ".htm"):
-        raise InputError(f"--output: expected an .html file, got {output}")
-    if output is not None and not output.parent.is_dir():
-        raise InputError(f"--output: no folder {output.parent}")
+    expect(bool(output or png or svg or csv), "--output", "a file, unless --png, --svg or --csv names a folder", output)
+    if output is not None:
+        expect(output.suffix in (".html", ".htm"), "--output", "an .html file", str(output))
+        require(output.parent.is_dir(), f"--output: no folder {output.parent}")
     found = Report.of(run)
     if output is not None:
         write_text(output, found.html())

@@ -18,9 +18,10 @@ from fastreader.cli.voting import (
     SupportOption,
     VoterOption,
     check_right,
-    check_voting,
     fit_voter,
+    read_voting,
 )
+from fastreader.core.checks import expect, located, require
 from fastreader.data.read import lines, parse_json
 from fastreader.errors import InputError
 
@@ -62,9 +63,9 @@ def vote(
     """
     from fastreader.eor.types import aligned
 
-    voting = check_voting(similarity, pooling, voter, fit, metric, save, min_support, seed)
-    if voting.needs_reader != (model is not None):
-        raise InputError("--model: required with the similarity nli:reader, and only with it")
+    voting = read_voting(similarity, pooling, voter, fit, metric, save, min_support, seed)
+    fits = voting.needs_reader == (model is not None)
+    require(fits, "--model: required with the similarity nli:reader, and only with it")
     rows = aligned(_read(file))
     voting.check_retrievers(rows[0].retrievers)
     if fit:
@@ -89,13 +90,10 @@ def _read(file: Path) -> list[Answers]:
     rows = []
     for number, line in lines(Path("/dev/stdin") if file == Path("-") else file):
         if line.strip():
-            try:
+            with located(f"{file}, line {number}"):
                 row = parse_json(line)
                 if not isinstance(row, dict):
                     raise InputError("expected an object")
                 rows.append(Answers.from_dict(row))
-            except InputError as error:
-                raise InputError(f"{file}, line {number}: {error}") from None
-    if not rows:
-        raise InputError(f"{file}: expected the answers to at least one question, got none")
+    expect(bool(rows), str(file), "the answers to at least one question", rows)
     return rows

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastreader.cli.inputs import check_writable
-from fastreader.core.checks import check_choice, check_seed
+from fastreader.core.checks import check_choice, check_seed, expect, located, require
 from fastreader.data.files import read_object
 from fastreader.data.types import Example
-from fastreader.errors import InputError
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import ReaderProtocol
@@ -89,26 +88,18 @@ class Voting:
         return voter if self.min_support is None else voter.set_params(min_support=self.min_support)
 
     def check_retrievers(self, names: Sequence[str]) -> None:
-        """Check that the voter of --voter was fitted on these retrievers.
-
-        Raises:
-            InputError: if it was fitted on others.
-        """
-        if self.saved is None:
-            return
-        fitted = (self.saved.get("fitted") or {}).get("retrievers")
-        given = self.saved["parameters"].get("retriever_weights")
-        expected = fitted or (list(given) if isinstance(given, dict) else None)
-        if expected and sorted(expected) != sorted(names):
-            raise InputError(f"--voter: fitted on the retrievers {', '.join(expected)}, not on {', '.join(names)}")
-        numbers = (self.saved.get("fitted") or {}).get("retriever_weights", given)  # by place if there are no names
-        if numbers is not None and len(numbers) != len(names):
-            raise InputError(
-                f"--voter: fitted on {len(numbers)} retrievers, not on the {len(names)} {', '.join(names)}"
-            )
+        """Check that the voter of --voter, if there is one, was fitted on these retrievers."""
+        saved, mine = self.saved or {"parameters": {}}, ", ".join(names)
+        fitted = saved.get("fitted") or {}
+        given = saved["parameters"].get("retriever_weights")
+        named = fitted.get("retrievers") or (list(given) if isinstance(given, dict) else names)
+        expect(sorted(named) == sorted(names), "--voter", f"one fitted on {mine}", ", ".join(named))
+        weights = fitted.get("retriever_weights", given)  # by place if there are no names
+        ok = weights is None or len(weights) == len(names)
+        expect(ok, "--voter", f"one fitted on the {len(names)} retrievers {mine}", weights)
 
 
-def check_voting(
+def read_voting(
     similarity: list[str] | None,
     pooling: str,
     voter: Path | None,
@@ -118,7 +109,7 @@ def check_voting(
     min_support: float | None,
     seed: int,
 ) -> Voting:
-    """Check the voter's options as far as possible without loading a model.
+    """Return the voter's options, checked as far as possible without loading a model.
 
     Raises:
         InputError: if options exclude each other, a name is unknown, a similarity's model cannot exist, the file of
@@ -129,24 +120,18 @@ def check_voting(
     from fastreader.eor.similarity.loading import check_names
     from fastreader.eor.voter import saved_similarities
 
-    if min_support is not None and math.isnan(min_support):
-        raise InputError(f"--min-support: expected a number, got {min_support}")
-    if save is not None and not fit:
-        raise InputError("--save: needs --fit, which makes the voter to save")
-    if fit and metric not in measures.MEASURES:
-        raise InputError(f"--metric: expected one of {', '.join(measures.MEASURES)}, got {metric!r}")
-    if metric != "em" and not fit:
-        raise InputError("--metric: needs --fit, which maximises it")
+    expect(min_support is None or not math.isnan(min_support), "--min-support", "a number", min_support)
+    require(fit or save is None, "--save: needs --fit, which makes the voter to save")
+    require(fit or metric == "em", "--metric: needs --fit, which maximises it")
+    check_choice("--metric", metric, measures.MEASURES)
     check_seed("--seed", seed)
     if save is not None:
         check_writable("--save", save)
     saved = None
     names = tuple(similarity or ("exact", "f1"))
     if voter is not None:
-        if fit:
-            raise InputError("--voter: cannot be combined with --fit, which learns a voter")
-        if similarity or pooling != "mean":
-            raise InputError("--voter: brings its own similarities and pooling")
+        require(not fit, "--voter: cannot be combined with --fit, which learns a voter")
+        require(not similarity and pooling == "mean", "--voter: brings its own similarities and pooling")
         saved = read_object(voter)
         names = saved_similarities(saved)
         pooling = str(saved["parameters"].get("pooling", pooling))
@@ -154,22 +139,16 @@ def check_voting(
     voting = Voting(names, pooling, min_support, seed, saved, fit, metric, save)
     if not voting.needs_reader:
         voting.voter().resolved()
-    try:
+    with located("--similarity" if voter is None else "--voter"):
         check_names(names)
-    except InputError as error:
-        raise InputError(f"{'--similarity' if voter is None else '--voter'}: {error}") from None
     return voting
 
 
 def check_right(rows: Sequence[Answers | Example]) -> None:
-    """Check that --fit has right answers.
-
-    Raises:
-        InputError: if a question lacks them.
-    """
+    """Check that every question has the right answers that --fit needs."""
     for row in rows:
-        if not (row.answers if isinstance(row, Example) else row.right):
-            raise InputError(f"--fit: needs right answers, and got none for {row.question[:60]!r}")
+        right = row.answers if isinstance(row, Example) else row.right
+        require(bool(right), f"--fit: needs right answers, and got none for {row.question[:60]!r}")
 
 
 def fit_voter(voter: Voter, answers: Sequence[Answers], voting: Voting) -> None:

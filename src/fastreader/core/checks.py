@@ -1,7 +1,8 @@
 """Argument checks with one wording: ``NAME: expected WHAT, got VALUE``.
 
-`expect` is the general form. The others cover what many functions take: integers, numbers, texts, choices, lists.
-Each raises InputError or returns None, so a function reads as its checks followed by its work::
+`expect` is the general form; `require` takes a whole sentence. The others cover what many functions take: integers,
+numbers, texts, choices, lists. Each raises InputError or returns None, so a function reads as its checks followed by
+its work::
 
     check_int("k", k)
     check_number("share", share, above=0, below=1)
@@ -31,6 +32,12 @@ def expect(condition: bool, name: str, expected: str, value: object) -> None:
         raise InputError(f"{name}: expected {expected}, got {shown(value)}")
 
 
+def require(condition: bool, message: str) -> None:
+    """Raise InputError(message) unless `condition`: for a rule that needs a sentence of its own."""
+    if not condition:
+        raise InputError(message)
+
+
 @contextlib.contextmanager
 def located(place: str) -> Iterator[None]:
     """Put `place` (a file and its line, an example) before the message of an InputError raised in the block."""
@@ -38,6 +45,17 @@ def located(place: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{place}: {error}") from error
+
+
+@contextlib.contextmanager
+def rebuilding(name: str, values: Iterable[str]) -> Iterator[None]:
+    """Raise InputError with the keys of saved `values` if the block that rebuilds an object finds them unfit."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{name}: {error!r} in values with keys {sorted(values)}") from error
 
 
 def shown(value: object) -> str:
@@ -67,18 +85,7 @@ def check_int(
     optional: bool = False,
     json_value: bool = False,
 ) -> None:
-    """Check for an integer in [minimum, maximum].
-
-    Args:
-        name: name of the argument.
-        value: its value.
-        minimum, maximum: bounds, both included; `maximum` None sets no upper bound.
-        optional: also accept None.
-        json_value: accept only Python's integers, because the value will be saved as JSON.
-
-    Raises:
-        InputError: if `value` is anything else.
-    """
+    """Check for an integer in [minimum, maximum]; `optional` and `json_value` are as in `check_number`."""
     if optional and value is None:
         return
     number: Any = value
@@ -102,15 +109,11 @@ def check_number(
     """Check for a finite number within bounds.
 
     Args:
-        name: name of the argument.
-        value: its value.
+        name, value: of the argument.
         minimum, maximum: bounds that are included; None sets no bound.
         above, below: bounds that are excluded; None sets no bound.
         optional: also accept None.
         json_value: accept only Python's numbers, because the value will be saved as JSON.
-
-    Raises:
-        InputError: if `value` is anything else.
     """
     if optional and value is None:
         return
@@ -158,13 +161,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 
 
 def check_list(name: str, value: object, *, of: str = "") -> None:
-    """Check for a list or another iterable; a single text is rejected, as it would be iterated letter by letter.
-
-    Args:
-        name: name of the argument.
-        value: its value.
-        of: what the list holds, for the message.
-    """
+    """Check for a list or another iterable (`of` names its items), but not a text, which would yield its letters."""
     listed = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
     expect(listed, name, f"a list of {of}" if of else "a list", value)
 

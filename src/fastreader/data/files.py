@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from fastreader.core.checks import expect
 from fastreader.errors import InputError
 
 
@@ -96,9 +97,8 @@ def read_object(path: str | os.PathLike[str], formats: Sequence[str] = (".json",
         InputError: as `read_values`; or if the file holds no object.
     """
     values = read_values(path, formats)
-    if not isinstance(values, dict):
-        raise InputError(f"{Path(path)}: expected an object with keys and values, got {type(values).__name__}")
-    return values
+    expect(isinstance(values, dict), str(path), "an object with keys and values", values)
+    return values  # type: ignore[no-any-return]
 
 
 def _yaml(text: str) -> Any:

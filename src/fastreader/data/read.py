@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
-from fastreader.core.checks import check_int, located
+from fastreader.core.checks import check_int, located, require
 from fastreader.data.rows import Document, Question, RowType, check, describe, parse_row
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
@@ -100,8 +100,7 @@ def iter_examples(
         found += 1
         if found == limit:
             return
-    if empty:
-        raise InputError(f"{path}: expected at least one example, got an empty file")
+    require(not empty, f"{path}: expected at least one example, got an empty file")
 
 
 def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]:
@@ -120,8 +119,7 @@ def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]
     check_int("limit", limit, optional=True)
     rows = itertools.islice(iter_rows(path, Question), limit)
     found = [Example(row.question, [], row.answers, id=row.id) for _, row in rows]
-    if not found:
-        raise InputError(f"{path}: expected at least one question, got an empty file")
+    require(bool(found), f"{path}: expected at least one question, got an empty file")
     return found
 
 
@@ -139,8 +137,7 @@ def load_passages(path: PathLike) -> list[Passage]:
     for place, row in iter_rows(path, Document):
         with located(place):
             found.append(row.passage())
-    if not found:
-        raise InputError(f"{path}: expected at least one passage, got an empty file")
+    require(bool(found), f"{path}: expected at least one passage, got an empty file")
     return found
 
 

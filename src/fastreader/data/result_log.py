@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from fastreader.core.checks import check_text, expect
+from fastreader.core.checks import check_text, expect, require
 from fastreader.data.files import replacing
 from fastreader.errors import InputError
 
@@ -75,8 +75,8 @@ class ResultLog:
         try:
             if not read_only:
                 self._lock()
-            if not resume and self._file.seek(0, os.SEEK_END):
-                raise InputError(f"{self.path}: holds results already; continue it with resume, or remove it")
+            fits = resume or not self._file.seek(0, os.SEEK_END)
+            require(fits, f"{self.path}: holds results already; continue it with resume, or remove it")
             self._examples: dict[str, str | None] = {}
             self._end = self._read()
             if not read_only:
@@ -102,8 +102,8 @@ class ResultLog:
         """
         if key not in self._examples:
             return False
-        if self._examples[key] != example:
-            raise InputError(f"{self.path}: {key!r} has a result already, made from another question or other texts")
+        made = f"{self.path}: {key!r} has a result already, made from another question or other texts"
+        require(self._examples[key] == example, made)
         return True
 
     def append(self, key: str, result: Mapping[str, Any], *, example: str | None = None) -> None:
@@ -120,8 +120,7 @@ class ResultLog:
                 earlier lines are intact, and the result can be appended again once there is space.
         """
         check_text("ResultLog: key", key, empty=True)
-        if key in self._examples:
-            raise InputError(f"{self.path}: {key!r} has a result already")
+        require(key not in self._examples, f"{self.path}: {key!r} has a result already")
         taken = sorted(result.keys() & _OURS)
         expect(not taken, f"{self.path}: result {key!r}", f"none of the log's own keys {sorted(_OURS)}", taken)
         digest = {} if example is None else {"example": example}
@@ -216,18 +215,16 @@ class ResultLog:
                 end += len(line)
                 if line.strip():
                     key, example = self._parse(number, line)
-                    if key in self._examples:
-                        raise InputError(f"{self.path}, line {number}: {key!r} has a result on an earlier line already")
+                    earlier = f"{self.path}, line {number}: {key!r} has a result on an earlier line already"
+                    require(key not in self._examples, earlier)
                     self._examples[key] = example
         return end
 
     def _check_torn(self, number: int, line: bytes) -> None:
         """Raise unless the last line, which has no newline, is the start of a result and may be cut off."""
-        if not line.startswith(_START[: len(line)]):
-            raise InputError(
-                f"{self.path}, line {number}: expected a result or the start of one, got "
-                f"{line[:40].decode(errors='replace')!r}; the file is unchanged"
-            )
+        got = f"got {line[:40].decode(errors='replace')!r}; the file is unchanged"
+        start = line.startswith(_START[: len(line)])
+        require(start, f"{self.path}, line {number}: expected a result or the start of one, {got}")
         try:
             json.loads(line)
         except ValueError:
@@ -238,17 +235,15 @@ class ResultLog:
         """Return key and digest of a line."""
         where = f"{self.path}, line {number}"
         row = _decode(where, line)
-        if not isinstance(row.get("id"), str) or not isinstance(row.get("settings"), dict):
-            raise InputError(f"{where}: expected a result with its id and settings, got the keys {', '.join(row)}")
-        theirs = row["settings"]
-        if theirs != self._settings:
-            names = sorted(theirs.keys() | self._settings.keys())
-            differing = [
-                f"{name} ({_show(theirs, name)} there, {_show(self._settings, name)} now)"
-                for name in names
-                if theirs.get(name, _ABSENT) != self._settings.get(name, _ABSENT)
-            ]
-            raise InputError(f"{where}: made with other settings: {', '.join(differing)}")
+        ok = isinstance(row.get("id"), str) and isinstance(row.get("settings"), dict)
+        require(ok, f"{where}: expected a result with its id and settings, got the keys {', '.join(row)}")
+        theirs, ours = row["settings"], self._settings
+        differing = [
+            f"{name} ({_show(theirs, name)} there, {_show(ours, name)} now)"
+            for name in (sorted(theirs.keys() | ours.keys()) if theirs != ours else ())
+            if theirs.get(name, _ABSENT) != ours.get(name, _ABSENT)
+        ]
+        require(not differing, f"{where}: made with other settings: {', '.join(differing)}")
         return row["id"], row.get("example")
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_list, check_text, check_texts, expect
+from fastreader.core.checks import check_list, check_text, check_texts, expect, rebuilding
 from fastreader.data.types import Passage
-from fastreader.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -137,15 +136,13 @@ class Answers:
         right = values.get("answers") or []
         check_list("Answers: answers", right, of="texts")
         check_texts("Answers: answers", right, empty=True)
-        try:
+        with rebuilding("Answers: expected documents{retriever, passages, failure}", values):
             documents = [
                 Document(
                     d["retriever"], [Passage(**p) for p in d["passages"]], d.get("failure"), list(d.get("notes") or [])
                 )
                 for d in values.get("documents") or []
             ]
-        except (KeyError, TypeError) as error:
-            raise InputError(f"Answers: expected documents{{retriever, passages, failure}}, got {error!r}") from error
         return cls(
             question=values["question"],
             retrievers=list(predictions),
@@ -216,14 +213,10 @@ class Vote:
         Raises:
             InputError: if a key is missing or its shape does not fit.
         """
-        try:
+        with rebuilding("Vote.from_dict", values):
             found = {item.name: values[item.name] for item in fields(cls)}
             scores = np.array([-np.inf if s is None else s for s in found["scores"]], dtype=np.float64)
             shape = len(scores), len(found["similarities"])
             found["support"] = np.asarray(found["support"], dtype=np.float64).reshape(len(scores))
             found["contributions"] = np.asarray(found["contributions"], dtype=np.float64).reshape(shape)
             return cls(**found | {"scores": scores, "similarities": list(found["similarities"])})
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"Vote.from_dict: expected values of `to_dict`, got {sorted(values)} ({error!r})"
-            ) from error

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_int, expect
+from fastreader.core.checks import check_int, expect, rebuilding, require
 from fastreader.data.files import read_object, write_json
 from fastreader.eor import scoring
 from fastreader.eor.answer import is_answer
@@ -124,8 +124,8 @@ class Voter(Parameters):
         check_int("max_evaluations", self.max_evaluations, optional=True)
         prepared = self._ballots(X)
         correct = _correct(y, prepared)
-        if not prepared.candidates.any():
-            raise InputError("answers: expected at least one that can win, but all are empty or refusals")
+        can_win = bool(prepared.candidates.any())
+        require(can_win, "answers: expected at least one that can win, but all are empty or refusals")
         best, report = search(
             Objective(prepared, correct, self._rules()),
             upper=self.upper,
@@ -190,10 +190,11 @@ class Voter(Parameters):
             InputError: if a key is missing, weights do not fit, similarities have other names or settings, or the
                 saved voter had an `accept` of its own and none is given.
         """
-        try:
+        with rebuilding("Voter.from_dict", values):
             names, settings = list(values["similarities"]), list(values["similarity_settings"])
-            if values["accept"] is not None and accept is None:
-                raise InputError(f"accept: the voter was saved with {values['accept']}; pass it to load the voter")
+            saved = values["accept"]
+            given_too = saved is None or accept is not None
+            require(given_too, f"accept: the voter was saved with {saved}; pass it to load the voter")
             given = names if similarities is None else list(similarities)
             voter = cls(given, accept=accept or is_answer, **values["parameters"])
             voter._check_similarities(names, settings)
@@ -207,8 +208,6 @@ class Voter(Parameters):
                 report = fitted.get("report")
                 voter.fit_report_ = FitReport(**report) if report else None
             return voter
-        except (KeyError, TypeError) as error:
-            raise InputError(f"Voter.from_dict: {error!r} in values with the keys {sorted(values)}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON, whole or not at all."""

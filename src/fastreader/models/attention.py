@@ -83,11 +83,7 @@ class TreePass:
         return self.selected.rows
 
     def check_calls(self, model_name: str) -> None:
-        """Check that every layer called attention exactly once.
-
-        Raises:
-            UnsupportedModelError: naming the layers that did not.
-        """
+        """Raise UnsupportedModelError with the layers that did not call attention exactly once."""
         odd = [layer for layer in range(len(self.windows)) if self.calls.get(layer, 0) != 1]
         if odd:
             raise UnsupportedModelError(

@@ -124,11 +124,9 @@ def storage_type(path: Path) -> torch.dtype:
 
 
 def check_loading_info(name: str, loading_info: dict[str, Any]) -> None:
-    """Raise ModelFileError if files lack weights, which transformers then fills with random numbers.
+    """Raise ModelFileError if files lack weights by transformers' `loading_info`, which has no tied weights.
 
-    Args:
-        name: used in messages.
-        loading_info: from transformers' ``output_loading_info``; tied weights are not in it.
+    transformers fills missing weights with random numbers.
     """
     if missing := sorted(loading_info["missing_keys"]):
         raise ModelFileError(f"{name}: {len(missing)} weights of the model are not in its files: {_first(missing)}")

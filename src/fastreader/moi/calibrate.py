@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_int, check_number, expect, random_generator
-from fastreader.errors import InputError
+from fastreader.core.checks import check_int, check_number, expect, located, random_generator, require
 from fastreader.moi.debias import debias
 from fastreader.moi.observations import FloatArray, Observations, Scored, observe
 from fastreader.moi.position_bias import PositionBias, differing
@@ -66,10 +65,8 @@ def calibrate(
     """
     observed = []
     for q, scored in enumerate(scores):
-        try:
+        with located(f"scores: question {q}"):
             observed.append(observe(scored, kind, per_token=per_token, candidate=candidate))
-        except InputError as error:
-            raise InputError(f"scores: question {q}: {error}") from error
     for name, count, least in (("resamples", resamples, 20), ("starts", starts, 1), ("folds", folds, 2)):
         check_int(name, count, least)
     check_number("confidence_level", confidence_level, above=0, below=1)
@@ -131,24 +128,25 @@ def _pooled(observed: list[Observations]) -> Pooled:
     first = observed[0]
     for name, get in _MUST_AGREE.items():
         for q, o in enumerate(observed):
-            if get(o) != get(first):
-                raise InputError(f"scores: question {q} has {name} {get(o)!r}, question 0 has {get(first)!r}")
+            differs = f"scores: question {q} has {name} {get(o)!r}, question 0 has {get(first)!r}"
+            require(get(o) == get(first), differs)
     n = first.passages
     expect(n >= 3, "scores", "N >= 3 passages (the orderings of 2 cannot separate noise from utilities)", n)
     for q, o in enumerate(observed):
         expect(len(o) >= 3, f"scores: question {q}", "at least 3 orderings", len(o))
     pooled = pool(observed)
     unknowns = pooled.basis.shape[1] + 2
-    if (differences := sum(len(o) - 1 for o in observed)) <= unknowns:
-        raise InputError(
-            f"scores: {differences + len(observed)} orderings of {len(observed)} questions give {differences} "
-            f"differences, fewer than needed for {unknowns} unknowns"
-        )
-    if all(o.constant for o in observed):
-        raise InputError(
-            "scores: all orderings of every question scored the same, so no bias can be measured; a template that puts "
-            "the question first does this to the question's log-likelihood"
-        )
+    differences = sum(len(o) - 1 for o in observed)
+    require(
+        differences > unknowns,
+        f"scores: {differences + len(observed)} orderings of {len(observed)} questions give {differences} "
+        f"differences, fewer than needed for {unknowns} unknowns",
+    )
+    require(
+        not all(o.constant for o in observed),
+        "scores: all orderings of every question scored the same, so no bias can be measured; a template that puts "
+        "the question first does this to the question's log-likelihood",
+    )
     return pooled
 
 
@@ -170,10 +168,9 @@ def _effects_of(contrast: Probe | npt.ArrayLike | None, first: Observations) -> 
     fits = effects.ndim == 2 and effects.shape[1] == first.length and len(effects) > 1 and np.isfinite(effects).all()
     expected = f"finite nats [questions, {first.length} places] of at least 2 questions"
     expect(bool(fits), "contrast", expected, f"shape {list(effects.shape)}")
-    if isinstance(contrast, Probe) and (
-        wrong := differing("probe", contrast.reader, contrast.template, "scores", first.reader, first.template)
-    ):
-        raise InputError(f"contrast: measured on something else than these scores: {'; '.join(wrong)}")
+    if isinstance(contrast, Probe):
+        wrong = differing("probe", contrast.reader, contrast.template, "scores", first.reader, first.template)
+        require(not wrong, f"contrast: measured on something else than these scores: {'; '.join(wrong)}")
     return effects
 
 

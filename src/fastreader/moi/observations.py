@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_choice, expect
+from fastreader.core.checks import check_choice, expect, require
 from fastreader.errors import InputError
 from fastreader.scoring.results import PermutationScores
 
@@ -113,9 +113,9 @@ def observe(
     """
     check_choice("kind", kind, KINDS)
     if isinstance(scores, Observations):
-        got = f"{scores.kind!r}, per_token={scores.per_token}"
-        if (scores.kind, scores.per_token) != (kind, per_token):
-            raise InputError(f"observe: expected observations of kind {kind!r}, per_token={per_token}, got {got}")
+        same = (scores.kind, scores.per_token) == (kind, per_token)
+        got = f"kind {scores.kind!r}, per_token={scores.per_token}"
+        require(same, f"observe: expected observations of kind {kind!r}, per_token={per_token}, got {got}")
         return scores
     known = isinstance(scores, PermutationScores)
     expect(known, "observe", "PermutationScores or Observations", scores)
@@ -204,10 +204,9 @@ def finite(name: str, value: Any, shape: tuple[int, ...]) -> FloatArray:
         InputError: if `value` has another shape, or holds a number that is not finite.
     """
     array = np.array(value, dtype=np.float64)
-    if array.shape != shape:
-        raise InputError(f"{name}: expected shape {list(shape)}, got {list(array.shape)}")
-    if len(where := np.argwhere(~np.isfinite(array))):
-        raise InputError(f"{name}: expected finite numbers, got {array[tuple(where[0])]} at {where[0].tolist()}")
+    expect(array.shape == shape, name, f"shape {list(shape)}", list(array.shape))
+    for place in np.argwhere(~np.isfinite(array)):
+        expect(False, f"{name}{place.tolist()}", "a finite number", float(array[tuple(place)]))
     array.setflags(write=False)
     return array
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader.core.checks import check_choice, check_number, expect
+from fastreader.core.checks import check_choice, check_number, expect, rebuilding, require
 from fastreader.core.drawing import COLOURS, new_figure
 from fastreader.data.files import read_object, write_json
-from fastreader.errors import InputError
 from fastreader.moi.observations import KINDS, FloatArray, finite, json_values
 
 if TYPE_CHECKING:
@@ -116,10 +115,8 @@ class PositionBias:
             InputError: if an attribute is missing or does not fit.
         """
         known = {f.name for f in dataclasses.fields(cls)}
-        try:
+        with rebuilding("PositionBias.from_dict", values):
             return cls(**{k: v for k, v in values.items() if k in known})
-        except (TypeError, ValueError) as error:
-            raise InputError(f"PositionBias.from_dict: {error} in values with keys {sorted(values)}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a JSON file, whole or not at all."""
@@ -164,11 +161,7 @@ class PositionBias:
 
 
 def check_position_bias(bias: object) -> None:
-    """Check that `bias` is a `PositionBias`.
-
-    Raises:
-        InputError: if it is anything else.
-    """
+    """Check that `bias` is a `PositionBias`."""
     calibration = isinstance(bias, PositionBias)
     expect(calibration, "bias", "a PositionBias (from moi.calibrate, or PositionBias.load of a file)", bias)
 
@@ -182,9 +175,6 @@ def check_bias(
         bias: the calibration.
         passages, length, reader, template: N, L, reader and template of the scores.
         **scored: `kind` and `per_token` of the scores; those left out are not compared.
-
-    Raises:
-        InputError: if they differ; the message names both sides.
     """
     check_position_bias(bias)
     pairs: dict[str, tuple[object, object]] = {
@@ -194,8 +184,7 @@ def check_bias(
     }
     wrong = [f"{name}: bias {a!r}, scores {b!r}" for name, (a, b) in pairs.items() if a != b]
     wrong += differing("bias", bias.reader, bias.template, "scores", reader, template)
-    if wrong:
-        raise InputError(f"bias: measured on something else than these scores: {'; '.join(wrong)}")
+    require(not wrong, f"bias: measured on something else than these scores: {'; '.join(wrong)}")
 
 
 def differing(

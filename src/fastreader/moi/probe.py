@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import expect, rebuilding
 from fastreader.core.progress import track
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
@@ -60,13 +60,10 @@ class Probe:
         Raises:
             InputError: if an attribute is missing or does not fit.
         """
-        try:
+        with rebuilding("Probe.from_dict", values):
             effects = np.array(values["effects"], dtype=np.float64)
-            if effects.ndim != 2:
-                raise ValueError(f"effects must be [questions, places], got {effects.shape}")
+            expect(effects.ndim == 2, "Probe.from_dict: effects", "[questions, places]", effects)
             return cls(effects, list(values["ids"]), dict(values["reader"]), str(values["template"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"Probe.from_dict: {error!r} in values with keys {sorted(values)}") from error
 
 
 def gold_of(passages: Sequence[Passage], marks: Sequence[str] = MARKS) -> int | None:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastreader.core.checks import expect, random_generator
+from fastreader.core.checks import expect, random_generator, require
 from fastreader.data.arguments import PassageLike, make_example
 from fastreader.data.types import Example
-from fastreader.errors import InputError
 from fastreader.moi.debias import debias
 from fastreader.moi.observations import IntArray, Observations, observe
 from fastreader.moi.planning import Cost, Plan, RerankOptions, Stopping, plan_example
@@ -98,8 +97,9 @@ def rerank_planned(reader: Scorer, planned: Plan) -> Ranked:
         return Ranked(
             example.question, [only, *tail], "given", "given", None, None, planned.cost, len(tail), id=example.id
         )
-    if planned.bias is not None and planned.bias.sign == "undetermined" and order == "descending":
-        raise InputError("order: 'descending' needs the bias's sign, which this calibration left undetermined")
+    unsigned = planned.bias is not None and planned.bias.sign == "undetermined"
+    signed = order != "descending" or not unsigned
+    require(signed, "order: 'descending' needs the bias's sign, which this calibration left undetermined")
     observed, utilities, cost = _score(reader, planned)
     notes = [utilities.reason, truncation_note("scoring", observed.truncated)]
     if planned.bias is None:

@@ -10,8 +10,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from fastreader.core.checks import require
 from fastreader.data.fingerprints import file_digest
-from fastreader.errors import InputError
 from fastreader.models.cache import cache_dir
 from fastreader.moi.position_bias import PositionBias
 
@@ -67,11 +67,9 @@ def _loaded(path: Path, reader: Mapping[str, str]) -> PositionBias:
     """Load a calibration; reject a file that was renamed or edited so that its name no longer fits."""
     bias = PositionBias.load(path)
     (name, revision), (theirs, other) = _of(reader), _of(bias.reader)
-    if file_name_of(bias) != path.name or revision != other or (not revision and name != theirs):
-        raise InputError(
-            f"{path}: holds a calibration of {bias.reader.get('name', '')!r} that belongs in {file_name_of(bias)}, "
-            f"expected one of {reader['name']!r}"
-        )
+    fits = file_name_of(bias) == path.name and revision == other and (bool(revision) or name == theirs)
+    got = f"a calibration of {theirs!r} that belongs in {file_name_of(bias)}"
+    require(fits, f"{path}: holds {got}, expected one of {reader['name']!r}")
     return bias
 
 

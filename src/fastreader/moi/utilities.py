@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastreader.core.checks import check_choice
-from fastreader.errors import InputError
+from fastreader.core.checks import check_choice, require
 from fastreader.moi.observations import FloatArray, IntArray, json_values
 
 ORDERS = ("matched", "descending")
@@ -88,11 +87,11 @@ class Utilities:
         check_choice("order", kind, ORDERS)
         if kind == "matched":
             return matched(self.utility, self.bias)
-        if self.method == "calibrated" and self.sign == "undetermined":
-            raise InputError(
-                "order: 'descending' needs the bias's sign, which is undetermined; use 'matched', or calibrate with "
-                "query likelihoods or a gold contrast"
-            )
+        require(
+            self.method != "calibrated" or self.sign != "undetermined",
+            "order: 'descending' needs the bias's sign, which is undetermined; use 'matched', or calibrate with query "
+            "likelihoods or a gold contrast",
+        )
         return descending(self.utility)
 
     def to_dict(self) -> dict[str, Any]:

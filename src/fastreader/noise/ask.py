@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fastreader.core.checks import check_int, expect
+from fastreader.core.checks import check_int, expect, rebuilding, require
 from fastreader.core.protocol import ReaderProtocol, Results, TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
-from fastreader.errors import InputError
 from fastreader.noise.layouts import Layout, LayoutSpec, MissingPassages, layout
 from fastreader.noise.materials import Materials
 from fastreader.noise.prompt import ContextBudget, NoiseTemplate
@@ -71,14 +70,12 @@ class NoiseAnswers:
         Raises:
             InputError: if a key is missing.
         """
-        try:
+        with rebuilding(f"NoiseAnswers of {id!r}", row):
             answers = {
                 name: NoiseAnswer(**{**answer, "kinds": tuple(answer["kinds"])})
                 for name, answer in row["answers"].items()
             }
             return cls(id, row["cluster"], answers, dict(row["over_long"]), dict(row["missing"]))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"NoiseAnswers: {id!r} is not a row of a noise study ({error!r})") from error
 
 
 @dataclass(frozen=True)
@@ -162,8 +159,8 @@ def ask_cost(
     total = TreeStats(0, 0, 0, 0)
     for question in range(len(results)):
         prompts = [request.prompt for request in requests if request.question == question]
-        if any(isinstance(prompt, str) for prompt in prompts):
-            raise InputError("ask_cost: expected prompts of token ids, which can be counted, got text")
+        counted = not any(isinstance(prompt, str) for prompt in prompts)
+        require(counted, "ask_cost: expected prompts of token ids, which can be counted, got text")
         if prompts:
             stats = PrefixTree.build([(prompt, []) for prompt in prompts if not isinstance(prompt, str)]).stats
             replies = len(prompts) * max_new_tokens

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import expect
-from fastreader.errors import InputError
+from fastreader.core.checks import expect, rebuilding
 from fastreader.noise.layouts import Layout, layout
 from fastreader.noise.materials import Materials
 from fastreader.noise.prompt import NoiseTemplate
@@ -86,7 +85,7 @@ class AnswerAttention:
         Raises:
             InputError: if a key is missing or a value has another shape.
         """
-        try:
+        with rebuilding("AnswerAttention", row):
             return cls(
                 np.array(row["attention"], dtype=np.float64).reshape(len(row["entropy"]), len(row["kinds"])),
                 np.array([np.nan if value is None else value for value in row["entropy"]], dtype=np.float64),
@@ -94,8 +93,6 @@ class AnswerAttention:
                 row["answer_tokens"],
                 tuple(row["kinds"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"AnswerAttention: expected the result of to_dict ({error!r})") from error
 
 
 def answer_attention(

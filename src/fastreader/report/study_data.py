@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from fastreader.core.checks import require
 from fastreader.data import Example
 from fastreader.errors import InputError
 from fastreader.noise.labels import same_text
@@ -61,8 +62,8 @@ class StudyRun:
         self.study: Study = run.study()
         self.questions: dict[str, Example] = {str(e.id): e for e in run.questions()}
         self.rows: list[dict[str, Any]] = run.rows()
-        if not any(row["answer"] is not None for row in self.rows):
-            raise InputError(f"{run.path}: holds no answers yet; run fastreader study with --resume first")
+        answered = any(row["answer"] is not None for row in self.rows)
+        require(answered, f"{run.path}: holds no answers yet; run fastreader study with --resume first")
         self.attention = run.attention()
         self.costs: dict[str, dict[str, Any]] = run.read_json(COSTS) or {}
         self.voters: dict[str, dict[str, Any]] = run.read_json(VOTER) or {}

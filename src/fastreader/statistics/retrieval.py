@@ -119,8 +119,8 @@ def _check_qrels(qrels: Any) -> None:
     for question, judged in qrels.items():
         expect(isinstance(judged, Mapping), f"qrels[{question!r}]", "a grade for each document", judged)
         for document, grade in judged.items():
-            if isinstance(grade, bool) or not isinstance(grade, int):
-                raise InputError(f"qrels[{question!r}][{document!r}]: expected an integer, got {grade!r}")
+            integer = isinstance(grade, int) and not isinstance(grade, bool)
+            expect(integer, f"qrels[{question!r}][{document!r}]", "an integer", grade)
 
 
 def _check_ids(index: int, example: Example) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
+from fastreader.core.checks import require
 from fastreader.data.fingerprints import digest
 from fastreader.errors import InputError
 from fastreader.study.files import absolute, read_study
@@ -222,8 +223,7 @@ class Study(_Table):
             table = isinstance(value, dict) and isinstance(values.get(key), dict)
             values = {**values, key: {**values[key], **value} if table else value}
         study = cls.of(values, str(file), file.parent)
-        if not Path(study.data).is_file():
-            raise InputError(f"{file}: data: {study.data}: no such file")
+        require(Path(study.data).is_file(), f"{file}: data: {study.data}: no such file")
         return study
 
     @classmethod

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fastreader.core.checks import require
 from fastreader.data import Example
 from fastreader.data.fingerprints import digest, file_digest, model_digest
-from fastreader.errors import InputError
 from fastreader.moi.shipped import at_hand
 from fastreader.study.config import Study
 from fastreader.study.methods.reading import template_of
@@ -19,9 +19,9 @@ CALIBRATIONS = "calibrations.json"
 Found = dict[str, str]
 
 
-def another_study(folder: Path, difference: str) -> InputError:
-    """Return the error for a run folder that belongs to another study."""
-    return InputError(f"{folder}: holds a run of another study: {difference}")
+def require_same_study(same: bool, folder: Path, difference: str) -> None:
+    """Raise InputError with the `difference` unless the run in `folder` is of the `same` study."""
+    require(same, f"{folder}: holds a run of another study: {difference}")
 
 
 def example_digest(example: Example, *more: Any) -> str:
@@ -60,26 +60,19 @@ def check_contents(
 
     Args:
         folder: of the run.
-        before: the study in the folder.
-        kept: `contents` as saved in the folder; None if the folder has none.
-        now: the study that resumes the run.
-        found: the `contents` of `now`.
-
-    Raises:
-        InputError: naming the file that changed.
+        before, kept: the study in the folder and its `contents`; None if the folder has no contents.
+        now, found: the study that resumes the run and its `contents`.
     """
     files = named_files(now)
     shared = sorted(named_files(before).keys() & files.keys())
+    vouched = json.dumps({key: found[key] for key in shared})
     for key in shared:
-        file, saved = files[key], (kept or {}).get(key)
-        if saved is None:
-            vouched = json.dumps({k: found[k] for k in shared})
-            raise InputError(
-                f"{folder}: the run keeps only the path of {key}, which does not show whether {file} has changed; "
-                f"name a new folder, or, if you know that it has not, write {vouched} into {folder / FILES}"
-            )
-        if saved != found[key]:
-            raise another_study(folder, f"{key}: {file} has changed")
+        require(
+            (kept or {}).get(key) is not None,
+            f"{folder}: the run keeps only the path of {key}, which does not show whether {files[key]} has changed; "
+            f"name a new folder, or, if you know that it has not, write {vouched} into {folder / FILES}",
+        )
+        require_same_study((kept or {})[key] == found[key], folder, f"{key}: {files[key]} has changed")
 
 
 def calibrations(study: Study, about: Mapping[str, str]) -> Found | None:
@@ -95,29 +88,21 @@ def calibrations(study: Study, about: Mapping[str, str]) -> Found | None:
     return at_hand(about, template_of(study).digest()) if _finds(study, "moi", "order") else None
 
 
-def check_calibrations(folder: Path, study: Study, reader: str, before: Found | None, now: Found) -> None:
+def check_calibrations(folder: Path, study: Study, reader: str, before: Found, now: Found) -> None:
     """Check that no calibration changed, and that none appeared that MoI would use instead of random prefixes.
 
     Args:
-        folder: of the run.
-        study: the study that resumes the run.
+        folder, study: the run and the study that resumes it.
         reader: the reader's name in the study.
-        before: `calibrations` when the reader gave its first answer; None if it gave none.
+        before: `calibrations` when the reader gave its first answer.
         now: those found now.
-
-    Raises:
-        InputError: naming the calibration.
     """
-    if before is None:
-        return
-    for name in sorted(before.keys() | now.keys()):
-        if name not in before and not _finds(study, "moi"):
-            continue  # an order that lacked it failed, and runs again
-        if before.get(name) != now.get(name):
-            what = "is new" if name not in before else "is gone" if name not in now else "has changed"
-            raise another_study(
-                folder, f"the calibration {name} of {reader} {what}; name a new folder, or restore the calibration"
-            )
+    # without MoI, a new calibration is harmless: an order that lacked it failed, and runs again
+    names = before.keys() | now.keys() if _finds(study, "moi") else before.keys()
+    for name in sorted(names):
+        change = "is new" if name not in before else "is gone" if name not in now else "has changed"
+        difference = f"the calibration {name} of {reader} {change}; name a new folder, or restore the calibration"
+        require_same_study(before.get(name) == now.get(name), folder, difference)
 
 
 def _finds(study: Study, *families: str) -> bool:

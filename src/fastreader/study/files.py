@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import expect, require
 from fastreader.data.files import read_object
 from fastreader.errors import InputError
 
@@ -37,8 +37,7 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         if not isinstance(value, str):
             return value
         path = (folder / value).resolve()
-        if name != "data" and not path.is_file():
-            raise InputError(f"{name}: {path}: no such file")
+        require(name == "data" or path.is_file(), f"{name}: {path}: no such file")
         return str(path)
 
     def pool(name: str, value: Any) -> Any:

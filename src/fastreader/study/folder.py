@@ -9,21 +9,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import expect, require
 from fastreader.data import Example, Passage
 from fastreader.data.files import read_values, replacing, write_json
 from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import iter_results
-from fastreader.errors import InputError
 from fastreader.study.config import Study
 from fastreader.study.contents import (
     CALIBRATIONS,
     FILES,
-    another_study,
     calibrations,
     check_calibrations,
     check_contents,
     contents,
+    require_same_study,
 )
 
 RESULTS, QUESTIONS, ATTENTION = "results.jsonl", "questions.jsonl", "attention.jsonl"
@@ -65,12 +64,11 @@ class RunFolder:
         expect(not self.path.exists() or self.path.is_dir(), str(self.path), "a folder for the run", "a file")
         self._contents = contents(study)
         if self.file(STUDY).exists():
-            if not resume:
-                raise InputError(f"{self.path}: holds a run already; resume it, or name another folder")
+            require(resume, f"{self.path}: holds a run already; resume it, or name another folder")
             self._check(study)
             return
-        if self.path.exists() and any(file.name != FILES for file in self.path.iterdir()):
-            raise InputError(f"{self.path}: holds files, but no run of a study; name a new folder")
+        others = self.path.exists() and any(file.name != FILES for file in self.path.iterdir())
+        require(not others, f"{self.path}: holds files, but no run of a study; name a new folder")
         self.path.mkdir(parents=True, exist_ok=True)
         self._keep_study(study)
 
@@ -98,38 +96,30 @@ class RunFolder:
             InputError: if the folder is not that of a run.
         """
         file = self.file(STUDY)
-        if not file.is_file():
-            raise InputError(f"{self.path}: not the folder of a run (it has no {STUDY})")
+        require(file.is_file(), f"{self.path}: not the folder of a run (it has no {STUDY})")
         return Study.stored(read_values(file), str(file))
 
     def check_reader(self, study: Study, name: str, about: Mapping[str, str]) -> None:
-        """Save the facts about a reader and its calibrations, or check that they are as at its first answer.
-
-        Raises:
-            InputError: if the reader has another revision or type of weights (both are named), or a calibration
-                changed.
-        """
+        """Save a reader's revision, type of weights and calibrations, or check that they are as at its first answer."""
         now, known = reader_identity(about), self.read_json(READERS) or {}
         before = known.setdefault(name, now)
-        if before != now:
-            raise another_study(self.path, f"the reader {name} was {_show(before)}, is now {_show(now)}")
+        difference = f"the reader {name} was {_show(before)}, is now {_show(now)}"
+        require_same_study(before == now, self.path, difference)
         found, kept = calibrations(study, about), self.read_json(CALIBRATIONS) or {}
         if found is not None:
-            check_calibrations(self.path, study, name, kept.get(name), found)
+            check_calibrations(self.path, study, name, kept.get(name, found), found)
             self.write_json(CALIBRATIONS, kept | {name: found})
         self.write_json(READERS, known)
 
     def _check(self, study: Study) -> None:
         theirs = self.study()
         before, now = theirs.identity(), study.identity()
-        if differing := [key for key in now if before.get(key) != now[key]]:
-            changes = (f"{key} was {_show(before.get(key))}, is now {_show(now[key])}" for key in differing)
-            raise another_study(self.path, "; ".join(changes))
+        differing = [key for key in now if before.get(key) != now[key]]
+        changes = (f"{key} was {_show(before.get(key))}, is now {_show(now[key])}" for key in differing)
+        require_same_study(not differing, self.path, "; ".join(changes))
         stated, states = _stated(theirs), _stated(study)
-        if stated != states:
-            raise InputError(
-                f"{self.path}: the primary contrast is stated before the first answer: it was {stated}, is now {states}"
-            )
+        was = f"the primary contrast is stated before the first answer: it was {stated}, is now {states}"
+        require(stated == states, f"{self.path}: {was}")
         check_contents(self.path, theirs, self.read_json(FILES), study, self._contents)
         mine = {method.label: method for method in study.methods}
         answered = {row["method"] for row in self.rows()}
@@ -138,12 +128,10 @@ class RunFolder:
             if label not in answered:
                 continue  # added to a run that stopped before its first answer
             if own is None:
-                raise another_study(
-                    self.path, f"it has results of the method {label!r}, which this study does not have"
-                )
-            if own.digest() != method.digest():
-                was, is_now = _show(method.model_dump()), _show(own.model_dump())
-                raise another_study(self.path, f"the method {label!r} was {was}, is now {is_now}")
+                difference = f"it has results of the method {label!r}, which this study does not have"
+            else:
+                difference = f"the method {label!r} was {_show(method.model_dump())}, is now {_show(own.model_dump())}"
+            require_same_study(own is not None and own.digest() == method.digest(), self.path, difference)
 
     def questions(self) -> list[Example]:
         """Return the questions.
@@ -152,8 +140,7 @@ class RunFolder:
             InputError: if the run has not begun.
         """
         file = self.file(QUESTIONS)
-        if not file.is_file():
-            raise InputError(f"{file}: no such file; the run has not begun")
+        require(file.is_file(), f"{file}: no such file; the run has not begun")
         with file.open(encoding="utf-8") as lines:
             rows = [json.loads(line) for line in lines]
         return [

@@ -122,11 +122,7 @@ _LISTS = ("retrievers", "similarities")
 
 
 def check_options(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Check that a method's options are known, and that counts and lists are valid.
-
-    Raises:
-        InputError: naming the method and the option.
-    """
+    """Check that a method's options are known, and that counts and lists are valid."""
     check_keys(f"method {method!r}", options, known)
     for key, value in options.items():
         if key in _COUNTS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from fastreader.core.checks import check_choice
+from fastreader.core.checks import check_choice, located
 from fastreader.errors import InputError
 from fastreader.study.config import MethodConfig, Study
 from fastreader.study.method import Family, StudyMethod
@@ -43,16 +43,10 @@ def make(config: MethodConfig, study: Study) -> StudyMethod:
 
 
 def check(study: Study, where: str = "study") -> None:
-    """Check that every method of a study exists and accepts its options.
-
-    Raises:
-        InputError: naming `where`, if a method is unknown, or an option is unknown or has an invalid value.
-    """
+    """Check that every method of a study exists and accepts its options; `where` goes before the message."""
     for method in study.methods:
-        try:
+        with located(where):
             make(method, study)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from error
 
 
 def names(*families: Family) -> list[str]:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from fastreader.core.checks import require
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, load_examples
@@ -17,7 +18,7 @@ from fastreader.data.cache import Cache
 from fastreader.data.fingerprints import digest
 from fastreader.data.keyed import keyed
 from fastreader.data.result_log import ResultLog
-from fastreader.errors import FastreaderError, InputError
+from fastreader.errors import FastreaderError
 from fastreader.reader.programs.costs import StageCost
 from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
@@ -26,7 +27,7 @@ from fastreader.statistics.answers import contained, exact_match, f1
 from fastreader.study.attention import lacks_attention, write_attention
 from fastreader.study.cached_reader import CachedReader, Meter
 from fastreader.study.config import MethodConfig, Study
-from fastreader.study.contents import another_study, example_digest
+from fastreader.study.contents import example_digest, require_same_study
 from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
 from fastreader.study.metering import metered
 from fastreader.study.method import Answered, Batch, NotApplicable, OverLong, StudyMethod
@@ -144,12 +145,9 @@ def _check_questions(run: RunFolder, log: ResultLog, examples: Sequence[Example]
     """Check that the study still has all questions with results: figures would mix different sets."""
     known = {example.id for example in examples}
     for key in log.done:
-        if (question := json.loads(key)[0]) not in known:
-            raise another_study(
-                run.path,
-                f"it has results of the question {question!r}, which this study does not have (questions may be "
-                "added, not removed)",
-            )
+        question = json.loads(key)[0]
+        lost = f"the question {question!r}, which this study does not have (questions may be added, not removed)"
+        require_same_study(question in known, run.path, f"it has results of {lost}")
 
 
 def questions_of(study: Study) -> list[Example]:
@@ -158,8 +156,7 @@ def questions_of(study: Study) -> list[Example]:
     Raises:
         InputError: if there is no such file, or there are no questions in it.
     """
-    if not Path(study.data).is_file():
-        raise InputError(f"study: data: {study.data}: no such file")
+    require(Path(study.data).is_file(), f"study: data: {study.data}: no such file")
     examples = keyed(load_examples(study.data, limit=study.limit))
     return [replace(e, passages=list(e.passages[: study.passages])) for e in examples]
 

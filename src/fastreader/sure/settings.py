@@ -114,9 +114,7 @@ class Settings:
     def check_resumable(self) -> None:
         """Check that the encoder's name identifies it in another run.
 
-        Raises:
-            InputError: if `encoder` is neither a name nor a function of a module (but a lambda, a function defined
-                inside another, a method, a functools.partial or another object), and has no __qualname__ of its own.
+        Rejects lambdas, functions inside others, methods, functools.partial and objects without a __qualname__.
         """
         named = isinstance(self.encoder, str) or _is_named(self.encoder)
         expected = "a name or a function with a __qualname__ of its own, which identifies it when the run resumes"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from fastreader.errors import InputError
+from fastreader.core.checks import rebuilding
 from fastreader.reader.programs.costs import StageCost
 from fastreader.sure.replies import CandidateReply
 from fastreader.sure.vote import Matrix, winner
@@ -32,13 +32,11 @@ class _Json:
         """
         names = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
         known = {k: v for k, v in values.items() if k in names}
-        try:
+        with rebuilding(f"{cls.__name__}.from_dict", values):
             known["costs"] = {stage: StageCost(**cost) for stage, cost in known["costs"].items()}
             if "found" in names:
                 known["found"] = CandidateReply(**known["found"])
             return cls(**known)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{cls.__name__}.from_dict: {error!r} in values with keys {sorted(values)}") from error
 
     def total(self) -> StageCost:
         """Return the cost of all stages."""

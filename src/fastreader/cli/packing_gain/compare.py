@@ -13,7 +13,7 @@ import torch
 
 from fastreader.cli.packing_gain import peers
 from fastreader.cli.packing_gain.groups import cyclic_groups
-from fastreader.errors import InputError
+from fastreader.core.checks import check_int
 from fastreader.models import load as loading
 from fastreader.reader.reader import Reader
 
@@ -84,11 +84,9 @@ def compare(
     Raises:
         InputError: a size is below 1, or the model cannot hold so long a prompt.
     """
-    for name, value in (("passages", passages), ("candidates", candidates), ("rounds", rounds)):
-        if value < 1:
-            raise InputError(f"{name}: expected at least 1, got {value}")
-    if passage_tokens < 1:
-        raise InputError(f"passage_tokens: expected at least 1, got {passage_tokens}")
+    sizes = {"passages": passages, "candidates": candidates, "rounds": rounds, "passage_tokens": passage_tokens}
+    for name, value in sizes.items():
+        check_int(name, value)
     show("loading")
     reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
     own, _, _ = loading.load(model, device, dtype, precision)

@@ -65,8 +65,7 @@ class Similarity:
             values = np.asarray(self._compute(new), dtype=np.float64)
             expect(values.shape == (len(new),), f"similarity {self.name}", f"{len(new)} scores", values)
             for key, value in zip(new, values.tolist(), strict=True):
-                if not math.isfinite(value):
-                    raise InputError(f"similarity {self.name}: expected a number, got {value} for {key[1:]!r}")
+                expect(math.isfinite(value), f"similarity {self.name} of {key[1:]!r}", "a number", value)
                 self._known[key] = value
         return np.array([self._known[key] for key in keys], dtype=np.float64)
 
@@ -162,10 +161,6 @@ def tensor(
 
 
 def _check(similarity: Similarity, texts: list[str], table: FloatArray) -> None:
-    wrong = np.argwhere(~((table >= -_ROUNDING) & (table <= 1 + _ROUNDING)))
-    if len(wrong):
-        a, b = wrong[0].tolist()
-        raise InputError(
-            f"similarity {similarity.name}: expected numbers from 0 to 1, got {table[a, b]} for {texts[a]!r} and "
-            f"{texts[b]!r}"
-        )
+    for a, b in np.argwhere(~((table >= -_ROUNDING) & (table <= 1 + _ROUNDING))).tolist():
+        name = f"similarity {similarity.name} of {texts[a]!r} and {texts[b]!r}"
+        expect(False, name, "a number from 0 to 1", float(table[a, b]))

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_int, expect
+from fastreader.core.checks import check_int, expect, rebuilding
 from fastreader.data.files import read_object, write_json
 from fastreader.data.fingerprints import digest
 from fastreader.eor.similarity.base import Pair, Similarity
 from fastreader.eor.similarity.loading import Model
 from fastreader.eor.types import BoolArray, FloatArray
-from fastreader.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,8 @@ class Idf:
             InputError: if the file is something else.
         """
         values = read_object(path)
-        try:
+        with rebuilding(f"{path}: expected a saved Idf", values):
             return cls(int(values["documents"]), {str(k): int(v) for k, v in values["counts"].items()})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}: expected a saved Idf, got something else ({error!r})") from error
 
 
 class BertScore(Similarity):

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastreader.core.checks import check_int
-from fastreader.errors import InputError
+from fastreader.core.checks import check_int, require
 from fastreader.models.encoders import PACKAGED_ENCODERS, local_encoder, packaged_encoder
 
 _PART = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
@@ -17,37 +16,28 @@ _HUB_ID = re.compile(rf"(?:{_PART}/)?{_PART}", re.ASCII)
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Check that the models that similarities name can exist, without loading them.
+    """Check that each model that similarities name is packaged, a folder with a config.json, or named like a hub id.
 
     An ensemble answers long before it votes, so a missing folder or a name that no hub allows should raise early. Only
-    a hub knows which of the other names exist.
-
-    Args:
-        names: as `resolve` takes and checks them; those without a model are ignored.
-
-    Raises:
-        InputError: if a model is neither packaged, nor a folder with a config.json, nor named like a hub id.
+    a hub knows which of the other names exist. Names without a model are ignored.
     """
     for name in names:
         kind, _, model = name.partition(":")
         if kind == "bertscore" and model and packaged_encoder(model) is None:
-            _check(name, model, f"{' or '.join(PACKAGED_ENCODERS)}, a folder of an encoder, or a hub id")
+            expected = f"{' or '.join(PACKAGED_ENCODERS)}, a folder of an encoder, or a hub id"
         elif kind == "nli" and model != "reader":
-            _check(name, model, "reader, a folder of a classifier, or a hub id")
-
-
-def _check(name: str, model: str, expected: str) -> None:
-    path = Path(model)
-    problem = ""
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            problem = f"the folder {model} has no config.json"
-    elif path.exists():
-        problem = f"{model} is a file"
-    elif not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
-        problem = f"there is no folder {model}"
-    if problem:
-        raise InputError(f"{name}: {problem}; expected {expected}")
+            expected = "reader, a folder of a classifier, or a hub id"
+        else:
+            continue
+        path = Path(model)
+        if path.is_dir():
+            fits, problem = (path / "config.json").is_file(), f"the folder {model} has no config.json"
+        elif path.exists():
+            fits, problem = False, f"{model} is a file"
+        else:
+            fits = bool(_HUB_ID.fullmatch(model)) and ".." not in model and "--" not in model
+            problem = f"there is no folder {model}"
+        require(fits, f"{name}: {problem}; expected {expected}")
 
 
 class Model:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastreader.core.checks import expect
-from fastreader.errors import InputError
+from fastreader.core.checks import expect, located
 from fastreader.moi.debias import debias
 from fastreader.moi.observations import FloatArray, Scored
 
@@ -69,10 +68,8 @@ def mean_bias(scores: Iterable[Scored], *, starts: int = 8, seed: int = 0) -> Me
     """
     solved = []
     for q, scored in enumerate(scores):
-        try:
+        with located(f"scores: question {q}"):
             solved.append(debias(scored, method="joint", starts=starts, seed=seed))
-        except InputError as error:
-            raise InputError(f"scores: question {q}: {error}") from error
     lengths = sorted({len(u.bias) for u in solved})
     expect(len(lengths) == 1, "scores", "at least one question, all with one number of places", lengths)
     return MeanBias(np.stack([u.bias for u in solved]), [u.identified for u in solved])

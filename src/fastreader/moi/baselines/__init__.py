@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastreader.core.checks import require
 from fastreader.data.types import Passage
-from fastreader.errors import InputError
 from fastreader.moi.baselines.alone import bayes_saliency, cross_encoder, long_llm_lingua, qg, retriever_scores
 from fastreader.moi.baselines.consistency import Vote, permutation_self_consistency, self_consistency
 from fastreader.moi.baselines.fixed import backwards, best_at_the_ends, long_context_reorder, oracle, random, retriever
@@ -75,8 +75,8 @@ class Method:
             InputError: if a requirement is missing.
         """
         given = {"reader": reader, **settings}
-        if missing := sorted(n for n in self.needs & {"reader", "bias", "model"} if given.get(n) is None):
-            raise InputError(f"{self.name}: needs {', '.join(missing)}, got None")
+        missing = sorted(n for n in self.needs & {"reader", "bias", "model"} if given.get(n) is None)
+        require(not missing, f"{self.name}: needs {', '.join(missing)}, got None")
         return self.function(reader, question, passages, **{k: v for k, v in settings.items() if k in self.settings})
 
 

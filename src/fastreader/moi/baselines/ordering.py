@@ -61,11 +61,7 @@ def by_score(
 
 
 def check_passages(passages: Sequence[Passage]) -> int:
-    """Return the number of passages.
-
-    Raises:
-        InputError: if `passages` is empty or holds something other than a `Passage`.
-    """
+    """Return the number of passages, checked to be `Passage`s and at least one."""
     listed = isinstance(passages, (list, tuple)) and bool(passages)
     expect(listed, "passages", "a list of at least one passage", passages)
     for p, passage in enumerate(passages):

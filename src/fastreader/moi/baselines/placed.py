@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import expect, require
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 from fastreader.moi.baselines.ordering import Ordering, check_passages
@@ -45,20 +45,15 @@ def outside_bias(bias: PositionBias, passages: int) -> FloatArray:
     """
     check_position_bias(bias)
     expect(bias.num_passages == passages, "bias", f"a calibration with N = {passages} passages", bias.num_passages)
-    if bias.sign == "undetermined":
-        raise InputError("bias: its sign is undetermined, so it does not tell where to place a good passage")
+    known = bias.sign != "undetermined"
+    require(known, "bias: its sign is undetermined, so it does not tell where to place a good passage")
     return bias.bias
 
 
 def check_own(bias: PositionBias, reader: Any) -> None:
-    """Check that a bias was measured on `reader`; None accepts any.
-
-    Raises:
-        InputError: if the bias belongs to another reader; the message names both.
-    """
-    about = {} if reader is None else reader.describe()
-    if wrong := differing("bias", bias.reader, "", "reader", about, ""):
-        raise InputError(f"bias: measured on another reader: {'; '.join(wrong)}")
+    """Check that a bias was measured on `reader`; None accepts any."""
+    wrong = differing("bias", bias.reader, "", "reader", {} if reader is None else reader.describe(), "")
+    require(not wrong, f"bias: measured on another reader: {'; '.join(wrong)}")
 
 
 def placed(ranker: Callable[..., Ordering]) -> Callable[..., Ordering]:

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from fastreader.core.checks import require
 from fastreader.data.files import read_object, write_json
 from fastreader.errors import InputError, ModelFileError
 from fastreader.moi.distill.student import Student
@@ -65,10 +66,9 @@ def restore(
     with _reading(checkpoint):
         state = read_object(checkpoint / "state.json")
         theirs = state["made"]
-    if theirs != made:
-        names = sorted(k for k in theirs.keys() | made.keys() if theirs.get(k) != made.get(k))
-        differing = ", ".join(f"{k} ({theirs.get(k)!r} there, {made.get(k)!r} now)" for k in names)
-        raise InputError(f"{checkpoint}: made with other settings: {differing}")
+    names = sorted(k for k in theirs.keys() | made.keys() if theirs.get(k) != made.get(k))
+    differing = ", ".join(f"{k} ({theirs.get(k)!r} there, {made.get(k)!r} now)" for k in names)
+    require(theirs == made, f"{checkpoint}: made with other settings: {differing}")
     with _reading(checkpoint):
         student.set_adapter(load_file(checkpoint / "adapter_model.safetensors", device=str(student.device)))
         optimiser.load_state_dict(

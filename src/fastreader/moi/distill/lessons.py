@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fastreader.core.checks import check_choice, expect
+from fastreader.core.checks import check_choice, expect, located, require
 from fastreader.data import Example
 from fastreader.data.fingerprints import digest
 from fastreader.data.keyed import keyed
 from fastreader.data.result_log import iter_results
-from fastreader.errors import InputError
 from fastreader.moi.distill.settings import OBSERVATIONS
 from fastreader.moi.observations import FloatArray, IntArray, joint_logprobs
 from fastreader.reader.prompts.template import Template
@@ -51,8 +50,7 @@ def read_teacher(path: str | os.PathLike[str]) -> tuple[list[PermutationScores],
     Raises:
         InputError: if the file holds no results, a line that is not a result, or results of several templates.
     """
-    if not Path(path).is_file():
-        raise InputError(f"{path}: no such file")
+    require(Path(path).is_file(), f"{path}: no such file")
     scores, templates = [], {}
     for row in iter_results(path):
         scores.append(PermutationScores.from_dict(row))
@@ -107,10 +105,8 @@ def draw(lesson: Lesson, count: int, seed: Sequence[int]) -> IntArray:
 def _observed(result: PermutationScores, observation: str, where: str) -> FloatArray:
     if observation == "question":
         return result.question_logprobs
-    try:
+    with located(where):
         return joint_logprobs(result)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
 
 
 def _checked(values: FloatArray, where: str) -> FloatArray:

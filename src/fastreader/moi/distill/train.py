@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
 from fastreader.core.tree import TreeStats
 from fastreader.data.files import write_text
-from fastreader.errors import InputError, NumericsError
+from fastreader.errors import NumericsError
 from fastreader.moi.distill import checkpoint as checkpoints
 from fastreader.moi.distill.evaluation import Evaluation, evaluate, kl_loss
 from fastreader.moi.distill.lessons import Lesson, draw
@@ -159,8 +159,8 @@ class _Run:
 
     def start(self, resume: bool) -> None:
         found = checkpoints.latest(self.folder)
-        if found is not None and not resume:
-            raise InputError(f"{self.folder}: holds a run already; resume it, or name another folder")
+        fits = found is None or resume
+        require(fits, f"{self.folder}: holds a run already; resume it, or name another folder")
         self.folder.mkdir(parents=True, exist_ok=True)
         if found is None:
             self.evaluate()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fastreader.errors import InputError
+from fastreader.core.checks import require
 from fastreader.reader.programs.requests import Program
 from fastreader.sure.task import Task
 from fastreader.sure.types import MethodResult, Result
@@ -40,8 +40,7 @@ class Method:
         """Run the program, or raise InputError at its first step if the task lacks something the method needs."""
         found = {"passages": task.passages, "shots": task.settings.shots, "answers": task.answers}
         for need in self.needs:
-            if not found[need]:
-                raise InputError(f"method {self.name!r}: needs {need}, got none")
+            require(bool(found[need]), f"method {self.name!r}: needs {need}, got none")
         if self.reads and not task.passages:
             task.notes.append("there are no passages; the answer is from memory")
         result = yield from self.program(task)
