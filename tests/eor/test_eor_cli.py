@@ -225,10 +225,16 @@ class Loaded(Exception):
         (["-s", "nli:reader", "-s", "bertscore:empty"], "bertscore:empty: the folder empty has no config.json"),
         (["--voter", "moved.json"], "--voter: bertscore:/moved: there is no folder /moved"),
         (["--pooling", "median"], "median"),
-        (["--voter", "other.json"], "--voter: fitted on the retrievers A, B, not on SE@5, Wiki@5, ReFree"),
+        (["--voter", "other.json"], "--voter: expected one fitted on SE@5, Wiki@5, ReFree, got 'A, B'"),
         (["--voter", "changed.json"], "f1 was saved with"),
-        (["--voter", "two.json"], "--voter: fitted on 2 retrievers, not on the 3 SE@5, Wiki@5, ReFree"),
-        (["--voter", "unnamed.json"], "--voter: fitted on 2 retrievers, not on the 3 SE@5, Wiki@5, ReFree"),
+        (
+            ["--voter", "two.json"],
+            "--voter: expected one fitted on the 3 retrievers SE@5, Wiki@5, ReFree, got [1.0, 1.0]",
+        ),
+        (
+            ["--voter", "unnamed.json"],
+            "--voter: expected one fitted on the 3 retrievers SE@5, Wiki@5, ReFree, got [0.6, 0.0]",
+        ),
         (["unanswered.jsonl", "--fit"], "--fit: needs right answers, and got none for 'q0'"),
     ],
 )

@@ -104,7 +104,7 @@ def test_unreadable_files(tmp_path):
         Study.load(write(tmp_path, "data = "))
     with pytest.raises(InputError, match=r"s\.yaml: not YAML"):
         Study.load(write(tmp_path, "a: [", "s.yaml"))
-    with pytest.raises(InputError, match="expected an object with keys and values, got list"):
+    with pytest.raises(InputError, match=r"expected an object with keys and values, got \['a'\]"):
         Study.load(write(tmp_path, "- a", "s.yaml"))
     with pytest.raises(InputError, match=r"\.toml, \.yaml or \.json"):
         Study.load(write(tmp_path, "x", "s.txt"))

@@ -70,7 +70,7 @@ class NoiseAnswers:
         Raises:
             InputError: if a key is missing.
         """
-        with rebuilding(f"NoiseAnswers of {id!r}", row):
+        with rebuilding(f"NoiseAnswers: {id!r} is not a row of a noise study", row):
             answers = {
                 name: NoiseAnswer(**{**answer, "kinds": tuple(answer["kinds"])})
                 for name, answer in row["answers"].items()

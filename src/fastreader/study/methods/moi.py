@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader.core.checks import check_choice, check_keys, expect
+from fastreader.core.checks import check_choice, check_keys, expect, located
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.errors import InputError
@@ -181,10 +181,8 @@ def _make_order(variant: str, options: dict[str, Any], study: Any) -> Order:
 
 def _stopping(values: dict[str, Any]) -> Stopping:
     check_keys("method 'moi': stopping", values, [field.name for field in fields(Stopping)])
-    try:
+    with located("method 'moi': stopping"):
         return Stopping(**values)
-    except TypeError as error:
-        raise InputError(f"method 'moi': stopping: expected numbers, got {values} ({error})") from error
 
 
 def _bias(path: Any) -> PositionBias | None:
