@@ -237,7 +237,7 @@ def test_a_bias_of_something_else_raises_and_both_are_named():
 
 def test_bad_observations():
     rows = cyclic(3).permutations
-    with pytest.raises(InputError, match=r"finite numbers, got nan at \[1\]"):
+    with pytest.raises(InputError, match=r"values\[1\]: expected a finite number, got nan"):
         Observations(np.array([0.0, np.nan, 1.0]), rows, 3)
     with pytest.raises(InputError, match="qg"):
         Observations(np.zeros(3), rows, 3, qg=np.array([0.0, np.inf, 1.0]))

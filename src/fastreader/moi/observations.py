@@ -114,7 +114,7 @@ def observe(
     check_choice("kind", kind, KINDS)
     if isinstance(scores, Observations):
         same = (scores.kind, scores.per_token) == (kind, per_token)
-        got = f"kind {scores.kind!r}, per_token={scores.per_token}"
+        got = f"{scores.kind!r}, per_token={scores.per_token}"
         require(same, f"observe: expected observations of kind {kind!r}, per_token={per_token}, got {got}")
         return scores
     known = isinstance(scores, PermutationScores)
