@@ -262,7 +262,8 @@ def test_an_error_names_its_question(tiny_reader):
         for w in ("one", "two", "three")
     ]
     scores[1] = replace(scores[1], question_logprobs=np.full(6, np.nan))
-    with pytest.raises(InputError, match=r"scores: question 1: Observations.values\[0\]: expected a finite number, got nan"):
+    finite = r"scores: question 1: Observations.values\[0\]: expected a finite number, got nan"
+    with pytest.raises(InputError, match=finite):
         calibrate(scores)
-    with pytest.raises(InputError, match=r"scores: question 1: Observations.values\[0\]: expected a finite number, got nan"):
+    with pytest.raises(InputError, match=finite):
         mean_bias(scores)
