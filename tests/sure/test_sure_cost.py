@@ -276,8 +276,7 @@ def test_a_prefix_that_does_not_fit_is_noted(tiny_reader, monkeypatch):
     from fastreader.models import memory
 
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
-    monkeypatch.setattr(memory, "hard_limit", lambda *arguments: 10**6)
-    monkeypatch.setattr(memory, "default_budget", lambda *arguments: 10**6)
+    monkeypatch.setattr(memory, "pass_limits", lambda *arguments: (10**6, 10**6))
     options = {"max_candidate_tokens": 4, "max_summary_tokens": 4, "candidates_prompt": "passages_first"}
     result = sure.answer(tiny_reader, "Who was last?", ["Ada was."], **options)
     assert any(note.startswith("the passages were read again for each stage: session:") for note in result.notes)

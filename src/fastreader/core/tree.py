@@ -139,7 +139,7 @@ class _Sorted:
     flat: IntArray  # [sum of lengths] inputs, sorted sequences one after another
     starts: IntArray  # [S]
     lengths: IntArray  # [S] number of inputs
-    shared: IntArray  # [S] longest common prefix with the previous sequence
+    shared: IntArray  # [S] longest common prefix with the previous sequence, 0 for the first
 
 
 def partition(
@@ -165,11 +165,15 @@ def partition(
     check_int("max_batch_tokens", max_batch_tokens, optional=True)
     pairs = list(sequences)
     expect(bool(pairs), "PrefixTree", "at least one sequence", pairs)
-    arrays = [_as_array(i, context, continuation) for i, (context, continuation) in enumerate(pairs)]
-    contexts = np.array([len(context) for context, _ in pairs], dtype=np.int64)
+    arrays, contexts = [], np.empty(len(pairs), dtype=np.int64)
+    for i, (context, continuation) in enumerate(pairs):
+        arrays.append(_as_array(i, context, continuation))
+        contexts[i] = len(context)
     ordered = _sort(arrays, contexts)
-    bounds = _cuts(ordered, max_batch_tokens, reserve)
-    return [_pack(ordered, arrays, contexts, first, last) for first, last in itertools.pairwise(bounds)]
+    trees = []
+    for first, last in itertools.pairwise(_cuts(ordered, max_batch_tokens, reserve)):
+        trees.append(_pack(ordered, arrays, contexts, first, last))
+    return trees
 
 
 def _as_array(index: int, context: Tokens, continuation: Tokens) -> IntArray:
@@ -190,28 +194,25 @@ def _as_array(index: int, context: Tokens, continuation: Tokens) -> IntArray:
 
 
 def _sort(arrays: list[IntArray], contexts: IntArray) -> _Sorted:
-    given = np.array([len(a) for a in arrays], dtype=np.int64)
+    given = np.array(list(map(len, arrays)), dtype=np.int64)
     lengths = np.where(given > contexts, given - 1, given)
-    # Big-endian bytes compare like the integers they hold, so a comparison is one memcmp.
-    keys = [a[:n].astype(">u4").tobytes() for a, n in zip(arrays, lengths, strict=True)]
+    inputs, keys = [], []
+    for array, length in zip(arrays, lengths.tolist(), strict=True):
+        inputs.append(array[:length])
+        # Big-endian bytes compare like the integers they hold, so a comparison is one memcmp.
+        keys.append(inputs[-1].astype(">u4").tobytes())
     order = np.array(sorted(range(len(arrays)), key=keys.__getitem__), dtype=np.int64)
     lengths = lengths[order]
-    flat = np.concatenate([arrays[i][:n] for i, n in zip(order, lengths, strict=True)])
+    flat = np.concatenate(list(map(inputs.__getitem__, order.tolist())))
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    return _Sorted(order, flat, starts, lengths, _common_prefixes(flat, starts, lengths))
-
-
-def _common_prefixes(flat: IntArray, starts: IntArray, lengths: IntArray) -> IntArray:
-    """Return the longest common prefix of each sorted sequence with the previous one: int64 [S], 0 for the first."""
     shared = np.zeros(len(starts), dtype=np.int64)
-    if len(starts) == 1:
-        return shared
-    overlap = np.minimum(lengths[:-1], lengths[1:])
-    begins = np.concatenate([[0], np.cumsum(overlap)[:-1]])
-    depth = np.arange(overlap.sum()) - np.repeat(begins, overlap)
-    differs = flat[np.repeat(starts[:-1], overlap) + depth] != flat[np.repeat(starts[1:], overlap) + depth]
-    shared[1:] = np.minimum.reduceat(np.where(differs, depth, np.repeat(overlap, overlap)), begins)
-    return shared
+    if len(starts) > 1:
+        overlap = np.minimum(lengths[:-1], lengths[1:])
+        begins = np.concatenate([[0], np.cumsum(overlap)[:-1]])
+        depth = np.arange(overlap.sum()) - np.repeat(begins, overlap)
+        differs = flat[np.repeat(starts[:-1], overlap) + depth] != flat[np.repeat(starts[1:], overlap) + depth]
+        shared[1:] = np.minimum.reduceat(np.where(differs, depth, np.repeat(overlap, overlap)), begins)
+    return _Sorted(order, flat, starts, lengths, shared)
 
 
 def _cuts(ordered: _Sorted, max_batch_tokens: int | None, reserve: int) -> list[int]:
@@ -219,7 +220,7 @@ def _cuts(ordered: _Sorted, max_batch_tokens: int | None, reserve: int) -> list[
 
     ``best[b]`` is the least cost of grouping the first b sequences. A group a..b-1 computes
     ``length[a] + sum(new[a+1..b-1])`` tokens, which only grows when a moves left, so the admissible starts of
-    b are a window that moves right and its minimum is kept in a deque.
+    b are a window that moves right, kept in a deque with the cost up to each start, least first.
     """
     count = len(ordered.order)
     if max_batch_tokens is None:
@@ -229,25 +230,22 @@ def _cuts(ordered: _Sorted, max_batch_tokens: int | None, reserve: int) -> list[
     shared, lengths = ordered.shared.tolist(), (ordered.lengths + reserve).tolist()
     best: list[tuple[int, int]] = [(0, 0)]
     came_from = [0]
-    window: deque[int] = deque()
+    window: deque[tuple[tuple[int, int], int]] = deque()  # (cost, start)
     for last in range(count):
         start_cost = (best[last][0] + shared[last], best[last][1] + 1)
-        while window and _start_cost(best, shared, window[-1]) >= start_cost:
+        while window and window[-1][0] >= start_cost:
             window.pop()
-        window.append(last)
-        while window[0] < last and lengths[window[0]] + total[last + 1] - total[window[0] + 1] > max_batch_tokens:
+        window.append((start_cost, last))
+        cost, first = window[0]
+        while first < last and lengths[first] + total[last + 1] - total[first + 1] > max_batch_tokens:
             window.popleft()
-        best.append(_start_cost(best, shared, window[0]))
-        came_from.append(window[0])
+            cost, first = window[0]
+        best.append(cost)
+        came_from.append(first)
     bounds = [count]
     while bounds[-1] > 0:
         bounds.append(came_from[bounds[-1]])
     return bounds[::-1]
-
-
-def _start_cost(best: list[tuple[int, int]], shared: list[int], first: int) -> tuple[int, int]:
-    recomputed, groups = best[first]
-    return recomputed + shared[first], groups + 1
 
 
 def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: int, last: int) -> PrefixTree:
@@ -265,13 +263,16 @@ def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: i
     subtree_end = np.full(size, size, dtype=np.int32)
 
     ids = ordered.order[first:last]
-    scored = [max(len(arrays[i]) - int(contexts[i]), 0) for i in ids]
+    members = list(map(arrays.__getitem__, ids.tolist()))
+    given = np.array(list(map(len, members)), dtype=np.int64)
+    scored = np.maximum(given - contexts[ids], 0)
     source_parts: list[IntArray] = []
+    target_parts: list[IntArray] = []
     leaves = np.empty(last - first, dtype=np.int64)
     open_at = np.empty(int(lengths.max()), dtype=np.int64)  # packed index of the open token at each depth
     opened = 0
     for i, (begin, keep, length, count) in enumerate(
-        zip(begins.tolist(), shared.tolist(), lengths.tolist(), scored, strict=False)
+        zip(begins.tolist(), shared.tolist(), lengths.tolist(), scored.tolist(), strict=False)
     ):
         subtree_end[open_at[keep:opened]] = begin
         if length > keep:
@@ -281,15 +282,16 @@ def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: i
         leaves[i] = open_at[length - 1]
         start = int(contexts[ids[i]]) - 1
         source_parts.append(open_at[start : start + count].copy())
+        target_parts.append(members[i][start + 1 :])
 
     by_id = np.argsort(ids, kind="stable")
-    sources = np.concatenate([source_parts[i] for i in by_id])
-    targets = np.concatenate([arrays[ids[i]][contexts[ids[i]] :] for i in by_id])
-    counts = np.array(scored, dtype=np.int64)[by_id]
+    sources = np.concatenate(list(map(source_parts.__getitem__, by_id)))
+    targets = np.concatenate(list(map(target_parts.__getitem__, by_id)))
+    counts = scored[by_id]
     pair_keys, pairs = np.unique(sources << 32 | targets, return_inverse=True)
     stats = TreeStats(
         sequences=last - first,
-        total_tokens=int(sum(len(arrays[i]) for i in ids)),
+        total_tokens=int(given.sum()),
         computed_tokens=size,
         scored=int(counts.sum()),
     )

@@ -39,6 +39,7 @@ class TreeModel:
         why_not_upcast: None if the modules were upcast (`models.upcast`), else why the model's own modules run as
             they are, in the stored type; "high" and "exact" then mean weights converted to float32.
         precision: the precision that runs.
+        device: of the weights.
 
     Raises:
         UnsupportedModelError: if the architecture cannot run on a packed tree.
@@ -67,17 +68,13 @@ class TreeModel:
             upcast(self.model, precision, compute, self.windows)
         self.regimes = rotary_regimes(self.config)
         self.head = lm_head(self.model, name)
+        self.device: torch.device = self.head.weight.device
         self.logit_scale = logit_scale_of(self.config)
         self.logit_softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
         head_precision: str = self.precision
         if self.why_not_upcast:  # states are in the stored type already, so bfloat16 loses nothing
             head_precision = "fast" if self.dtype == torch.bfloat16 else "exact"
         self.logits = LogitHead(self.head, head_precision, self.logit_scale, self.logit_softcap)
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the weights."""
-        return self.head.weight.device
 
     @property
     def dtype(self) -> torch.dtype:

@@ -84,8 +84,8 @@ class TreePass:
 
     def check_calls(self, model_name: str) -> None:
         """Raise UnsupportedModelError with the layers that did not call attention exactly once."""
-        odd = [layer for layer in range(len(self.windows)) if self.calls.get(layer, 0) != 1]
-        if odd:
+        if self.calls != dict.fromkeys(range(len(self.windows)), 1):
+            odd = [layer for layer in range(len(self.windows)) if self.calls.get(layer, 0) != 1]
             raise UnsupportedModelError(
                 f"{model_name}: of {len(self.windows)} layers, layers {_ranges(odd)} did not call attention through "
                 "transformers' attention interface exactly once; state-space, linear-attention and ALiBi layers "
@@ -131,9 +131,9 @@ def attention_forward(
         raise UnsupportedModelError(
             f"{name} did not receive the packed tree: this model does not pass keyword arguments on to attention"
         )
-    unknown = sorted(k for k, v in others.items() if k not in _IGNORED and v is not None and v is not False)
-    if unknown:
-        raise UnsupportedModelError(f"{name} passes {', '.join(unknown)} to attention, which the packed pass ignores")
+    for argument, given in others.items():
+        if argument not in _IGNORED and given is not None and given is not False:
+            raise UnsupportedModelError(f"{name} passes {argument} to attention, which the packed pass ignores")
     if attention_mask is not None:
         raise UnsupportedModelError(f"{name} passes an attention mask of its own, which the packed pass ignores")
     if dropout:

@@ -202,15 +202,16 @@ class _Paths:
     def of(cls, tree: PrefixTree, leaves: IntArray) -> _Paths:
         """Return the visible keys of each leaf: those before it whose subtree contains it."""
         distinct, inverse = np.unique(leaves, return_inverse=True)
-        paths = []
+        paths, sizes = [], []
         for leaf in distinct.tolist():
             seen = np.flatnonzero(tree.subtree_end[: leaf + 1] > leaf)
             first = np.flatnonzero(np.diff(seen, prepend=-2) != 1)
             last = np.append(first[1:], len(seen)) - 1
             # the range of generated tokens follows those of the prompt
             paths.append(np.stack([np.append(seen[first], 0), np.append(seen[last] + 1, 0), np.append(first, 0)]))
-        parts = [paths[i] for i in inverse.tolist()]
-        counts = np.array([part.shape[1] for part in parts])
+            sizes.append(len(first) + 1)
+        parts = list(map(paths.__getitem__, inverse.tolist()))
+        counts = np.array(sizes)[inverse]
         start, stop, depth = np.concatenate(parts, axis=1).astype(np.int32)
         row_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         return cls(row_ptr, np.repeat(np.arange(len(leaves)), counts), start, stop, depth)

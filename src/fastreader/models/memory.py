@@ -153,14 +153,14 @@ def generation_memory(activation_bytes: int, key_value_bytes: int, new_tokens: i
     return size, -(-(activation_bytes + new_tokens * key_value_bytes) // size)
 
 
-def default_budget(token_bytes: int, device: torch.device, overhead: Overhead = NO_OVERHEAD) -> int:
-    """Return the default number of tokens per pass: those that fit in a share of the free memory, up to a maximum."""
-    return min(_MAX_TOKENS, overhead.max_tokens(_SHARE * free_bytes(device), token_bytes))
+def pass_limits(token_bytes: int, device: torch.device, overhead: Overhead = NO_OVERHEAD) -> tuple[int, int]:
+    """Return the default number of tokens per pass, and the number above which a pass does not fit.
 
-
-def hard_limit(token_bytes: int, device: torch.device, overhead: Overhead = NO_OVERHEAD) -> int:
-    """Return the number of tokens above which a pass does not fit in the free memory."""
-    return overhead.max_tokens(_HARD_SHARE * free_bytes(device), token_bytes)
+    The default is what fits in a share of the memory free now, up to a maximum.
+    """
+    free = free_bytes(device)
+    default = min(_MAX_TOKENS, overhead.max_tokens(_SHARE * free, token_bytes))
+    return default, overhead.max_tokens(_HARD_SHARE * free, token_bytes)
 
 
 def _machine_free() -> int:
@@ -186,7 +186,7 @@ _GROUPS = (
 def _container_free(groups: tuple[tuple[str, str, str], ...] = _GROUPS) -> int:
     """Return the memory left below the container's limit; reclaimable file cache does not count as used."""
     for group in groups:
-        limit, used, statistics = (Path(p) for p in group)
+        limit, used, statistics = map(Path, group)
         if not (limit.exists() and used.exists() and statistics.exists()):
             continue
         text = limit.read_text().strip()

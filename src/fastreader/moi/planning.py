@@ -186,6 +186,7 @@ def plan_example(
         example: question and passages.
         pieces: tokens of the question and its first `max_passages` passages; None encodes them.
     """
+    from fastreader.reader.prompts.template import as_template
     from fastreader.scoring.options import ScoreOptions
     from fastreader.scoring.prepare import encode_example, places_to_read, prepare
 
@@ -204,7 +205,7 @@ def plan_example(
     if n == 1:
         return Plan(example, tail, None, bias, "given", Cost(0, 0, 0, passes=0), options)
     length = places_to_read(example, scoring, where)
-    source, about, template = "given", reader.describe(), scoring.prompts.digest()
+    source, about, template = "given", reader.describe(), as_template(scoring.template).digest()
     if bias is None:
         bias, source = find(about, template, n, length) or (None, "none: random prefixes")
     else:

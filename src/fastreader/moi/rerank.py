@@ -136,7 +136,7 @@ def _score(reader: Scorer, planned: Plan) -> tuple[Observations, Utilities, Cost
     Returns:
         (all orderings scored, their utilities, their cost)
     """
-    from fastreader.scoring.passes import score_job
+    from fastreader.scoring.passes import score_jobs
     from fastreader.scoring.prepare import prepare
 
     bias, options, n = planned.bias, planned.options, len(planned.example.passages)
@@ -153,7 +153,7 @@ def _score(reader: Scorer, planned: Plan) -> tuple[Observations, Utilities, Cost
     observed: Observations | None = None
     history: list[Utilities] = []
     while True:
-        scores = score_job(reader, job)
+        (scores,) = score_jobs(reader, [job])
         cost = cost.add(scores.stats)
         found = observe(scores, kind, per_token=per_token, passages=n)
         observed = found if observed is None else _joined(observed, found)

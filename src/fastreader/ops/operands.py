@@ -18,27 +18,26 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def check_placement(op: str, operands: Mapping[str, Tensor | None]) -> None:
-    """Check that operands lie on the device of the first one, and that none requires a gradient."""
+def check_operands(
+    op: str, operands: Mapping[str, Tensor | None], dtypes: Collection[torch.dtype] | None = None
+) -> None:
+    """Check that operands lie on the device of the first one, and that none requires a gradient.
+
+    Each must have one of `dtypes`; None is the dtype of the first operand, an empty collection allows any.
+    """
     (first, like), *_ = operands.items()
     assert like is not None
+    allowed = (like.dtype,) if dtypes is None else dtypes
     for name, tensor in operands.items():
         if tensor is None:
             continue
+        if allowed and tensor.dtype not in allowed:
+            wanted = " or ".join(map(name_of, dtypes)) if dtypes else f"{name_of(like.dtype)} like {first}"
+            raise InputError(f"{op}: {name} must be {wanted}, got {name_of(tensor.dtype)}")
         if tensor.device != like.device:
             raise InputError(f"{op}: {name} must be on {like.device} like {first}, got {tensor.device}")
         if tensor.requires_grad and torch.is_grad_enabled():
             raise InputError(f"{op}: {name} requires a gradient, and this op is forward only; use torch.no_grad()")
-
-
-def check_dtypes(op: str, operands: Mapping[str, Tensor | None], dtypes: Collection[torch.dtype] | None = None) -> None:
-    """Check that each operand has one of `dtypes`; None is the dtype of the first operand."""
-    (first, like), *_ = operands.items()
-    assert like is not None
-    for name, tensor in operands.items():
-        if tensor is not None and tensor.dtype not in (dtypes or (like.dtype,)):
-            wanted = " or ".join(map(name_of, dtypes)) if dtypes else f"{name_of(like.dtype)} like {first}"
-            raise InputError(f"{op}: {name} must be {wanted}, got {name_of(tensor.dtype)}")
 
 
 def check_indices(
@@ -48,13 +47,16 @@ def check_indices(
     length: int | None,
     device: torch.device,
     dtypes: Collection[torch.dtype] = (torch.int32,),
+    below: int | None = None,
 ) -> None:
-    """Check a vector of integers on a device; None allows any length."""
+    """Check a vector of integers on a device; None allows any length. With `below` they must be in [0, below)."""
     fits = tensor.dim() == 1 and (length is None or len(tensor) == length)
     if tensor.dtype not in dtypes or not fits or tensor.device != device:
         wanted = f"{' or '.join(map(name_of, dtypes))} [{length if length is not None else 'L'}] on {device}"
         got = f"{name_of(tensor.dtype)} {list(tensor.shape)} on {tensor.device}"
         raise InputError(f"{op}: {name} must be {wanted}, got {got}")
+    if below is not None and len(tensor) and (int(tensor.min()) < 0 or int(tensor.max()) >= below):
+        raise InputError(f"{op}: {name} must be in [0, {below}), got {int(tensor.min())}..{int(tensor.max())}")
 
 
 def check_heads(op: str, query: Tensor, keys: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
@@ -64,8 +66,7 @@ def check_heads(op: str, query: Tensor, keys: Mapping[str, Tensor], values: Mapp
         if tensor.dim() != 3 or not tensor.is_floating_point():
             got = f"{name_of(tensor.dtype)} {list(tensor.shape)}"
             raise InputError(f"{op}: {name} must be floating [tokens, heads, size], got {got}")
-    check_placement(op, operands)
-    check_dtypes(op, operands)
+    check_operands(op, operands)
     _, heads, size = query.shape
     if size % 8 or not 8 <= size <= 256:
         raise InputError(f"{op}: head size must be a multiple of 8 up to 256, got {size}")
@@ -81,14 +82,13 @@ def check_heads(op: str, query: Tensor, keys: Mapping[str, Tensor], values: Mapp
         raise InputError(f"{op}: query heads must be a multiple of key heads, got {heads} and {key_heads}")
 
 
-def check_softcap(op: str, softcap: float | None) -> None:
-    """Check a soft cap: positive and finite, or None."""
+def check_products(op: str, softcap: float | None, input_precision: str | None, dtype: torch.dtype) -> None:
+    """Check a soft cap, positive and finite or None, and how float32 operands are multiplied.
+
+    The latter is None, or "bf16x3" for sums of two bfloat16 terms.
+    """
     if softcap is not None and not (softcap > 0 and math.isfinite(softcap)):
         raise InputError(f"{op}: softcap must be positive and finite, got {softcap}")
-
-
-def check_input_precision(op: str, input_precision: str | None, dtype: torch.dtype) -> None:
-    """Check how float32 operands are multiplied: None, or "bf16x3" for sums of two bfloat16 terms."""
     if input_precision not in (None, "bf16x3"):
         raise InputError(f"{op}: input_precision must be None or 'bf16x3', got {input_precision!r}")
     if input_precision is not None and dtype != torch.float32:

@@ -35,12 +35,20 @@ class ReaderBase(PromptWriter):
 
     def describe(self) -> dict[str, str]:
         """Return name, revision, device, dtype, precision and the forward's path, as results carry them."""
-        return self.engine.describe()
+        engine = self.engine
+        return {
+            "name": engine.name,
+            **({"revision": engine.revision} if engine.revision else {}),
+            "device": str(engine.arithmetic.device),
+            "dtype": str(engine.arithmetic.dtype).removeprefix("torch."),
+            "precision": engine.arithmetic.precision,
+            "forward": engine.model.forward_path,
+        }
 
     @property
     def max_length(self) -> int | None:
         """Longest input the model takes, in tokens; None if its config sets no limit."""
-        return self.engine.max_length
+        return self.engine.model.max_length
 
     @property
     def end_tokens(self) -> frozenset[int]:

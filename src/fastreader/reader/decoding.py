@@ -17,8 +17,11 @@ _UNFINISHED = "\ufffd"  # decoders return it for an incomplete character
 
 def cut(text: str, stop: Sequence[str]) -> str | None:
     """Return `text` up to the first stop string, or None without one."""
-    found = [place for s in stop if (place := text.find(s)) >= 0]
-    return text[: min(found)] if found else None
+    end = len(text) + 1
+    for wanted in stop:
+        if (place := text.find(wanted)) >= 0:
+            end = min(end, place)
+    return text[:end] if end <= len(text) else None
 
 
 class StopStrings:
@@ -51,7 +54,7 @@ class StopStrings:
         if new and not text.endswith(_UNFINISHED):
             self._tail = seen[-self._reach :]
             self._context, self._settled = self._settled, len(tokens)
-        return any(s in seen for s in self._stop) and cut(self._decode(tokens), self._stop) is not None
+        return cut(seen, self._stop) is not None and cut(self._decode(tokens), self._stop) is not None
 
 
 @dataclass(eq=False)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
-from fastreader.core.tree import PrefixTree, Tokens
-from fastreader.errors import FastreaderError
+import numpy as np
+
+from fastreader.core.checks import check_int
+from fastreader.core.tree import PrefixTree, Tokens, partition
+from fastreader.errors import ContextOverflowError, FastreaderError, InputError, OutOfBudgetError
 from fastreader.models import memory
 from fastreader.models.adapter import TreeModel
 from fastreader.models.precision import Arithmetic
-from fastreader.reader.planning import plan
 from fastreader.reader.prompts.encoder import TextEncoder
 
 
@@ -47,36 +50,52 @@ class Engine:
         return self._model
 
     @property
-    def max_length(self) -> int | None:
-        """Longest input the model takes, in tokens; None if its config sets no limit."""
-        return self.model.max_length
-
-    @property
     def end_tokens(self) -> frozenset[int]:
         """Tokens by which the model ends a turn or a text: its generation config's and its tokenizer's."""
         own = self.encoder.tokenizer.eos_token_id
         return self.model.end_tokens | (frozenset() if own is None else {int(own)})
 
-    def describe(self) -> dict[str, str]:
-        """Return name, revision, device, dtype, precision and the forward's path, as results carry them."""
-        return {
-            "name": self.name,
-            **({"revision": self.revision} if self.revision else {}),
-            "device": str(self.arithmetic.device),
-            "dtype": str(self.arithmetic.dtype).removeprefix("torch."),
-            "precision": self.arithmetic.precision,
-            "forward": self.model.forward_path,
-        }
-
     def budget(self) -> int:
         """Return the number of tokens that one pass computes at most by default, from the memory free now."""
-        return memory.default_budget(self.model.bytes_per_token, self.model.device, self.model.overhead)
+        default, _ = memory.pass_limits(self.model.bytes_per_token, self.model.device, self.model.overhead)
+        return default
 
     def plan(
         self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
     ) -> list[PrefixTree]:
-        """Return the trees of a call; `Reader.plan` documents it."""
-        return plan(self.model, sequences, max_batch_tokens, new_tokens)
+        """Return the trees of a call, by rotary regime and memory; `Reader.plan` documents it."""
+        model = self.model
+        check_int("max_batch_tokens", max_batch_tokens, optional=True)
+        if not sequences:
+            raise InputError("sequences: expected at least one, got none")
+        vocabulary = model.head.weight.shape[0]
+        regimes: dict[int, list[int]] = {}
+        for i, (context, continuation) in enumerate(sequences):
+            length = len(context) + max(len(continuation) - 1, 0)
+            if model.max_length is not None and length > model.max_length:
+                raise ContextOverflowError(
+                    f"sequence {i} is {length} tokens long, the context of {model.name} is {model.max_length}"
+                )
+            regimes.setdefault(model.regimes.of(length), []).append(i)
+        trees = []
+        token_bytes, reserve = memory.generation_memory(model.bytes_per_token, model.key_value_bytes, new_tokens)
+        choosing = -(-model.logits.sampling_bytes(len(sequences)) // token_bytes) if new_tokens else 0
+        default, most = memory.pass_limits(token_bytes, model.device, model.overhead)
+        limit = max(1, most - choosing)
+        budget = min(max_batch_tokens or max(1, default - choosing), limit)
+        for members in regimes.values():
+            for tree in partition(map(sequences.__getitem__, members), budget, reserve):
+                size = tree.stats.computed_tokens
+                if size + reserve * len(tree.leaves) > limit:
+                    writing = f" and {new_tokens} to write" if new_tokens else ""
+                    raise OutOfBudgetError(
+                        f"one sequence of {size} tokens{writing} does not fit: memory allows about {limit} here"
+                    )
+                highest = int(max(tree.token_ids.max(), tree.targets.max(initial=0)))
+                if highest >= vocabulary:
+                    raise InputError(f"token ids must be below the vocabulary's {vocabulary}, got {highest}")
+                trees.append(replace(tree, sequence_ids=np.asarray(members)[tree.sequence_ids]))
+        return trees
 
     def close(self) -> None:
         """Release the model."""

@@ -34,33 +34,41 @@ def generate(
     check_list("prompts", prompts, of="prompts")
     rows = _new_rows(engine, prompts, options)
     eos = engine.end_tokens
-    stats, passes = TreeStats(0, 0, 0, 0), 0
+    computed = cached = passes = 0
     with track("generating", len(rows), "texts", options.progress) as advance:
-        waiting = rows
-        while waiting:
-            contexts = [([*row.prompt, *row.tokens], ()) for row in waiting]
+        while True:
+            waiting, contexts = [], []
+            for row in rows:
+                if not row.finish_reason:
+                    waiting.append(row)
+                    contexts.append(([*row.prompt, *row.tokens], ()))
+            if not waiting:
+                break
             for tree in engine.plan(contexts, options.max_batch_tokens, new_tokens=options.max_new_tokens):
-                members = [waiting[i] for i in tree.sequence_ids]
-                before = sum(len(row.tokens) for row in members)
+                members = list(map(waiting.__getitem__, tree.sequence_ids))
                 reuse = None if kept is None else kept.lookup(tree)
                 run(engine, tree, reuse, members, options, eos, advance)
-                new = sum(len(row.tokens) for row in members) - before
                 read = tree.stats if reuse is None else reuse.stats(tree.stats)
-                scored = new if options.token_logprobs else 0
-                stats = stats + TreeStats(0, new, read.computed_tokens + new, scored, read.cached_tokens)
+                computed += read.computed_tokens
+                cached += read.cached_tokens
                 passes += 1
-            waiting = [row for row in waiting if not row.finish_reason]
-    stats = stats + TreeStats(len(rows), sum(len(row.prompt) for row in rows), 0, 0)
-    texts = [row.generation(engine.encoder.text, options) for row in rows]
-    grouped = [texts[i : i + options.n] for i in range(0, len(texts), options.n)]
-    return Results(grouped, stats, passes, time.perf_counter() - started)
+    texts: list[list[Generation]] = []
+    given = new = 0
+    for i, row in enumerate(rows):
+        if i % options.n == 0:
+            texts.append([])
+        texts[-1].append(row.generation(engine.encoder.text, options))
+        given += len(row.prompt)
+        new += len(row.tokens)
+    stats = TreeStats(len(rows), given + new, computed + new, new if options.token_logprobs else 0, cached)
+    return Results(texts, stats, passes, time.perf_counter() - started)
 
 
 def _new_rows(engine: Engine, prompts: Iterable[TextOrTokens], options: GenerateOptions) -> list[Row]:
     """Return `options.n` rows for each prompt, cut to the context where the options allow it."""
     rows: list[Row] = []
     seen: Counter[tuple[int, ...]] = Counter()
-    limit, most = engine.max_length, options.max_new_tokens
+    limit, most = engine.model.max_length, options.max_new_tokens
     for i, prompt in enumerate(prompts):
         tokens = engine.encoder.prompt_tokens(prompt, f"prompts[{i}]")
         shown = _fitted(tokens, i, most, limit, engine.name, options.on_overflow)
@@ -105,34 +113,37 @@ def run(
     """
     model = engine.model
     order = np.argsort(tree.leaves, kind="stable")
-    rows, leaves = [members[i] for i in order], tree.leaves[order]
+    rows, leaves = list(map(members.__getitem__, order)), tree.leaves[order]
     regime = model.regimes.of(int(tree.positions[leaves[0]]) + 1)
-    room = max(row.room - len(row.tokens) for row in rows)
+    room = 0
+    for row in rows:
+        room = max(room, row.room - len(row.tokens))
     key_values = KeyValues() if room > 1 else None
     distinct, state_of = np.unique(leaves, return_inverse=True)
     with engine.lock:
         states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=distinct)
-        _decode_step(model, states, state_of, rows, options, eos)
-    advance(sum(bool(row.finish_reason) for row in rows))
+        finished = _decode_step(model, states, state_of, rows, options, eos)
+    advance(finished)
     if key_values is None:
         return
     cache = DecodeCache(tree, key_values, leaves, room - 1, any(model.windows))
     while True:
-        positions = cache.next_positions.tolist()
-        live = [
-            i for i, row in enumerate(rows) if not row.finish_reason and model.regimes.of(positions[i] + 1) == regime
-        ]
+        live, newest = [], []
+        for i, position in enumerate(cache.next_positions.tolist()):
+            if not rows[i].finish_reason and model.regimes.of(position + 1) == regime:
+                live.append(i)
+                newest.append(rows[i].tokens[-1])
         if not live:
             return
         if len(live) < len(rows):
-            rows = [rows[i] for i in live]
+            rows = list(map(rows.__getitem__, live))
             cache.select(np.asarray(live, dtype=np.int64))
         cache.begin_step()
-        tokens = np.asarray([row.tokens[-1] for row in rows], dtype=np.int64)
+        tokens = np.asarray(newest, dtype=np.int64)
         with engine.lock:
             states = model.forward(tokens, cache.step_positions, cache)
-            _decode_step(model, states, np.arange(len(rows)), rows, options, eos)
-        advance(sum(bool(row.finish_reason) for row in rows))
+            finished = _decode_step(model, states, np.arange(len(rows)), rows, options, eos)
+        advance(finished)
 
 
 def _decode_step(
@@ -142,8 +153,12 @@ def _decode_step(
     rows: list[Row],
     options: GenerateOptions,
     eos: frozenset[int],
-) -> None:
-    """Choose the next token of every row; row r's distribution comes from ``states[state_of[r]]`` (ascending)."""
+) -> int:
+    """Choose the next token of every row, and return the number of rows that it finishes.
+
+    Row r's distribution comes from ``states[state_of[r]]`` (ascending).
+    """
+    finished = 0
     per = max(1, LOGIT_BYTES // (4 * model.head.weight.shape[0]))
     for first in range(0, len(rows), per):
         part = rows[first : first + per]
@@ -164,6 +179,8 @@ def _decode_step(
             logprobs = (picked.double() - logits.double().logsumexp(dim=-1)).tolist()
         for row, token, logprob in zip(part, chosen.tolist(), logprobs, strict=True):
             row.add(token, logprob, eos, options.stop_token_ids)
+            finished += bool(row.finish_reason)
+    return finished
 
 
 def _fitted(

@@ -43,7 +43,7 @@ def loglikelihood(
         raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
     whole = [len(context) for context, _ in sequences]
     if on_overflow == "truncate":
-        sequences = [_truncated(*s, engine.max_length) for s in sequences]
+        sequences = [_truncated(*s, engine.model.max_length) for s in sequences]
     scores = score(engine, sequences, max_batch_tokens=max_batch_tokens, progress=progress, kept=kept, keep=keep)
     results = [
         Loglikelihood(

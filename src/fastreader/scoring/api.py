@@ -15,7 +15,7 @@ from fastreader.permutations import Spec
 from fastreader.reader.prompts.template import Template
 from fastreader.reader.reader import Reader
 from fastreader.scoring.options import ScoreOptions
-from fastreader.scoring.passes import OnError, score_job, score_many
+from fastreader.scoring.passes import OnError, score_jobs, score_many
 from fastreader.scoring.prepare import prepare
 from fastreader.scoring.results import PermutationScores
 
@@ -116,10 +116,11 @@ def score_permutations(  # type: ignore[misc]  # the overloads leave out what is
         on_overflow=on_overflow,
         max_batch_tokens=max_batch_tokens,
     )
-    opened = _opened(reader)
+    opened = reader if isinstance(reader, Scorer) else Reader.load(reader)
     if isinstance(question, (str, Example)):
         example = make_example(question, passages, candidates)
-        return score_job(opened, prepare(opened, example, options, "the question"))
+        (result,) = score_jobs(opened, [prepare(opened, example, options, "the question")])
+        return result
     if passages is not None:
         raise InputError("passages: expected None with many examples, which bring their own")
     return score_many(opened, question, candidates, options, progress, on_error)
@@ -144,8 +145,5 @@ def permutation_cost(
     """
     example = make_example(question, passages, candidates)
     checked = ScoreOptions(permutations=permutations, **options)
-    return prepare(_opened(reader), example, checked, "the question").stats
-
-
-def _opened(reader: ReaderLike) -> Scorer:
-    return reader if isinstance(reader, Scorer) else Reader.load(reader)
+    opened = reader if isinstance(reader, Scorer) else Reader.load(reader)
+    return prepare(opened, example, checked, "the question").stats

@@ -41,8 +41,3 @@ class ScoreOptions:
         check_choice("on_overflow", self.on_overflow, POLICIES)
         check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
         object.__setattr__(self, "template", as_template(self.template))
-
-    @property
-    def prompts(self) -> Template:
-        """The template, which is never None once the options are checked."""
-        return as_template(self.template)

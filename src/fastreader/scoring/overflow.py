@@ -52,26 +52,22 @@ def fit(
     permutations, seed, policy = options.permutations, options.seed, options.on_overflow
     count = len(pieces.passages)
     whole = resolve(permutations, count, seed=seed)
-    design = _pruned(whole, length)
-    longest = _longest(pieces, design, count if options.query_likelihood else 0)
-    if limit is None or longest <= limit:
-        return Fitted(pieces, design)
-    if policy == "error":
-        raise ContextOverflowError(
-            f"{where}: its longest prompt has {longest} tokens, the model's context {limit}; give fewer or shorter "
-            "passages, or another on_overflow"
-        )
-    if policy == "drop_passages":
-        for kept in range(count - 1, 0, -1):
-            shorter = _pruned(_design_for(permutations, whole, kept, count, seed, where), length)
-            if _longest(pieces, shorter, kept if options.query_likelihood else 0) <= limit:
-                return Fitted(pieces, shorter, dropped=list(range(kept, count)))
-        raise ContextOverflowError(f"{where}: even one passage is too long for the model's context of {limit} tokens")
-    return _truncated(pieces, design, count if options.query_likelihood else 0, limit, where)
-
-
-def _pruned(design: Design, length: int | None) -> Design:
-    return design if length is None or length >= design.length else pruned(design, length)
+    for kept in range(count, 0, -1):
+        design = whole if kept == count else _design_for(permutations, whole, kept, count, seed, where)
+        if length is not None and length < design.length:
+            design = pruned(design, length)
+        alone = kept if options.query_likelihood else 0
+        longest = _longest(pieces, design, alone)
+        if limit is None or longest <= limit:
+            return Fitted(pieces, design, dropped=list(range(kept, count)))
+        if policy == "error":
+            raise ContextOverflowError(
+                f"{where}: its longest prompt has {longest} tokens, the model's context {limit}; give fewer or shorter "
+                "passages, or another on_overflow"
+            )
+        if policy == "truncate":
+            return _truncated(pieces, design, alone, limit, where)
+    raise ContextOverflowError(f"{where}: even one passage is too long for the model's context of {limit} tokens")
 
 
 def _longest(pieces: PromptPieces, design: Design, alone: int) -> int:
@@ -79,11 +75,13 @@ def _longest(pieces: PromptPieces, design: Design, alone: int) -> int:
 
     The first `alone` passages are also read alone, with the question.
     """
-    body = max(pieces.body_length(order) for order in design.permutations.tolist())
+    body = max(map(pieces.body_length, design.permutations.tolist()))
     asked = len(pieces.question_lead) + max(len(pieces.question) - 1, 0)
     after = len(pieces.tail()) + max(map(len, pieces.candidates)) - 1 if pieces.candidates else asked
-    single = max((pieces.body_length([p]) + asked for p in range(alone)), default=0)
-    return len(pieces.head) + max(body + after, single)
+    longest = body + after
+    for passage in range(alone):
+        longest = max(longest, pieces.body_length([passage]) + asked)
+    return len(pieces.head) + longest
 
 
 def _design_for(permutations: Spec, design: Design, kept: int, count: int, seed: int, where: str) -> Design:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.data.arguments import make_example
 from fastreader.errors import FastreaderError, InputError, NumericsError, OutOfBudgetError
+from fastreader.reader.prompts.template import as_template
 from fastreader.scoring.options import ScoreOptions
 from fastreader.scoring.prepare import Job, prepare
 from fastreader.scoring.results import PermutationScores, TokenLogprobs
@@ -90,7 +93,7 @@ def _run(
     """Run one pass; on failure, retry example by example so the error names the right one."""
     jobs = [w.job for w in waiting]
     try:
-        results = _score_jobs(reader, jobs)
+        results = score_jobs(reader, jobs)
     except (InputError, OutOfBudgetError, NumericsError) as error:
         if len(waiting) > 1:
             for one in waiting:
@@ -107,16 +110,11 @@ def _run(
         yield result
 
 
-def score_job(reader: Scorer, job: Job) -> PermutationScores:
-    """Run the passes of one job."""
-    return _score_jobs(reader, [job])[0]
-
-
-def _score_jobs(reader: Scorer, jobs: list[Job]) -> list[PermutationScores]:
+def score_jobs(reader: Scorer, jobs: list[Job]) -> list[PermutationScores]:
     """Score the sequences of all jobs together; those of one job by its own plan."""
     alone = len(jobs) == 1
     scores = reader.score(
-        [sequence for job in jobs for sequence in job.sequences],
+        list(chain.from_iterable(map(attrgetter("sequences"), jobs))),
         max_batch_tokens=jobs[0].options.max_batch_tokens,
         trees=jobs[0].trees if alone else None,
     )
@@ -153,9 +151,9 @@ def _result(
         permutations=design.permutations,
         logprobs=scores.logprob[answers],
         question_logprobs=scores.logprob[questions],
-        candidate_tokens=np.array([len(c) for c in pieces.candidates], dtype=np.int64),
+        candidate_tokens=np.array(list(map(len, pieces.candidates)), dtype=np.int64),
         question_tokens=int(scores.num_tokens[questions[0]]),
-        passages_tokens=np.array([pieces.body_length(order) for order in design.permutations.tolist()], dtype=np.int64),
+        passages_tokens=np.array(list(map(pieces.body_length, design.permutations.tolist())), dtype=np.int64),
         greedy=scores.is_greedy[answers],
         stats=stats,
         seconds=scores.seconds,
@@ -168,5 +166,5 @@ def _result(
         truncated_tokens=job.fitted.truncated,
         id=job.example.id,
         query_logprobs=scores.logprob[alone] if options.query_likelihood else None,
-        template_digest=options.prompts.digest(),
+        template_digest=as_template(options.template).digest(),
     )

@@ -11,6 +11,7 @@ from fastreader.data.arguments import check_candidates
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.permutations import variable_length
 from fastreader.reader.prompts.pieces import PromptPieces, encode
+from fastreader.reader.prompts.template import as_template
 from fastreader.scoring.options import ScoreOptions
 from fastreader.scoring.overflow import Fitted, fit
 
@@ -39,7 +40,10 @@ class Job:
     @property
     def stats(self) -> TreeStats:
         """Tokens of the passes."""
-        return sum((tree.stats for tree in self.trees[1:]), self.trees[0].stats)
+        total = self.trees[0].stats
+        for tree in self.trees[1:]:
+            total += tree.stats
+        return total
 
 
 def places_to_read(example: Example, options: ScoreOptions, where: str) -> int:
@@ -95,7 +99,7 @@ def encode_example(reader: Scorer, example: Example, options: ScoreOptions, wher
     """
     candidates = [] if options.question_only else example.candidates
     try:
-        return encode(reader.encoder, options.prompts, example.question, example.passages, candidates)
+        return encode(reader.encoder, as_template(options.template), example.question, example.passages, candidates)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
 
@@ -108,13 +112,16 @@ def _sequences(fitted: Fitted, options: ScoreOptions) -> Pairs:
         body = pieces.body(order)
         before = pieces.head + body
         sequences.append(_question(pieces, body))
-        sequences += [(before + tail, candidate) for candidate in pieces.candidates]
+        for candidate in pieces.candidates:
+            sequences.append((before + tail, candidate))
         if options.score_passages:
             sequences.append((pieces.head, body))
     if options.closed_book:
-        sequences += [(pieces.head + tail, candidate) for candidate in pieces.candidates]
+        for candidate in pieces.candidates:
+            sequences.append((pieces.head + tail, candidate))
     if options.query_likelihood:
-        sequences += [_question(pieces, pieces.body([p])) for p in range(len(pieces.passages) - len(fitted.dropped))]
+        for passage in range(len(pieces.passages) - len(fitted.dropped)):
+            sequences.append(_question(pieces, pieces.body([passage])))
     return sequences
 
 

@@ -85,7 +85,7 @@ class FusedAttention(nn.Module):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> Tensor:
         """Map queries [T, Hq, D], keys and values [T, Hk, D] to [T, Hq * D], with the checks of the interface."""
-        query, key, value = (x[None].transpose(1, 2) for x in (query, key, value))
+        query, key, value = query[None].transpose(1, 2), key[None].transpose(1, 2), value[None].transpose(1, 2)
         mask = arguments.pop("attention_mask", None)
         out, _ = attention_forward(self, query, key, value, mask, **self.constants, **arguments)
         return out[0].flatten(1)

@@ -77,16 +77,31 @@ class FusedLayer(nn.Module):
         others.pop("past_key_values", None)
         state = others.get(KEYWORD)
         rows = state.narrow(self.self_attn.layer_idx) if isinstance(state, TreePass) else None
-        kernels = self.kernels if self.kernels is not None and self.kernels.supports(stream) else None
+        kernels = self.kernels if self.kernels is not None and why_not(stream) is None else None
         if kernels is not None:
-            query, key, value = kernels.before_attention(stream, position_embeddings)
+            angles = None
+            if position_embeddings is not None and self.self_attn.rotates:
+                angles = position_embeddings[0][0], position_embeddings[1][0]
+            query, key, value = decoder_layer_in(
+                stream,
+                kernels.first.weight,
+                kernels.first.epsilon,
+                kernels.projections,
+                heads=self.self_attn.heads,
+                key_heads=self.self_attn.key_heads,
+                head_norms=kernels.head_norms,
+                angles=angles,
+            )
         else:
             query, key, value = self._project(stream, position_embeddings)
         if rows is not None:
             stream, query = stream[rows], query[rows]
         out = self.self_attn.attend(query, key, value, **others)
         if kernels is not None:
-            kernels.after_attention(stream, out)
+            norm, activation = kernels.second, self.mlp.activation
+            decoder_layer_out(
+                stream, out, kernels.out, norm.weight, norm.epsilon, kernels.inner, activation, kernels.down
+            )
             return stream[None]
         for chunk in self._chunks(stream):
             part = stream[chunk]
@@ -136,8 +151,6 @@ class FusedLayer(nn.Module):
 class LayerKernels:
     """The parts of a layer as `ops.decoder_layer` takes them, with norms before attention and feed-forward only."""
 
-    attention: FusedAttention
-    feed_forward: FusedFeedForward
     first: FusedNorm
     second: FusedNorm
     projections: Weight
@@ -157,40 +170,12 @@ class LayerKernels:
         inner, down = feed_forward.inner.packed, feed_forward.down.packed
         if projections is None or out is None or inner is None or down is None or inner.packed.width % GATE_MULTIPLE:
             return None
+        if len({weight.packed.layout for weight in (projections, out, inner, down)}) > 1:
+            return None
         head_norms = None
         if attention.norms != "none":
             query, key = attention.q_norm, attention.k_norm
             if not isinstance(query, FusedNorm) or not isinstance(key, FusedNorm) or query.epsilon != key.epsilon:
                 return None
             head_norms = HeadNorms(query.weight, key.weight, query.epsilon)
-        return cls(attention, feed_forward, first, second, projections, head_norms, out, inner, down)
-
-    def supports(self, stream: Tensor) -> bool:
-        """Return whether the kernels are the better way for these tokens [T, E]."""
-        return why_not(stream, self.projections, self.out, self.inner, self.down) is None
-
-    def before_attention(self, stream: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Map the stream [T, E] to queries [T, Hq, D], and keys and values [T, Hk, D]."""
-        return decoder_layer_in(
-            stream,
-            self.first.weight,
-            self.first.epsilon,
-            self.projections,
-            heads=self.attention.heads,
-            key_heads=self.attention.key_heads,
-            head_norms=self.head_norms,
-            angles=(angles[0][0], angles[1][0]) if angles is not None and self.attention.rotates else None,
-        )
-
-    def after_attention(self, stream: Tensor, attended: Tensor) -> None:
-        """Add the rest of the layer, from attention's output [T, Hq * D], to the stream in place."""
-        decoder_layer_out(
-            stream,
-            attended,
-            self.out,
-            self.second.weight,
-            self.second.epsilon,
-            self.inner,
-            self.feed_forward.activation,
-            self.down,
-        )
+        return cls(first, second, projections, head_norms, out, inner, down)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from fastreader.ops.decode_attention import schema as _schema  # noqa: F401  (de
 from fastreader.ops.decode_attention.ranges import Ranges
 from fastreader.ops.decode_attention.reference import decode_attention_reference
 from fastreader.ops.dispatch import Serving, choose, cpu_serving
-from fastreader.ops.operands import check_heads, check_softcap
+from fastreader.ops.operands import check_heads, check_products
 
 
 def decode_attention(
@@ -50,13 +51,16 @@ def decode_attention(
     """
     if not keys or len(keys) != len(values):
         raise InputError(f"decode_attention: expected as many keys as values, got {len(keys)} and {len(values)}")
-    named = [{f"{name}[{i}]": part for i, part in enumerate(p)} for name, p in (("keys", keys), ("values", values))]
-    check_heads("decode_attention", query, *named)
+    named_keys, named_values, lengths = {}, {}, []
+    for i, (key, value) in enumerate(zip(keys, values, strict=True)):
+        named_keys[f"keys[{i}]"], named_values[f"values[{i}]"] = key, value
+        lengths.append(key.shape[0])
+    check_heads("decode_attention", query, named_keys, named_values)
     if not 1 <= values[0].shape[2] <= 256:
         raise InputError(f"decode_attention: value size must be from 1 to 256, got {values[0].shape[2]}")
-    check_softcap("decode_attention", softcap)
-    tensors = ranges.tensors(query.shape[0], [key.shape[0] for key in keys])
-    chosen = choose("decode_attention", impl, query, cpu=lambda: extension.why_not(query), torch=False)
+    check_products("decode_attention", softcap, None, query.dtype)
+    tensors = ranges.tensors(query.shape[0], lengths)
+    chosen = choose("decode_attention", impl, query, cpu=partial(extension.why_not, query), torch=False)
     if chosen == "reference":
         return decode_attention_reference(query, keys, values, ranges, scale, softcap)
     out, lse = torch.ops.fastreader.decode_attention(

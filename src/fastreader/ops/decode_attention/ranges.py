@@ -40,8 +40,8 @@ class Ranges:
         """
         if self._checked is None or self._checked[0] != (rows, *lengths):
             self._check(rows, lengths)
-            arrays = self.row_ptr, self.part, self.start, self.stop
-            object.__setattr__(self, "_checked", ((rows, *lengths), tuple(torch.from_numpy(a.copy()) for a in arrays)))
+            copies = self.row_ptr.copy(), self.part.copy(), self.start.copy(), self.stop.copy()
+            object.__setattr__(self, "_checked", ((rows, *lengths), tuple(map(torch.from_numpy, copies))))
         assert self._checked is not None
         return self._checked[1]
 

@@ -38,16 +38,12 @@ class HeadNorms:
     epsilon: float
 
 
-def why_not(stream: Tensor, *weights: Weight) -> str | None:
-    """Return why these ops cannot take the stream and weights, or None if they can."""
+def why_not(stream: Tensor) -> str | None:
+    """Return why these ops cannot take the stream, or None if they can."""
     why = extension.why_not(stream, (torch.float32,))
     if why is not None:
         return why
-    if stream.stride(-1) != 1:
-        return "the C++ kernels take contiguous rows"
-    if len({w.packed.layout for w in weights}) > 1:
-        return "the weights are packed in different ways"
-    return None
+    return None if stream.stride(-1) == 1 else "the C++ kernels take contiguous rows"
 
 
 def status() -> list[Serving]:
@@ -136,7 +132,7 @@ def decoder_layer_out(
             raise InputError(
                 f"decoder_layer_out: {name} must be [{width}, {depth}], got [{packed.width}, {packed.depth}]"
             )
-    layouts = [p.layout for p in (out.packed, inner.packed, down.packed)]
+    layouts = out.packed.layout, inner.packed.layout, down.packed.layout
     if len(set(layouts)) > 1:
         raise InputError(f"decoder_layer_out: expected weights packed alike, got {', '.join(map(str, layouts))}")
     if len(attended) != rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from fastreader.ops.linear import cpu
 from fastreader.ops.linear.cpu import PackedWeight
 from fastreader.ops.linear.reference import linear_reference
 from fastreader.ops.linear.torch_impl import linear_add_cuda, linear_torch
-from fastreader.ops.operands import check_activation, check_dtypes, check_placement
+from fastreader.ops.operands import check_activation, check_operands
 from fastreader.ops.pointwise import gate
 
 PRECISIONS = ("fast", "high", "exact")
@@ -61,7 +63,7 @@ def linear(
     """
     stored, _ = _check(input, weight, bias, precision)
     packed = weight if isinstance(weight, PackedWeight) else None
-    chosen = choose("linear", impl, stored, cpu=lambda: None if packed else cpu.why_not(stored, precision))
+    chosen = choose("linear", impl, stored, cpu=partial(cpu.why_not, weight, precision))
     if packed is not None and chosen != "cpu":
         raise UnsupportedImplementationError(f"linear: this weight was prepared for impl 'cpu', got {impl!r}")
     if chosen == "cpu":
@@ -144,7 +146,7 @@ def _check(input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None, pr
     if input.dim() != 2:
         raise InputError(f"linear: input must be [T, E], got {list(input.shape)}")
     other = {"exact": torch.float64, "fast": torch.bfloat16}.get(precision, torch.float32)
-    check_dtypes("linear", {"input": input}, dict.fromkeys((torch.float32, other)))
+    check_operands("linear", {"input": input}, dict.fromkeys((torch.float32, other)))
     if isinstance(weight, PackedWeight):
         stored, shape = weight.data, torch.Size((weight.width, weight.depth))
         if weight.precision != precision:
@@ -157,5 +159,5 @@ def _check(input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None, pr
         raise InputError(f"linear: weight must be [F, {input.shape[1]}], got {list(shape)}")
     if bias is not None and bias.shape != shape[:1]:
         raise InputError(f"linear: bias must be [{shape[0]}], got {list(bias.shape)}")
-    check_placement("linear", {"input": input, "weight": stored, "bias": bias})
+    check_operands("linear", {"input": input, "weight": stored, "bias": bias}, ())
     return stored, shape[0]

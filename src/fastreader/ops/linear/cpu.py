@@ -14,8 +14,10 @@ from fastreader.ops.linear import schema as _schema  # noqa: F401  (defines the 
 GATE_MULTIPLE = 64  # rows of a gated weight come in multiples of two strips of 32
 
 
-def why_not(weight: Tensor, precision: str) -> str | None:
-    """Return why the kernels cannot take this weight here, or None if they can."""
+def why_not(weight: Tensor | PackedWeight, precision: str) -> str | None:
+    """Return why the kernels cannot take this weight here, or None if they can, as with a packed weight."""
+    if isinstance(weight, PackedWeight):
+        return None
     why = extension.why_not(weight, (torch.float32, torch.bfloat16, torch.float16))
     return "float32 products are PyTorch's own" if why is None and precision == "exact" else why
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
 from fastreader.ops.linear_logprob.chunked import linear_logprob_chunked
 from fastreader.ops.linear_logprob.reference import linear_logprob_reference
 from fastreader.ops.linear_logprob.schema import LogprobStats
-from fastreader.ops.operands import check_dtypes, check_indices, check_input_precision, check_placement, check_softcap
+from fastreader.ops.operands import check_indices, check_operands, check_products
 
 _OP = "linear_logprob"
 
@@ -73,16 +74,14 @@ def linear_logprob_stats(
     if not hidden.is_floating_point():
         raise InputError(f"{_OP}: hidden must be floating, got {hidden.dtype}")
     operands = {"hidden": hidden, "weight": weight, "bias": bias}
-    check_input_precision(_OP, input_precision, hidden.dtype)
-    check_dtypes(_OP, operands, None if input_precision is None else (torch.float32, torch.bfloat16))
-    check_placement(_OP, operands)
+    check_products(_OP, softcap, input_precision, hidden.dtype)
+    check_operands(_OP, operands, None if input_precision is None else (torch.float32, torch.bfloat16))
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise InputError(f"{_OP}: bias must be [{weight.shape[0]}], got {list(bias.shape)}")
-    _check_ids("target", target, hidden.shape[0], weight)
+    check_indices(_OP, "target", target, hidden.shape[0], weight.device, (torch.int64,), below=weight.shape[0])
     if labels is not None:
-        _check_ids("labels", labels, None, weight)
-    check_softcap(_OP, softcap)
-    cpu, triton = (lambda: extension.why_not(hidden)), (lambda: triton_support.why_not(hidden))
+        check_indices(_OP, "labels", labels, None, weight.device, (torch.int64,), below=weight.shape[0])
+    cpu, triton = partial(extension.why_not, hidden), partial(triton_support.why_not, hidden)
     chosen = choose(_OP, impl, hidden, cpu=cpu, triton=triton)
     if chosen == "triton":
         from fastreader.ops.linear_logprob.triton import linear_logprob_triton
@@ -100,9 +99,3 @@ def linear_logprob_stats(
 def status() -> list[Serving]:
     """Return the implementation that `impl="auto"` picks on each kind of device, and why."""
     return [cpu_serving(), cuda_serving(), Serving("other dtypes and devices", "torch", "no kernel takes them")]
-
-
-def _check_ids(name: str, ids: Tensor, length: int | None, weight: Tensor) -> None:
-    check_indices(_OP, name, ids, length, weight.device, (torch.int64,))
-    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= weight.shape[0]):
-        raise InputError(f"{_OP}: {name} must be in [0, {weight.shape[0]}), got {int(ids.min())}..{int(ids.max())}")

@@ -9,7 +9,7 @@ from fastreader.errors import InputError
 from fastreader.ops import triton_support
 from fastreader.ops.dispatch import choose
 from fastreader.ops.merge_state.reference import merge_reference
-from fastreader.ops.operands import check_placement
+from fastreader.ops.operands import check_operands
 
 
 def merge_state(
@@ -34,7 +34,7 @@ def merge_state(
             "merge_state: expected two outputs [T, H, Dv] and two lse [T, H] of one shape, "
             f"got {list(out_a.shape)}, {list(lse_a.shape)}, {list(out_b.shape)}, {list(lse_b.shape)}"
         )
-    check_placement("merge_state", {"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b})
+    check_operands("merge_state", {"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b}, ())
     chosen = choose("merge_state", impl, out_a, triton=lambda: triton_support.why_not(out_a, out_a.shape[-1]))
     if chosen == "triton":
         from fastreader.ops.merge_state.triton import merge_state_triton

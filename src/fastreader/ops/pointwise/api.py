@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from fastreader.errors import InputError
 from fastreader.ops import extension, triton_support
 from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
-from fastreader.ops.operands import check_activation, check_dtypes, check_placement, name_of
+from fastreader.ops.operands import check_activation, check_operands, name_of
 from fastreader.ops.pointwise import reference, torch_impl
 from fastreader.ops.pointwise import schema as _schema  # noqa: F401  (defines the ops)
 
@@ -84,15 +85,14 @@ def status() -> list[Serving]:
 def _run(op: str, impl: str, bf16: bool, arguments: tuple[Any, ...], **operands: Tensor) -> Tensor:
     """Check the operands, and run the implementation that serves the call."""
     (name, first), *_ = operands.items()
-    check_dtypes(op, {name: first}, (torch.float32, torch.float64))
-    check_dtypes(op, operands)
-    check_placement(op, operands)
+    check_operands(op, {name: first}, (torch.float32, torch.float64))
+    check_operands(op, operands)
 
     def why_not_triton() -> str | None:
         why = triton_support.why_not(first)
         return why if why or first.dtype == torch.float32 else f"it takes float32, got {name_of(first.dtype)}"
 
-    chosen = choose(op, impl, first, cpu=lambda: extension.why_not(first, (torch.float32,)), triton=why_not_triton)
+    chosen = choose(op, impl, first, cpu=partial(extension.why_not, first, (torch.float32,)), triton=why_not_triton)
     out: Tensor
     if chosen == "cpu":
         out = getattr(torch.ops.fastreader, op)(*arguments, bf16, extension.instruction_set())

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from fastreader.errors import InputError
 from fastreader.ops import triton_support
 from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
-from fastreader.ops.operands import check_heads, check_indices, check_input_precision, check_softcap
+from fastreader.ops.operands import check_heads, check_indices, check_products
 from fastreader.ops.tree_attention import cpu
 from fastreader.ops.tree_attention.plan import AttentionContext, AttentionPlan
 from fastreader.ops.tree_attention.reference import tree_attention_reference
@@ -69,7 +71,7 @@ def tree_attention(
     """
     rows, columns, device = query.shape[0], key.shape[0], query.device
     check_heads(_OP, query, {"key": key}, {"value": value})
-    check_input_precision(_OP, input_precision, query.dtype)
+    check_products(_OP, softcap, input_precision, query.dtype)
     check_indices(_OP, "subtree_end", subtree_end, columns, device)
     if query_node is not None:
         check_indices(_OP, "query_node", query_node, rows, device, (torch.int32, torch.int64))
@@ -82,13 +84,12 @@ def tree_attention(
             raise InputError(f"{_OP}: a window needs query_positions and key_positions, got None")
         check_indices(_OP, "query_positions", query_positions, rows, device)
         check_indices(_OP, "key_positions", key_positions, columns, device)
-    check_softcap(_OP, softcap)
     chosen = choose(
         _OP,
         impl,
         query,
-        cpu=lambda: cpu.why_not(query, key, value),
-        triton=lambda: triton_support.why_not(query, value.shape[2]),
+        cpu=partial(cpu.why_not, query, key, value),
+        triton=partial(triton_support.why_not, query, value.shape[2]),
     )
     nodes = torch.arange(rows, device=device) if query_node is None else query_node.to(torch.int64)
     if plan is None:

@@ -43,13 +43,14 @@ def query_block(groups: int) -> int:
 
 def tree_attention_cpu(context: AttentionContext) -> tuple[Tensor, Tensor]:
     """Return (out, lse) of a call; lse is empty unless it is needed."""
-    plan, positions = context.plan, (context.query_positions, context.key_positions)
-    schedule = plan.slot_schedule(context.window, query_block(context.groups), _KEY_BLOCK)
+    schedule = context.plan.slot_schedule(context.window, query_block(context.groups), _KEY_BLOCK)
+    query_positions, key_positions = context.query_positions, context.key_positions
     out, lse = torch.ops.fastreader.tree_attention(
         *(context.query, context.key, context.value),
-        *plan.slots.tensors,
+        *context.plan.slots.tensors,
         context.query_node,
-        *(None if tensor is None else tensor.contiguous() for tensor in positions),
+        None if query_positions is None else query_positions.contiguous(),
+        None if key_positions is None else key_positions.contiguous(),
         *schedule.tensors,
         *(context.scale, context.window, context.softcap, context.input_precision, context.return_lse),
         extension.instruction_set(),

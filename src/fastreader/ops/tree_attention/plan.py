@@ -7,9 +7,12 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
-from fastreader.errors import InputError
+from fastreader.errors import InputError, UnsupportedImplementationError
+from fastreader.ops import extension
+from fastreader.ops.tree_attention import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.tree_attention.schedule import Runs, Schedule, key_blocks, tile_bounds
 from fastreader.ops.tree_attention.slots import Slots, slot_blocks
 from fastreader.ops.tree_attention.tiles import Tiles, cut_tiles
@@ -49,8 +52,16 @@ class AttentionPlan:
 
         Raises:
             InputError: if `subtree_end` is not of a tree in depth-first order.
+            UnsupportedImplementationError: if the C++ extension is missing.
         """
-        return Slots.of(self.subtree_end)
+        if (missing := extension.why_missing()) is not None:
+            raise UnsupportedImplementationError(f"tree_attention: {missing}")
+        try:
+            tensors = torch.ops.fastreader.tree_slots(torch.from_numpy(np.ascontiguousarray(self.subtree_end)))
+        except ValueError as error:
+            raise InputError(str(error).splitlines()[0]) from error
+        key, birth, end, chunks = map(Tensor.numpy, tensors)
+        return Slots(key, birth, end, chunks, tuple(tensors))
 
     def schedule(self, window: int | None, query_block: int, key_block: int, key_align: int = 1) -> Schedule:
         """Return the block schedule of this tree for tiles of one size; made once.
@@ -67,38 +78,37 @@ class AttentionPlan:
         Raises:
             InputError: if there is a window and the plan was made without positions.
         """
-        return self._schedule(window, query_block, key_block, key_align)
+        return self._schedules.get((window, query_block, key_block, key_align)) or self._make_schedule(
+            window, query_block, key_block, key_align
+        )
 
     def slot_schedule(self, window: int | None, query_block: int, key_block: int) -> Schedule:
         """Return the schedule of the C++ kernels, whose blocks are runs of slots: whole chunks, of one segment.
 
         Args and errors are those of `schedule` and `slots`; `key_block` counts slots, a multiple of 32.
         """
-        return self._schedule(window, query_block, key_block, None)
-
-    def _schedule(self, window: int | None, query_block: int, key_block: int, key_align: int | None) -> Schedule:
-        if window is not None and (self.query_positions is None or self.key_positions is None):
-            raise InputError("AttentionPlan.schedule: a window needs query_positions and key_positions, got None")
-        key = (window, query_block, key_block, key_align)
-        if key not in self._schedules:
-            self._schedules[key] = self._make_schedule(*key)
-        return self._schedules[key]
+        return self._schedules.get((window, query_block, key_block, None)) or self._make_schedule(
+            window, query_block, key_block, None
+        )
 
     def _make_schedule(self, window: int | None, query_block: int, key_block: int, key_align: int | None) -> Schedule:
+        """Make and keep the schedule for tiles of one size; `key_align` None counts slots."""
+        if window is not None and (self.query_positions is None or self.key_positions is None):
+            raise InputError("AttentionPlan.schedule: a window needs query_positions and key_positions, got None")
         ends, nodes = self.subtree_end.astype(np.int64), self.query_node.astype(np.int64)
         bounds = tile_bounds(ends, nodes, query_block, key_block)
         tiles = len(bounds) - 1
-        runs = Runs.of(ends, self.key_positions if window is not None else None)
         if key_align is None:
             positions = self.query_positions, self.key_positions
             start, stop, full, owner = slot_blocks(self.slots, nodes, bounds, *positions, window, key_block)
         else:
+            runs = Runs.of(ends, self.key_positions if window is not None else None)
             start, stop, full, owner = key_blocks(
                 runs, nodes, bounds, self.query_positions, window, key_block, key_align
             )
         pointer = np.zeros(tiles + 1, dtype=np.int32)
         np.cumsum(np.bincount(owner, minlength=tiles), out=pointer[1:])
-        return Schedule(
+        schedule = Schedule(
             query_block=query_block,
             key_block=key_block,
             tile_start=bounds[:-1].astype(np.int32),
@@ -108,6 +118,8 @@ class AttentionPlan:
             block_stop=stop.astype(np.int32),
             block_full=full,
         )
+        self._schedules[window, query_block, key_block, key_align] = schedule
+        return schedule
 
 
 @dataclass(frozen=True, eq=False)

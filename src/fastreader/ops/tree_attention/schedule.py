@@ -50,7 +50,7 @@ class Schedule:
     def tensors(self) -> tuple[Tensor, ...]:
         """Return what the C++ kernels take: tile_start, tile_stop, block_ptr, block_start, block_stop, block_full."""
         arrays = self.tile_start, self.tile_stop, self.block_ptr, self.block_start, self.block_stop, self.block_full
-        return tuple(torch.from_numpy(array) for array in arrays)
+        return tuple(map(torch.from_numpy, arrays))
 
 
 @dataclass(frozen=True)

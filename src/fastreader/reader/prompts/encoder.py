@@ -83,7 +83,13 @@ class TextEncoder:
         if not text:
             return []
         if first or not self._anchors:
-            return self._trusted_tokens(text) if trusted else self._encode([text])[0]
+            if not trusted:
+                return self._encode([text])[0]
+            if text not in self._trusted:  # a template's text, which prompts repeat
+                if len(self._trusted) >= _REMEMBERED:
+                    self._trusted.clear()
+                self._trusted[text] = self._encode([text], trusted=True)[0]
+            return list(self._trusted[text])
         return self._behind_anchor(text, trusted)
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
@@ -101,14 +107,6 @@ class TextEncoder:
             f"the tokenizer merges {', '.join(map(repr, self._anchors))} with the text after it, so this piece "
             f"cannot be encoded alone: {text[:60]!r}"
         )
-
-    def _trusted_tokens(self, text: str) -> list[int]:
-        """Return the tokens of a template's text, which prompts repeat."""
-        if text not in self._trusted:
-            if len(self._trusted) >= _REMEMBERED:
-                self._trusted.clear()
-            self._trusted[text] = self._encode([text], trusted=True)[0]
-        return list(self._trusted[text])
 
     def start(self, text: str, *, trusted: bool = False) -> list[int]:
         """Return the token ids of the piece that starts a prompt, after a beginning of text if the model wants one."""

@@ -103,26 +103,30 @@ def encode(
     for index, passage in enumerate(passages):
         title = (passage.title or "").strip()
         form = template.passage if title else template.passage_without_title
-        named += [
-            (f"passages[{index}]", form.format(title=title, text=passage.text, number=place + 1))
-            for place in range(places)
-        ]
-    named += [(f"candidates[{k}]", pattern.format(candidate=c.strip())) for k, c in enumerate(candidates)]
-    tokens = iter(_encode_named(encoder, named))
-    asked = next(tokens)
+        for place in range(places):
+            text = form.format(title=title, text=passage.text, number=place + 1)
+            named.append((f"passages[{index}]", text))
+    for index, candidate in enumerate(candidates):
+        named.append((f"candidates[{index}]", pattern.format(candidate=candidate.strip())))
+    tokens = _encode_named(encoder, named)
+    asked = tokens[0]
     if not (asked and question.strip()):
         raise InputError(f"question: {question!r} has no token under the template's {template.question!r}")
-    encoded_passages = [[next(tokens) for _ in range(places)] for _ in passages]
-    encoded_candidates = list(tokens)
-    for index, candidate in enumerate(candidates):
-        if not (encoded_candidates[index] and candidate.strip()):
+    encoded_passages, read = [], 1
+    for _ in passages:
+        encoded_passages.append(tokens[read : read + places])
+        read += places
+    after_candidate = encoder.piece(end, trusted=True)
+    encoded_candidates = []
+    for index, (candidate, encoded) in enumerate(zip(candidates, tokens[read:], strict=True)):
+        if not (encoded and candidate.strip()):
             raise InputError(f"candidates[{index}]: {candidate!r} has no token")
+        encoded_candidates.append(encoded + after_candidate)
     question_at, opening = None, []
     if template.question_first:
         question_at = len(head) + len(lead)
         head, lead, asked = head + lead + asked, [], []
         opening = encoder.piece(template.question_end, trusted=True)
-    after_candidate = encoder.piece(end, trusted=True)
     return PromptPieces(
         head=head,
         question_at=question_at,
@@ -131,7 +135,7 @@ def encode(
         question_lead=lead,
         question=asked,
         answer=encoder.piece(between, trusted=True) + encoder.piece(answer_lead, trusted=True),
-        candidates=[candidate + after_candidate for candidate in encoded_candidates],
+        candidates=encoded_candidates,
         numbered=numbered,
         opening=opening,
     )
@@ -140,7 +144,8 @@ def encode(
 def _encode_named(encoder: TextEncoder, named: Sequence[tuple[str, str]]) -> list[list[int]]:
     """Encode (name, text) pairs from outside in one call; an error names the text."""
     try:
-        return encoder.pieces([text for _, text in named])
+        _, texts = zip(*named, strict=True)
+        return encoder.pieces(texts)
     except InputError:
         for name, text in named:
             try:
