@@ -10,10 +10,10 @@ import fastreader as fr
 from fastreader.errors import InputError
 from fastreader.models.packaged import PACKAGED
 from fastreader.moi import PositionBias
-from fastreader.moi.shipped import at_hand, file_name_of, find, keep, shipped
+from fastreader.moi.shipped import SHIPPED, at_hand, file_name_of, find, keep
 from fastreader.moi.simulate import bias_shape
 
-FILES = shipped()
+FILES = sorted(SHIPPED.glob("*.json"))
 
 
 def test_calibrations_of_the_packaged_reader_ship():
@@ -71,6 +71,16 @@ def test_a_calibration_is_of_the_weights_it_was_measured_on(tmp_path, monkeypatc
     shipped_to = fr.Template().digest()
     assert find(packaged, shipped_to, 5)[1] == "shipped"
     assert find(packaged | {"revision": "0a1b"}, shipped_to, 5) is None  # a folder of that name
+
+
+def test_a_calibration_is_read_once_until_its_file_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path))
+    base = known(bias_shape("decreasing", 4), template="t", reader={"name": "one"})
+    keep(base)
+    first = find(base.reader, "t", 4)[0]
+    assert find(base.reader, "t", 4)[0] is first
+    keep(replace(base, tau=2.0))
+    assert find(base.reader, "t", 4)[0].tau == 2.0 != first.tau
 
 
 def test_a_calibration_under_anothers_name_raises(tmp_path, monkeypatch):

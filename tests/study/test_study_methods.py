@@ -8,7 +8,7 @@ from scripted import ScriptedReader
 
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.moi import PositionBias
-from fastreader.moi.shipped import shipped
+from fastreader.moi.shipped import SHIPPED
 from fastreader.reader.prompts.template import Template
 from fastreader.study import RunFolder, Study, run_study
 from studies import data, rows_of, run, study_of, without_seconds, write
@@ -71,7 +71,7 @@ def test_moi_on_a_tree_reader(tmp_path, tiny_reader, monkeypatch):
         moi["tokens"]["total_tokens"] > moi["tokens"]["computed_tokens"] > rows["q0", "base"]["tokens"]["total_tokens"]
     )
     assert "needs a calibration" in rows["q0", "order:oracle"]["error"]
-    bias = next(PositionBias.load(str(path)) for path in shipped() if path.name.endswith("-n3.json"))
+    bias = next(PositionBias.load(str(path)) for path in SHIPPED.glob("*-n3.json"))
     bias = replace(bias, reader=tiny_reader.describe())
     monkeypatch.setattr("fastreader.study.methods.moi.find", lambda *_: (bias, "cached"))
     mended = run(study, tmp_path / "run", tiny_reader, resume=True)

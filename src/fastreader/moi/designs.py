@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from fastreader.core.checks import check_int, random_generator
-from fastreader.moi.observations import FloatArray, IntArray
+from fastreader.moi.observations import IntArray
 from fastreader.moi.position_bias import PositionBias
 from fastreader.permutations import Design, pruned, random
 
@@ -40,20 +40,23 @@ def cyclic_for(bias: PositionBias, seed: int = 0, squares: int | None = None) ->
     rng = random_generator(seed)
     relabel = rng.permutation(n)
     arrangements = _arrangements(n, max(_TRIED, squares or 0), rng)
-    powers = np.stack([_power(bias.bias, f, n) for f in arrangements])
+    laid = np.zeros((len(arrangements), n))  # the bias by each arrangement
+    np.put_along_axis(laid, arrangements[:, : bias.length], bias.bias[None], axis=1)
+    powers = np.abs(np.fft.fft(laid))[:, 1:] ** 2  # of the spectra, without frequency 0
+    noise, spread = max(bias.sigma**2, 1e-12), max(bias.tau**2, 1e-12)
     chosen: list[int] = []
     total = np.zeros(n - 1)
     while len(chosen) < (squares or 2):
         if squares is None and chosen and total.min() * _WELL**2 >= total.max():
             break
-        left = [i for i in range(len(arrangements)) if i not in chosen]
-        if not left:
+        if len(chosen) == len(arrangements):
             break
-        variance = [_variance(total + powers[i], bias) for i in left]
-        chosen.append(left[int(np.argmin(variance))])
+        variance = (noise * spread / (spread * (total + powers) + noise)).sum(axis=1)
+        variance[chosen] = np.inf
+        chosen.append(int(np.argmin(variance)))
         total = total + powers[chosen[-1]]
     turns = np.arange(n)[:, None]
-    rows = np.concatenate([relabel[(turns + arrangements[i][None]) % n] for i in chosen])
+    rows = relabel[(turns + arrangements[chosen][:, None]) % n].reshape(-1, n)
     return Design(rows[:, : bias.length], n, "moi", {"squares": len(chosen), "seed": seed})
 
 
@@ -75,27 +78,15 @@ def prefixes(n: int, length: int | None = None, seed: int = 0) -> Design:
     return Design(made.permutations, n, "prefixes", {"length": length, "seed": seed})
 
 
-def _arrangements(n: int, count: int, rng: np.random.Generator) -> list[IntArray]:
-    """Return the identity and other f with f(0) = 0, distinct."""
+def _arrangements(n: int, count: int, rng: np.random.Generator) -> IntArray:
+    """Return the identity and other f with f(0) = 0, distinct: int64 [arrangements, N]."""
     found = {tuple(range(n)): None}
     if math.factorial(n - 1) <= 2 * count:
         for tail in itertools.permutations(range(1, n)):
             found[(0, *tail)] = None
     while len(found) < min(count, math.factorial(n - 1)):
         found[(0, *(rng.permutation(n - 1) + 1).tolist())] = None
-    return [np.array(f, dtype=np.int64) for f in found]
-
-
-def _power(bias: FloatArray, f: IntArray, n: int) -> FloatArray:
-    """Return the squared modulus of the bias's spectrum under arrangement f, without frequency 0: float64 [N - 1]."""
-    laid = np.zeros(n)
-    laid[f[: len(bias)]] = bias
-    return np.abs(np.fft.fft(laid))[1:] ** 2
-
-
-def _variance(power: FloatArray, bias: PositionBias) -> float:
-    noise, spread = max(bias.sigma**2, 1e-12), max(bias.tau**2, 1e-12)
-    return float(np.sum(noise * spread / (spread * power + noise)))
+    return np.array(list(found), dtype=np.int64)
 
 
 def uncovered(place: IntArray, length: int) -> tuple[int, int] | None:

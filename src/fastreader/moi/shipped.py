@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from glob import escape
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from fastreader.core.checks import require
 from fastreader.data.fingerprints import file_digest
 from fastreader.models.cache import cache_dir
 from fastreader.moi.position_bias import PositionBias
+
+SHIPPED = Path(__file__).with_name("calibrations")
 
 
 def find(
@@ -40,13 +41,28 @@ def find(
     cached = _cache() / name
     if not cached.is_file() and _of(reader)[1]:  # the same weights may have another name
         others = sorted(_cache().glob(f"*{escape(name.removeprefix(_slug(_of(reader)[0])))}"))
-        cached = next((path for path in others if file_name_of(PositionBias.load(path)) == path.name), cached)
-    if cached.is_file():
-        return _loaded(cached, reader), "cached"
-    for entry in shipped():
-        if entry.name == name:
-            return _loaded(Path(str(entry)), reader), "shipped"
+        cached = next((path for path in others if _loaded(path)[1] == path.name), cached)
+    for path, source in ((cached, "cached"), (SHIPPED / name, "shipped")):
+        if path.is_file():
+            bias, belongs = _loaded(path)
+            (ours, revision), (theirs, other) = _of(reader), _of(bias.reader)
+            fits = belongs == path.name and revision == other and (bool(revision) or ours == theirs)
+            got = f"a calibration of {theirs!r} that belongs in {belongs}"
+            require(fits, f"{path}: holds {got}, expected one of {reader['name']!r}")
+            return bias, source
     return None
+
+
+def _loaded(path: Path) -> tuple[PositionBias, str]:
+    """Return a file's calibration and the name that the file should have; a file is read again once it has changed."""
+    stat = path.stat()
+    return _read(path, stat.st_mtime_ns, stat.st_ino)
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, _modified: int, _inode: int) -> tuple[PositionBias, str]:
+    bias = PositionBias.load(path)
+    return bias, file_name_of(bias)
 
 
 def at_hand(reader: Mapping[str, str], template: str) -> dict[str, str]:
@@ -58,19 +74,8 @@ def at_hand(reader: Mapping[str, str], template: str) -> dict[str, str]:
     name, revision = _of(reader)
     slug = rf".+-r{re.escape(revision)}" if revision else re.escape(_slug(name))
     ours = re.compile(rf"{slug}-{re.escape(template or 'any')}-")
-    cached = sorted(_cache().glob("*.json")) if _cache().is_dir() else []
-    paths = {Path(str(entry)).name: Path(str(entry)) for entry in [*shipped(), *cached]}
+    paths = {path.name: path for folder in (SHIPPED, _cache()) for path in folder.glob("*.json")}
     return {name: file_digest(path) for name, path in sorted(paths.items()) if ours.match(name)}
-
-
-def _loaded(path: Path, reader: Mapping[str, str]) -> PositionBias:
-    """Load a calibration; reject a file that was renamed or edited so that its name no longer fits."""
-    bias = PositionBias.load(path)
-    (name, revision), (theirs, other) = _of(reader), _of(bias.reader)
-    fits = file_name_of(bias) == path.name and revision == other and (bool(revision) or name == theirs)
-    got = f"a calibration of {theirs!r} that belongs in {file_name_of(bias)}"
-    require(fits, f"{path}: holds {got}, expected one of {reader['name']!r}")
-    return bias
 
 
 def _of(reader: Mapping[str, str]) -> tuple[str, str]:
@@ -84,14 +89,6 @@ def keep(bias: PositionBias) -> Path:
     path = folder / file_name_of(bias)
     bias.save(path)
     return path
-
-
-def shipped() -> list[Traversable]:
-    """Return the files of the calibrations shipped with the package."""
-    folder = files("fastreader.moi").joinpath("calibrations")
-    if not folder.is_dir():
-        return []
-    return sorted((f for f in folder.iterdir() if f.name.endswith(".json")), key=lambda f: f.name)
 
 
 def file_name_of(bias: PositionBias) -> str:
