@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import require
 from fastreader.data.types import Passage
 from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
 
@@ -115,5 +115,5 @@ def load_texts(found: str | os.PathLike[str] | Mapping[str, Any]) -> Texts:
     if str(found) in NAMED:
         return NAMED[str(found)]
     exists = isinstance(found, (str, os.PathLike)) and Path(found).is_file()
-    expect(exists, "texts", f"{', '.join(NAMED)} or a .toml or .json file", str(found))
+    require(exists, f"texts: expected {', '.join(NAMED)} or a .toml or .json file, got {str(found)!r}")
     return Texts.load(found)
