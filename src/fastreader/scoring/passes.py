@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from operator import attrgetter
 
 import numpy as np
 
@@ -113,8 +111,11 @@ def _run(
 def score_jobs(reader: Scorer, jobs: list[Job]) -> list[PermutationScores]:
     """Score the sequences of all jobs together; those of one job by its own plan."""
     alone = len(jobs) == 1
+    sequences = []
+    for job in jobs:
+        sequences += job.sequences
     scores = reader.score(
-        list(chain.from_iterable(map(attrgetter("sequences"), jobs))),
+        sequences,
         max_batch_tokens=jobs[0].options.max_batch_tokens,
         trees=jobs[0].trees if alone else None,
     )
