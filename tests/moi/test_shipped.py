@@ -73,6 +73,13 @@ def test_a_calibration_is_of_the_weights_it_was_measured_on(tmp_path, monkeypatc
     assert find(packaged | {"revision": "0a1b"}, shipped_to, 5) is None  # a folder of that name
 
 
+def test_a_reader_without_a_name_is_known_by_its_revision(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path))
+    reader = {"revision": "0a1b"}
+    keep(known(bias_shape("decreasing", 4), template="t", reader=reader))
+    assert find(reader, "t", 4)[1] == "cached"
+
+
 def test_a_calibration_is_read_once_until_its_file_changes(tmp_path, monkeypatch):
     monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path))
     base = known(bias_shape("decreasing", 4), template="t", reader={"name": "one"})

@@ -48,7 +48,7 @@ def find(
             (ours, revision), (theirs, other) = _of(reader), _of(bias.reader)
             fits = belongs == path.name and revision == other and (bool(revision) or ours == theirs)
             got = f"a calibration of {theirs!r} that belongs in {belongs}"
-            require(fits, f"{path}: holds {got}, expected one of {reader['name']!r}")
+            require(fits, f"{path}: holds {got}, expected one of {ours!r}")
             return bias, source
     return None
 
