@@ -32,6 +32,7 @@ from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.moi import Observations, PositionBias, calibrate, debias
 from fastreader.moi.observations import FloatArray
 from fastreader.moi.simulate import SHAPES, Simulated, bias_shape, simulate
+from fastreader.moi.solve import cyclic as circulant
 from fastreader.moi.solve.likelihood import places_of
 from fastreader.moi.solve.ridge import solve
 from fastreader.moi.utilities import matched
@@ -159,14 +160,13 @@ def of_question(o: Observations, v: FloatArray, truth: FloatArray, bias: Positio
     place = places_of(o.permutations, o.passages)
     met = {(passage, at) for row in o.permutations.tolist() for at, passage in enumerate(row)}
     misses = len(met) < o.passages * o.length
-    known = solve(
-        o.permutations, place, replace(bias, bias=truth), "dense"
-    )  # the directions that these orderings can determine
+    known = solve(o.permutations, place, replace(bias, bias=truth), "dense")
+    visible = circulant.seen(known.power)  # the directions that these orderings can determine
     raw = debias(o, replace(bias, temperature=1.0)).p_best
     gained, most = (float(v[order] @ truth) for order in (u.order("matched"), matched(v, truth)))
     return {
-        "seen_error": float(np.abs(known.axes[:, known.seen].T @ (u.utility - v)).max(initial=0.0)),
-        "seen": float(known.seen.mean()),
+        "seen_error": float(np.abs(known.axes[:, visible].T @ (u.utility - v)).max(initial=0.0)),
+        "seen": float(visible.mean()),
         "coverage": float(np.mean((u.intervals[:, 0] <= v) & (v <= u.intervals[:, 1]))),
         "best_found": float(u.utility.argmax() == v.argmax()),
         "best_claimed": float(u.p_best[u.utility.argmax()]),

@@ -36,7 +36,31 @@ class Design:
 
     def __post_init__(self) -> None:
         check_int("permutations: n", self.n)
-        object.__setattr__(self, "permutations", _checked(self.permutations, self.n))
+        n, name = self.n, "permutations"
+        rows: Any = self.permutations  # before it is converted
+        if isinstance(rows, Sequence):
+            rows = _stacked(name, rows)
+        rows = np.asarray(rows)
+        matrix = rows.dtype.kind in "iu" and rows.ndim == 2 and rows.size > 0
+        expect(matrix, name, "integers [M orderings, L places], at least one of each", rows)
+        expect(rows.shape[1] <= n, name, f"at most {n} places for {n} passages", rows.shape[1])
+        outside = (rows < 0) | (rows >= n)
+        if outside.any():
+            row, place = np.argwhere(outside)[0]
+            expect(False, f"{name}: row {row}", f"passages in [0, {n})", int(rows[row, place]))
+        ordered = np.sort(rows, axis=1)
+        repeats = ordered[:, 1:] == ordered[:, :-1]
+        if repeats.any():
+            row = np.argwhere(repeats)[0, 0]
+            expect(False, f"{name}: row {row}", "each passage once", rows[row].tolist())
+        firsts = np.unique(rows, axis=0, return_index=True)[1]
+        if len(firsts) < len(rows):
+            row = np.setdiff1d(np.arange(len(rows)), firsts)[0]
+            same = np.flatnonzero((rows == rows[row]).all(axis=1))[0]
+            expect(False, f"{name}: row {row}", f"a row different from row {same}", rows[row].tolist())
+        frozen: IntArray = rows.astype(np.int64)
+        frozen.setflags(write=False)
+        object.__setattr__(self, "permutations", frozen)
 
     def __len__(self) -> int:
         return len(self.permutations)
@@ -55,34 +79,6 @@ class Design:
     def computed(self) -> int:
         """Number of passages read if shared prefixes are read once: nodes of the orderings' prefix tree."""
         return sum(len(np.unique(self.permutations[:, : k + 1], axis=0)) for k in range(self.length))
-
-
-def _checked(rows: Any, n: int) -> IntArray:
-    """Return orderings of n passages as a read-only array, or raise an InputError that names the row."""
-    name = "permutations"
-    if isinstance(rows, Sequence):
-        rows = _stacked(name, rows)
-    rows = np.asarray(rows)
-    matrix = rows.dtype.kind in "iu" and rows.ndim == 2 and rows.size > 0
-    expect(matrix, name, "integers [M orderings, L places], at least one of each", rows)
-    expect(rows.shape[1] <= n, name, f"at most {n} places for {n} passages", rows.shape[1])
-    outside = (rows < 0) | (rows >= n)
-    if outside.any():
-        row, place = np.argwhere(outside)[0]
-        expect(False, f"{name}: row {row}", f"passages in [0, {n})", int(rows[row, place]))
-    ordered = np.sort(rows, axis=1)
-    repeats = ordered[:, 1:] == ordered[:, :-1]
-    if repeats.any():
-        row = np.argwhere(repeats)[0, 0]
-        expect(False, f"{name}: row {row}", "each passage once", rows[row].tolist())
-    firsts = np.unique(rows, axis=0, return_index=True)[1]
-    if len(firsts) < len(rows):
-        row = np.setdiff1d(np.arange(len(rows)), firsts)[0]
-        same = np.flatnonzero((rows == rows[row]).all(axis=1))[0]
-        expect(False, f"{name}: row {row}", f"a row different from row {same}", rows[row].tolist())
-    frozen: IntArray = rows.astype(np.int64)
-    frozen.setflags(write=False)
-    return frozen
 
 
 def _stacked(name: str, rows: Sequence[Any]) -> npt.NDArray[Any]:

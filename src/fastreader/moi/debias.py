@@ -11,6 +11,7 @@ from fastreader.errors import InputError
 from fastreader.moi.designs import uncovered
 from fastreader.moi.observations import FloatArray, IntArray, Observations, Scored, observe, passages_of
 from fastreader.moi.position_bias import PositionBias, check_bias, check_position_bias
+from fastreader.moi.solve import cyclic
 from fastreader.moi.solve.joint import solve as solve_jointly
 from fastreader.moi.solve.likelihood import places_of
 from fastreader.moi.solve.p_best import best
@@ -72,10 +73,14 @@ def debias(
     check_bias(bias, o.passages, o.length, o.reader, o.template, kind=o.kind, per_token=o.per_token)
     enough = len(o) >= 2 or o.passages == 1
     expect(enough, "scores", "at least two orderings, whose difference shows the utilities", len(o))
-    return _calibrated(o, bias, bias.confidence_level if confidence_level is None else confidence_level, solver)
+    return calibrated(o, bias, confidence_level, solver)
 
 
-def _calibrated(observed: Observations, bias: PositionBias, confidence_level: float, solver: str) -> Utilities:
+def calibrated(
+    observed: Observations, bias: PositionBias, confidence_level: float | None = None, solver: str = "auto"
+) -> Utilities:
+    """Solve under a bias that was measured on the same as the scores; see `debias`, which checks that it was."""
+    confidence_level = bias.confidence_level if confidence_level is None else confidence_level
     check_number("confidence_level", confidence_level, above=0, below=1)
     n = observed.passages
     if n == 1:
@@ -87,7 +92,7 @@ def _calibrated(observed: Observations, bias: PositionBias, confidence_level: fl
     error = y - bias.beta * (ridge.x @ z)
     utility = tied(bias.beta * z + ridge.gain @ (ridge.x.T @ error), observed.rounding)
     left = y - ridge.x @ utility
-    seen = ridge.seen
+    seen = cyclic.seen(ridge.power)  # the directions that the orderings see at all
     clear = seen & _clear(ridge, observed.permutations, bias)
     covariance = bias.sigma**2 * ridge.gain
     if not seen.all():  # only the prior is left: (tau^2 * 0 + sigma^2)^-1 sigma^2 tau^2

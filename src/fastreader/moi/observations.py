@@ -121,8 +121,13 @@ def observe(
     expect(known, "observe", "PermutationScores or Observations", scores)
     if kind != "candidate":
         expect(candidate is None, "candidate", f"None with kind={kind!r}", candidate)
-    values, tokens = _values(scores, kind, candidate)
-    qg = scores.query_logprobs
+    values, qg = scores.question_logprobs, scores.query_logprobs
+    tokens: IntArray | int = scores.question_tokens
+    if kind == "joint":
+        values, tokens = joint_logprobs(scores), tokens + scores.passages_tokens
+    elif kind == "candidate":
+        k = _candidate(scores.candidates, candidate)
+        values, tokens = scores.logprobs[:, k], scores.candidate_tokens[k]
     if per_token:
         values = values / tokens
         qg = None if qg is None else qg / scores.question_tokens
@@ -138,18 +143,6 @@ def observe(
         id=scores.id,
         truncated=scores.truncated_tokens,
     )
-
-
-def _values(scores: PermutationScores, kind: str, candidate: int | str | None) -> tuple[FloatArray, FloatArray]:
-    """Return the scores [M] and the number of tokens in each [M]."""
-    rows = len(scores.permutations)
-    question = np.full(rows, float(scores.question_tokens))
-    if kind == "question":
-        return scores.question_logprobs, question
-    if kind == "joint":
-        return joint_logprobs(scores), question + scores.passages_tokens
-    k = _candidate(scores.candidates, candidate)
-    return scores.logprobs[:, k], np.full(rows, float(scores.candidate_tokens[k]))
 
 
 def joint_logprobs(scores: PermutationScores) -> FloatArray:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fastreader.core.checks import check_choice, check_int, check_number, expect
-from fastreader.core.tree import TreeStats
 from fastreader.data.arguments import PassageLike, make_example
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
@@ -107,16 +106,6 @@ class Cost:
     def share(self) -> float:
         """`computed_tokens` over `full`; 0 if there was nothing to score."""
         return self.computed_tokens / self.full if self.full else 0.0
-
-    def add(self, stats: TreeStats) -> Cost:
-        """Return the cost with one more scoring pass."""
-        return replace(
-            self,
-            total_tokens=self.total_tokens + stats.total_tokens,
-            computed_tokens=self.computed_tokens + stats.computed_tokens,
-            passes=self.passes + 1,
-            cached_tokens=self.cached_tokens + stats.cached_tokens,
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values, `share` included."""

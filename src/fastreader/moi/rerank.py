@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fastreader.core.checks import expect, random_generator, require
+from fastreader.core.tree import TreeStats
 from fastreader.data.arguments import PassageLike, make_example
 from fastreader.data.types import Example
-from fastreader.moi.debias import debias
+from fastreader.moi.debias import calibrated
 from fastreader.moi.observations import IntArray, Observations, observe
 from fastreader.moi.planning import Cost, Plan, RerankOptions, Stopping, plan_example
 from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.ranked import Ranked, RankedPassage
 from fastreader.moi.reading import check_rounds, truncation_note
-from fastreader.moi.utilities import Utilities, descending
+from fastreader.moi.solve.joint import solve as solve_jointly
+from fastreader.moi.utilities import Utilities, descending, matched
 from fastreader.permutations import Design, Spec, pruned, random
 
 if TYPE_CHECKING:
@@ -105,7 +107,8 @@ def rerank_planned(reader: Scorer, planned: Plan) -> Ranked:
     if planned.bias is None:
         order = "descending"
         notes = ["no calibration for this reader, template and N: random prefixes", *notes]
-    places = descending(utilities.utility) if order == "descending" else utilities.order(order)
+    worth = utilities.utility
+    places = descending(worth) if order == "descending" else matched(worth, utilities.bias)
     return Ranked(
         question=example.question,
         passages=[_ranked(example, utilities, i) for i in places.tolist()] + tail,
@@ -142,7 +145,6 @@ def _score(reader: Scorer, planned: Plan) -> tuple[Observations, Utilities, Cost
     bias, options, n = planned.bias, planned.options, len(planned.example.passages)
     job, pieces, stopping = planned.job, planned.pieces, options.stopping
     assert job is not None and pieces is not None and planned.design is not None
-    cost = replace(planned.cost, total_tokens=0, computed_tokens=0, passes=0)
     most = 3 * n if stopping is None or stopping.most is None else stopping.most
     if stopping is not None:
         first = len(planned.design)
@@ -151,19 +153,29 @@ def _score(reader: Scorer, planned: Plan) -> tuple[Observations, Utilities, Cost
             check_rounds(pieces, planned.design.length, reader.max_length)
     kind, per_token = ("question", False) if bias is None else (bias.kind, bias.per_token)
     observed: Observations | None = None
+    stats: TreeStats | None = None
     history: list[Utilities] = []
     while True:
         (scores,) = score_jobs(reader, [job])
-        cost = cost.add(scores.stats)
+        stats = scores.stats if stats is None else stats + scores.stats
         found = observe(scores, kind, per_token=per_token, passages=n)
         observed = found if observed is None else _joined(observed, found)
-        history.append(debias(observed, bias, "joint" if bias is None else "calibrated", seed=options.seed))
+        # The plan has checked the bias against what is scored.
+        solved = solve_jointly(observed, seed=options.seed) if bias is None else calibrated(observed, bias)
+        history.append(solved)
         if stopping is None or stopping.settled(history):
             break
         if (design := _further(observed.permutations, n, most, options.seed + len(history))) is None:
             break
         again = replace(job.options, permutations=design, query_likelihood=False)
         job = prepare(reader, planned.example, again, "the question", pieces)
+    cost = replace(
+        planned.cost,
+        total_tokens=stats.total_tokens,
+        computed_tokens=stats.computed_tokens,
+        cached_tokens=stats.cached_tokens,
+        passes=len(history),
+    )
     return observed, history[-1], cost
 
 

@@ -38,9 +38,10 @@ def find(
         InputError: if the file for this use holds a calibration for another.
     """
     name = file_name(reader, template, passages, passages if length is None else length, kind, per_token)
-    cached = _cache() / name
+    kept = cache_dir() / "calibrations"
+    cached = kept / name
     if not cached.is_file() and _of(reader)[1]:  # the same weights may have another name
-        others = sorted(_cache().glob(f"*{escape(name.removeprefix(_slug(_of(reader)[0])))}"))
+        others = sorted(kept.glob(f"*{escape(name.removeprefix(_slug(_of(reader)[0])))}"))
         cached = next((path for path in others if _loaded(path)[1] == path.name), cached)
     for path, source in ((cached, "cached"), (SHIPPED / name, "shipped")):
         if path.is_file():
@@ -74,7 +75,7 @@ def at_hand(reader: Mapping[str, str], template: str) -> dict[str, str]:
     name, revision = _of(reader)
     slug = rf".+-r{re.escape(revision)}" if revision else re.escape(_slug(name))
     ours = re.compile(rf"{slug}-{re.escape(template or 'any')}-")
-    paths = {path.name: path for folder in (SHIPPED, _cache()) for path in folder.glob("*.json")}
+    paths = {path.name: path for folder in (SHIPPED, cache_dir() / "calibrations") for path in folder.glob("*.json")}
     return {name: file_digest(path) for name, path in sorted(paths.items()) if ours.match(name)}
 
 
@@ -84,7 +85,7 @@ def _of(reader: Mapping[str, str]) -> tuple[str, str]:
 
 def keep(bias: PositionBias) -> Path:
     """Save a calibration in the cache folder, where `rerank` finds it; replaces one for the same use."""
-    folder = _cache()
+    folder = cache_dir() / "calibrations"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name_of(bias)
     bias.save(path)
@@ -110,7 +111,3 @@ def file_name(
 def _slug(reader: str) -> str:
     slug = re.sub(r"[^A-Za-z0-9.-]+", "_", reader).strip("_.") or "unknown"
     return slug if slug == reader else f"{slug}-{hashlib.sha256(reader.encode()).hexdigest()[:8]}"
-
-
-def _cache() -> Path:
-    return cache_dir() / "calibrations"

@@ -30,22 +30,12 @@ def layout(permutations: IntArray, passages: int) -> tuple[IntArray, IntArray] |
     return (g, f) if (expected == permutations).all() else None
 
 
-def spectrum(bias: FloatArray, f: IntArray) -> npt.NDArray[np.complex128]:
-    """Return the Fourier transform of the bias laid out along the rotation: complex128 [N].
-
-    A frequency (other than 0) at which it vanishes is a direction of utility that the design cannot see; a bias that
-    is symmetric about a place, or between two, has one at even N.
-    """
-    laid = np.zeros(len(bias))
-    laid[f] = bias
-    return np.fft.fft(laid)
-
-
 def gain(power: FloatArray, g: IntArray, noise: float, spread: float) -> FloatArray:
     """Return the circulant ``spread^2 (spread^2 X^T X + noise^2)^-1`` on the seen directions: float64 [N, N].
 
     Args:
-        power: float64 [N], squared modulus of the spectrum; entry 0, the constant direction, is not used.
+        power: float64 [N], squared modulus of the bias's Fourier transform; entry 0, the constant direction, is
+            not used.
         g: the rotated order.
         noise, spread: sigma and tau.
     """

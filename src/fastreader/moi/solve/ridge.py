@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from fastreader.errors import InputError
 from fastreader.moi.observations import FloatArray, IntArray
@@ -33,11 +32,6 @@ class Ridge:
     axes: FloatArray
     gain: FloatArray
 
-    @property
-    def seen(self) -> npt.NDArray[np.bool_]:
-        """Whether the orderings see each axis at all: bool [N - 1]."""
-        return cyclic.seen(self.power)
-
 
 def solve(permutations: IntArray, place: IntArray, bias: PositionBias, solver: str) -> Ridge:
     """Return X and its inverse.
@@ -60,7 +54,11 @@ def solve(permutations: IntArray, place: IntArray, bias: PositionBias, solver: s
     basis = contrasts(n)
     if found is not None:
         g, f = found
-        power = np.abs(cyclic.spectrum(bias.bias, f)) ** 2
+        laid = np.zeros(n)  # the bias along the rotation
+        laid[f] = bias.bias
+        # A direction of utility whose frequency has no power is unseen; at even N a bias that is symmetric about a
+        # place, or between two, has one.
+        power = np.abs(np.fft.fft(laid)) ** 2
         by_axis = power[_frequencies(n)]
         axes = np.empty((n, n - 1))
         axes[g] = _fourier(n)[:, np.argsort(by_axis, kind="stable")]
