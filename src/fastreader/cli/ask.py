@@ -8,25 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fastreader.cli import options
 from fastreader.cli.calibrations import UNCALIBRATED
-from fastreader.cli.inputs import check_output, examples, use_cache
-from fastreader.cli.options import (
-    BatchSizeOption,
-    CacheOption,
-    DeviceOption,
-    DtypeOption,
-    Format,
-    FormatOption,
-    LimitOption,
-    ModelOption,
-    OutputOption,
-    PassageOption,
-    PrecisionOption,
-    ProgressOption,
-    QuestionOption,
-    ResumeOption,
-    SkipErrorsOption,
-)
+from fastreader.cli.inputs import Skipped, check_output, examples, use_cache
 from fastreader.cli.output import Writer
 from fastreader.core.checks import require
 
@@ -40,9 +24,9 @@ def ask(
             help="Questions with passages: .json or .jsonl, also gzipped; - for standard input.", show_default=False
         ),
     ] = None,
-    question: QuestionOption = None,
-    passage: PassageOption = None,
-    model: ModelOption = "smollm2-135m",
+    question: options.QuestionOption = None,
+    passage: options.PassageOption = None,
+    model: options.ModelOption = "smollm2-135m",
     method: Annotated[
         str,
         typer.Option(
@@ -79,7 +63,7 @@ def ask(
     encoder: Annotated[
         str | None, typer.Option(help="SuRe: sentence encoder that compares passages; all-minilm-l6-v2 by default.")
     ] = None,
-    batch_size: BatchSizeOption = 8,
+    batch_size: options.BatchSizeOption = 8,
     bias: Annotated[
         Path | None, typer.Option(help="MoI: a calibration; see fastreader rerank.", show_default=False)
     ] = None,
@@ -88,16 +72,16 @@ def ask(
         str | None,
         typer.Option(help="If a prompt is too long: error (default); SuRe: drop_passages; MoI: truncate."),
     ] = None,
-    output: OutputOption = None,
-    resume: ResumeOption = False,
-    limit: LimitOption = None,
-    skip_errors: SkipErrorsOption = False,
-    format: FormatOption = None,
-    progress: ProgressOption = None,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
-    precision: PrecisionOption = "fast",
-    cache_dir: CacheOption = None,
+    output: options.OutputOption = None,
+    resume: options.ResumeOption = False,
+    limit: options.LimitOption = None,
+    skip_errors: options.SkipErrorsOption = False,
+    format: options.FormatOption = None,
+    progress: options.ProgressOption = None,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    precision: options.PrecisionOption = "fast",
+    cache_dir: options.CacheOption = None,
 ) -> None:
     """Answer questions from their passages.
 
@@ -113,18 +97,12 @@ def ask(
     from fastreader.reader.reader import Reader
 
     use_cache(cache_dir)
-    skipped: list[str] = []
-
-    def skip(message: str) -> None:
-        skipped.append(message)
-        typer.echo(f"skipped: {message}", err=True)
-
-    file = Path("/dev/stdin") if file == Path("-") else file
+    skip = Skipped()
     check_output(output, file, resume, format)
-    table = format in (None, Format.table)
+    table = format in (None, options.Format.table)
     require(table or not explain, f"--explain: is for tables; --format {format} has everything in it already")
     questions = examples(file, question, passage, None, limit, skip if skip_errors else None)
-    options = {
+    flags = {
         "k": num_candidates,
         "mode": mode,
         "max_summary_tokens": max_summary_tokens,
@@ -136,10 +114,10 @@ def ask(
         "bias": None if bias is None else str(bias),
         "order": order,
     }
-    asking = Asking.of(method, options)
+    asking = Asking.of(method, flags)
     reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
     done = 0
-    shown = (format or Format.table) if output is None else Format.table if explain else None
+    shown = (format or options.Format.table) if output is None else options.Format.table if explain else None
     width = None if Console().is_terminal else _WIDTH
     found = answers(
         reader,
@@ -162,6 +140,4 @@ def ask(
             done += 1
     if output is not None:
         typer.echo(f"{done} answers in {output}", err=True)
-    if skipped:
-        typer.echo(f"{len(skipped)} skipped", err=True)
-        raise typer.Exit(3)
+    skip.finish()

@@ -9,19 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from fastreader.cli import options
 from fastreader.cli.inputs import check_writable, examples, model_settings, remaining, use_cache
-from fastreader.cli.options import (
-    CacheOption,
-    DeviceOption,
-    DtypeOption,
-    LimitOption,
-    MaxBatchTokensOption,
-    ModelOption,
-    PrecisionOption,
-    ProgressOption,
-    SeedOption,
-    TemplateOption,
-)
 from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
 from fastreader.data import Example
@@ -36,7 +25,7 @@ def calibrate(
     passages: Annotated[
         int, typer.Option("--num-passages", "-n", help="N, the number of passages of each question.", min=3)
     ] = 5,
-    model: ModelOption = "smollm2-135m",
+    model: options.ModelOption = "smollm2-135m",
     permutations: Annotated[
         str, typer.Option(help="Orderings of each question [default: 3N, balanced].", show_default=False)
     ] = "latin:3",
@@ -46,7 +35,7 @@ def calibrate(
             help="L: read only this many places of each ordering, for rerank --prune L.", min=2, show_default=False
         ),
     ] = None,
-    seed: SeedOption = 0,
+    seed: options.SeedOption = 0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the calibration to this file.", show_default=False)
     ] = None,
@@ -61,14 +50,14 @@ def calibrate(
         bool, typer.Option("--install", help="Install it in the cache folder, where rerank and ask find it.")
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the bias to this file.", show_default=False)] = None,
-    template: TemplateOption = None,
-    limit: LimitOption = None,
-    max_batch_tokens: MaxBatchTokensOption = None,
-    progress: ProgressOption = None,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
-    precision: PrecisionOption = "fast",
-    cache_dir: CacheOption = None,
+    template: options.TemplateOption = None,
+    limit: options.LimitOption = None,
+    max_batch_tokens: options.MaxBatchTokensOption = None,
+    progress: options.ProgressOption = None,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    precision: options.PrecisionOption = "fast",
+    cache_dir: options.CacheOption = None,
 ) -> None:
     """Measure how much each place in the prompt counts for this reader (MoI's position bias).
 

@@ -9,21 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fastreader.cli import options
 from fastreader.cli.inputs import check_output, model_settings, remaining, use_cache
-from fastreader.cli.options import (
-    BatchSizeOption,
-    CacheOption,
-    DeviceOption,
-    DtypeOption,
-    Format,
-    FormatOption,
-    LimitOption,
-    ModelOption,
-    PrecisionOption,
-    ProgressOption,
-    ResumeOption,
-    SeedOption,
-)
 from fastreader.cli.votes import show
 from fastreader.cli.voting import (
     FitOption,
@@ -63,7 +50,7 @@ def eor(
         ),
     ] = None,
     depth: Annotated[int, typer.Option(help="A source returns at most this many passages.", min=1)] = 20,
-    model: ModelOption = "smollm2-135m",
+    model: options.ModelOption = "smollm2-135m",
     texts: Annotated[
         str,
         typer.Option(
@@ -79,7 +66,7 @@ def eor(
     metric: MetricOption = "em",
     save: SaveOption = None,
     min_support: SupportOption = None,
-    seed: SeedOption = 0,
+    seed: options.SeedOption = 0,
     keep_documents: Annotated[
         bool, typer.Option(help="Also write the documents that were read, for the error analysis.")
     ] = False,
@@ -87,15 +74,15 @@ def eor(
         Path | None,
         typer.Option("--output", "-o", help="Append answers and votes to this .jsonl file.", show_default=False),
     ] = None,
-    resume: ResumeOption = False,
-    limit: LimitOption = None,
-    batch_size: BatchSizeOption = 8,
-    format: FormatOption = None,
-    progress: ProgressOption = None,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
-    precision: PrecisionOption = "fast",
-    cache_dir: CacheOption = None,
+    resume: options.ResumeOption = False,
+    limit: options.LimitOption = None,
+    batch_size: options.BatchSizeOption = 8,
+    format: options.FormatOption = None,
+    progress: options.ProgressOption = None,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    precision: options.PrecisionOption = "fast",
+    cache_dir: options.CacheOption = None,
 ) -> None:
     """Answer questions from several retrievers and let the answers vote.
 
@@ -174,7 +161,7 @@ def eor(
     if fit:
         fit_voter(fitted, found, voting)
     if output is None:
-        show(list(zip(found, fitted.vote(found), strict=True)), format or Format.table)
+        show(list(zip(found, fitted.vote(found), strict=True)), format or options.Format.table)
 
 
 def _files(sources: list[str]) -> dict[str, Path]:

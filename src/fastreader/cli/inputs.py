@@ -8,6 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from fastreader.core.checks import require
 from fastreader.data import Example, Passage, iter_examples
 from fastreader.data.fingerprints import digest, model_digest
@@ -15,6 +17,24 @@ from fastreader.data.keyed import keyed
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError
 from fastreader.models.packaged import PACKAGED
+
+
+class Skipped:
+    """What --skip-errors leaves out: printed at once, counted at the end."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, message: str) -> None:
+        """Print why a question is skipped."""
+        self.count += 1
+        typer.echo(f"skipped: {message}", err=True)
+
+    def finish(self) -> None:
+        """Exit with status 3 if anything was skipped."""
+        if self.count:
+            typer.echo(f"{self.count} skipped", err=True)
+            raise typer.Exit(3)
 
 
 def check_output(
@@ -49,7 +69,7 @@ def examples(
     limit: int | None,
     skip: Any,
 ) -> Iterator[Example]:
-    """Return questions from a file, or the one of --question and --passage.
+    """Return questions from a file (- is standard input), or the one of --question and --passage.
 
     Raises:
         InputError: if both or neither are given, the file does not exist, or a text is not valid Unicode.
@@ -61,6 +81,7 @@ def examples(
         for name, texts in (("question", [question]), ("passage", passages or [])):
             _check_unicode(name, texts)
         return iter([Example(question, [Passage(p) for p in passages or []], candidates=candidates or [])])
+    file = Path("/dev/stdin") if file == Path("-") else file
     require(not passages, "--passage: goes with --question; a file brings its own passages")
     require(file.exists(), f"{file}: no such file")
     return iter_examples(file, limit=limit, on_error=None if skip is None else lambda error: skip(str(error)))

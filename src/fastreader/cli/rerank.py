@@ -10,28 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fastreader.cli import options
 from fastreader.cli.calibrations import UNCALIBRATED
-from fastreader.cli.inputs import check_output, examples, model_settings, remaining, use_cache
-from fastreader.cli.options import (
-    CacheOption,
-    CostOption,
-    DeviceOption,
-    DtypeOption,
-    LimitOption,
-    MaxBatchTokensOption,
-    ModelOption,
-    OutputOption,
-    PassageOption,
-    PrecisionOption,
-    ProgressOption,
-    PruneMassOption,
-    PruneOption,
-    QuestionOption,
-    ResumeOption,
-    SeedOption,
-    SkipErrorsOption,
-    TemplateOption,
-)
+from fastreader.cli.inputs import Skipped, check_output, examples, model_settings, remaining, use_cache
 from fastreader.cli.output import Writer
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
@@ -57,38 +38,38 @@ def rerank(
             help="Questions with passages: .json or .jsonl, also gzipped; - for standard input.", show_default=False
         ),
     ] = None,
-    question: QuestionOption = None,
-    passage: PassageOption = None,
-    model: ModelOption = "smollm2-135m",
+    question: options.QuestionOption = None,
+    passage: options.PassageOption = None,
+    model: options.ModelOption = "smollm2-135m",
     bias: Annotated[
         Path | None,
         typer.Option(help="A calibration; by default the one installed or shipped for this use.", show_default=False),
     ] = None,
     order: Annotated[str, typer.Option(help="matched (largest utility at the best place) or descending.")] = "matched",
     max_passages: Annotated[int, typer.Option(help="Number of passages scored; the others follow them.", min=1)] = 10,
-    prune: PruneOption = None,
-    prune_mass: PruneMassOption = None,
+    prune: options.PruneOption = None,
+    prune_mass: options.PruneMassOption = None,
     stop_p_best: Annotated[
         float | None,
         typer.Option(help="Add orderings until a passage is best with this probability.", show_default=False),
     ] = None,
-    seed: SeedOption = 0,
-    template: TemplateOption = None,
-    max_batch_tokens: MaxBatchTokensOption = None,
-    output: OutputOption = None,
-    resume: ResumeOption = False,
-    limit: LimitOption = None,
-    skip_errors: SkipErrorsOption = False,
-    cost: CostOption = False,
+    seed: options.SeedOption = 0,
+    template: options.TemplateOption = None,
+    max_batch_tokens: options.MaxBatchTokensOption = None,
+    output: options.OutputOption = None,
+    resume: options.ResumeOption = False,
+    limit: options.LimitOption = None,
+    skip_errors: options.SkipErrorsOption = False,
+    cost: options.CostOption = False,
     format: Annotated[
         RankFormat | None,
         typer.Option("--format", "-f", help="Output format [default: table].", show_default=False),
     ] = None,
-    progress: ProgressOption = None,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
-    precision: PrecisionOption = "fast",
-    cache_dir: CacheOption = None,
+    progress: options.ProgressOption = None,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    precision: options.PrecisionOption = "fast",
+    cache_dir: options.CacheOption = None,
 ) -> None:
     """Reorder the passages for the reader, by the scores of many orders (MoI).
 
@@ -108,13 +89,7 @@ def rerank(
     from fastreader.reader.reader import Reader
 
     use_cache(cache_dir)
-    skipped: list[str] = []
-
-    def skip(message: str) -> None:
-        skipped.append(message)
-        typer.echo(f"skipped: {message}", err=True)
-
-    file = Path("/dev/stdin") if file == Path("-") else file
+    skip = Skipped()
     check_output(output, file, resume, format, cost=cost)
     questions = examples(file, question, passage, None, limit, skip if skip_errors else None)
     prompts = Template.load(template) if template else Template()
@@ -179,9 +154,7 @@ def rerank(
             share = computed / given if given else 0.0
             rounds = "" if stop_p_best is None else f" in the first rounds, at most {most:,} in all"
             typer.echo(f"{count} questions: {computed:,} tokens to compute{rounds}, {share:.0%} of 3N whole orderings")
-    if skipped:
-        typer.echo(f"{len(skipped)} skipped", err=True)
-        raise typer.Exit(3)
+    skip.finish()
 
 
 def _trec(ranked: Ranked) -> list[str]:

@@ -10,29 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-from fastreader.cli.inputs import check_output, examples, model_settings, remaining, use_cache
-from fastreader.cli.options import (
-    CacheOption,
-    CostOption,
-    DeviceOption,
-    DtypeOption,
-    Format,
-    FormatOption,
-    LimitOption,
-    MaxBatchTokensOption,
-    ModelOption,
-    OutputOption,
-    PassageOption,
-    PrecisionOption,
-    ProgressOption,
-    PruneMassOption,
-    PruneOption,
-    QuestionOption,
-    ResumeOption,
-    SeedOption,
-    SkipErrorsOption,
-    TemplateOption,
-)
+from fastreader.cli import options
+from fastreader.cli.inputs import Skipped, check_output, examples, model_settings, remaining, use_cache
 from fastreader.cli.output import Writer
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog
@@ -51,19 +30,19 @@ def score(
             show_default=False,
         ),
     ] = None,
-    question: QuestionOption = None,
-    passage: PassageOption = None,
+    question: options.QuestionOption = None,
+    passage: options.PassageOption = None,
     candidate: Annotated[
         list[str] | None, typer.Option("--candidate", "-c", help="An answer to score; repeat. Overrides the file's.")
     ] = None,
-    model: ModelOption = "smollm2-135m",
+    model: options.ModelOption = "smollm2-135m",
     permutations: Annotated[
         str, typer.Option(help="identity, cyclic, cyclic_reversed, random[:M], latin[:SQUARES], prefix_sharing[:M].")
     ] = "cyclic",
-    seed: SeedOption = 0,
-    prune: PruneOption = None,
-    prune_mass: PruneMassOption = None,
-    template: TemplateOption = None,
+    seed: options.SeedOption = 0,
+    prune: options.PruneOption = None,
+    prune_mass: options.PruneMassOption = None,
+    template: options.TemplateOption = None,
     question_only: Annotated[bool, typer.Option(help="Score the question without candidates.")] = False,
     score_passages: Annotated[
         bool, typer.Option(help="Also score log P(passages); costs the LM head at every token.")
@@ -76,18 +55,18 @@ def score(
     on_overflow: Annotated[
         str, typer.Option(help="If a prompt is too long: error, drop_passages or truncate.")
     ] = "error",
-    max_batch_tokens: MaxBatchTokensOption = None,
-    output: OutputOption = None,
-    resume: ResumeOption = False,
-    limit: LimitOption = None,
-    skip_errors: SkipErrorsOption = False,
-    cost: CostOption = False,
-    format: FormatOption = None,
-    progress: ProgressOption = None,
-    device: DeviceOption = "auto",
-    dtype: DtypeOption = "auto",
-    precision: PrecisionOption = "fast",
-    cache_dir: CacheOption = None,
+    max_batch_tokens: options.MaxBatchTokensOption = None,
+    output: options.OutputOption = None,
+    resume: options.ResumeOption = False,
+    limit: options.LimitOption = None,
+    skip_errors: options.SkipErrorsOption = False,
+    cost: options.CostOption = False,
+    format: options.FormatOption = None,
+    progress: options.ProgressOption = None,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    precision: options.PrecisionOption = "fast",
+    cache_dir: options.CacheOption = None,
 ) -> None:
     """Score candidate answers (log-likelihoods) under many orderings of the passages.
 
@@ -106,13 +85,7 @@ def score(
     from fastreader.scoring.results import PermutationScores
 
     use_cache(cache_dir)
-    skipped: list[str] = []
-
-    def skip(message: str) -> None:
-        skipped.append(message)
-        typer.echo(f"skipped: {message}", err=True)
-
-    file = Path("/dev/stdin") if file == Path("-") else file
+    skip = Skipped()
     check_output(output, file, resume, format, cost=cost)
     questions = examples(file, question, passage, candidate, limit, skip if skip_errors else None)
     prompts = Template.load(template) if template else Template()
@@ -162,7 +135,7 @@ def score(
                 **what,
             )
             done = 0
-            shown = None if output is not None else (format or Format.table).value
+            shown = None if output is not None else (format or options.Format.table).value
             with Writer(shown, _table, PermutationScores.to_dict, width=UNLIMITED) as writer:
                 for result in results:
                     if log is not None:
@@ -174,9 +147,7 @@ def score(
                     done += 1
             if log is not None:
                 typer.echo(f"{done} scored now, {len(log)} in {output}", err=True)
-    if skipped:
-        typer.echo(f"{len(skipped)} skipped", err=True)
-        raise typer.Exit(3)
+    skip.finish()
 
 
 def _table(result: PermutationScores) -> RenderableType:
