@@ -170,10 +170,8 @@ def partition(
         arrays.append(_as_array(i, context, continuation))
         contexts[i] = len(context)
     ordered = _sort(arrays, contexts)
-    trees = []
-    for first, last in itertools.pairwise(_cuts(ordered, max_batch_tokens, reserve)):
-        trees.append(_pack(ordered, arrays, contexts, first, last))
-    return trees
+    bounds = itertools.pairwise(_cuts(ordered, max_batch_tokens, reserve))
+    return [_pack(ordered, arrays, contexts, first, last) for first, last in bounds]
 
 
 def _as_array(index: int, context: Tokens, continuation: Tokens) -> IntArray:
@@ -203,7 +201,7 @@ def _sort(arrays: list[IntArray], contexts: IntArray) -> _Sorted:
         keys.append(inputs[-1].astype(">u4").tobytes())
     order = np.array(sorted(range(len(arrays)), key=keys.__getitem__), dtype=np.int64)
     lengths = lengths[order]
-    flat = np.concatenate(list(map(inputs.__getitem__, order.tolist())))
+    flat = np.concatenate([inputs[i] for i in order])
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     shared = np.zeros(len(starts), dtype=np.int64)
     if len(starts) > 1:
@@ -263,7 +261,7 @@ def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: i
     subtree_end = np.full(size, size, dtype=np.int32)
 
     ids = ordered.order[first:last]
-    members = list(map(arrays.__getitem__, ids.tolist()))
+    members = [arrays[i] for i in ids]
     given = np.array(list(map(len, members)), dtype=np.int64)
     scored = np.maximum(given - contexts[ids], 0)
     source_parts: list[IntArray] = []
@@ -285,8 +283,8 @@ def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: i
         target_parts.append(members[i][start + 1 :])
 
     by_id = np.argsort(ids, kind="stable")
-    sources = np.concatenate(list(map(source_parts.__getitem__, by_id)))
-    targets = np.concatenate(list(map(target_parts.__getitem__, by_id)))
+    sources = np.concatenate([source_parts[i] for i in by_id])
+    targets = np.concatenate([target_parts[i] for i in by_id])
     counts = scored[by_id]
     pair_keys, pairs = np.unique(sources << 32 | targets, return_inverse=True)
     stats = TreeStats(

@@ -84,7 +84,7 @@ class Engine:
         limit = max(1, most - choosing)
         budget = min(max_batch_tokens or max(1, default - choosing), limit)
         for members in regimes.values():
-            for tree in partition(map(sequences.__getitem__, members), budget, reserve):
+            for tree in partition([sequences[i] for i in members], budget, reserve):
                 size = tree.stats.computed_tokens
                 if size + reserve * len(tree.leaves) > limit:
                     writing = f" and {new_tokens} to write" if new_tokens else ""

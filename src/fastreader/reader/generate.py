@@ -45,7 +45,7 @@ def generate(
             if not waiting:
                 break
             for tree in engine.plan(contexts, options.max_batch_tokens, new_tokens=options.max_new_tokens):
-                members = list(map(waiting.__getitem__, tree.sequence_ids))
+                members = [waiting[i] for i in tree.sequence_ids]
                 reuse = None if kept is None else kept.lookup(tree)
                 run(engine, tree, reuse, members, options, eos, advance)
                 read = tree.stats if reuse is None else reuse.stats(tree.stats)
@@ -113,7 +113,7 @@ def run(
     """
     model = engine.model
     order = np.argsort(tree.leaves, kind="stable")
-    rows, leaves = list(map(members.__getitem__, order)), tree.leaves[order]
+    rows, leaves = [members[i] for i in order], tree.leaves[order]
     regime = model.regimes.of(int(tree.positions[leaves[0]]) + 1)
     room = 0
     for row in rows:
@@ -136,7 +136,7 @@ def run(
         if not live:
             return
         if len(live) < len(rows):
-            rows = list(map(rows.__getitem__, live))
+            rows = [rows[i] for i in live]
             cache.select(np.asarray(live, dtype=np.int64))
         cache.begin_step()
         tokens = np.asarray(newest, dtype=np.int64)
