@@ -62,10 +62,7 @@ def test_against_the_model_one_sequence_at_a_time(tiny_reader, design):
 
 def one_by_own(reader, sequences):
     """`one_by_one` with the reader's own copy, which answers through its original attention."""
-    return [
-        reader.engine.model.original_logprobs(list(context) + list(continuation)).double().numpy()[len(context) - 1 :]
-        for context, continuation in sequences
-    ]
+    return one_by_one(reader.engine.model.original, sequences)
 
 
 def test_question_first_scores_the_question_without_passages(tiny_reader):

@@ -55,9 +55,10 @@ class TreeModel:
         if self.why_not_upcast:
             self.precision = "exact" if model.dtype in (torch.float32, torch.float64) else "fast"
         self.original: Any = _structural_copy(model)
-        if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
-            # PyTorch's attention has no soft cap, yet transformers before 5.21 uses it for these models.
-            self.original.config._attn_implementation = "eager"
+        # The check compares with eager attention: PyTorch's has no soft cap, yet transformers before 5.21 uses it.
+        self.original.config._attn_implementation = "eager"
+        if hasattr(self.original.config, "_experts_implementation"):  # grouped products have no float64
+            self.original.config._experts_implementation = "eager"
         self.model = _structural_copy(model)
         self.config = self.model.config.get_text_config()
         self.windows = layer_windows(self.config, name)
@@ -135,6 +136,9 @@ class TreeModel:
     def release_original(self) -> None:
         """Release the model's own modules, whose weights the upcast ones may hold in another layout."""
         self.original = None
+        for module in self.model.modules():
+            if isinstance(module, (fused.UpcastLinear, fused.JoinedLinear)):
+                module.stored = ()
 
     def hidden(
         self,
@@ -197,7 +201,10 @@ class TreeModel:
         Args:
             tree, impl, reuse, key_values: as for `hidden`.
         """
-        states = self.hidden(tree, impl, reuse=reuse, key_values=key_values, rows=tree.sources)
+        return self.pair_logprobs(self.hidden(tree, impl, reuse=reuse, key_values=key_values, rows=tree.sources), tree)
+
+    def pair_logprobs(self, states: Tensor, tree: PrefixTree) -> LogprobStats:
+        """Return what `score` returns, from the final states [R, E] of the tree's sources."""
         targets = torch.from_numpy(tree.targets).to(self.device)
         weight, bias = self.head.weight, self.head.bias
         if self.why_not_upcast is None and self.precision == "fast":
@@ -217,17 +224,6 @@ class TreeModel:
             input_precision="bf16x3" if self.precision == "high" or weight.dtype != states.dtype else None,
             impl="torch" if self.precision == "exact" else "auto",
         )
-
-    @torch.inference_mode()
-    def original_logprobs(self, tokens: list[int]) -> Tensor:
-        """Return the log-probability of each token after the first by the model's own forward: [n - 1].
-
-        Not available after `release_original`.
-        """
-        ids = torch.tensor([tokens], device=self.device)
-        logits: Tensor = self.original(input_ids=ids, use_cache=False).logits[0, :-1]
-        logits = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
-        return logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
 
 
 def register() -> None:

@@ -21,6 +21,7 @@ from fastreader.models.attention_keys import AttentionKeys, AttentionParams
 ATTENTION_NAME = "fastreader_tree"
 KEYWORD = "fastreader_pass"
 
+AttentionInputs = tuple[Tensor, Tensor, Tensor, dict[str, Any]]
 # Arguments of an attention call that do not change the result.
 _IGNORED = {"position_ids", "cache_position", "use_cache", "return_dict", "output_hidden_states", "is_causal"}
 
@@ -50,6 +51,7 @@ class TreePass:
         selected: the tokens whose final states are needed; None for all.
         calls: number of attention calls of each layer.
         narrowed: whether the last layer computed only the selected tokens.
+        trace: if not None, filled with what each attention module passes: (query, key, value, constants) by its id.
     """
 
     keys: AttentionKeys
@@ -58,6 +60,7 @@ class TreePass:
     selected: SelectedRows | None = None
     calls: dict[int, int] = field(default_factory=dict)
     narrowed: bool = False
+    trace: dict[int, AttentionInputs] | None = None
 
     def run(
         self, model: Any, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], device: torch.device
@@ -148,6 +151,9 @@ def attention_forward(
             f"its attention call one of {sliding_window}"
         )
     state.calls[layer] = state.calls.get(layer, 0) + 1
+    if state.trace is not None:
+        constants = {"scaling": scaling, "sliding_window": sliding_window, "softcap": softcap, "dropout": dropout}
+        state.trace[id(module)] = (query, key, value, constants)
     dtype = query.dtype
     if state.precision == "fast":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()

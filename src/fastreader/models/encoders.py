@@ -67,7 +67,7 @@ def load_encoder(name: str | os.PathLike[str], *, device: str | None = None, bat
 
     source = local_encoder(name)
     with silence_progress_bars():
-        model = SentenceTransformer(source, device=device)
+        model = SentenceTransformer(source, device=device, trust_remote_code=False)
 
     def encode(texts: Sequence[str]) -> FloatArray:
         check_list("texts", texts, of="texts")

@@ -69,6 +69,7 @@ def convert(path: Path, folder: Path) -> None:
     import transformers
 
     source = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name, "local_files_only": True}
+    source["trust_remote_code"] = False
     with silence_progress_bars():
         try:
             dequantised, loading_info = transformers.AutoModelForCausalLM.from_pretrained(

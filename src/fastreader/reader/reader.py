@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 
+from fastreader.core.checks import check_bool, check_choice
 from fastreader.core.protocol import TextOrTokens
 from fastreader.data.fingerprints import reader_name
 from fastreader.models import load as loading
 from fastreader.models.adapter import TreeModel
+from fastreader.models.check import Checked, check, keep_verdict, known_verdict, verdict_path
 from fastreader.models.precision import Arithmetic
-from fastreader.models.probe import probe
 from fastreader.models.revision import revision
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.engine import Engine
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.session import Session, open_session
+
+CHECKS = ("full", "quick", "off")
+# transformers changes PyTorch's default type and patches its initialisers while it loads.
+_loading = threading.RLock()
 
 
 class Reader(ReaderBase):
@@ -34,10 +40,20 @@ class Reader(ReaderBase):
         encoder: the tokenizer, by pieces.
         arithmetic: device, storage type and precision, and why.
         revision: distinguishes its weights and chat template from others of that name; empty for a packaged model.
-        probe_difference: largest difference that the probe found at load, nats.
+        checked: what the check at load found; None if it was off.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, name: str, arithmetic: Arithmetic, revision: str = "") -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        name: str,
+        arithmetic: Arithmetic,
+        revision: str = "",
+        check: str = "full",
+        weights: str = "",
+    ) -> None:
+        check_choice("check", check, CHECKS)
         encoder = TextEncoder(tokenizer)
         tree_model = TreeModel(model, name, arithmetic.precision)
         if tree_model.why_not_upcast and tree_model.precision != arithmetic.precision:
@@ -45,7 +61,7 @@ class Reader(ReaderBase):
         super().__init__(Engine(tree_model, encoder, name, arithmetic, revision))
         self.arithmetic = arithmetic
         self.revision = revision
-        self.probe_difference = probe(tree_model)
+        self.checked, self.engine.check = _checked(tree_model, check, weights)
 
     @classmethod
     def load(
@@ -54,6 +70,9 @@ class Reader(ReaderBase):
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
         precision: str = "fast",
+        *,
+        check: str = "quick",
+        trust_remote_code: bool = False,
     ) -> Reader:
         """Load a reader.
 
@@ -65,23 +84,45 @@ class Reader(ReaderBase):
             precision: how they are multiplied. "fast": bfloat16 operands (float32 on a CPU without bfloat16
                 instructions); "high": bfloat16 operands split in two, near float32; "exact": float32, or
                 float64 if the weights are. All else runs in float32.
+            check: the packed pass is compared with the model's own modules, layer by layer, before any number is
+                reported. "full" does so now; "quick" takes the verdict of an earlier check of the same weights,
+                versions and arithmetic from the cache folder, and runs the full check without one; "off" trusts
+                the model. A pair is always checked in full. `describe` names what ran.
+            trust_remote_code: run code that the model's folder or the hub brings. Leave it off unless you have read
+                that code: it can do whatever you can.
 
         Raises:
             ModelNotFoundError: if there is no such model.
             ModelFileError: if a file of it is damaged.
-            UnsupportedModelError: if its architecture cannot run on a packed tree, or a short probe text gets
-                other log-likelihoods than from the model's own forward.
-            InputError: if device, dtype or precision is unknown.
+            UnsupportedModelError: if its architecture cannot run on a packed tree, or the packed pass computes
+                something else than the model's own modules.
+            InputError: if device, dtype, precision or check is unknown.
         """
+        check_choice("check", check, CHECKS)
+        check_bool("trust_remote_code", trust_remote_code)
+        with _loading:
+            return cls._load(model, device, dtype, precision, check, trust_remote_code)
+
+    @classmethod
+    def _load(
+        cls,
+        model: str | os.PathLike[str] | tuple[Any, Any],
+        device: str | torch.device,
+        dtype: str | torch.dtype,
+        precision: str,
+        check: str,
+        trust_remote_code: bool,
+    ) -> Reader:
         if not isinstance(model, (str, os.PathLike)):
             own, tokenizer = loading.pair(model)
             given = getattr(own, "name_or_path", "")
             name, of = reader_name(given) if given else type(own).__name__, revision(own, tokenizer)
             own, arithmetic = loading.borrow(own, device, dtype, precision)
-            return cls(own, tokenizer, name, arithmetic, of)
-        loaded, tokenizer, arithmetic = loading.load(model, device, dtype, precision)
-        of = "" if loading.is_packaged(model) else revision(loaded, tokenizer)
-        reader = cls(loaded, tokenizer, reader_name(model), arithmetic, of)
+            return cls(own, tokenizer, name, arithmetic, of, "off" if check == "off" else "full")
+        loaded, tokenizer, arithmetic = loading.load(model, device, dtype, precision, trust_remote_code)
+        weights = revision(loaded, tokenizer)
+        of = "" if loading.is_packaged(model) else weights
+        reader = cls(loaded, tokenizer, reader_name(model), arithmetic, of, check, weights)
         reader.engine.model.release_original()  # nobody else has it, so that weights are not held twice
         return reader
 
@@ -163,3 +204,17 @@ class Reader(ReaderBase):
             chat_options=chat_options,
             max_batch_tokens=max_batch_tokens,
         )
+
+
+def _checked(model: TreeModel, mode: str, weights: str) -> tuple[Checked | None, str]:
+    """Return what the check of a model found, and which one ran: "full", "quick" or "off"."""
+    if mode == "off":
+        return None, "off"
+    own = type(model.original).__module__.startswith("transformers.models.")  # other code may change unnoticed
+    path = verdict_path(model, weights) if weights and own else None
+    if mode == "quick" and path is not None and (known := known_verdict(path)) is not None:
+        return known, "quick"
+    found = check(model)
+    if path is not None:
+        keep_verdict(path, found)
+    return found, "full"

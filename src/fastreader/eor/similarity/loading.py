@@ -67,10 +67,11 @@ class Model:
 
             source = local_encoder(self.source) if self.kind == "AutoModel" else self.source
             with silence_progress_bars():
-                model = getattr(transformers, self.kind).from_pretrained(source, dtype=torch.float32).eval()
-                tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+                kind, trust = getattr(transformers, self.kind), {"trust_remote_code": False}
+                model = kind.from_pretrained(source, dtype=torch.float32, **trust).eval()
+                tokenizer = transformers.AutoTokenizer.from_pretrained(source, **trust)
                 if getattr(tokenizer, "add_prefix_space", None) is False:
-                    tokenizer = transformers.AutoTokenizer.from_pretrained(source, add_prefix_space=True)
+                    tokenizer = transformers.AutoTokenizer.from_pretrained(source, add_prefix_space=True, **trust)
             if tokenizer.pad_token is None:
                 tokenizer.pad_token = tokenizer.eos_token  # masked out everywhere
             device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")

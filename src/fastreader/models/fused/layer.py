@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -67,6 +69,16 @@ class FusedLayer(nn.Module):
             first, second = (getattr(module, name or "") for name in before)
             self.kernels = LayerKernels.of(self.self_attn, self.mlp, first, second)
         self.factor = factor
+
+    @contextmanager
+    def exact(self) -> Iterator[None]:
+        """Within the block, round nothing to bfloat16; the layer's linear layers have an `exact` of their own."""
+        kept = self.rounds, self.kernels
+        self.rounds, self.kernels = False, None
+        try:
+            yield
+        finally:
+            self.rounds, self.kernels = kept
 
     def forward(self, hidden_states: Tensor, position_embeddings: Angles | None = None, **others: Any) -> Tensor:
         """Change [1, T, E] in place and return it; the other arguments are those of transformers' layers.

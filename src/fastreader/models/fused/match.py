@@ -9,6 +9,7 @@ its own code, and nothing depends on a list of class names.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -49,21 +50,37 @@ def fuse(model: Any, layers: dict[str, nn.Linear], windows: Windows, precision: 
         windows: each layer's attention window in tokens, or None.
         precision: of the products.
     """
+    starts = _starts(model)
+    with ExitStack() as stack:  # rounded products would hide one activation behind another
+        for module in list(model.base_model.modules()):
+            if isinstance(module, UpcastLinear):
+                stack.enter_context(module.exact())
+        _fuse_parts(model, layers, windows, precision, starts, stack)
+    _fuse_layers(model, windows, precision, starts)
+
+
+def _fuse_parts(
+    model: Any,
+    layers: dict[str, nn.Linear],
+    windows: Windows,
+    precision: str,
+    starts: list[int],
+    stack: ExitStack,
+) -> None:
+    """Replace norms, feed-forwards and attention; until `stack` closes, all multiply exactly."""
     base = model.base_model
     for name, module in list(base.named_modules()):
         if (norm := _norm(module)) is not None:
             base.set_submodule(name, norm)
     for name, module in list(base.named_modules()):
-        if (feed_forward := _feed_forward(name, module, layers, precision)) is not None:
+        if (feed_forward := _feed_forward(name, module, layers, precision, stack)) is not None:
             base.set_submodule(name, feed_forward)
-    starts = _starts(model)
-    near, *far = [trace_attention(model, windows, precision, start) for start in starts]
+    near, *far = [trace_attention(model, windows, "exact", start) for start in starts]
     for name, call in near.items():
         module = base.get_submodule(name)
-        calls = [call, *(other[name] for other in far), trace_scaled_attention(model, module, call, _LARGE)]
-        if (attention := _attention(name, module, calls, layers, precision)) is not None:
+        calls = [call, *(other[name] for other in far), trace_scaled_attention(module, call, _LARGE)]
+        if (attention := _attention(name, module, calls, layers, precision, stack)) is not None:
             base.set_submodule(name, attention)
-    _fuse_layers(model, windows, precision, starts)
 
 
 def describe(model: Any) -> str:
@@ -98,7 +115,7 @@ def _norm(module: nn.Module) -> FusedNorm | None:
 
 
 def _feed_forward(
-    name: str, module: nn.Module, layers: dict[str, nn.Linear], precision: str
+    name: str, module: nn.Module, layers: dict[str, nn.Linear], precision: str, stack: ExitStack
 ) -> FusedFeedForward | None:
     children = dict(module.named_children())
     names = ["gate_up_proj"] if "gate_up_proj" in children else ["gate_proj", "up_proj"]
@@ -108,17 +125,22 @@ def _feed_forward(
         return None
     usual = _random(TOKENS, inner[0].in_features, inner[0].weight)[None]
     expected = [(rows, module(rows)) for rows in (usual, usual * _LARGE)]
-    tolerance = _BF16_TOLERANCE if precision == "fast" else _TOLERANCE
     joined = JoinedLinear(inner, precision)
+    stack.enter_context(joined.exact())
     for activation in ACTIVATIONS:
         fused = FusedFeedForward(joined, down, activation)
-        if all(_close(fused(rows), output, tolerance) for rows, output in expected):
+        if all(_close(fused(rows), output) for rows, output in expected):
             return fused
     return None
 
 
 def _attention(
-    name: str, module: nn.Module, calls: list[AttentionCall], layers: dict[str, nn.Linear], precision: str
+    name: str,
+    module: nn.Module,
+    calls: list[AttentionCall],
+    layers: dict[str, nn.Linear],
+    precision: str,
+    stack: ExitStack,
 ) -> FusedAttention | None:
     children = dict(module.named_children())
     names = ["qkv_proj"] if "qkv_proj" in children else ["q_proj", "k_proj", "v_proj"]
@@ -134,8 +156,10 @@ def _attention(
     norms = "none"
     if "q_norm" in children:
         norms = "head" if len(next(children["q_norm"].parameters())) == size else "flat"
-    fused = FusedAttention(module, JoinedLinear(inner, precision), out, (heads, key_heads, size), norms)
+    joined = JoinedLinear(inner, precision)
+    fused = FusedAttention(module, joined, out, (heads, key_heads, size), norms)
     fused.constants = first.constants
+    stack.enter_context(joined.exact())
     for rotates in (True, False):
         fused.rotates = rotates
         if all(_projects_alike(fused, call) for call in calls):
@@ -145,8 +169,7 @@ def _attention(
     state: TreePass = first.arguments[KEYWORD]
     state.calls.clear()
     output, _ = fused(**first.arguments)
-    tolerance = _SOFTMAX_TOLERANCE if precision == "exact" else _BF16_TOLERANCE
-    return fused if _close(output, first.output, tolerance) else None
+    return fused if _close(output, first.output, _SOFTMAX_TOLERANCE) else None
 
 
 def _projects_alike(fused: FusedAttention, call: AttentionCall) -> bool:

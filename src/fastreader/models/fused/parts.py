@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +19,7 @@ class UpcastLinear(nn.Module):
 
     def __init__(self, layer: nn.Linear, precision: str) -> None:
         super().__init__()
+        self.stored: tuple[nn.Linear, ...] = (layer,)
         self.bias = layer.bias
         self.precision = precision
         self._weight: Tensor | PackedWeight = prepare(layer.weight.detach(), precision)
@@ -24,6 +28,16 @@ class UpcastLinear(nn.Module):
         """Map [..., E] to [..., F]."""
         rows = input.reshape(-1, input.shape[-1])
         return linear(rows, self._weight, self.bias, precision=self.precision).reshape(*input.shape[:-1], -1)
+
+    @contextmanager
+    def exact(self) -> Iterator[None]:
+        """Within the block, multiply the weight as stored in the type of the input; see `JoinedLinear.exact`."""
+        kept = self._weight, self.precision
+        self._weight, self.precision = self.stored[0].weight.detach(), "exact"
+        try:
+            yield
+        finally:
+            self._weight, self.precision = kept
 
     @property
     def packed(self) -> Weight | None:
@@ -40,6 +54,7 @@ class JoinedLinear(nn.Module):
 
     def __init__(self, layers: list[nn.Linear], precision: str) -> None:
         super().__init__()
+        self.stored = tuple(layers)
         self.precision = precision
         self.widths = [layer.out_features for layer in layers]
         self._weights: list[Tensor | PackedWeight] = []
@@ -50,6 +65,21 @@ class JoinedLinear(nn.Module):
         else:
             self._weights = [prepare(layer.weight.detach(), precision) for layer in layers]
             self._biases = [None if layer.bias is None else layer.bias.detach() for layer in layers]
+
+    @contextmanager
+    def exact(self) -> Iterator[None]:
+        """Within the block, multiply the weights as stored in the type of the input.
+
+        The check at load does so; the layers that hold these weights are kept only until then (`stored`).
+        """
+        kept = self._weights, self._biases, self.precision
+        self._weights = [layer.weight.detach() for layer in self.stored]
+        self._biases = [None if layer.bias is None else layer.bias.detach() for layer in self.stored]
+        self.precision = "exact"
+        try:
+            yield
+        finally:
+            self._weights, self._biases, self.precision = kept
 
     @property
     def packed(self) -> Weight | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.attention import ATTENTION_NAME, TreePass, attention_forward
+from fastreader.models.attention import KEYWORD, AttentionInputs, TreePass
 from fastreader.models.attention_keys import TreeKeys
 
 TOKENS = 6
-_TRACED = "fastreader_trace"
 Windows = list[int | None]
 # Called with a layer's name, module, positional and keyword arguments, and output.
 Hook = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
@@ -50,21 +48,26 @@ def trace_attention(model: Any, windows: Windows, precision: str, start: int) ->
         start: position of the first token.
     """
     calls: dict[str, AttentionCall] = {}
+    seen: dict[int, AttentionInputs] = {}
 
     def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if id(module) in seen and not args and isinstance(output, tuple):
             calls[name] = AttentionCall(dict(kwargs), output[0], *seen[id(module)])
 
-    with _tracing(model) as seen:
-        _run(model, windows, precision, start, ("layer_idx", "o_proj"), hook)
+    _run(model, windows, precision, start, ("layer_idx", "o_proj"), hook, seen)
+    for call in calls.values():
+        call.arguments[KEYWORD].trace = None
     return calls
 
 
-def trace_scaled_attention(model: Any, module: nn.Module, call: AttentionCall, factor: float) -> AttentionCall:
+def trace_scaled_attention(module: nn.Module, call: AttentionCall, factor: float) -> AttentionCall:
     """Return the call of the same attention layer on its input times `factor`."""
     arguments = {**call.arguments, "hidden_states": call.arguments["hidden_states"] * factor}
-    with _tracing(model) as seen:
-        output = module(**arguments)[0]
+    state: TreePass = arguments[KEYWORD]
+    seen: dict[int, AttentionInputs] = {}
+    state.trace = seen
+    output = module(**arguments)[0]
+    state.trace = None
     return AttentionCall(arguments, output, *seen[id(module)])
 
 
@@ -80,13 +83,21 @@ def trace_layers(model: Any, windows: Windows, precision: str, start: int) -> tu
     return calls, states
 
 
-def _run(model: Any, windows: Windows, precision: str, start: int, children: tuple[str, str], hook: Hook) -> Tensor:
+def _run(
+    model: Any,
+    windows: Windows,
+    precision: str,
+    start: int,
+    children: tuple[str, str],
+    hook: Hook,
+    trace: dict[int, AttentionInputs] | None = None,
+) -> Tensor:
     """Return final hidden states [T, E] of a few tokens; call `hook` after each module with these attributes."""
     base = model.base_model
     device = next(base.parameters()).device
     vocabulary = model.config.get_text_config().vocab_size
     tree = PrefixTree.build([([(7 * i + 3) % vocabulary for i in range(TOKENS)], [])])
-    state = TreePass(TreeKeys(tree, device), windows, precision)
+    state = TreePass(TreeKeys(tree, device), windows, precision, trace=trace)
 
     def named(name: str) -> Callable[..., None]:
         return lambda *call: hook(name, *call)
@@ -102,23 +113,3 @@ def _run(model: Any, windows: Windows, precision: str, start: int, children: tup
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _tracing(model: Any) -> Iterator[dict[int, tuple[Tensor, Tensor, Tensor, dict[str, Any]]]]:
-    """Yield what attention layers pass to the interface: (query, key, value, constants) by the module's id."""
-    from transformers import AttentionInterface
-
-    seen: dict[int, tuple[Tensor, Tensor, Tensor, dict[str, Any]]] = {}
-
-    def traced(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **named: Any) -> Any:
-        constants = {key: x for key, x in named.items() if key in ("scaling", "sliding_window", "softcap", "dropout")}
-        seen[id(module)] = (q, k, v, constants)
-        return attention_forward(module, q, k, v, mask, **named)
-
-    AttentionInterface.register(_TRACED, traced)
-    model.config._attn_implementation = _TRACED
-    try:
-        yield seen
-    finally:
-        model.config._attn_implementation = ATTENTION_NAME

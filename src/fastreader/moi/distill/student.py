@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +21,12 @@ from fastreader.models import load as loading
 from fastreader.models.adapter import register
 from fastreader.models.architecture import check_supported, context_length, lm_head, logit_scale_of
 from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, layer_windows
-from fastreader.models.probe import probe
 from fastreader.models.revision import revision
 from fastreader.models.rotary import rotary_regimes
+from fastreader.moi.distill.agreement import check_agreement
 from fastreader.moi.distill.gradients import GradientKeys, logprobs
 from fastreader.moi.distill.lessons import Lesson
 from fastreader.moi.distill.settings import LoraSettings
-from fastreader.ops.linear_logprob import LogprobStats
 from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.prompts.pieces import encode
 from fastreader.reader.prompts.template import Template
@@ -86,7 +85,7 @@ class Student:
         register()
         self.model.config._attn_implementation = ATTENTION_NAME
         self.train(False)
-        probe(cast(Any, Probed(self, model)))
+        check_agreement(name, self.pair_logprobs, model, self.max_length)
 
     @classmethod
     def load(
@@ -171,14 +170,14 @@ class Student:
                 f"embedding of {self.name} changes; one pass cannot hold both"
             )
         tree = PrefixTree.build(sequences)
-        values = self._pair_logprobs(tree).double()
+        values = self.pair_logprobs(tree).double()
         counts = torch.from_numpy(tree.offsets).diff()
         rows = torch.arange(len(counts)).repeat_interleave(counts).to(self.device)
         pairs = torch.from_numpy(tree.pairs).to(self.device)
         totals = torch.zeros(len(counts), dtype=torch.float64, device=self.device)
         return totals.index_add(0, rows, values[pairs]), tree.stats
 
-    def _pair_logprobs(self, tree: PrefixTree) -> Tensor:
+    def pair_logprobs(self, tree: PrefixTree) -> Tensor:
         """Return the log-probability of each (source, target) pair of the tree: [R]."""
         device = self.device
         state = TreePass(GradientKeys(tree, device), self._windows)
@@ -254,29 +253,3 @@ def _peft() -> Any:
     except ImportError as error:
         raise MissingExtraError("peft", "distill") from error
     return peft
-
-
-class Probed:
-    """A student before its first step, in the form that `probe` reads: an untrained adapter changes nothing."""
-
-    def __init__(self, student: Student, original: Any) -> None:
-        self.student, self.original = student, original
-        self.name, self.head, self.max_length = student.name, student._head, student.max_length
-        self.dtype: torch.dtype = original.dtype
-        self.precision = "exact" if self.dtype in (torch.float32, torch.float64) else "fast"
-
-    @torch.no_grad()
-    def score(self, tree: PrefixTree) -> LogprobStats:
-        """Score like `TreeModel.score`, only with the values that a probe reads."""
-        unused = torch.empty(0)
-        return LogprobStats(self.student._pair_logprobs(tree), unused, unused, unused)
-
-    @torch.no_grad()
-    def original_logprobs(self, tokens: list[int]) -> Tensor:
-        """Score like `TreeModel.original_logprobs`, by the model that the student was made from."""
-        ids = torch.tensor([tokens], device=self.student.device)
-        was = self.original.training
-        logits: Tensor = self.original.eval()(input_ids=ids, use_cache=False).logits[0, :-1]
-        self.original.train(was)
-        wide = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32)
-        return wide.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]

@@ -1,0 +1,51 @@
+"""Attention over a tree by its definition, on values whose softmax is far from saturated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from fastreader.core.tree import PrefixTree
+from fastreader.models.attention_keys import TreeKeys
+from fastreader.models.check.own import Constants
+from fastreader.models.check.packed import Call
+
+_SPREAD = 3.0  # standard deviation of the scores before a soft cap
+
+
+@torch.inference_mode()
+def attention_difference(
+    tree: PrefixTree, layer: int, call: Call, own: Constants, device: torch.device, dtype: torch.dtype
+) -> float:
+    """Return the largest difference between the packed attention and its definition, on random values.
+
+    Args:
+        tree: packed texts.
+        layer: index of the layer.
+        call: the parameters that the packed pass uses, and the shapes.
+        own: the constants that the model's own layer uses.
+        device: of the model.
+        dtype: float32 or float64.
+    """
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(shape, generator=generator).to(device, dtype) for shape in call.shapes)
+    query *= _SPREAD / (abs(own["scaling"]) * query.shape[-1] ** 0.5)
+    got = TreeKeys(tree, device).attend(layer, query, key, value, replace(call.params, input_precision=None))
+    group = query.shape[1] // key.shape[1]
+    wide_key, wide_value = (part.double().repeat_interleave(group, dim=1) for part in (key, value))
+    scores = torch.einsum("qhd,khd->hqk", query.double(), wide_key) * own["scaling"]
+    if own["softcap"] is not None:
+        scores = own["softcap"] * torch.tanh(scores / own["softcap"])
+    scores = scores.masked_fill(~_visible(tree, own["sliding_window"]).to(device), float("-inf"))
+    want = torch.einsum("hqk,khd->qhd", scores.softmax(-1), wide_value)
+    return float((got.double() - want).abs().max())
+
+
+def _visible(tree: PrefixTree, window: int | None) -> torch.Tensor:
+    """Return which tokens each token sees: its path from the root, the last `window` of it: bool [T, T]."""
+    visible = torch.zeros(len(tree), len(tree), dtype=torch.bool)
+    for token in range(len(tree)):
+        path = tree.path(token)
+        visible[token, path if window is None else path[-window:]] = True
+    return visible

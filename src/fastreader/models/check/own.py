@@ -1,0 +1,239 @@
+"""Run a model's own modules in a chosen type, one decoder layer at a time, and keep what goes in and comes out."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fastreader.errors import UnsupportedModelError
+
+_BLOCK = 1 << 24  # values of an LM head converted at a time
+_HALF = (torch.bfloat16, torch.float16)
+_OWN_ATTENTION = "fastreader_own"
+Constants = dict[str, Any]
+
+
+@dataclass
+class Layers:
+    """What went into and came out of the decoder layers of one run.
+
+    Attributes:
+        embedded: input of the first layer as the model made it, [..., E].
+        inputs, outputs: of each layer; an input that was replaced is listed as replaced.
+        logprobs: of the tokens scored.
+        constants: what each attention layer passed to the interface: scaling, softcap and sliding_window.
+    """
+
+    embedded: Tensor | None = None
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    logprobs: Tensor | None = None
+    constants: dict[int, Constants] = field(default_factory=dict)
+
+
+def decoder_layers(model: Any, name: str) -> list[nn.Module]:
+    """Return the decoder layers of a transformers model.
+
+    Raises:
+        UnsupportedModelError: if no list of modules is as long as the config says.
+    """
+    count = int(model.config.get_text_config().num_hidden_layers)
+    for module in model.base_model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return list(module)
+    raise UnsupportedModelError(f"{name}: expected a list of {count} decoder layers, found none")
+
+
+@contextmanager
+def watched(layers: list[nn.Module], found: Layers, given: Layers | None = None) -> Iterator[None]:
+    """Within the block, record the layers' inputs and outputs.
+
+    Args:
+        layers: of the model that runs.
+        found: filled.
+        given: inputs that replace the model's own, so that no error grows from layer to layer; its last output also
+            replaces the last layer's, for the norm and the LM head after it.
+    """
+
+    def before(index: int) -> Callable[..., Any]:
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            own = args[0] if args else kwargs["hidden_states"]
+            if index == 0:
+                found.embedded = own.clone()
+            used = own if given is None else given.inputs[index].to(own.dtype).reshape(own.shape)
+            found.inputs.append(used.clone())
+            if args:
+                return (used.clone(), *args[1:]), kwargs  # a fused layer writes to its input
+            return args, {**kwargs, "hidden_states": used.clone()}
+
+        return hook
+
+    def after(index: int) -> Callable[..., Any]:
+        def hook(_module: nn.Module, _args: Any, output: Any) -> Any:
+            own = output[0] if isinstance(output, tuple) else output
+            found.outputs.append(own.clone())
+            if given is None or index < len(layers) - 1:
+                return None
+            last = given.outputs[index].to(own.dtype).reshape(own.shape)
+            return (last, *output[1:]) if isinstance(output, tuple) else last
+
+        return hook
+
+    with ExitStack() as stack:
+        for index, layer in enumerate(layers):
+            stack.callback(layer.register_forward_pre_hook(before(index), with_kwargs=True).remove)
+            stack.callback(layer.register_forward_hook(after(index)).remove)
+        yield
+
+
+@contextmanager
+def converted(model: Any, layers: list[nn.Module], dtype: torch.dtype) -> Iterator[None]:
+    """Within the block, each module holds its weights in `dtype` while it runs, and as stored before and after.
+
+    Only one decoder layer at a time is converted, of embeddings only the rows that are read, and of the LM head one
+    block. Parameters are replaced, not written to, so that modules that share them see nothing.
+    """
+    inside = {id(part) for layer in layers for part in layer.modules()}
+    head = model.get_output_embeddings()
+    units = [(layer, list(layer.modules())) for layer in layers]
+    others = [module for module in model.modules() if id(module) not in inside and module is not head]
+    units += [(module, [module]) for module in others if module._parameters]
+    with ExitStack() as stack:
+        for unit, parts in units:
+            _convert_while_running(stack, unit, parts, dtype)
+        if head is not None:
+            stack.enter_context(_blockwise(head, dtype))
+        yield
+
+
+def _convert_while_running(stack: ExitStack, unit: nn.Module, parts: list[nn.Module], dtype: torch.dtype) -> None:
+    kept: list[tuple[dict[str, Any], str, Any]] = []
+
+    def replace(values: dict[str, Any], name: str, value: Any) -> None:
+        kept.append((values, name, values[name]))
+        values[name] = value
+
+    def before(module: nn.Module, args: tuple[Any, ...]) -> Any:
+        if args and _looks_up(module):
+            ids, places = args[0].unique(return_inverse=True)
+            assert isinstance(module, nn.Embedding)
+            replace(module._parameters, "weight", _parameter(module.weight[ids], dtype))
+            replace(module.__dict__, "padding_idx", None)
+            return (places, *args[1:])
+        for part in parts:
+            for name, parameter in part._parameters.items():
+                if parameter is not None and parameter.is_floating_point() and parameter.dtype != dtype:
+                    replace(part._parameters, name, _parameter(parameter, dtype))
+            for name, buffer in part._buffers.items():
+                if buffer is not None and buffer.dtype in _HALF and dtype not in _HALF:
+                    replace(part._buffers, name, buffer.to(dtype))
+        return None
+
+    def after(*_: Any) -> None:
+        while kept:
+            values, name, value = kept.pop()
+            values[name] = value
+
+    stack.callback(after)
+    stack.callback(unit.register_forward_pre_hook(before).remove)
+    stack.callback(unit.register_forward_hook(after, always_call=True).remove)
+
+
+def _looks_up(module: nn.Module) -> bool:
+    """Return whether a module reads rows by ids alone; OPT's positions, say, take an attention mask."""
+    first = next(iter(inspect.signature(module.forward).parameters), "")
+    return isinstance(module, nn.Embedding) and first in ("input", "input_ids")
+
+
+def _parameter(values: Tensor, dtype: torch.dtype) -> nn.Parameter:
+    return nn.Parameter(values.detach().to(dtype), requires_grad=False)
+
+
+@contextmanager
+def _blockwise(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
+    """Let a linear LM head convert its weight block by block."""
+    blocks = torch.split(head.weight, max(1, _BLOCK // head.in_features))
+
+    def forward(states: Tensor) -> Tensor:
+        states = states.to(dtype)
+        logits = torch.cat([F.linear(states, block.detach().to(dtype)) for block in blocks], dim=-1)
+        return logits if head.bias is None else logits + head.bias.to(dtype)
+
+    head.forward = forward  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        del head.forward
+
+
+def _eager(module: nn.Module) -> Callable[..., Any] | None:
+    """Return the eager attention function of the file that defines an attention layer."""
+    return getattr(sys.modules.get(type(module).__module__), "eager_attention_forward", None)
+
+
+def _own_attention(module: nn.Module, *tensors: Any, **named: Any) -> Any:
+    """Compute a layer's own eager attention and record what it was called with."""
+    constants: dict[int, Constants] = module.__dict__["fastreader_constants"]
+    size = tensors[0].shape[-1]
+    scaling = named.get("scaling")
+    constants[int(module.layer_idx)] = {  # type: ignore[arg-type]
+        "scaling": size**-0.5 if scaling is None else float(scaling),
+        "softcap": named.get("softcap"),
+        "sliding_window": named.get("sliding_window"),
+    }
+    eager = _eager(module)
+    assert eager is not None
+    return eager(module, *tensors, **named)
+
+
+@contextmanager
+def _recorded(model: Any, constants: dict[int, Constants]) -> Iterator[None]:
+    """Within the block, record what attention layers pass to the interface, if their file has an eager function."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    attention = [module for module in model.base_model.modules() if hasattr(module, "layer_idx")]
+    if any(_eager(module) is None for module in attention):
+        yield
+        return
+    AttentionInterface.register(_OWN_ATTENTION, _own_attention)
+    AttentionMaskInterface.register(_OWN_ATTENTION, eager_mask)
+    before = model.config._attn_implementation
+    model.config._attn_implementation = _OWN_ATTENTION
+    for module in attention:
+        module.__dict__["fastreader_constants"] = constants
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before
+        for module in attention:
+            del module.__dict__["fastreader_constants"]
+
+
+@torch.inference_mode()
+def run_own(model: Any, tokens: Tensor, dtype: torch.dtype, name: str, given: Layers | None = None) -> Layers:
+    """Run a model's own modules in `dtype` on texts of one length, which do not see each other.
+
+    Args:
+        model: a structural copy with eager attention.
+        tokens: int64 [B, n].
+        dtype: of weights and activations.
+        name: of the model, for messages.
+        given: inputs that replace each layer's own, as `watched` takes them.
+
+    Returns:
+        Inputs and outputs [B, n, E], log-probabilities of tokens 1..n-1 in float64, [B, n - 1].
+    """
+    layers, found = decoder_layers(model, name), Layers()
+    with converted(model, layers, dtype), watched(layers, found, given), _recorded(model, found.constants):
+        logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].double()
+    found.logprobs = logits.log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
+    return found

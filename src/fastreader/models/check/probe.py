@@ -1,0 +1,233 @@
+"""Compare a packed tree with the model's own modules, layer by layer, before any number is reported.
+
+The truth are the model's own modules on each text by itself, in float32 (float64 for float64 weights). The packed pass
+gets the truth's input at every layer, so that errors cannot grow through depth, and each layer's update (output less
+input) is compared, token by token and relative to the update. First with exact products, where only the order of sums
+differs; then in the reader's precision, where the packed pass may differ no more than the model's own modules do in
+bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastreader.core.tree import PrefixTree
+from fastreader.errors import ModelFileError, UnsupportedModelError
+from fastreader.models.adapter import TreeModel
+from fastreader.models.check.dense import attention_difference
+from fastreader.models.check.own import Layers, run_own
+from fastreader.models.check.packed import Packed, run_packed, short_windows
+
+_LENGTH, _WINDOW = 24, 8
+_STREAM = 4 * 2.0**-24  # rounding of the residual stream, which a difference of two of its values shows
+# Largest differences with exact products. The second factor is on the model's own float32 error, for weights so large
+# that float32 itself is further off.
+_LAYER, _LAYER_NOISE = 2e-4, 30.0
+_LOGPROB, _LOGPROB_NOISE = 1e-3, 100.0  # nats
+_EMBEDDING = 1e-5
+_ATTENTION = 1e-4  # on unit values
+_HIGH = 5e-4  # median over a layer's tokens
+_FAST, _FAST_NOISE = 1e-3, 1.5  # median, beside the median of the model's own modules in bfloat16
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The largest differences that a check found.
+
+    Attributes:
+        layer: of a layer's update, relative, with exact products.
+        logprob: of a token's log-probability, nats, with exact products.
+        rounded: median over tokens of a layer's update, relative, in the reader's precision; None if that is exact.
+    """
+
+    layer: float
+    logprob: float
+    rounded: float | None
+
+
+def check(model: TreeModel) -> Checked:
+    """Compare a branching tree with one text at a time.
+
+    Args:
+        model: the model to check, with its `original`. Texts are shortened to its context.
+
+    Raises:
+        UnsupportedModelError: if the packed pass differs by more than rounding; the message names where.
+        ModelFileError: if a weight is not finite.
+    """
+    length = min(_LENGTH, model.max_length or _LENGTH)
+    if length < 3:  # no branch to check
+        return Checked(0.0, 0.0, None)
+    with short_windows(model, _WINDOW):
+        return _Check(model, length).run()
+
+
+class _Check:
+    def __init__(self, model: TreeModel, length: int) -> None:
+        self.model = model
+        self.wide = torch.float64 if model.dtype == torch.float64 else torch.float32
+        texts = _texts(model.head.weight.shape[0], length)
+        self.tokens = torch.tensor(texts, device=model.device)
+        self.tree = PrefixTree.build([(text[:1], text[1:]) for text in texts])
+        places, owners = _places(self.tree, len(texts[0]) - 1)
+        self.rows = tuple(torch.from_numpy(p).to(model.device) for p in (owners, places))
+        pairs = [self.tree.pairs[a:b] for a, b in zip(self.tree.offsets, self.tree.offsets[1:], strict=False)]
+        self.pairs = torch.from_numpy(np.stack(pairs)).to(model.device)  # [B, n - 1]
+
+    def run(self) -> Checked:
+        truth = run_own(self.model.original, self.tokens, self.wide, self.model.name)
+        self._check_finite(truth)
+        given = self._packed(truth)
+        exact = run_packed(self.model, self.tree, given, exact=True)
+        layer, logprob = self._check_exact(given, truth, exact)
+        rounded = None
+        if self.model.precision != "exact":
+            found = run_packed(self.model, self.tree, given, exact=False)
+            rounded = self._check_rounded(given, truth, found)
+        return Checked(layer, logprob, rounded)
+
+    def _packed(self, own: Layers) -> Layers:
+        """Return an own run's values in the order of the tree, [T, E]."""
+        text, place = self.rows
+        inputs, outputs = ([value[text, place] for value in values] for values in (own.inputs, own.outputs))
+        assert own.embedded is not None
+        return Layers(own.embedded[text, place], inputs, outputs, own.logprobs)
+
+    def _check_finite(self, truth: Layers) -> None:
+        assert truth.logprobs is not None
+        if truth.logprobs.isfinite().all() and all(o.isfinite().all() for o in truth.outputs):
+            return
+        for name, weight in self.model.original.named_parameters():
+            if not weight.isfinite().all():
+                raise ModelFileError(f"{self.model.name}: the weight {name} has values that are not finite")
+        self._fail("the model's own modules give numbers that are not finite in float32", "finite numbers")
+
+    def _check_exact(self, given: Layers, truth: Layers, exact: Packed) -> tuple[float, float]:
+        self._check_calls(truth, exact)
+        own: Layers | None = None
+
+        def noise() -> Layers:
+            nonlocal own
+            if own is None:  # only if a difference is above what usual weights show
+                own = run_own(self.model.original, self.tokens, torch.float64, self.model.name, truth)
+            return own
+
+        assert given.embedded is not None and exact.embedded is not None
+        embedded = exact.embedded.reshape(given.embedded.shape).to(given.embedded.dtype)
+        off = float(((embedded - given.embedded).norm(dim=-1) / given.embedded.norm(dim=-1).clamp_min(1e-30)).max())
+        if not off <= _EMBEDDING:
+            self._fail(f"embeddings differ by {off:.3g} of their size", f"{_EMBEDDING}")
+        worst = 0.0
+        for index, differences in enumerate(self._updates(given, exact)):
+            most, allowed = float(differences.max()), _LAYER
+            if not most <= allowed and self.wide == torch.float32:
+                own_noise = float(self._own_updates(truth, noise(), index).max())
+                allowed = max(allowed, _LAYER_NOISE * own_noise)
+            if not most <= allowed:
+                self._fail(f"the update of layer {index} differs by {most:.3g} of its size", f"{allowed:.3g}")
+            worst = max(worst, most)
+        assert truth.logprobs is not None and exact.logprobs is not None and exact.head_logprobs is not None
+        furthest = 0.0
+        for what, values in (("", exact.logprobs), (" in generation", exact.head_logprobs)):
+            most, allowed = float((values[self.pairs] - truth.logprobs).abs().max()), _LOGPROB
+            if not most <= allowed and self.wide == torch.float32:
+                last = noise().logprobs
+                assert last is not None
+                allowed = max(allowed, _LOGPROB_NOISE * float((last - truth.logprobs).abs().max()))
+            if not most <= allowed:
+                self._fail(f"log-probabilities{what} differ by {most:.3g} nats", f"{allowed:.3g}")
+            furthest = max(furthest, most)
+        return worst, furthest
+
+    def _check_calls(self, truth: Layers, exact: Packed) -> None:
+        """Compare what attention was called with, and its results on unit values.
+
+        In a trained layer softmax may be saturated: a wrong factor or bound then changes no update of a short text.
+        """
+        checked = set()
+        for layer, own in truth.constants.items():
+            params, shapes = exact.calls[layer]
+            used = {"scaling": params.scale, "softcap": params.softcap, "sliding_window": params.window}
+            if not np.isclose(params.scale, own["scaling"], rtol=1e-6) or {**used, "scaling": own["scaling"]} != own:
+                self._fail(f"attention of layer {layer} is called with {used}", f"{own}")
+            if (key := (tuple(own.values()), shapes)) in checked:
+                continue
+            checked.add(key)
+            off = attention_difference(self.tree, layer, exact.calls[layer], own, self.model.device, self.wide)
+            if not off <= _ATTENTION:
+                self._fail(f"attention of layer {layer} on unit values differs by {off:.3g}", f"{_ATTENTION}")
+
+    def _check_rounded(self, given: Layers, truth: Layers, found: Packed) -> float:
+        fast = self.model.precision == "fast"
+        own = run_own(self.model.original, self.tokens, torch.bfloat16, self.model.name, truth) if fast else None
+        worst = 0.0
+        for index, differences in enumerate(self._updates(given, found)):
+            median = float(differences.median())
+            allowed = _HIGH
+            if own is not None:
+                allowed = _FAST + _FAST_NOISE * float(self._own_updates(truth, own, index).median())
+            if not median <= allowed:
+                self._fail(
+                    f"in precision {self.model.precision!r} the update of layer {index} differs by {median:.3g} of its "
+                    "size",
+                    f"{allowed:.3g}",
+                )
+            worst = max(worst, median)
+        return worst
+
+    def _updates(self, given: Layers, found: Packed) -> list[Tensor]:
+        """Return how far each layer's update is off, relative, for each packed token: [T] for each layer."""
+        return [
+            _relative(inputs, outputs, before, after)
+            for inputs, outputs, before, after in zip(
+                given.inputs, given.outputs, found.inputs, found.outputs, strict=True
+            )
+        ]
+
+    def _own_updates(self, truth: Layers, own: Layers, index: int) -> Tensor:
+        values = truth.inputs[index], truth.outputs[index], own.inputs[index], own.outputs[index]
+        return _relative(*values).flatten()
+
+    def _fail(self, found: str, allowed: str) -> None:
+        raise UnsupportedModelError(
+            f"{self.model.name}: the packed pass and the model's own modules differ: {found} (allowed: {allowed}); "
+            "this architecture computes something that the packed pass does not"
+        )
+
+
+def _relative(inputs: Tensor, outputs: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """Return |update - true update| / |true update| for each token, less the rounding of the residual stream."""
+    true = outputs.double() - inputs.double()
+    found = after.double() - before.double()
+    rounding = _STREAM * outputs.double().norm(dim=-1)
+    away = ((found - true).norm(dim=-1) - rounding).clamp_min(0.0)
+    return torch.where(away > 0, away / true.norm(dim=-1).clamp_min(1e-300), away)
+
+
+def _texts(vocabulary: int, length: int) -> list[list[int]]:
+    """Return three texts of one length: two share half of their tokens, two others three quarters."""
+    draw: Callable[[int], list[int]] = _drawer(vocabulary)
+    half, quarter = length // 2, length // 4
+    shared, nested = draw(half), draw(quarter)
+    rest = length - half - quarter
+    return [shared + draw(length - half), shared + nested + draw(rest), shared + nested + draw(rest)]
+
+
+def _drawer(vocabulary: int) -> Callable[[int], list[int]]:
+    rng = np.random.default_rng(0)
+    return lambda count: rng.integers(0, vocabulary, count).tolist()
+
+
+def _places(tree: PrefixTree, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each packed token its place in a text, and that text: int64 [T] each."""
+    places, owners = np.zeros(len(tree), dtype=np.int64), np.zeros(len(tree), dtype=np.int64)
+    for text, leaf in reversed(list(enumerate(tree.leaves.tolist()))):
+        path = tree.path(leaf)
+        assert len(path) == length
+        places[path], owners[path] = np.arange(length), text
+    return places, owners

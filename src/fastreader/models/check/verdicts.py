@@ -1,0 +1,67 @@
+"""Verdicts of earlier checks, kept in the cache folder by weights, versions and arithmetic."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from fastreader.data.files import write_json
+from fastreader.data.fingerprints import digest, file_digest, file_stamp
+from fastreader.models.adapter import TreeModel
+from fastreader.models.cache import cache_dir
+from fastreader.models.check.probe import Checked
+from fastreader.ops import extension
+
+
+def verdict_path(model: TreeModel, weights: str) -> Path:
+    """Return the file for the verdict on a model.
+
+    Its name is a digest of everything that the verdict rests on: weights, class and attention of the model, arithmetic,
+    device, instruction set, and the code: fastreader's own of the pass, torch's and transformers' by version.
+
+    Args:
+        model: the model.
+        weights: `models.revision` of it.
+    """
+    import transformers
+
+    device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu"
+    used = {
+        "weights": weights,
+        "class": type(model.original).__qualname__,
+        "max_length": model.max_length,
+        "arithmetic": [str(model.dtype), model.precision, model.forward_path],
+        "device": [device, extension.instruction_set() if device == "cpu" else ""],
+        "versions": [torch.__version__, transformers.__version__, _code()],
+    }
+    return cache_dir() / "checks" / f"{digest(used, 32)}.json"
+
+
+def known_verdict(path: Path) -> Checked | None:
+    """Return the verdict kept in a file; None without one, or if the file is damaged."""
+    try:
+        return Checked(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):  # the check runs again and replaces it
+        return None
+
+
+def keep_verdict(path: Path, verdict: Checked) -> None:
+    """Keep the verdict of a check that passed; a cache folder that cannot be written keeps none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, asdict(verdict))
+    except OSError:
+        return  # the next load checks again
+
+
+@cache
+def _code() -> str:
+    """Return a digest of the code that a pass runs: models/, ops/ and the compiled extension."""
+    package = Path(__file__).parents[2]
+    sources = sorted(path for part in ("models", "ops") for path in (package / part).rglob("*.py"))
+    compiled = sorted(package.glob("_C*"))
+    return digest([[file_digest(path) for path in sources], [(path.name, *file_stamp(path)) for path in compiled]])

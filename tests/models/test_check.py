@@ -1,0 +1,230 @@
+"""The check at load: no right model is refused, no wrong pass is accepted, and a verdict is kept."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from families import COMMON, FAMILIES, tiny
+from mutants import MUTANTS
+from support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
+
+from fastreader import Reader
+from fastreader.errors import InputError, ModelFileError, UnsupportedModelError
+from fastreader.models import check as checking
+from fastreader.models.check import check
+from fastreader.reader import reader as reading
+
+FACTORS = (1, 4, 16, 64)
+PRECISIONS = ("fast", "high", "exact")
+MOVED = 1e-4  # nats
+
+
+def scaled(family, factor, dtype=torch.bfloat16):
+    """A tiny model whose matrices are multiplied: large weights saturate softmax and activations."""
+    model = tiny(family)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(factor)
+    return model.to(dtype)
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_right_model_is_refused(family, factor):
+    for dtype in (torch.bfloat16, torch.float32):
+        for precision in PRECISIONS:
+            reader = Reader.load((scaled(family, factor, dtype), byte_tokenizer()), device="cpu", precision=precision)
+            assert reader.describe()["check"] == "full"
+            assert reader.checked is not None and reader.checked.layer < 2e-4
+
+
+def accepted(family, factor, precision):
+    """Return the wrong passes that the check accepts though they move a result, and how many it refuses."""
+    reader = Reader.load((scaled(family, factor), byte_tokenizer()), device="cpu", precision=precision)
+    sequences = random_sequences(np.random.default_rng(1), 261)
+    right = np.concatenate(reader.score(sequences).token_logprobs)
+    missed, refused = {}, 0
+    for name, mutant in MUTANTS.items():
+        with mutant(reader.engine.model):
+            moved = np.abs(np.concatenate(reader.score(sequences).token_logprobs) - right).max()
+            if name == "generation_scale":  # no score shows it
+                moved = 1.0
+            try:
+                check(reader.engine.model)
+            except UnsupportedModelError:
+                refused += 1
+            else:
+                if moved > MOVED:
+                    missed[name] = moved
+    check(reader.engine.model)  # the mutants are gone
+    return missed, refused
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_wrong_pass_is_accepted(family):
+    """A draw of the full table, which is `test_no_wrong_pass_is_accepted_anywhere`."""
+    at = list(FAMILIES).index(family)
+    missed, refused = accepted(family, FACTORS[at % 4], PRECISIONS[at % 3])
+    assert missed == {}
+    assert refused >= 6
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_wrong_pass_is_accepted_anywhere(family, factor, precision):
+    missed, _ = accepted(family, factor, precision)
+    assert missed == {}
+
+
+@pytest.mark.parametrize("mutant", ["no_window", "window_wider", "window_narrower"])
+def test_a_window_longer_than_the_texts_is_checked(mutant):
+    model = tiny("Gemma3, window", sliding_window=128)
+    reader = Reader.load((model, byte_tokenizer()), device="cpu", precision="exact")
+    with MUTANTS[mutant](reader.engine.model), pytest.raises(UnsupportedModelError, match="attention of layer 0"):
+        check(reader.engine.model)
+    assert reader.engine.model.windows == [128, None, 128]
+    assert reader.model.config.sliding_window == 128
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_embeddings_are_scaled_by_the_models_own_factor(dtype):
+    """Of a hidden size whose root bfloat16 rounds: 640 ** 0.5 = 25.298 becomes 25.25."""
+    stored = tiny("Gemma3, window", hidden_size=640, num_attention_heads=4, initializer_range=0.02).to(dtype)
+    wide = tiny("Gemma3, window", hidden_size=640, num_attention_heads=4, initializer_range=0.02)
+    wide.load_state_dict(stored.state_dict())
+    for mine, theirs in zip(wide.buffers(), stored.buffers(), strict=True):
+        mine.copy_(theirs)
+    assert float(stored.get_input_embeddings().embed_scale) == (25.25 if dtype == torch.bfloat16 else 640**0.5)
+    sequences = random_sequences(np.random.default_rng(1), 261)
+    got = Reader.load((stored, byte_tokenizer()), device="cpu", precision="exact").score(sequences)
+    want = one_by_one(wide, sequences)
+    np.testing.assert_allclose(np.concatenate(got.token_logprobs), np.concatenate(want), atol=2e-5)
+
+
+def test_a_converted_model_has_the_factor_that_loading_would_give(tmp_path):
+    model = tiny("Gemma3, window", hidden_size=640)
+    model.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    sequences = random_sequences(np.random.default_rng(1), 261)
+    pair = Reader.load((model, byte_tokenizer()), device="cpu", dtype="bfloat16", precision="exact").score(sequences)
+    loaded = Reader.load(str(tmp_path), device="cpu", dtype="bfloat16", precision="exact").score(sequences)
+    np.testing.assert_array_equal(np.concatenate(pair.token_logprobs), np.concatenate(loaded.token_logprobs))
+
+
+@pytest.mark.parametrize("family", ["Gemma2, window, caps", "Gemma3, window"])
+def test_fast_fuses_the_models_own_activation(family):
+    """On large inputs rounded products hide one activation behind another, and the first one tried was adopted."""
+    reader = Reader.load((scaled(family, 4), byte_tokenizer()), device="cpu", precision="fast")
+    fused = [m for m in reader.model.modules() if hasattr(m, "activation")]
+    assert {m.activation for m in fused} <= {"gelu_tanh"}
+
+
+def test_a_weight_that_is_not_finite_is_named():
+    model = tiny_llama()
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[3, 5] = float("nan")
+    with pytest.raises(ModelFileError, match=r"model.layers.1.mlp.up_proj.weight has values that are not finite"):
+        Reader.load((model, byte_tokenizer()), device="cpu")
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "model"
+    tiny_llama().save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def count_checks(monkeypatch):
+    ran = []
+    monkeypatch.setattr(reading, "check", lambda model: ran.append(1) or check(model))
+    return ran
+
+
+def test_a_verdict_is_kept(saved, monkeypatch):
+    ran = count_checks(monkeypatch)
+    first, second = Reader.load(saved), Reader.load(saved)
+    assert len(ran) == 1
+    assert (first.describe()["check"], second.describe()["check"]) == ("full", "quick")
+    assert first.checked == second.checked
+    assert Reader.load(saved, check="full").describe()["check"] == "full"
+    assert len(ran) == 2
+
+
+def test_a_verdict_is_of_these_weights_and_this_arithmetic(saved, monkeypatch):
+    ran = count_checks(monkeypatch)
+    Reader.load(saved, precision="exact")
+    Reader.load(saved, precision="exact", dtype="bfloat16")
+    assert len(ran) == 2
+    tiny_llama(seed=1).save_pretrained(saved)
+    Reader.load(saved, precision="exact")
+    assert len(ran) == 3
+    monkeypatch.setattr(checking.verdicts, "_code", lambda: "other code")
+    Reader.load(saved, precision="exact")
+    assert len(ran) == 4
+
+
+def test_a_damaged_verdict_is_replaced(saved, monkeypatch):
+    ran = count_checks(monkeypatch)
+    Reader.load(saved)
+    (kept,) = (saved.parent / "cache" / "checks").iterdir()
+    for text in ("", "[]", '{"layer": 0}'):
+        kept.write_text(text)
+        assert Reader.load(saved).describe()["check"] == "full"
+        assert json.loads(kept.read_text())["logprob"] < 1e-3
+    assert len(ran) == 4
+
+
+def test_a_cache_that_cannot_be_written_keeps_no_verdict(saved, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "file"))
+    assert Reader.load(saved).describe()["check"] == "full"
+
+
+def test_a_check_can_be_off_and_a_pair_is_always_checked(saved, monkeypatch):
+    ran = count_checks(monkeypatch)
+    reader = Reader.load(saved, check="off")
+    assert (reader.describe()["check"], reader.checked, ran) == ("off", None, [])
+    pair = (tiny_llama(), byte_tokenizer())
+    assert [Reader.load(pair).describe()["check"] for _ in range(2)] == ["full", "full"]
+    with pytest.raises(InputError, match="check: expected one of"):
+        Reader.load(saved, check="yes")
+
+
+def test_a_class_of_ones_own_keeps_no_verdict(saved, monkeypatch):
+    """Its code may change while its weights do not."""
+    import transformers
+
+    class Own(transformers.LlamaForCausalLM):
+        pass
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", Own.from_pretrained)
+    ran = count_checks(monkeypatch)
+    Reader.load(saved), Reader.load(saved)
+    assert len(ran) == 2
+
+
+def test_short_contexts_are_checked():
+    for positions in (3, 4, 5, 9):
+        model = tiny("GPT2", n_positions=positions)
+        torch.nn.init.normal_(model.transformer.wpe.weight, std=0.5)
+        reader = Reader.load((model, byte_tokenizer()), device="cpu", precision="exact")
+        with MUTANTS["logit_scale"](reader.engine.model), pytest.raises(UnsupportedModelError):
+            check(reader.engine.model)
+
+
+def test_the_check_leaves_the_callers_model_as_it_was():
+    model = tiny("Gemma3, window", vocab_size=COMMON["vocab_size"])
+    before = {name: (id(p), p.dtype, p.clone()) for name, p in model.named_parameters()}
+    Reader.load((model, byte_tokenizer()), device="cpu", precision="fast")
+    for name, parameter in model.named_parameters():
+        identity, dtype, values = before[name]
+        assert (id(parameter), parameter.dtype) == (identity, dtype)
+        assert torch.equal(parameter, values)
+    assert model.config.sliding_window == 7
+    assert not any("fastreader_constants" in m.__dict__ for m in model.modules())

@@ -1,0 +1,218 @@
+"""Wrong passes made on purpose: each changes one thing that the packed pass computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from fastreader.models.adapter import TreeModel
+from fastreader.models.attention_keys import PackedKeys
+from fastreader.models.fused import FusedFeedForward, FusedNorm
+
+MUTANTS: dict[str, Callable[[TreeModel], AbstractContextManager[None]]] = {}
+
+
+def mutant(function):
+    MUTANTS[function.__name__] = contextmanager(function)
+    return function
+
+
+@contextmanager
+def patched(owner, name, value):
+    before = owner.__dict__.get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+def _attending(change):
+    """Patch what all layers' attention is computed with: `change` maps the parameters."""
+    attend = PackedKeys.attend
+    return patched(
+        PackedKeys, "attend", lambda self, q, k, v, params, *a, **n: attend(self, q, k, v, change(params), *a, **n)
+    )
+
+
+@mutant
+def scale(model):
+    with _attending(lambda params: replace(params, scale=params.scale * 1.05)):
+        yield
+
+
+@mutant
+def window_wider(model):
+    with _attending(lambda params: params if params.window is None else replace(params, window=params.window + 1)):
+        yield
+
+
+@mutant
+def window_narrower(model):
+    with _attending(lambda params: params if params.window is None else replace(params, window=params.window - 1)):
+        yield
+
+
+@mutant
+def no_window(model):
+    with _attending(lambda params: replace(params, window=None)):
+        yield
+
+
+@mutant
+def no_soft_cap(model):
+    with _attending(lambda params: replace(params, softcap=None)):
+        yield
+
+
+@mutant
+def siblings_visible(model):
+    """Every token sees all before it in the packing."""
+    init = PackedKeys.__init__
+
+    def seeing(self, subtree_end, *others, **named):
+        subtree_end = subtree_end.copy()
+        subtree_end[:] = len(subtree_end)
+        init(self, subtree_end, *others, **named)
+
+    with patched(PackedKeys, "__init__", seeing):
+        yield
+
+
+@mutant
+def positions(model):
+    """Tokens stand at their place in the packing, not in their text."""
+    forward = TreeModel.forward
+
+    def placed(self, token_ids, positions, *others, **named):
+        return forward(self, token_ids, np.arange(len(positions), dtype=positions.dtype), *others, **named)
+
+    with patched(TreeModel, "forward", placed):
+        yield
+
+
+@mutant
+def rotary(model):
+    """Angles a hundredth too wide."""
+    modules = [m for m in model.model.modules() if hasattr(m, "inv_freq") and isinstance(m.inv_freq, torch.Tensor)]
+    kept = [dict(m.named_buffers()) for m in modules]
+    for module, buffers in zip(modules, kept, strict=True):
+        for name, buffer in buffers.items():
+            setattr(module, name, buffer * 1.01)
+    try:
+        yield
+    finally:
+        for module, buffers in zip(modules, kept, strict=True):
+            for name, buffer in buffers.items():
+                setattr(module, name, buffer)
+
+
+def _norms(model):
+    return [m for m in model.model.base_model.modules() if isinstance(m, FusedNorm) or "Norm" in type(m).__name__]
+
+
+@contextmanager
+def _outputs(modules, change):
+    handles = [module.register_forward_hook(lambda _m, _a, out: change(out)) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@mutant
+def norm(model):
+    """A seventh of the norms' weights off by a hundredth."""
+    weights = [m.weight for m in _norms(model) if getattr(m, "weight", None) is not None]
+    kept = [w.detach().clone() for w in weights]
+    with torch.no_grad():
+        for weight in weights:
+            weight.data = weight.data.clone()
+            weight.data[::7] *= 1.01
+    try:
+        yield
+    finally:
+        for weight, before in zip(weights, kept, strict=True):
+            weight.data = before
+
+
+@mutant
+def activation(model):
+    """GELU for SiLU, and SiLU for GELU."""
+    other = {"silu": "gelu_tanh", "gelu_tanh": "silu"}
+    fused = [m for m in model.model.modules() if isinstance(m, FusedFeedForward)]
+    plain = [m for m in model.model.modules() if not isinstance(m, FusedFeedForward) and hasattr(m, "act_fn")]
+    kept = [m.activation for m in fused], [m.act_fn for m in plain]
+    for module in fused:
+        module.activation = other[module.activation]
+    for module in plain:
+        module.act_fn = nn.GELU() if isinstance(module.act_fn, nn.SiLU) or "SiLU" in repr(module.act_fn) else nn.SiLU()
+    try:
+        yield
+    finally:
+        for module, before in zip(fused, kept[0], strict=True):
+            module.activation = before
+        for module, before in zip(plain, kept[1], strict=True):
+            module.act_fn = before
+
+
+@mutant
+def embedding_scale(model):
+    with _outputs([model.model.get_input_embeddings()], lambda rows: rows * 1.002):
+        yield
+
+
+@mutant
+def logit_scale(model):
+    kept = model.logit_scale
+    model.logit_scale = kept * 1.01
+    try:
+        yield
+    finally:
+        model.logit_scale = kept
+
+
+@mutant
+def logit_cap(model):
+    kept = model.logit_softcap
+    model.logit_softcap = None if kept is not None else 20.0
+    try:
+        yield
+    finally:
+        model.logit_softcap = kept
+
+
+@mutant
+def generation_scale(model):
+    """The head that generation uses, which scoring does not."""
+    kept = model.logit_scale
+    model.logits._scale *= 1.01
+    try:
+        yield
+    finally:
+        model.logits._scale = kept
+
+
+@mutant
+def router(model):
+    """Experts weighed a hundredth differently."""
+    gates = [
+        m for name, m in model.model.named_modules() if name.endswith((".gate", ".router")) and "experts" not in name
+    ]
+
+    def change(out):
+        if isinstance(out, tuple):
+            return tuple(x * 1.01 if x.is_floating_point() else x for x in out)
+        return out * 1.01
+
+    with _outputs(gates, change):
+        yield
