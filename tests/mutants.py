@@ -132,17 +132,17 @@ def _outputs(modules, change):
 @mutant
 def norm(model):
     """A seventh of the norms' weights off by a hundredth."""
-    weights = [m.weight for m in _norms(model) if getattr(m, "weight", None) is not None]
-    kept = [w.detach().clone() for w in weights]
-    with torch.no_grad():
-        for weight in weights:
-            weight.data = weight.data.clone()
-            weight.data[::7] *= 1.01
+    norms = [m for m in _norms(model) if m._parameters.get("weight") is not None]
+    kept = [m._parameters["weight"] for m in norms]
+    for module, weight in zip(norms, kept, strict=True):  # the model's own modules may hold the same parameter
+        moved = weight.detach().clone()
+        moved[::7] *= 1.01
+        module._parameters["weight"] = nn.Parameter(moved, requires_grad=False)
     try:
         yield
     finally:
-        for weight, before in zip(weights, kept, strict=True):
-            weight.data = before
+        for module, weight in zip(norms, kept, strict=True):
+            module._parameters["weight"] = weight
 
 
 @mutant

@@ -19,9 +19,9 @@ from torch import Tensor
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import ModelFileError, UnsupportedModelError
 from fastreader.models.adapter import TreeModel
-from fastreader.models.check.dense import attention_difference
 from fastreader.models.check.own import Layers, run_own
 from fastreader.models.check.packed import Packed, run_packed, short_windows
+from fastreader.models.check.unit import activation_difference, attention_difference
 
 _LENGTH, _WINDOW = 24, 8
 _STREAM = 4 * 2.0**-24  # rounding of the residual stream, which a difference of two of its values shows
@@ -30,7 +30,7 @@ _STREAM = 4 * 2.0**-24  # rounding of the residual stream, which a difference of
 _LAYER, _LAYER_NOISE = 2e-4, 30.0
 _LOGPROB, _LOGPROB_NOISE = 1e-3, 100.0  # nats
 _EMBEDDING = 1e-5
-_ATTENTION = 1e-4  # on unit values
+_UNIT = 1e-4  # of attention and activations on unit values
 _HIGH = 5e-4  # median over a layer's tokens
 _FAST, _FAST_NOISE = 1e-3, 1.5  # median, beside the median of the model's own modules in bfloat16
 
@@ -145,9 +145,10 @@ class _Check:
         return worst, furthest
 
     def _check_calls(self, truth: Layers, exact: Packed) -> None:
-        """Compare what attention was called with, and its results on unit values.
+        """Compare what attention was called with, its results on unit values, and activations.
 
-        In a trained layer softmax may be saturated: a wrong factor or bound then changes no update of a short text.
+        In a trained layer softmax and activations may be saturated: a wrong factor, bound or function then changes no
+        update of a short text.
         """
         checked = set()
         for layer, own in truth.constants.items():
@@ -159,8 +160,11 @@ class _Check:
                 continue
             checked.add(key)
             off = attention_difference(self.tree, layer, exact.calls[layer], own, self.model.device, self.wide)
-            if not off <= _ATTENTION:
-                self._fail(f"attention of layer {layer} on unit values differs by {off:.3g}", f"{_ATTENTION}")
+            if not off <= _UNIT:
+                self._fail(f"attention of layer {layer} on unit values differs by {off:.3g}", f"{_UNIT}")
+        off = activation_difference(self.model.original, self.model.model, self.model.device)
+        if not off <= _UNIT:
+            self._fail(f"activations differ by {off:.3g} on unit values", f"{_UNIT}")
 
     def _check_rounded(self, given: Layers, truth: Layers, found: Packed) -> float:
         fast = self.model.precision == "fast"

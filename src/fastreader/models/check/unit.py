@@ -1,8 +1,9 @@
-"""Attention over a tree by its definition, on values whose softmax is far from saturated."""
+"""Attention and activations on unit values: what saturates in a trained layer hides a wrong factor or function."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -10,6 +11,9 @@ from fastreader.core.tree import PrefixTree
 from fastreader.models.attention_keys import TreeKeys
 from fastreader.models.check.own import Constants
 from fastreader.models.check.packed import Call
+from fastreader.models.fused import FusedFeedForward
+from fastreader.models.upcast import Chunked
+from fastreader.ops.pointwise import gate
 
 _SPREAD = 3.0  # standard deviation of the scores before a soft cap
 
@@ -40,6 +44,30 @@ def attention_difference(
     scores = scores.masked_fill(~_visible(tree, own["sliding_window"]).to(device), float("-inf"))
     want = torch.einsum("hqk,khd->qhd", scores.softmax(-1), wide_value)
     return float((got.double() - want).abs().max())
+
+
+@torch.inference_mode()
+def activation_difference(own: Any, packed: Any, device: torch.device) -> float:
+    """Return the largest difference between the activations of a model's own modules and of the packed pass's.
+
+    Args:
+        own: the model's own modules; those that name their activation `act_fn` are compared.
+        packed: the model that runs packed trees.
+        device: of both.
+    """
+    values = torch.linspace(-4.0, 4.0, 65, device=device)[None]
+    worst = 0.0
+    for name, module in own.named_modules():
+        if not callable(function := getattr(module, "act_fn", None)):
+            continue
+        used: Any = packed.get_submodule(name)
+        used = used.inner if isinstance(used, Chunked) else used
+        if isinstance(used, FusedFeedForward):
+            got = gate(values, torch.ones_like(values), used.activation)
+        else:
+            got = used.act_fn(values)
+        worst = max(worst, float((got - function(values)).abs().max()))
+    return worst
 
 
 def _visible(tree: PrefixTree, window: int | None) -> torch.Tensor:
