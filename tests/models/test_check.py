@@ -1,4 +1,4 @@
-"""The check at load: no right model is refused, no wrong pass is accepted, and a verdict is kept."""
+"""The check at load: right models pass, wrong passes do not, and a verdict is kept."""
 
 import json
 
