@@ -230,3 +230,13 @@ def test_the_check_leaves_the_callers_model_as_it_was():
         assert torch.equal(parameter, values)
     assert model.config.sliding_window == 7
     assert not any("fastreader_constants" in m.__dict__ for m in model.modules())
+
+
+def test_an_activation_with_weights_of_its_own_passes():
+    """Apertus' has parameters, which half types round."""
+    import transformers
+
+    torch.manual_seed(0)
+    model = transformers.ApertusForCausalLM(transformers.ApertusConfig(**COMMON)).bfloat16().eval()
+    reader = Reader.load((model, byte_tokenizer()), device="cpu", precision="fast")
+    assert reader.checked is not None

@@ -28,7 +28,7 @@ _STREAM = 4 * 2.0**-24  # rounding of the residual stream, which a difference of
 # Largest differences with exact products. The second factor is on the model's own float32 error, for weights so large
 # that float32 itself is further off.
 _LAYER, _LAYER_NOISE = 2e-4, 30.0
-_LOGPROB, _LOGPROB_NOISE = 1e-3, 100.0  # nats
+_LOGPROB, _LOGPROB_NOISE = 5e-5, 100.0  # nats
 _EMBEDDING = 1e-5
 _UNIT = 1e-4  # of attention and activations on unit values
 _HIGH = 5e-4  # median over a layer's tokens

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from fastreader.core.tree import PrefixTree
 from fastreader.models.attention_keys import TreeKeys
@@ -65,9 +67,14 @@ def activation_difference(own: Any, packed: Any, device: torch.device) -> float:
         if isinstance(used, FusedFeedForward):
             got = gate(values, torch.ones_like(values), used.activation)
         else:
-            got = used.act_fn(values)
-        worst = max(worst, float((got - function(values)).abs().max()))
+            got = _wide(used.act_fn)(values)
+        worst = max(worst, float((got - _wide(function)(values)).abs().max()))
     return worst
+
+
+def _wide(function: Any) -> Any:
+    """Return an activation in float32; Apertus' has weights, which may be stored in bfloat16."""
+    return copy.deepcopy(function).float() if isinstance(function, nn.Module) else function
 
 
 def _visible(tree: PrefixTree, window: int | None) -> torch.Tensor:
