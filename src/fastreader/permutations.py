@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_number, check_seed, expect
 from fastreader.core.design import Design, IntArray
 from fastreader.errors import InputError
@@ -36,12 +37,14 @@ __all__ = [
 Spec = str | Design | npt.ArrayLike | Callable[[int], "Design | npt.ArrayLike"]
 
 
+@checked
 def identity(n: int) -> Design:
     """Return the retriever's order as the only one."""
     check_int("permutations: n", n)
     return Design(np.arange(n)[None], n, "identity")
 
 
+@checked
 def cyclic(n: int) -> Design:
     """Return the N rotations of the retriever's order: row k is ``[k..N-1, 0..k-1]`` (phi^(k) of MoI).
 
@@ -51,6 +54,7 @@ def cyclic(n: int) -> Design:
     return Design(_rotations(np.arange(n)[None]), n, "cyclic")
 
 
+@checked
 def cyclic_reversed(n: int) -> Design:
     """Return the N rotations of the retriever's order, then the N rotations of the reversed order.
 
@@ -61,6 +65,7 @@ def cyclic_reversed(n: int) -> Design:
     return Design(_rotations(orders), n, "cyclic_reversed")
 
 
+@checked
 def random(n: int, count: int | None = None, seed: int = 0) -> Design:
     """Draw distinct orderings, uniformly at random.
 
@@ -80,6 +85,7 @@ def random(n: int, count: int | None = None, seed: int = 0) -> Design:
     return Design(_distinct(n, count, np.random.default_rng(seed)), n, "random", {"count": count, "seed": seed})
 
 
+@checked
 def latin(n: int, squares: int = 1, seed: int = 0) -> Design:
     """Draw random Latin squares, one after another: in each, every passage is once at every place.
 
@@ -105,6 +111,7 @@ def latin(n: int, squares: int = 1, seed: int = 0) -> Design:
     return Design(relabel[_rotations(orders)], n, "latin", {"squares": squares, "seed": seed})
 
 
+@checked
 def prefix_sharing(n: int, count: int | None = None, seed: int = 0) -> Design:
     """Return distinct, balanced orderings that share long prefixes: cycles with rotated tails.
 
@@ -145,11 +152,13 @@ def prefix_sharing(n: int, count: int | None = None, seed: int = 0) -> Design:
     return Design(rows, n, "prefix_sharing", {"count": count, "seed": seed})
 
 
+@checked
 def explicit(array: npt.ArrayLike, n: int) -> Design:
     """Return a design of the caller's orderings: integers [M, L] in [0, n), checked by `Design`."""
     return Design(array, n)  # type: ignore[arg-type]
 
 
+@checked
 def pruned(design: Design, length: int) -> Design:
     """Keep the first `length` places of each ordering; of rows that become equal, keep the first.
 
@@ -165,6 +174,7 @@ def pruned(design: Design, length: int) -> Design:
     return Design(rows[first], design.n, f"{design.name}[:{length}]", {**design.made, "length": length})
 
 
+@checked
 def variable_length(scores: npt.ArrayLike, share: float = 0.9, temperature: float = 1.0) -> int:
     """Return the number of passages worth reading: the shortest prefix of the retriever's order with enough mass.
 
@@ -190,6 +200,7 @@ def variable_length(scores: npt.ArrayLike, share: float = 0.9, temperature: floa
     return int(np.searchsorted(mass, share * mass[-1])) + 1
 
 
+@checked
 def model_rank(design: Design, seed: int = 0) -> int:
     """Return the number of parameters of MoI's model that the design's scores determine.
 
@@ -224,6 +235,7 @@ _NAMED_SEEDED: dict[str, Callable[[int, int | None, int], Design]] = {
 }
 
 
+@checked
 def resolve(spec: Spec, n: int, seed: int = 0) -> Design:
     """Return the design that `spec` describes for n passages.
 

@@ -204,7 +204,6 @@ def test_the_question_is_scored_at_no_extra_token(tiny_reader):
         ({"passages": "text"}, "passages: expected a list of passages, got 'text'"),
         ({"passages": ["a", " "]}, r"passages\[1\]: text: expected text that is not empty, got ' '"),
         ({"passages": [3]}, r"passages\[0\]: expected a Passage or text, got 3"),
-        ({"passages": [Passage(None)]}, r"passages\[0\]: text: expected text that is not empty, got None"),
         ({"passages": Passage("a")}, "passages: expected a list of passages, got Passage"),
         ({"max_batch_tokens": 0}, "max_batch_tokens: expected an integer of at least 1 or None, got 0"),
         ({"max_batch_tokens": "4000"}, "max_batch_tokens: expected an integer of at least 1 or None, got '4000'"),

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastreader.core.checks import check_bool, check_choice, check_int, check_number, expect, is_int
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_choice, check_int, check_number, expect, is_int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class Sampling:
         check_number("top_p", self.top_p, above=0, maximum=1, optional=True)
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(Sampling):
     """Keyword arguments of `Reader.generate`, which documents them.
@@ -59,7 +61,6 @@ class GenerateOptions(Sampling):
         expect(in_range, "seed", "an integer of 64 bits", self.seed)
         check_choice("on_overflow", self.on_overflow, ("error", "truncate"))
         check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
-        check_bool("token_logprobs", self.token_logprobs)
         # Tuples, because an iterator would be empty after its check.
         object.__setattr__(self, "stop", _listed("stop", self.stop, _is_text, "texts that are not empty"))
         object.__setattr__(self, "stop_token_ids", _listed("stop_token_ids", self.stop_token_ids, is_int, "token ids"))

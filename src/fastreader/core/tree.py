@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect
 from fastreader.errors import InputError
 
@@ -117,6 +118,7 @@ class PrefixTree:
     def __len__(self) -> int:
         return len(self.token_ids)
 
+    @checked
     def path(self, index: int) -> list[int]:
         """Return the packed indices from the root to `index`, both included."""
         steps = [index]
@@ -124,6 +126,7 @@ class PrefixTree:
             steps.append(int(self.parent[steps[-1]]))
         return steps[::-1]
 
+    @checked
     def sum_pairs(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
         """Sum values [R] of the (source, target) pairs over each sequence: float64 [S]."""
         running: npt.NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(values.astype(np.float64)[self.pairs])])

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, located, require
 from fastreader.data.rows import Document, Question, RowType, check, describe, parse_row
 from fastreader.data.types import Example, Passage
@@ -32,6 +33,7 @@ class SkippedRows(UserWarning):
         super().__init__(f"{os.fspath(path)}: skipped {rows}; the first: {errors[0]}")
 
 
+@checked
 def load_examples(path: PathLike, *, limit: int | None = None, skip_errors: bool = False) -> list[Example]:
     """Read all examples of a file; formats and errors as in `iter_examples`.
 
@@ -50,6 +52,7 @@ def load_examples(path: PathLike, *, limit: int | None = None, skip_errors: bool
     return examples
 
 
+@checked
 def iter_examples(
     path: PathLike, *, limit: int | None = None, on_error: Callable[[InputError], object] | None = None
 ) -> Iterator[Example]:
@@ -103,6 +106,7 @@ def iter_examples(
     require(not empty, f"{path}: expected at least one example, got an empty file")
 
 
+@checked
 def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]:
     """Read lines ``{question | query, answers | golden_answers, id}``, without the passages that they may hold.
 
@@ -123,6 +127,7 @@ def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]
     return found
 
 
+@checked
 def load_passages(path: PathLike) -> list[Passage]:
     """Read passages that belong to no question, one JSON object per line, plain or gzipped.
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, expect
 from fastreader.data.files import replacing
 from fastreader.data.read import PathLike
@@ -22,6 +23,7 @@ Format = Literal["dpr", "flashrag", "trec"]
 Row = dict[str, Any]
 
 
+@checked
 def save_examples(
     examples: Iterable[Example], path: PathLike, format: Format = "dpr", *, tag: str = "fastreader"
 ) -> None:

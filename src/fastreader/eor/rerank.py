@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.types import Passage
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Scorer = Callable[[str, Sequence[Passage]], Any]
 
 
+@checked
 class QuestionLikelihood:
     """log P(question | passage) by the reader in nats per token: query generation, as in Sachan et al. (2022).
 
@@ -56,6 +58,7 @@ class QuestionLikelihood:
         ]
 
 
+@checked
 class Cosine:
     """Cosine similarity of the sentence vectors of question and passage."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect
 from fastreader.data import load_passages
 from fastreader.data.types import Passage
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 SourceFunction = Callable[[str], Iterable[Any]]
 
 
+@checked
 class Index:
     """An index over passages.
 
@@ -46,6 +48,7 @@ class Index:
         return [replace(self.passages[i], score=float(scores[i])) for i in best.tolist()]
 
 
+@checked
 class BM25(Index):
     """A BM25 index over passages, built with `bm25s` (the extra ``bm25``).
 
@@ -89,6 +92,7 @@ class BM25(Index):
         return tokens
 
 
+@checked
 class Dense(Index):
     """An index over passages by cosine similarity of sentence vectors.
 
@@ -131,6 +135,7 @@ class Dense(Index):
         return self._best(self.vectors @ self._encode([question])[0])
 
 
+@checked
 def as_source(found: Any) -> SourceFunction:
     """Return `found` as a function from a question to passages.
 

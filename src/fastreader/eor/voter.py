@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect, rebuilding, require
 from fastreader.data.files import read_object, write_json
 from fastreader.eor import scoring
@@ -25,6 +26,7 @@ from fastreader.errors import InputError
 Accept = Callable[[str | None], bool]
 
 
+@checked
 class Voter(Parameters):
     """The ensemble's voter (section 4): each answer's weight times its pooled similarity to the others.
 

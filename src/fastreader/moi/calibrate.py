@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_number, expect, located, random_generator, require
 from fastreader.moi.debias import debias
 from fastreader.moi.observations import FloatArray, Observations, Scored, observe
@@ -21,6 +22,7 @@ from fastreader.moi.solve.p_best import tempered
 from fastreader.moi.solve.sign import decide
 
 
+@checked
 def calibrate(
     scores: Iterable[Scored],
     *,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import check_choice, expect, require
 from fastreader.errors import InputError
 from fastreader.scoring.results import PermutationScores
@@ -20,6 +21,7 @@ IntArray = npt.NDArray[np.int64]
 KINDS = ("question", "joint", "candidate")
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Observations:
     """One question's scores under M orderings, as MoI's model explains them.
@@ -88,6 +90,7 @@ class Observations:
 Scored = PermutationScores | Observations
 
 
+@checked
 def observe(
     scores: Scored,
     kind: str = "question",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import check_choice, check_int, check_number, expect
 from fastreader.data.arguments import PassageLike, make_example
 from fastreader.data.types import Example, Passage
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fastreader.scoring.prepare import Job
 
 
+@checked
 @dataclass(frozen=True)
 class Stopping:
     """When to stop adding orderings. Each round is a pass of its own, and shares no prefix with earlier ones.
@@ -119,6 +121,7 @@ def full_orderings(pieces: PromptPieces) -> int:
     return min(3 * n, math.factorial(n)) * one
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The scoring that `rerank` would run, and its cost; nothing has run.
@@ -147,6 +150,7 @@ class Plan:
     job: Job | None = None
 
 
+@checked
 def plan(
     reader: Scorer,
     question: str | Example,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_number, expect, rebuilding, require
 from fastreader.core.drawing import COLOURS, new_figure
 from fastreader.data.files import read_object, write_json
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 SIGNS = ("query_likelihood", "gold_probe", "undetermined")
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class PositionBias:
     """The weight of each place, for one reader, template, number of passages and kind of score.

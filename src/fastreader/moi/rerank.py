@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect, random_generator, require
 from fastreader.core.tree import TreeStats
 from fastreader.data.arguments import PassageLike, make_example
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fastreader.reader.prompts.template import Template
 
 
+@checked
 def rerank(
     reader: Scorer,
     question: str | Example,

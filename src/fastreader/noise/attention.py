@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import expect, rebuilding
 from fastreader.noise.layouts import Layout, layout
 from fastreader.noise.materials import Materials
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float64]
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class AnswerAttention:
     """Attention of one answer's tokens.
@@ -95,6 +97,7 @@ class AnswerAttention:
             )
 
 
+@checked
 def answer_attention(
     reader: Reader,
     materials: Materials,
@@ -177,6 +180,7 @@ def _spans(reader: Reader, template: NoiseTemplate, pieces: Sequence[str], docum
     return list(itertools.pairwise(ends))
 
 
+@checked
 def mean_share(attentions: Iterable[AnswerAttention]) -> FloatArray:
     """Return the mean of `share` over answers under one layout: float64 [layers, passages].
 
@@ -196,6 +200,7 @@ def mean_share(attentions: Iterable[AnswerAttention]) -> FloatArray:
     return mean
 
 
+@checked
 def mean_entropies(
     attentions: Sequence[Mapping[str, AnswerAttention]], *, normalised: bool = False
 ) -> dict[str, list[float]]:

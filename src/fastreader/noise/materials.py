@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.data.types import Example, Passage
 from fastreader.noise.hard import swapped_passages
@@ -15,6 +16,7 @@ from fastreader.noise.labels import Kind, has_answer, label, question_key, same_
 from fastreader.noise.sources import RandomSource
 
 
+@checked
 @dataclass(frozen=True)
 class Materials:
     """One question and its passages by kind; gold, relevant, distracting, hard and random are disjoint.
@@ -49,6 +51,7 @@ class Materials:
         return hashlib.sha256("\n".join(same_text(self.gold)).encode("utf-8")).hexdigest()[:16]
 
 
+@checked
 def by_title(passages: Iterable[Passage]) -> dict[str, list[Passage]]:
     """Return passages by title; those without a title are left out."""
     titles: defaultdict[str, list[Passage]] = defaultdict(list)
@@ -58,6 +61,7 @@ def by_title(passages: Iterable[Passage]) -> dict[str, list[Passage]]:
     return dict(titles)
 
 
+@checked
 def gather(
     example: Example,
     *,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.drawing import COLOURS, INK, MAP, MARKERS, new_figure
 from fastreader.noise.attention import AnswerAttention, FloatArray
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 
 
+@checked
 def plot_accuracy(summary: NoiseSummary, path: str | os.PathLike[str] | None = None) -> Figure:
     """Plot accuracy against the number of other passages, see `draw_accuracy`.
 
@@ -93,6 +95,7 @@ def _line(axis: Any, rows: Rows, kind: str, position: str, index: int) -> None:
     axis.fill_between(counts, low, high, color=colour, alpha=0.15, lw=0)
 
 
+@checked
 def plot_heat_map(
     shares: Mapping[str, FloatArray],
     kinds: Mapping[str, Sequence[str]],
@@ -137,6 +140,7 @@ def draw_attention(maps: Sequence[tuple[str, FloatArray, Sequence[str]]]) -> Fig
     return figure
 
 
+@checked
 def plot_entropy(
     attentions: Mapping[str, Sequence[AnswerAttention]], path: str | os.PathLike[str] | None = None
 ) -> Figure:

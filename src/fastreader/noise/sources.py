@@ -9,10 +9,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
@@ -33,6 +34,7 @@ class Exhausted(InputError):
         self.available = available
 
 
+@runtime_checkable
 class RandomSource(Protocol):
     """Draws random passages."""
 
@@ -45,6 +47,7 @@ class RandomSource(Protocol):
         ...
 
 
+@checked
 @dataclass(frozen=True)
 class Pool:
     """Draws passages without replacement, from the pool that the retriever searched or from another corpus.
@@ -74,6 +77,7 @@ class Pool:
         return drawn
 
 
+@checked
 @dataclass(frozen=True)
 class RandomWords:
     """Makes passages of random words, as in table 4 of the paper.

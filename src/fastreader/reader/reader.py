@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from fastreader.core.checked import checked
 from fastreader.core.protocol import TextOrTokens
 from fastreader.data.fingerprints import reader_name
 from fastreader.models import load as loading
@@ -22,6 +23,7 @@ from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.session import Session, open_session
 
 
+@checked
 class Reader(ReaderBase):
     """A causal language model that scores many texts in one packed pass.
 

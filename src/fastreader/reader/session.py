@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int
 from fastreader.core.protocol import TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
@@ -21,6 +22,7 @@ from fastreader.reader.loglikelihood import Admit
 _SHARE = 0.5  # of the free memory, for what is cached
 
 
+@checked
 class Session(ReaderBase):
     """A reader over prefixes that were read once; created by `Reader.session`.
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
+from fastreader.core.checked import checked
 from fastreader.core.protocol import Scorer
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
@@ -44,6 +45,7 @@ def score_permutations(
 ) -> Iterator[PermutationScores]: ...
 
 
+@checked
 def score_permutations(  # type: ignore[misc]  # the overloads leave out what is the same in both
     reader: ReaderLike,
     question: str | Example | Iterable[Example],
@@ -126,6 +128,7 @@ def score_permutations(  # type: ignore[misc]  # the overloads leave out what is
     return score_many(opened, question, candidates, options, progress, on_error)
 
 
+@checked
 def permutation_cost(
     reader: ReaderLike,
     question: str | Example,

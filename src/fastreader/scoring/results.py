@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked_methods
 from fastreader.core.drawing import new_figure
 from fastreader.core.tree import TreeStats
 from fastreader.data.files import read_object, write_json
@@ -39,6 +40,7 @@ class TokenLogprobs:
     passages: list[list[float]] | None = None
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class PermutationScores:
     """Log-likelihoods under M orderings of L passages and K candidates, in nats.

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect, require
 from fastreader.data import Example, Passage
 from fastreader.data.files import read_values, replacing, write_json
@@ -29,6 +30,7 @@ RESULTS, QUESTIONS, ATTENTION = "results.jsonl", "questions.jsonl", "attention.j
 STUDY, COSTS, VOTER, READERS, CACHE = "study.json", "costs.json", "voter.json", "readers.json", "cache.sqlite"
 
 
+@checked
 class RunFolder:
     """The files of a run.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_list, check_text
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
@@ -32,6 +33,7 @@ from fastreader.sure.variants import find_method
 OnError = Callable[[int, Example, FastreaderError], object]
 
 
+@checked
 def answer(
     reader: ReaderProtocol,
     question: str,
@@ -66,6 +68,7 @@ def answer(
     return result
 
 
+@checked
 def ask(
     reader: ReaderProtocol,
     question: str,
@@ -104,6 +107,7 @@ def ask(
     return outcome.value
 
 
+@checked
 def answer_many(
     reader: ReaderProtocol,
     examples: Iterable[Example],

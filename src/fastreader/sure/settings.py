@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_int, check_list, check_number, expect
 from fastreader.models.encoders import encoder_name
 from fastreader.sure.templates import LETTERS, SureTemplate, VariantTemplate
@@ -24,6 +25,7 @@ _COUNTS = (
 _SURE_TEMPLATE, _VARIANT_TEMPLATE = SureTemplate(), VariantTemplate()
 
 
+@checked
 @dataclass(frozen=True)
 class Settings:
     """Everything that an answer depends on, besides question, passages and readers.

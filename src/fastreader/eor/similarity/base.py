@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.eor.types import BoolArray, FloatArray
 from fastreader.errors import InputError
@@ -24,6 +25,7 @@ class Pair(NamedTuple):
     second: str
 
 
+@checked
 class Similarity:
     """A similarity of two answers. Subclasses implement `_compute`, or `tables` if that is cheaper.
 
@@ -97,6 +99,7 @@ class Similarity:
         return Pair(question, pair.first, pair.second)
 
 
+@checked
 class Function(Similarity):
     """A similarity from any function of two texts.
 
@@ -121,6 +124,7 @@ class Function(Similarity):
         return values
 
 
+@checked
 def tensor(
     similarities: Sequence[Similarity],
     questions: Sequence[str],

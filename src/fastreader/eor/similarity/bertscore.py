@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect, rebuilding
 from fastreader.data.files import read_object, write_json
 from fastreader.data.fingerprints import digest
@@ -35,6 +36,7 @@ class TokenVectors:
     special: BoolArray
 
 
+@checked
 @dataclass(frozen=True)
 class Idf:
     """Document frequencies of tokens in a fixed set of documents; they never change, so scores do not either.
@@ -71,6 +73,7 @@ class Idf:
             return cls(int(values["documents"]), {str(k): int(v) for k, v in values["counts"].items()})
 
 
+@checked
 class BertScore(Similarity):
     """BERTScore F1, not rescaled.
 

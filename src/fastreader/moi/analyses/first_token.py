@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.data.types import Passage
 from fastreader.errors import NumericsError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _VOCABULARY = 8192  # columns of the distributions compared at a time
 
 
+@checked
 def first_token_distances(
     reader: Reader,
     question: str,
@@ -69,6 +71,7 @@ def first_token_distances(
     return result
 
 
+@checked
 def partition_means(distances: FloatArray, permutations: Sequence[Sequence[int]]) -> tuple[float, float]:
     """Return the mean distances of orders (with the same first passage, with different ones); nan if no pair has them.
 

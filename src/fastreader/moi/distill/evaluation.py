@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import expect
 from fastreader.moi.distill.lessons import Lesson
 from fastreader.moi.observations import FloatArray
@@ -51,6 +52,7 @@ def kl_divergence(
     return float((np.exp(log_t) * (log_t - log_s)).sum())
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Evaluation:
     """A student against its teacher, over all orderings of each question.
@@ -75,6 +77,7 @@ class Evaluation:
         return {"means": self.means, **asdict(self)}
 
 
+@checked
 def compare(
     teacher: Sequence[FloatArray], student: Sequence[FloatArray], temperature: float = 1.0, direction: str = "forward"
 ) -> Evaluation:
@@ -95,6 +98,7 @@ def spearman(a: FloatArray, b: FloatArray) -> float:
     return 0.0 if np.ptp(a) == 0 or np.ptp(b) == 0 else float(spearmanr(a, b).statistic)
 
 
+@checked
 def evaluate(
     student: Student, lessons: Sequence[Lesson], settings: DistillSettings, template: Template | None = None
 ) -> Evaluation:

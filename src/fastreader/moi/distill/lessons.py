@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, expect, located, require
 from fastreader.data import Example
 from fastreader.data.fingerprints import digest
@@ -21,6 +22,7 @@ from fastreader.reader.prompts.template import Template
 from fastreader.scoring.results import PermutationScores
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Lesson:
     """One question with the teacher's scores.
@@ -41,6 +43,7 @@ class Lesson:
         return digest([texts, self.permutations.tolist(), self.scores.tolist()])
 
 
+@checked
 def read_teacher(path: str | os.PathLike[str]) -> tuple[list[PermutationScores], Template]:
     """Read scores and template from a file that `fastreader score --output` (or a `ResultLog`) wrote.
 
@@ -61,6 +64,7 @@ def read_teacher(path: str | os.PathLike[str]) -> tuple[list[PermutationScores],
     return scores, Template(**next(iter(templates.values())))
 
 
+@checked
 def make_lessons(
     examples: Iterable[Example], scores: Iterable[PermutationScores], observation: str = "question"
 ) -> list[Lesson]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.data.fingerprints import reader_name
@@ -33,6 +34,7 @@ from fastreader.reader.prompts.pieces import encode
 from fastreader.reader.prompts.template import Template
 
 
+@checked
 class Student:
     """A transformers causal LM under LoRA adapters (PEFT).
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
 from fastreader.core.tree import TreeStats
@@ -54,6 +55,7 @@ class Step:
     seconds: float
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Distillation:
     """The result of a run.
@@ -79,6 +81,7 @@ class Distillation:
         }
 
 
+@checked
 def distill(
     student: Student,
     lessons: Sequence[Lesson],

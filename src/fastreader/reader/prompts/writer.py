@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from fastreader.core.checked import checked
 from fastreader.errors import InputError
 from fastreader.reader.prompts.encoder import ChatFrame, TextEncoder
 
 
+@checked
 class PromptWriter:
     """The part of a `Reader` that encodes prompts and answers, piece by piece.
 
