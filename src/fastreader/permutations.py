@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, check_number, check_seed, expect
+from fastreader.core.checks import check_int, check_number, check_seed, expect, located
 from fastreader.core.design import Design, IntArray
 from fastreader.errors import InputError
 
@@ -37,10 +37,14 @@ __all__ = [
 Spec = str | Design | npt.ArrayLike | Callable[[int], "Design | npt.ArrayLike"]
 
 
+MOST_PASSAGES = 2_000  # N of a design: N orderings of N places take 32 MB
+MOST_PLACES = 50_000_000  # orderings times places of a design, 8 bytes each
+
+
 @checked
 def identity(n: int) -> Design:
     """Return the retriever's order as the only one."""
-    check_int("permutations: n", n)
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
     return Design(np.arange(n)[None], n, "identity")
 
 
@@ -50,7 +54,7 @@ def cyclic(n: int) -> Design:
 
     Each passage is once at each place. This design alone does not identify MoI's model: see `model_rank`.
     """
-    check_int("permutations: n", n)
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
     return Design(_rotations(np.arange(n)[None]), n, "cyclic")
 
 
@@ -60,7 +64,7 @@ def cyclic_reversed(n: int) -> Design:
 
     Each passage is equally often at each place. For N <= 2 the two sets coincide and N rows remain.
     """
-    check_int("permutations: n", n)
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
     orders = np.arange(n)[None] if n <= 2 else np.stack([np.arange(n), np.arange(n)[::-1]])
     return Design(_rotations(orders), n, "cyclic_reversed")
 
@@ -77,10 +81,10 @@ def random(n: int, count: int | None = None, seed: int = 0) -> Design:
     Raises:
         InputError: if `count` is not in [1, N!].
     """
-    check_int("permutations: n", n)
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
     most = math.factorial(n)
     count = min(3 * n, most) if count is None else count
-    check_int("random: count", count, 1, most)
+    check_int("random: count", count, 1, min(most, MOST_PLACES // n))
     check_seed("random: seed", seed)
     return Design(_distinct(n, count, np.random.default_rng(seed)), n, "random", {"count": count, "seed": seed})
 
@@ -101,8 +105,8 @@ def latin(n: int, squares: int = 1, seed: int = 0) -> Design:
     Raises:
         InputError: if `squares` is not in [1, (N-1)!]; more squares would repeat rows.
     """
-    check_int("permutations: n", n)
-    check_int("latin: squares", squares, 1, math.factorial(n - 1))
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
+    check_int("latin: squares", squares, 1, min(math.factorial(n - 1), MOST_PLACES // n**2))
     check_seed("latin: seed", seed)
     rng = np.random.default_rng(seed)
     relabel = rng.permutation(n)
@@ -136,10 +140,10 @@ def prefix_sharing(n: int, count: int | None = None, seed: int = 0) -> Design:
     Raises:
         InputError: if `count` is not such a multiple.
     """
-    check_int("permutations: n", n)
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
     most = n * (1 + (n - 1) * (n - 2) // 2)
     count = min(3 * n, most) if count is None else count
-    check_int("prefix_sharing: count", count, 1, most)
+    check_int("prefix_sharing: count", count, 1, min(most, MOST_PLACES // n))
     check_seed("prefix_sharing: seed", seed)
     expect(count % n == 0, "prefix_sharing: count", f"a multiple of N = {n} for balance", count)
     rotated = ((tail, shift) for shift in range(1, n) for tail in range(shift + 1, n))
@@ -155,7 +159,8 @@ def prefix_sharing(n: int, count: int | None = None, seed: int = 0) -> Design:
 @checked
 def explicit(array: npt.ArrayLike, n: int) -> Design:
     """Return a design of the caller's orderings: integers [M, L] in [0, n), checked by `Design`."""
-    return Design(array, n)  # type: ignore[arg-type]
+    with located("array"):
+        return Design(array, n)  # type: ignore[arg-type]
 
 
 @checked
@@ -250,13 +255,13 @@ def resolve(spec: Spec, n: int, seed: int = 0) -> Design:
         InputError: if the name is unknown or takes no number, a Design is for another number of passages, or the
             design's own arguments are invalid.
     """
-    check_int("permutations: n", n)
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
     if isinstance(spec, str):
         return _by_name(spec, n, seed)
     if callable(spec):
         spec = spec(n)
     if not isinstance(spec, Design):
-        return explicit(spec, n)
+        return Design(spec, n)  # type: ignore[arg-type]
     expect(spec.n == n, "permutations", f"a design for {n} passages", f"{spec.name} for {spec.n}")
     return spec
 

@@ -19,8 +19,8 @@ from support import byte_tokenizer, tiny_llama
 
 import fastreader as fr
 from fastreader import eor, errors, moi, noise, statistics, sure
-from fastreader.eor import similarity
 from fastreader.moi import baselines, distill
+from fastreader.reader.programs.readers import Readers
 from fastreader.study import RunFolder, Study
 from fastreader.sure import variants
 from fastreader.sure.task import Task
@@ -31,11 +31,9 @@ OUTCOMES = {"a": {1: 1.0, 2: 0.0, 3: 1.0}, "b": {1: 0.0, 2: 0.0, 3: 1.0}}
 A, B = [1.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.0]
 
 
-class Encode:
-    """A sentence encoder that counts letters."""
-
-    def encode(self, texts: list[str], **_: Any) -> np.ndarray:
-        return np.array([[text.count("e") + 1.0, len(text) + 1.0] for text in texts], dtype=np.float32)
+def encode(texts: Any) -> np.ndarray:
+    """Encode sentences by counting letters."""
+    return np.array([[text.count("e") + 1.0, len(text) + 1.0] for text in texts], dtype=np.float32)
 
 
 class Rate:
@@ -59,24 +57,31 @@ class World:
             fr.Passage(text, f"Title {i}", str(i), 3.0 - i, is_gold=i == 0, has_answer=i == 0)
             for i, text in enumerate(TEXTS)
         ]
+        self.pool = [fr.Passage(f"{i} plus {i} is {2 * i}.", f"Sums {i}", f"s{i}") for i in range(9)]
         self.example = fr.Example(QUESTION, self.passages, ["Nile"], ["the Nile", "the Seine"], "q")
-        self.other = fr.Example("Where is the Seine?", [fr.Passage("It is in Paris.", "Seine", "s", 1.0)], ["Paris"], id="p")
+        self.other = fr.Example(
+            "Where is the Seine?", [fr.Passage("It is in Paris.", "Seine", "s", 1.0)], ["Paris"], id="p"
+        )
         self.session = self.reader.session("Answer")
-        self.scores = fr.score_permutations(self.reader, QUESTION, self.passages, ["the Nile", "the Seine"])
-        self.bias = moi.calibrate([self.scores, self.scores], resamples=20)
+        self.scores = fr.score_permutations(self.reader, self.example)
+        self.more = [fr.score_permutations(self.reader, f"Why {i}?", self.passages, ["a", "b"]) for i in range(5)]
+        self.bias = moi.calibrate(self.more, resamples=20)
+        self.signed = dataclasses.replace(self.bias, sign="query_likelihood")
         self.utilities = moi.debias(self.scores, self.bias)
         self.observations = moi.observe(self.scores)
         self.ranked = moi.rerank(self.reader, QUESTION, self.passages)
         self.probe = moi.probe(self.reader, [self.example], [0])
-        self.materials = noise.gather(self.example, random=noise.Pool(self.passages), random_count=1)
-        self.noise_answers = noise.ask(self.reader, [self.materials], ["gold", "closed_book"], max_new_tokens=2)[0]
+        self.materials = noise.gather(self.example, random=noise.Pool(self.pool), random_count=1)
+        self.noise_answers = noise.ask(
+            self.reader, [self.materials], ["gold", "closed_book", "random:1:near"], max_new_tokens=2
+        )[0]
         self.summary = noise.summarise([self.noise_answers], resamples=20)
         self.attention = noise.answer_attention(self.reader, self.materials, {"gold": "Nile"})
         self.votes = [
             eor.Answers(QUESTION, ["r", "s", "t"], ["Nile", "the Nile", "Seine"], right=["Nile"]),
             eor.Answers("Where is the Seine?", ["r", "s", "t"], ["Rome", "Paris", "Paris"], right=["Paris"]),
         ]
-        self.voter = eor.Voter(starts=1, max_evaluations=20).fit(self.votes, [["Nile"], ["Paris"]])
+        self.voter = eor.Voter(starts=1, max_evaluations=20).fit(self.votes, [[1, 1, 0], [0, 1, 1]])
         self.vote = self.voter.vote(self.votes[0])
         self.retrieval = eor.Retrieval(QUESTION, [eor.Document("r", self.passages)], ["Nile"], "q")
         self.retrievers = eor.Retrievers(["R@1"], {"R": lambda question: self.passages})
@@ -89,7 +94,9 @@ class World:
         self.gold_places = moi.analyses.gold_places(self.reader, [self.example])
         self.polarity = moi.analyses.polarity(self.reader, [self.example], {"a": [[0, 1, 2]]})[0]
         self.asked_sure = sure.ask(self.reader, QUESTION, self.passages, method="base", max_answer_tokens=2)
-        self.task = Task(QUESTION, self.passages, sure.Settings(max_answer_tokens=2), {"answer": self.reader})
+        self.task = Task(
+            QUESTION, self.passages, sure.Settings(max_answer_tokens=2), Readers(self.reader, None, ("answer",))
+        )
         self.write()
         self.study = Study.of(self.study_values())
 
@@ -190,7 +197,6 @@ ROWS: dict[str, Row] = {
     "Reader.session": lambda w: (
         w.reader, {"prefixes": ("B",), "max_bytes": None, "cache_scored": False, "max_batch_tokens": 50, **CHAT},
     ),
-    "Results": lambda w: {"items": [1], "stats": w.scores.stats, "passes": 1, "seconds": 0.0},
     "Template": lambda w: fields_of(fr.Template()),
     "Template.from_dict": lambda w: {"values": {"separator": " "}},
     "Template.load": lambda w: {"path": w.path("template.json")},
@@ -214,8 +220,8 @@ ROWS: dict[str, Row] = {
     "eor.Answers.from_dict": lambda w: {"values": w.votes[0].to_dict()},
     "eor.Answers.select": lambda w: (w.votes[0], {"retrievers": ["r"]}),
     "eor.BM25": lambda w: {"passages": w.passages, "depth": 2, "language": "english"},
-    "eor.Cosine": lambda w: {"encoder": Encode()},
-    "eor.Dense": lambda w: {"encoder": Encode(), "passages": w.passages, "depth": 2, "vectors": None},
+    "eor.Cosine": lambda w: {"encoder": encode},
+    "eor.Dense": lambda w: {"encoder": encode, "passages": w.passages, "depth": 2, "vectors": None},
     "eor.Document": lambda w: {"retriever": "r", "passages": w.passages, "failure": None, "notes": []},
     "eor.Exact": lambda w: {"match": "contains"},
     "eor.Exact.tables": lambda w: (eor.Exact(), {"questions": ["q"], "texts": [["a", "b"]]}),
@@ -244,13 +250,13 @@ ROWS: dict[str, Row] = {
     "eor.Texts.reading": lambda w: (eor.Texts(), {"question": QUESTION, "passages": w.passages}),
     "eor.Vote.from_dict": lambda w: {"values": w.vote.to_dict()},
     "eor.Voter": lambda w: fields_of(eor.Voter()),
-    "eor.Voter.fit": lambda w: (eor.Voter(starts=1, max_evaluations=9), {"X": w.votes, "y": [["Nile"], ["Paris"]]}),
+    "eor.Voter.fit": lambda w: (eor.Voter(starts=1, max_evaluations=9), {"X": w.votes, "y": [[1, 1, 0], [0, 1, 1]]}),
     "eor.Voter.from_dict": lambda w: {"values": w.voter.to_dict(), "similarities": None, "accept": None},
     "eor.Voter.get_params": lambda w: (w.voter, {"deep": True}),
     "eor.Voter.load": lambda w: {"path": w.path("voter.json"), "similarities": None, "accept": None},
     "eor.Voter.predict": lambda w: (w.voter, {"X": w.votes}),
     "eor.Voter.save": lambda w: (w.voter, {"path": w.path("out.json")}),
-    "eor.Voter.score": lambda w: (w.voter, {"X": w.votes, "y": [["Nile"], ["Paris"]]}),
+    "eor.Voter.score": lambda w: (w.voter, {"X": w.votes, "y": [[1, 1, 0], [0, 1, 1]]}),
     "eor.Voter.vote": lambda w: (w.voter, {"answers": w.votes[0]}),
     "eor.Voter.winners": lambda w: (w.voter, {"X": w.votes}),
     "eor.Voter.accept": lambda w: (w.voter, {"text": "Nile"}),
@@ -277,14 +283,13 @@ ROWS: dict[str, Row] = {
     "moi.Probe.from_dict": lambda w: {"values": w.probe.to_dict()},
     "moi.Stopping": lambda w: {"p_best": 0.9, "same_order": 2, "most": None},
     "moi.Stopping.settled": lambda w: (moi.Stopping(), {"history": [w.utilities]}),
-    "moi.Utilities": lambda w: fields_of(w.utilities),
     "moi.Utilities.order": lambda w: (w.utilities, {"kind": "matched"}),
     "moi.answer": lambda w: {
         **w.asked(), "bias": w.bias, "scorer": None, "candidates": None, "max_new_tokens": 2, "max_passages": 3,
     },
     "moi.calibrate": lambda w: {
-        "scores": [w.scores, w.scores], "kind": "question", "per_token": False, "candidate": None, "contrast": None,
-        "gold": [0, 1], "confidence_level": 0.95, "resamples": 20, "starts": 2, "folds": 2, "seed": 0,
+        "scores": w.more, "kind": "question", "per_token": False, "candidate": None, "contrast": None,
+        "gold": None, "confidence_level": 0.95, "resamples": 20, "starts": 2, "folds": 2, "seed": 0,
     },
     "moi.debias": lambda w: {
         "scores": w.scores, "bias": w.bias, "method": "calibrated", "confidence_level": 0.95, "solver": "auto",
@@ -315,6 +320,7 @@ ROWS: dict[str, Row] = {
     },
     "moi.baselines.ListwisePrompt": lambda w: fields_of(baselines.ListwisePrompt()),
     "moi.baselines.Method": lambda w: fields_of(next(iter(baselines.METHODS.values()))),
+    "moi.baselines.Ordering": lambda w: fields_of(baselines.retriever(**w.asked())),
     "moi.baselines.PairwisePrompt": lambda w: fields_of(baselines.PairwisePrompt()),
     "moi.baselines.backwards": lambda w: w.asked(),
     "moi.baselines.bayes_saliency": lambda w: {**w.asked(), "template": None, "max_batch_tokens": 500},
@@ -338,7 +344,7 @@ ROWS: dict[str, Row] = {
     "moi.baselines.qg": lambda w: {**w.asked(), "template": None, "max_batch_tokens": 500},
     "moi.baselines.random": lambda w: {**w.asked(), "seed": 0},
     "moi.baselines.retriever": lambda w: w.asked(),
-    "moi.baselines.score_matched": lambda w: {"scores": [3.0, 2.0, 1.0], "bias": w.bias},
+    "moi.baselines.score_matched": lambda w: {"scores": [3.0, 2.0, 1.0], "bias": w.signed},
     "moi.baselines.self_consistency": lambda w: {
         **w.asked(), "count": 2, "seed": 0, "template": None, "max_new_tokens": 2, "stop": ["\n"],
     },
@@ -381,8 +387,8 @@ ROWS: dict[str, Row] = {
     "noise.NoiseTemplate": lambda w: fields_of(noise.NoiseTemplate()),
     "noise.NoiseTemplate.pieces": lambda w: (noise.NoiseTemplate(), {"question": QUESTION, "passages": w.passages}),
     "noise.NoiseTemplate.refused": lambda w: (noise.NoiseTemplate(), {"reply": "NO-RES"}),
-    "noise.Pool": lambda w: {"passages": w.passages, "seed": 0},
-    "noise.Pool.draw": lambda w: (noise.Pool(w.passages), {"count": 1, "key": "q", "accept": lambda passage: True}),
+    "noise.Pool": lambda w: {"passages": w.pool, "seed": 0},
+    "noise.Pool.draw": lambda w: (noise.Pool(w.pool), {"count": 1, "key": "q", "accept": lambda passage: True}),
     "noise.RandomWords": lambda w: {"vocabulary": ["a", "b"], "length": 3, "seed": 0},
     "noise.RandomWords.draw": lambda w: (
         noise.RandomWords(["a"], 2), {"count": 1, "key": "q", "accept": lambda passage: True},
@@ -403,7 +409,7 @@ ROWS: dict[str, Row] = {
     "noise.baseline_of": lambda w: {"layout": "random:1:near"},
     "noise.by_title": lambda w: {"passages": w.passages},
     "noise.gather": lambda w: {
-        "example": w.example, "random": noise.Pool(w.passages), "random_count": 1, "titles": None, "others": [w.other],
+        "example": w.example, "random": noise.Pool(w.pool), "random_count": 1, "titles": None, "others": [w.other],
         "hard_count": 1, "seed": 0,
     },
     "noise.has_answer": lambda w: {"passage": w.passages[0], "answers": ["Nile"]},

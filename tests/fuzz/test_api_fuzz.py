@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import inspect
 import itertools
 import os
@@ -16,7 +17,7 @@ import re
 import resource
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,12 @@ class TooSlow(BaseException):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
-        yield World(tmp_path_factory.mktemp("fuzz"))
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # no name of a model is looked up
+        folder = tmp_path_factory.mktemp("fuzz")
+        patch.chdir(folder)  # a hostile text may be a path to write to
+        yield World(folder)
 
 
 @contextlib.contextmanager
@@ -85,12 +89,33 @@ def run(call: Any, values: dict[str, Any]) -> Any:
         return list(itertools.islice(result, ITEMS)) if isinstance(result, Iterator) else result
 
 
+PLACES = {
+    "path", "folder", "corpus", "queries", "run", "qrels", "model", "reader", "encoder", "output", "passages", "found",
+}  # fmt: skip
+ALIAS = {"spec": "permutations", "found": "similarity"}  # a parameter that other callables pass on
+
+
+def is_named(name: str, value: Any, message: str) -> bool:
+    """Return whether a message names an argument.
+
+    It does by the argument's name; by the value of a path or another name that is looked up; or, for a dictionary or a
+    record, by the key or field at fault.
+    """
+    words = [name, ALIAS.get(name, name)]
+    if isinstance(value, Mapping):
+        words += [str(key) for key in value]
+    elif dataclasses.is_dataclass(value):
+        words += [field.name for field in dataclasses.fields(value)]
+    by_name = any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", message) for word in words if word.strip())
+    return by_name or (name in PLACES and isinstance(value, (str, os.PathLike)) and str(value) in message)
+
+
 def outcome(call: Any, values: dict[str, Any], changed: list[str]) -> tuple[str, str]:
     """Run a call and say how it ended; the second value shows the error."""
     try:
         run(call, values)
     except FastreaderError as error:
-        named = any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", str(error)) for name in changed)
+        named = any(is_named(name, values[name], str(error)) for name in changed)
         return ("refused" if named else "unnamed"), f"{type(error).__name__}: {error}"
     except TooSlow:
         return "too slow", ""

@@ -13,7 +13,7 @@ Hints are read as Python callers expect:
 - `list`, `tuple[X, ...]` and `Sequence` accept every sized container with an order: lists, tuples, arrays, series.
 - `Iterable` also accepts an iterator, whose items are checked when they are consumed.
 - No list may be a text, a set, a mapping or a view of one, because a set has no order and a text yields its letters.
-- A path (`str | os.PathLike`) holds no null character.
+- A path (`str | os.PathLike`) is one that a file system can hold.
 - `npt.ArrayLike` and `npt.NDArray[X]` accept numbers in lists or arrays; lists become arrays for `npt.NDArray[X]`.
 
 Bounds and relations between arguments are checked by `fastreader.core.checks`. No other value is converted, defaults
@@ -42,6 +42,7 @@ import numpy.typing as npt
 from fastreader.core.checks import UNORDERED, expect, fits_float, shown
 from fastreader.errors import InputError
 
+_LONGEST_NAME = 240  # bytes; file systems allow 255, and temporary files add some
 Target = TypeVar("Target")
 Inside = Callable[[str, Any], Any]
 
@@ -280,6 +281,7 @@ def _array(arguments: tuple[Any, ...]) -> Kind:
 
 def _items(kind: Kind, name: str, value: Any) -> Any:
     """Check the items of a list now, those of an iterator when they are consumed."""
+    expect(getattr(value, "ndim", 1) != 0, name, f"a list of {kind.plural}", value)  # an array of one number
     if kind is _ANYTHING:
         return value
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.type in kind.whole:
@@ -287,8 +289,8 @@ def _items(kind: Kind, name: str, value: Any) -> Any:
     if isinstance(value, abc.Iterator) or not hasattr(value, "__len__"):
         return _checked_items(kind, name, value)
     if not set(map(type, value)) <= kind.whole:
-        for _ in _checked_items(kind, name, value):
-            pass
+        for index, item in enumerate(value):
+            accept(f"{name}[{index}]", item, kind)
     return value
 
 
@@ -319,7 +321,13 @@ def _one_of(words: str, choices: tuple[Any, ...], name: str, value: Any) -> Any:
 
 
 def _path(name: str, value: Any) -> Any:
-    expect("\0" not in str(os.fspath(value)), name, _PATH.words, value)
+    """Check that a file system can hold a path: it is not empty, and its names are encodable and not too long."""
+    try:
+        names = os.fsencode(value).split(os.fsencode(os.sep))
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InputError(f"{name}: expected a path, got {shown(value)} ({error})") from error
+    usable = any(names) and all(b"\0" not in part and len(part) <= _LONGEST_NAME for part in names)
+    expect(usable or names == [b"", b""], name, f"a path of names of at most {_LONGEST_NAME} bytes", value)
     return value
 
 

@@ -25,6 +25,10 @@ from fastreader.errors import InputError
 UNORDERED = (str, bytes, bytearray, memoryview, Mapping, Set, MappingView)  # not lists: see check_list
 LARGEST_SEED = 2**63 - 1  # as an int64, which random streams are keyed with
 
+MOST_STARTS = 10_000  # random starts of a search
+MOST_RESAMPLES = 10_000_000  # draws of a bootstrap or a permutation test
+
+_NUMBERS = (int, float, np.integer, np.floating)
 _SHOWN = 80  # characters of a value in a message
 _TOKENS = "text or token ids"
 
@@ -80,7 +84,7 @@ def is_int(value: object) -> bool:
 
 def is_number(value: object) -> bool:
     """Return whether `value` is a real number of Python or NumPy, and not a bool."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool)
 
 
 def fits_float(value: Any) -> bool:
@@ -134,7 +138,11 @@ def check_number(
     if optional and value is None:
         return
     number: Any = value
-    kind = is_number(value) and (isinstance(value, (int, float)) or not json_value)
+    kind = (
+        isinstance(value, _NUMBERS)
+        and not isinstance(value, bool)
+        and (isinstance(value, (int, float)) or not json_value)
+    )
     kind = kind and (isinstance(number, float) or fits_float(number)) and math.isfinite(number)
     low = kind and (minimum is None or number >= minimum) and (above is None or number > above)
     if not (low and (maximum is None or number <= maximum) and (below is None or number < below)):

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, check_int, check_number, expect, is_int
+from fastreader.core.checks import UNORDERED, check_choice, check_int, check_number, expect, is_int
+
+MOST_NEW_TOKENS = 2**20  # of one text; longer than the context of any model
+MOST_TEXTS = 10_000  # for one prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +58,8 @@ class GenerateOptions(Sampling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_int("max_new_tokens", self.max_new_tokens)
-        check_int("n", self.n)
+        check_int("max_new_tokens", self.max_new_tokens, 1, MOST_NEW_TOKENS)
+        check_int("n", self.n, 1, MOST_TEXTS)
         in_range = is_int(self.seed) and -(2**63) <= self.seed < 2**63
         expect(in_range, "seed", "an integer of 64 bits", self.seed)
         check_choice("on_overflow", self.on_overflow, ("error", "truncate"))
@@ -67,7 +70,7 @@ class GenerateOptions(Sampling):
 
 
 def _listed(name: str, value: object, is_item: Callable[[object], bool], items: str) -> tuple[Any, ...]:
-    listed = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    listed = isinstance(value, Iterable) and not isinstance(value, UNORDERED) and getattr(value, "ndim", 1) > 0
     found: tuple[Any, ...] | None = tuple(value) if listed else None  # type: ignore[arg-type]
     expect(
         found is not None and all(map(is_item, found)), name, f"a list of {items}", value if found is None else found

@@ -58,7 +58,7 @@ def make_example(
     """
     at = f"{where}: " if where else ""
     if isinstance(question, Example):
-        expect(passages is None, f"{at}passages", "None beside an Example, which has its own", passages)
+        expect(passages is None, f"{at}passages", "None beside an Example as the question, which has its own", passages)
         example, passages = question, question.passages
     else:
         example = Example(question, [])

@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import os
+import sys
 import warnings
 import zlib
 from collections.abc import Callable, Container, Iterator
@@ -121,7 +122,7 @@ def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]
         InputError: if a line is invalid, naming the file and the line; or if the file holds no question.
     """
     check_int("limit", limit, optional=True)
-    rows = itertools.islice(iter_rows(path, Question), limit)
+    rows = itertools.islice(iter_rows(path, Question), None if limit is None else min(int(limit), sys.maxsize))
     found = [Example(row.question, [], row.answers, id=row.id) for _, row in rows]
     require(bool(found), f"{path}: expected at least one question, got an empty file")
     return found

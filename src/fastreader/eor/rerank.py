@@ -17,6 +17,7 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.types import Passage
+from fastreader.eor.similarity.loading import encoder_for
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import whole_text
 
@@ -63,9 +64,7 @@ class Cosine:
     """Cosine similarity of the sentence vectors of question and passage."""
 
     def __init__(self, encoder: str | os.PathLike[str] | Encoder) -> None:
-        from fastreader.models.encoders import as_encoder
-
-        self._encode = as_encoder(encoder)
+        self._encode = encoder_for(encoder)
 
     def __call__(self, question: str, passages: Sequence[Passage]) -> list[float]:
         """Return the scores of one question's passages."""

@@ -18,6 +18,7 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect
 from fastreader.data import load_passages
 from fastreader.data.types import Passage
+from fastreader.eor.similarity.loading import encoder_for
 from fastreader.eor.types import whole_text
 from fastreader.errors import InputError, MissingExtraError
 
@@ -120,10 +121,8 @@ class Dense(Index):
             InputError: if there are no passages, `depth` < 1, or there is not one vector per passage.
             MissingExtraError: if `load_encoder` raises it.
         """
-        from fastreader.models.encoders import as_encoder
-
         super().__init__(passages, depth)
-        self._encode = as_encoder(encoder)
+        self._encode = encoder_for(encoder)
         found = self._encode([*map(whole_text, self.passages)]) if vectors is None else vectors
         self.vectors = np.asarray(found, dtype=np.float32)
         shape = list(self.vectors.shape)
@@ -157,7 +156,7 @@ def as_source(found: Any) -> SourceFunction:
     if callable(getattr(found, "run", None)):
         return lambda question: _haystack(found.run(query=question))
     expected = "a callable, or an object with invoke (LangChain), retrieve (LlamaIndex) or run (Haystack)"
-    raise InputError(f"source: expected {expected}, got {type(found).__name__}")
+    raise InputError(f"found: expected {expected}, got {type(found).__name__}")
 
 
 def as_passages(found: Any) -> list[Passage]:

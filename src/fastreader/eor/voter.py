@@ -10,8 +10,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, expect, rebuilding, require
+from fastreader.core.checked import accept as accept_value
+from fastreader.core.checked import checked, kind_of
+from fastreader.core.checks import MOST_STARTS, check_int, expect, located, rebuilding, require
 from fastreader.data.files import read_object, write_json
 from fastreader.eor import scoring
 from fastreader.eor.answer import is_answer
@@ -24,6 +25,8 @@ from fastreader.eor.types import FloatArray, IntArray
 from fastreader.errors import InputError
 
 Accept = Callable[[str | None], bool]
+
+_NUMBERS = kind_of(npt.ArrayLike)
 
 
 @checked
@@ -71,7 +74,7 @@ class Voter(Parameters):
             InputError: if there are fewer than two retrievers, the weights are not theirs, or a similarity is NaN.
         """
         single = is_single(answers)
-        prepared = self._ballots([answers] if single else answers)
+        prepared = self._ballots([answers] if single else answers, "answers")
         names = [s.name for s in self.resolved()]
         votes = scoring.votes(prepared, *self._weights(prepared), self._rules(), names)
         return votes[0] if single else votes
@@ -122,12 +125,12 @@ class Voter(Parameters):
         """
         bounded = 0 <= self.retriever_threshold < self.upper < np.inf
         expect(bounded, "upper", f"a finite bound above retriever_threshold {self.retriever_threshold}", self.upper)
-        check_int("starts", self.starts)
+        check_int("starts", self.starts, 1, MOST_STARTS)
         check_int("max_evaluations", self.max_evaluations, optional=True)
         prepared = self._ballots(X)
         correct = _correct(y, prepared)
         can_win = bool(prepared.candidates.any())
-        require(can_win, "answers: expected at least one that can win, but all are empty or refusals")
+        require(can_win, "X: answers: expected at least one that can win, but all are empty or refusals")
         best, report = search(
             Objective(prepared, correct, self._rules()),
             upper=self.upper,
@@ -240,8 +243,10 @@ class Voter(Parameters):
                     f"{json.dumps(found)}; pass it as an object with the saved settings"
                 )
 
-    def _ballots(self, rows: Sequence[Any]) -> Ballots:
-        return ballots(rows, self.resolved(), self.accept)
+    def _ballots(self, rows: Sequence[Any], name: str = "X") -> Ballots:
+        """Return the checked answers; errors name the argument `name` that holds them."""
+        with located(name):
+            return ballots(rows, self.resolved(), self.accept)
 
     def _weights(self, prepared: Ballots) -> tuple[FloatArray, FloatArray]:
         """Return w^r [M] and w^s [S], the learned ones after a fit."""
@@ -278,7 +283,7 @@ def _shown(similarity: SimilarityLike) -> str:
 
 
 def _correct(y: Any, prepared: Ballots) -> FloatArray:
-    correct = np.asarray(y, dtype=np.float64)
+    correct = np.asarray(accept_value("y", y, _NUMBERS), dtype=np.float64)
     shape = list(prepared.present.shape)
     finite = bool(np.isfinite(correct).all())
     expect(list(correct.shape) == shape, "y", f"correctness of each answer, {shape}", list(correct.shape))

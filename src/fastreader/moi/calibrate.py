@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, check_number, expect, located, random_generator, require
+from fastreader.core.checks import (
+    MOST_RESAMPLES,
+    MOST_STARTS,
+    check_int,
+    check_number,
+    expect,
+    located,
+    random_generator,
+    require,
+)
 from fastreader.moi.debias import debias
 from fastreader.moi.observations import FloatArray, Observations, Scored, observe
 from fastreader.moi.position_bias import PositionBias, differing
@@ -69,8 +78,9 @@ def calibrate(
     for q, scored in enumerate(scores):
         with located(f"scores: question {q}"):
             observed.append(observe(scored, kind, per_token=per_token, candidate=candidate))
-    for name, count, least in (("resamples", resamples, 20), ("starts", starts, 1), ("folds", folds, 2)):
-        check_int(name, count, least)
+    check_int("resamples", resamples, 20, MOST_RESAMPLES)
+    check_int("starts", starts, 1, MOST_STARTS)
+    check_int("folds", folds, 2)
     check_number("confidence_level", confidence_level, above=0, below=1)
     raw = _pooled(observed)
     first = observed[0]

@@ -86,7 +86,7 @@ class Utilities:
         Raises:
             InputError: if `kind` is unknown, or "descending" for a calibrated bias of undetermined sign.
         """
-        check_choice("order", kind, ORDERS)
+        check_choice("kind", kind, ORDERS)
         if kind == "matched":
             return matched(self.utility, self.bias)
         require(

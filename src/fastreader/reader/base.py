@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from fastreader.core.checked import accept, kind_of
+from fastreader.core.checks import check_int, expect
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens
@@ -13,6 +15,8 @@ from fastreader.reader.engine import Engine
 from fastreader.reader.generate import generate
 from fastreader.reader.loglikelihood import Admit, loglikelihood, score
 from fastreader.reader.prompts.writer import PromptWriter
+
+_TREES = kind_of(Sequence[PrefixTree])
 
 
 class ReaderBase(PromptWriter):
@@ -93,6 +97,11 @@ class ReaderBase(PromptWriter):
             InputError: if a token id is out of range.
             ContextOverflowError, OutOfBudgetError, NumericsError: as `loglikelihood`.
         """
+        if trees is not None:
+            check_int("max_batch_tokens", max_batch_tokens, optional=True)
+            accept("trees", trees, _TREES)
+            held = sum(len(tree.leaves) for tree in trees)
+            expect(held == len(sequences), "trees", f"those of {len(sequences)} sequences", f"{held} sequences")
         with self._cache() as (kept, keep):
             return score(self.engine, sequences, max_batch_tokens=max_batch_tokens, trees=trees, kept=kept, keep=keep)
 
@@ -164,8 +173,8 @@ class ReaderBase(PromptWriter):
         Args:
             prompts: texts (read with their special tokens, as `TextEncoder.start` trusts them), or token ids as
                 `prompt` returns them; an empty one is a beginning of text.
-            max_new_tokens: at most this many tokens are generated.
-            n: number of texts for each prompt.
+            max_new_tokens: at most this many tokens are generated, up to 2**20.
+            n: number of texts for each prompt, up to 10,000.
             temperature: divides the logits; 0 decodes greedily.
             top_k: draw among this many most likely tokens.
             top_p: draw among the fewest most likely tokens whose probabilities sum to this.

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from fastreader.core.checked import checked
+from fastreader.core.checks import expect
 from fastreader.core.protocol import TextOrTokens
 from fastreader.data.fingerprints import reader_name
 from fastreader.models import load as loading
@@ -40,6 +41,7 @@ class Reader(ReaderBase):
     """
 
     def __init__(self, model: Any, tokenizer: Any, name: str, arithmetic: Arithmetic, revision: str = "") -> None:
+        expect(callable(getattr(model, "forward", None)), "model", "a transformers causal LM", model)
         encoder = TextEncoder(tokenizer)
         tree_model = TreeModel(model, name, arithmetic.precision)
         if tree_model.why_not_upcast and tree_model.precision != arithmetic.precision:

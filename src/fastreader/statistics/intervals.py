@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, check_number, random_generator
+from fastreader.core.checks import MOST_RESAMPLES, check_int, check_number, random_generator
 from fastreader.statistics.checks import cluster_index, numbers, pair
 
 Values = Sequence[float] | npt.NDArray[np.floating] | npt.NDArray[np.integer] | npt.NDArray[np.bool_]
@@ -76,7 +76,7 @@ def bootstrap(
     """
     numeric = numbers("values", values)
     check_number("confidence_level", confidence_level, above=0, below=1)
-    check_int("resamples", resamples)
+    check_int("resamples", resamples, 1, MOST_RESAMPLES)
     index = cluster_index(clusters, len(numeric))
     sums = np.bincount(index, weights=numeric)
     sizes = np.bincount(index)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, expect, random_generator
+from fastreader.core.checks import MOST_RESAMPLES, check_int, expect, random_generator
 from fastreader.statistics.checks import FloatArray, binary_pair, cluster_index, differences, pair
 from fastreader.statistics.intervals import CELLS, Labels, Values
 
@@ -67,7 +67,7 @@ def sign_flip(a: Values, b: Values, *, clusters: Labels | None = None, resamples
         InputError: if the pairs are invalid, the number of labels differs, or `resamples` < 1.
     """
     first, second = pair(a, b)
-    check_int("resamples", resamples)
+    check_int("resamples", resamples, 1, MOST_RESAMPLES)
     index = cluster_index(clusters, len(first))
     sums = np.bincount(index, weights=first - second)
     total = abs(float(sums.sum()))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import expect, require
+from fastreader.core.checks import check_json, expect, require
 from fastreader.data import Example, Passage
 from fastreader.data.files import read_values, replacing, write_json
 from fastreader.data.fingerprints import reader_identity
@@ -169,6 +169,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file of the folder, whole or not at all."""
+        check_json("value", value)
         write_json(self.file(name), value)
 
 

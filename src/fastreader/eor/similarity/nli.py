@@ -124,6 +124,7 @@ class ReaderNli(Similarity):
 
     def tables(self, questions: Sequence[str], texts: Sequence[Sequence[str]]) -> list[FloatArray]:
         """Return `Similarity.tables`, scoring both directions in one pass."""
+        expect(len(texts) == len(questions), "texts", f"those of each of {len(questions)} questions", len(texts))
         both = [
             Pair(question, first, second)
             for question, group in zip(questions, texts, strict=True)

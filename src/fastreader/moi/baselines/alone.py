@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import expect
+from fastreader.core.checks import check_int, expect
 from fastreader.data.types import Passage
 from fastreader.errors import MissingExtraError
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages, show
@@ -83,6 +83,8 @@ def cross_encoder(reader: Any, question: str, passages: Sequence[Passage], *, mo
     """
     count = check_passages(passages)
     encoder = _load(model) if isinstance(model, str) else model
+    expect(callable(getattr(encoder, "predict", None)), "model", "a name, or an object with `predict`", model)
+    check_int("batch", batch)
     pairs = [(question, show(passage)) for passage in passages]
     scores = np.asarray(encoder.predict(pairs, batch_size=batch, show_progress_bar=False), dtype=np.float64)
     one_each = scores.shape == (count,) and bool(np.isfinite(scores).all())

@@ -82,6 +82,7 @@ def compare(
     teacher: Sequence[FloatArray], student: Sequence[FloatArray], temperature: float = 1.0, direction: str = "forward"
 ) -> Evaluation:
     """Evaluate both sides' scores of the same orderings, an array [K] for each question, nats."""
+    expect(len(student) == len(teacher), "student", f"scores of {len(teacher)} questions, as teacher's", len(student))
     pairs = list(zip(teacher, student, strict=True))
     expect(bool(pairs), "teacher", "at least one question", teacher)
     return Evaluation(

@@ -60,10 +60,11 @@ class Student:
 
     def __init__(self, model: Any, tokenizer: Any, name: str, lora: LoraSettings | None = None) -> None:
         peft = _peft()
+        expect(callable(getattr(model, "forward", None)), "model", "a transformers causal LM", model)
         check_supported(model, name)
         self.name = name
-        self.revision = revision(model, tokenizer)
         self.encoder = TextEncoder(tokenizer)
+        self.revision = revision(model, tokenizer)
         self.tokenizer = tokenizer
         self.lora = lora or LoraSettings()
         self._checkpointing = False
