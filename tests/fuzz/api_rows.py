@@ -149,7 +149,13 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 CHAT = {"system": "Be brief.", "chat": True, "chat_options": {}}
-LOGLIKELIHOOD = {"token_logprobs": False, "on_overflow": "error", "max_batch_tokens": 500, "progress": False}
+LOGLIKELIHOOD = {
+    "token_logprobs": False,
+    "special_tokens": False,
+    "on_overflow": "error",
+    "max_batch_tokens": 500,
+    "progress": False,
+}
 SCORE = {
     "seed": 0, "prune": 2, "prune_mass": None, "template": None, "question_only": False, "score_passages": False,
     "closed_book": False, "query_likelihood": False, "token_logprobs": False, "on_overflow": "error",
@@ -170,7 +176,7 @@ ROWS: dict[str, Row] = {
     "Session.generate": lambda w: (w.session, {"prompts": ["Answer"], **GENERATE}),
     "Session.loglikelihood": lambda w: (w.session, {"requests": [("Answer", " Nile")], **LOGLIKELIHOOD}),
     "Session.plan": lambda w: (w.session, {"sequences": [([5], [6])], "max_batch_tokens": 50, "new_tokens": 0}),
-    "Session.prefill": lambda w: (w.reader.session("A"), {"prefixes": ("B",), "max_batch_tokens": 50, **CHAT}),
+    "Session.prefill": lambda w: (w.reader.session("A"), {"prefixes": ("B",), "special_tokens": True, "max_batch_tokens": 50, **CHAT}),
     "Session.prefix": lambda w: (w.session, {"pieces": ["a", "b"], **CHAT}),
     "Session.prompt": lambda w: (w.session, {"pieces": ["a", "b"], "lead": "", **CHAT}),
     "Session.score": lambda w: (w.session, {"sequences": [([5], [6])], "max_batch_tokens": 50, "trees": None}),
@@ -195,7 +201,7 @@ ROWS: dict[str, Row] = {
         "model": (tiny_llama(), byte_tokenizer()), "device": "cpu", "dtype": "float32", "precision": "exact",
     },
     "Reader.session": lambda w: (
-        w.reader, {"prefixes": ("B",), "max_bytes": None, "cache_scored": False, "max_batch_tokens": 50, **CHAT},
+        w.reader, {"prefixes": ("B",), "max_bytes": None, "cache_scored": False, "special_tokens": True, "max_batch_tokens": 50, **CHAT},
     ),
     "Template": lambda w: fields_of(fr.Template()),
     "Template.from_dict": lambda w: {"values": {"separator": " "}},

@@ -92,16 +92,24 @@ def run(call: Any, values: dict[str, Any]) -> Any:
 PLACES = {
     "path", "folder", "corpus", "queries", "run", "qrels", "model", "reader", "encoder", "output", "passages", "found",
 }  # fmt: skip
-ALIAS = {"spec": "permutations", "found": "similarity"}  # a parameter that other callables pass on
+ALIASES = {  # parameters of parsers: what their text means is a word of its own in messages
+    "eor.parse": {"text": "retriever"},
+    "eor.similarity.resolve": {"found": "similarity"},
+    "eor.Voter.from_dict": {"similarities": "similarity"},
+    "noise.LayoutSpec.parse": {"name": "layout"},
+    "noise.baseline_of": {"layout": "layout"},
+    "noise.layout": {"spec": "layout"},
+    "permutations.resolve": {"spec": "permutations"},
+}
 
 
-def is_named(name: str, value: Any, message: str) -> bool:
+def is_named(called: str, name: str, value: Any, message: str) -> bool:
     """Return whether a message names an argument.
 
     It does by the argument's name; by the value of a path or another name that is looked up; or, for a dictionary or a
     record, by the key or field at fault.
     """
-    words = [name, ALIAS.get(name, name)]
+    words = [name, ALIASES.get(called, {}).get(name, name)]
     if isinstance(value, Mapping):
         words += [str(key) for key in value]
     elif dataclasses.is_dataclass(value):
@@ -110,12 +118,12 @@ def is_named(name: str, value: Any, message: str) -> bool:
     return by_name or (name in PLACES and isinstance(value, (str, os.PathLike)) and str(value) in message)
 
 
-def outcome(call: Any, values: dict[str, Any], changed: list[str]) -> tuple[str, str]:
+def outcome(called: str, call: Any, values: dict[str, Any], changed: list[str]) -> tuple[str, str]:
     """Run a call and say how it ended; the second value shows the error."""
     try:
         run(call, values)
     except FastreaderError as error:
-        named = any(is_named(name, values[name], str(error)) for name in changed)
+        named = any(is_named(called, name, values[name], str(error)) for name in changed)
         return ("refused" if named else "unnamed"), f"{type(error).__name__}: {error}"
     except TooSlow:
         return "too slow", ""
@@ -162,7 +170,7 @@ def test_wrong_arguments_are_refused_by_name(world):
         drawn = {each: generator.choice(hostile.values()) for each in changed}
         values |= {each: (value,) if each in spread else value for each, value in drawn.items()}
         told = ", ".join(f"{each}={shown(value)}" for each, value in drawn.items())
-        kind, message = outcome(call, values, changed)
+        kind, message = outcome(name, call, values, changed)
         counts[kind] += 1
         if kind not in ("succeeded", "refused"):
             failures.setdefault(f"{name} {message[:90]}", f"{kind}: {name}({told}): {message}")

@@ -62,7 +62,7 @@ _SEQUENCES = {list, tuple, abc.Sequence, abc.MutableSequence}
 _ITERABLES = {abc.Iterable, abc.Iterator, abc.Collection, abc.Generator}
 _MAPPINGS = {dict, abc.Mapping, abc.MutableMapping}
 _SETS = {set, frozenset, abc.Set}
-_ARRAY_LIKE = typing.get_args(npt.ArrayLike)
+_ARRAY_LIKE = frozenset(typing.get_args(npt.ArrayLike))
 _NUMPY_KINDS = (("b", np.bool_, "bools"), ("iu", np.integer, "integers"), ("iuf", np.floating, "numbers"))
 
 
@@ -199,8 +199,11 @@ def kind_of(hint: Any) -> Kind:
     if origin is typing.Annotated:
         return kind_of(arguments[0])
     if origin in (typing.Union, types.UnionType):
-        if arguments == _ARRAY_LIKE:
-            return _ARRAY
+        if set(arguments) >= _ARRAY_LIKE:
+            # A union with ArrayLike lists the alternatives of both. ArrayLike has text among them, so that here a text
+            # is left to the function, and only ArrayLike by itself means numbers.
+            others = [each for each in arguments if each not in _ARRAY_LIKE]
+            return _joined([*map(kind_of, others), *([_PLAIN[str]] if others else []), _ARRAY])
         return _union(arguments)
     if hint is Any:
         return _ANYTHING
@@ -237,6 +240,10 @@ def _union(arguments: tuple[Any, ...]) -> Kind:
         kinds = [kind_of(hint) for hint in arguments if hint is not type(None)]
     if type(None) in arguments:
         kinds.append(_PLAIN[type(None)])
+    return _joined(kinds)
+
+
+def _joined(kinds: list[Kind]) -> Kind:
     if _ANYTHING in kinds:
         return _ANYTHING
     options = tuple(chain.from_iterable(kind.options or (kind,) for kind in kinds))
@@ -276,7 +283,7 @@ def _array(arguments: tuple[Any, ...]) -> Kind:
             words = f"an array of {plural}"
             inside = functools.partial(_as_array, words, letters)
             return Kind(words, f"arrays of {plural}", types=_List, barred=UNORDERED, inside=inside)
-    return Kind("an array", "arrays", types=np.ndarray)
+    return Kind("an array", "arrays", types=np.ndarray, inside=functools.partial(_items, _ANYTHING))
 
 
 def _items(kind: Kind, name: str, value: Any) -> Any:
@@ -300,7 +307,7 @@ def _checked_items(kind: Kind, name: str, values: Iterable[Any]) -> Iterator[Any
 
 
 def _each_of(words: str, kinds: tuple[Kind, ...], name: str, value: Any) -> Any:
-    expect(len(value) == len(kinds), name, words, value)
+    expect(getattr(value, "ndim", 1) != 0 and len(value) == len(kinds), name, words, value)
     for index, (item, kind) in enumerate(zip(value, kinds, strict=True)):
         accept(f"{name}[{index}]", item, kind)
     return value

@@ -178,6 +178,11 @@ def check_text(name: str, value: object, *, empty: bool = False, optional: bool 
     if optional and value is None:
         return
     text = isinstance(value, str) and (empty or bool(value.strip()))
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"{name}: expected text that UTF-8 can hold, got {shown(value)}") from error
     expect(text, name, ("text" if empty else "text that is not empty") + " or None" * optional, value)
 
 

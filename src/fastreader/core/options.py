@@ -52,6 +52,7 @@ class GenerateOptions(Sampling):
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     token_logprobs: bool = False
+    special_tokens: bool = False
     on_overflow: str = "error"
     max_batch_tokens: int | None = None
     progress: bool | None = None

@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
@@ -230,9 +231,15 @@ def lines(path: PathLike) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_json(text: bytes) -> object:
-    """Decode JSON; the InputError names the place in the text, and the caller adds the file."""
+    """Decode JSON whose objects have each key once.
+
+    Raises:
+        InputError: naming the place in the text or the repeated key; the caller adds the file.
+    """
     try:
-        return json.loads(text.decode("utf-8"))
+        return json.loads(text.decode("utf-8"), object_pairs_hook=_object)
+    except InputError:
+        raise
     except UnicodeDecodeError as error:
         raise InputError(f"expected UTF-8, got byte {text[error.start]:#04x} at offset {error.start}") from None
     except json.JSONDecodeError as error:
@@ -240,3 +247,12 @@ def parse_json(text: bytes) -> object:
         raise InputError(f"broken JSON at {place}: {error.msg}") from None
     except (RecursionError, ValueError) as error:
         raise InputError(f"broken JSON: {error}") from None
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return the keys and values of a JSON object; JSON leaves open which value of a repeated key holds."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise InputError(f"expected each key once, got {repeated!r} twice in one object")
+    return found

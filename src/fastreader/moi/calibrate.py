@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checked import checked
+from fastreader.core.checked import accept, checked, kind_of
 from fastreader.core.checks import (
     MOST_RESAMPLES,
     MOST_STARTS,
@@ -162,6 +162,7 @@ def _pooled(observed: list[Observations]) -> Pooled:
     return pooled
 
 
+_NUMBERS = kind_of(npt.ArrayLike)
 _MUST_AGREE: dict[str, Any] = {
     "passages N": lambda o: o.passages,
     "places L": lambda o: o.length,
@@ -176,7 +177,11 @@ def _effects_of(contrast: Probe | npt.ArrayLike | None, first: Observations) -> 
     """Return the nats by place of a known passage, float64 [Q', L]; None without a contrast."""
     if contrast is None:
         return None
-    effects = contrast.effects if isinstance(contrast, Probe) else np.asarray(contrast, dtype=np.float64)
+    effects = (
+        contrast.effects
+        if isinstance(contrast, Probe)
+        else np.asarray(accept("contrast", contrast, _NUMBERS), dtype=np.float64)
+    )
     fits = effects.ndim == 2 and effects.shape[1] == first.length and len(effects) > 1 and np.isfinite(effects).all()
     expected = f"finite nats [questions, {first.length} places] of at least 2 questions"
     expect(bool(fits), "contrast", expected, f"shape {list(effects.shape)}")

@@ -87,7 +87,7 @@ class AnswerAttention:
         Raises:
             InputError: if a key is missing or a value has another shape.
         """
-        with rebuilding("AnswerAttention: expected the result of to_dict", row):
+        with rebuilding("row: AnswerAttention: expected the result of to_dict", row):
             return cls(
                 np.array(row["attention"], dtype=np.float64).reshape(len(row["entropy"]), len(row["kinds"])),
                 np.array([np.nan if value is None else value for value in row["entropy"]], dtype=np.float64),

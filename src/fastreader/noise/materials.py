@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import expect
+from fastreader.core.checks import check_seed, expect
 from fastreader.data.types import Example, Passage
 from fastreader.noise.hard import swapped_passages
 from fastreader.noise.labels import Kind, has_answer, label, question_key, same_text
@@ -92,6 +92,7 @@ def gather(
         Exhausted: an `InputError`: if `random` has fewer than `random_count` passages.
     """
     key = question_key(example)
+    check_seed("seed", seed)
     retrieved, kinds = _without_repeats(example)
     of_kind = {kind: tuple(p for p, k in zip(retrieved, kinds, strict=True) if k is kind) for kind in Kind}
     gold = next(iter(of_kind[Kind.GOLD]), None)

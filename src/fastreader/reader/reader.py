@@ -133,6 +133,7 @@ class Reader(ReaderBase):
         system: str | None = None,
         chat: bool | None = None,
         chat_options: Mapping[str, Any] | None = None,
+        special_tokens: bool = False,
         max_batch_tokens: int | None = None,
     ) -> Session:
         """Read prefixes once and keep their keys and values, so that later calls compute only what follows them.
@@ -151,6 +152,7 @@ class Reader(ReaderBase):
                 generate after prompts whose passages were just scored, say. A call that would exceed `max_bytes` raises
                 before it runs.
             system, chat, chat_options: as for `prompt`; for prefixes given in pieces.
+            special_tokens: as for `generate`; for prefixes given as texts.
             max_batch_tokens: at most this many tokens of the prefixes are computed in one pass.
 
         Raises:
@@ -165,5 +167,6 @@ class Reader(ReaderBase):
             system=system,
             chat=chat,
             chat_options=chat_options,
+            special_tokens=special_tokens,
             max_batch_tokens=max_batch_tokens,
         )

@@ -81,6 +81,7 @@ def partition_means(distances: FloatArray, permutations: Sequence[Sequence[int]]
         distances: float64 [M, M].
         permutations: the M orders.
     """
+    expect(all(map(len, permutations)), "permutations", "orders of at least one passage", permutations)
     first = np.array([order[0] for order in permutations])
     shape = [len(first), len(first)]
     expect(list(distances.shape) == shape, "distances", f"shape {shape}", list(distances.shape))
