@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, check_number, check_seed, expect, located
+from fastreader.core.checks import check_int, check_number, check_seed, expect, located, random_generator
 from fastreader.core.design import Design, IntArray
 from fastreader.errors import InputError
 
@@ -145,7 +145,7 @@ def prefix_sharing(n: int, count: int | None = None, seed: int = 0) -> Design:
     count = min(3 * n, most) if count is None else count
     check_int("prefix_sharing: count", count, 1, min(most, MOST_PLACES // n))
     check_seed("prefix_sharing: seed", seed)
-    expect(count % n == 0, "prefix_sharing: count", f"a multiple of N = {n} for balance", count)
+    expect(count % n == 0, "prefix_sharing: count", f"a multiple of n = {n} for balance", count)
     rotated = ((tail, shift) for shift in range(1, n) for tail in range(shift + 1, n))
     orders = [
         np.concatenate([np.arange(n - tail), n - tail + np.roll(np.arange(tail), -shift)])
@@ -216,7 +216,7 @@ def model_rank(design: Design, seed: int = 0) -> int:
 
     The cyclic design reaches only N, cyclic_reversed about 3N/2 - 1.
     """
-    rng = np.random.default_rng(seed)
+    rng = random_generator(seed)
     rows, places = design.permutations, design.length
     bias = rng.standard_normal(places)
     bias += (1 - bias.sum()) / places
@@ -240,7 +240,6 @@ _NAMED_SEEDED: dict[str, Callable[[int, int | None, int], Design]] = {
 }
 
 
-@checked
 def resolve(spec: Spec, n: int, seed: int = 0) -> Design:
     """Return the design that `spec` describes for n passages.
 

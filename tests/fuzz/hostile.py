@@ -77,7 +77,7 @@ def values() -> list:
         np.zeros(2, dtype=complex), torch.tensor([1, 2]), torch.zeros(2, 2),
     ]  # fmt: skip
     others = [
-        None, True, False, ..., NotImplemented, object(), object, int, len, NoRepr(), Odd(), math, Passage("x"),
+        None, True, False, ..., NotImplemented, object(), NoRepr(), Odd(), math, Passage("x"),
         Example("q", [Passage("x")]), lambda *_, **__: None, lambda *_, **__: math.nan, ValueError("x"), slice(3),
     ]  # fmt: skip
     return [*numbers, *scalars, *texts, *lists, *unordered, *iterators, *arrays, *others]

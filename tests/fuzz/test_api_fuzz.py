@@ -17,7 +17,7 @@ import re
 import resource
 import signal
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ SEED = int(os.environ.get("FASTREADER_FUZZ_SEED", "0"))
 ONLY = os.environ.get("FASTREADER_FUZZ_ONLY", "")
 SECONDS = 30  # of one call, on a machine that may be busy; the slowest base call takes about 1
 MEMORY = 3 * 2**30  # bytes that one call may take beyond what the process has
-ITEMS = 20  # of an iterator that a call returns
+LAZY = ("score_permutations", "data.iter_examples", "noise.swapped_passages", "sure.answer_many")
+ITEMS = 20  # of what they yield
 
 
 class TooSlow(BaseException):
@@ -78,15 +79,16 @@ def arguments(world: World, name: str, call: Any) -> tuple[Any, dict[str, Any]]:
     return getattr(row[0], name.rpartition(".")[2]), dict(row[1])
 
 
-def run(call: Any, values: dict[str, Any]) -> Any:
+def run(name: str, call: Any, values: dict[str, Any]) -> Any:
     """Call with arguments by name; the values of `*names` are passed by place."""
     values = dict(values)
     spread = [n for n, kind in parameters(call).items() if kind is inspect.Parameter.VAR_POSITIONAL]
     places = values.pop(spread[0]) if spread else ()
+    lazy = name in LAZY
     with warnings.catch_warnings(), limits():
         warnings.simplefilter("ignore")
         result = call(*places, **values)
-        return list(itertools.islice(result, ITEMS)) if isinstance(result, Iterator) else result
+        return list(itertools.islice(result, ITEMS)) if inspect.isgenerator(result) and lazy else result
 
 
 PLACES = {
@@ -99,19 +101,19 @@ ALIASES = {  # parameters of parsers: what their text means is a word of its own
     "noise.LayoutSpec.parse": {"name": "layout"},
     "noise.baseline_of": {"layout": "layout"},
     "noise.layout": {"spec": "layout"},
-    "permutations.resolve": {"spec": "permutations"},
+    "permutations.resolve": {"spec": "permutations|count|squares"},
 }
 
 
-def is_named(called: str, name: str, value: Any, message: str) -> bool:
+def is_named(called: str, name: str, value: Any, message: str, fellows: Iterable[str]) -> bool:
     """Return whether a message names an argument.
 
     It does by the argument's name; by the value of a path or another name that is looked up; or, for a dictionary or a
-    record, by the key or field at fault.
+    record, by the key or field at fault. Of `fellows`, the other parameters, it may name one that the value does not fit.
     """
-    words = [name, ALIASES.get(called, {}).get(name, name)]
+    words = [name, *ALIASES.get(called, {}).get(name, name).split("|"), *fellows]
     if isinstance(value, Mapping):
-        words += [str(key) for key in value]
+        words += [form for key in value for form in (str(key), repr(key).strip("'"))]
     elif dataclasses.is_dataclass(value):
         words += [field.name for field in dataclasses.fields(value)]
     by_name = any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", message) for word in words if word.strip())
@@ -121,9 +123,9 @@ def is_named(called: str, name: str, value: Any, message: str) -> bool:
 def outcome(called: str, call: Any, values: dict[str, Any], changed: list[str]) -> tuple[str, str]:
     """Run a call and say how it ended; the second value shows the error."""
     try:
-        run(call, values)
+        run(called, call, values)
     except FastreaderError as error:
-        named = any(is_named(called, name, values[name], str(error)) for name in changed)
+        named = any(is_named(called, name, values[name], str(error), parameters(call)) for name in changed)
         return ("refused" if named else "unnamed"), f"{type(error).__name__}: {error}"
     except TooSlow:
         return "too slow", ""
@@ -153,7 +155,7 @@ def test_base_arguments_succeed_and_cover_all_parameters(world, name):
     assert parameters(call).keys() <= values.keys()
     expected = pytest.raises(ENDS_WITH[name]) if name in ENDS_WITH else contextlib.nullcontext()
     with expected:
-        run(call, values)
+        run(name, call, values)
 
 
 def test_wrong_arguments_are_refused_by_name(world):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import expect
+from fastreader.core.checks import check_texts, expect
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.types import Passage
 from fastreader.eor.similarity.loading import encoder_for
@@ -43,6 +43,8 @@ class QuestionLikelihood:
 
     def score_many(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[list[float]]:
         """Return the scores of each question's passages."""
+        check_texts("questions", questions)
+        expect(len(passages) == len(questions), "passages", f"those of {len(questions)} questions", len(passages))
         texts = self.texts
         requests = [
             (

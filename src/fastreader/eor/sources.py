@@ -77,6 +77,10 @@ class BM25(Index):
         super().__init__(passages, depth)
         self._language = language
         self._index = bm25s.BM25()
+        try:
+            bm25s.tokenize(["a"], stopwords=language or [], return_ids=False, show_progress=False)
+        except ValueError as error:
+            raise InputError(f"language: {error}") from error
         self._index.index(self._tokens([f"{p.title} {p.text}" for p in self.passages]), show_progress=False)
 
     def __call__(self, question: str) -> list[Passage]:

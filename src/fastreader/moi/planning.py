@@ -51,6 +51,7 @@ class Stopping:
 
     def settled(self, history: list[Utilities]) -> bool:
         """Return whether the last round's utilities are settled."""
+        expect(len(history) > 0, "history", "at least one round", history)
         last = history[-1]
         if self.p_best is not None and last.p_best is not None and float(last.p_best.max()) >= self.p_best:
             return True

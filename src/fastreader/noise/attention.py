@@ -191,7 +191,7 @@ def mean_share(attentions: Iterable[AnswerAttention]) -> FloatArray:
     """
     shares = [a.share for a in attentions]
     shapes = [share.shape for share in shares]
-    expect(len(set(shapes)) == 1, "mean_share", "answers of one shape [layers, passages]", shapes)
+    expect(len(set(shapes)) == 1, "mean_share: attentions", "answers of one shape [layers, passages]", shapes)
     stack = np.stack(shares)
     seen = ~np.isnan(stack)
     counts = seen.sum(axis=0)

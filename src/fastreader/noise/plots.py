@@ -112,8 +112,16 @@ def plot_heat_map(
         InputError: if there is no layout, or a layout's numbers of kinds and passages differ.
         MissingExtraError: if matplotlib is not installed.
     """
+    expect(shares.keys() <= kinds.keys(), "kinds", f"those of the layouts {sorted(shares)}", sorted(kinds))
+    flat = [name for name, share in shares.items() if share.ndim != 2]
+    expect(not flat, "shares", "arrays [layers, passages]", flat)
     fitting = all(share.shape[1] == len(kinds[name]) for name, share in shares.items())
-    expect(bool(shares) and fitting, "plot_heat_map", "at least one layout, and one kind per passage", dict(kinds))
+    expect(
+        bool(shares) and fitting,
+        "plot_heat_map: shares, kinds",
+        "at least one layout, and one kind per passage",
+        dict(kinds),
+    )
     return _written(draw_attention([(name, share, kinds[name]) for name, share in shares.items()]), path)
 
 

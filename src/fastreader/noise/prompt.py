@@ -63,7 +63,7 @@ class NoiseTemplate(PromptTexts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        named = f"a text with the reply {self.no_answer!r}"
+        named = f"a text with the reply no_answer, {self.no_answer!r}"
         expect(self.no_answer in self.instruction, "NoiseTemplate.instruction", named, self.instruction)
 
     def pieces(self, question: str, passages: Sequence[Passage]) -> list[str]:

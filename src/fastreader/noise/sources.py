@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, expect
+from fastreader.core.checks import check_int, check_seed, expect
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 
@@ -32,6 +32,9 @@ class Exhausted(InputError):
     def __init__(self, message: str, available: int) -> None:
         super().__init__(message)
         self.available = available
+
+
+MOST_DRAWN = 100_000  # passages for one question
 
 
 @runtime_checkable
@@ -62,6 +65,7 @@ class Pool:
 
     def draw(self, count: int, key: str, accept: Accept) -> list[Passage]:
         """Draw passages, see `RandomSource.draw`."""
+        check_int("count", count, 0, MOST_DRAWN)
         drawn: list[Passage] = []
         for index in _shuffled(len(self.passages), question_generator(self.seed, key)):
             if len(drawn) == count:
@@ -110,6 +114,7 @@ class RandomWords:
 
     def draw(self, count: int, key: str, accept: Accept) -> list[Passage]:
         """Make passages without title and identifier, see `RandomSource.draw`."""
+        check_int("count", count, 0, MOST_DRAWN)
         generator = question_generator(self.seed, key)
         drawn: list[Passage] = []
         rejected = 0
@@ -128,7 +133,8 @@ class RandomWords:
 
 def question_generator(seed: int, key: str) -> np.random.Generator:
     """Return the random generator of the question `key`."""
-    return np.random.default_rng([seed, zlib.crc32(key.encode("utf-8"))])
+    check_seed("seed", seed)
+    return np.random.default_rng([seed, zlib.crc32(key.encode("utf-8", "surrogatepass"))])
 
 
 def _shuffled(size: int, generator: np.random.Generator) -> Iterator[int]:

@@ -49,7 +49,12 @@ class RunFolder:
         self._contents: dict[str, str] = {}  # of the study's files, as `begin` found them
 
     def file(self, name: str) -> Path:
-        """Return the path of one of its files."""
+        """Return the path of one of its files.
+
+        Raises:
+            InputError: if `name` is not the name of a file.
+        """
+        expect(0 < len(name) <= 200 and name.isprintable() and "/" not in name, "name", "the name of a file", name)
         return self.path / name
 
     def begin(self, study: Study, resume: bool) -> None:

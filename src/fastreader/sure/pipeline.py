@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -145,7 +146,7 @@ def answer_many(
     """
     chosen = make_settings(settings, options)
     find_method(method)
-    check_int("batch_size", batch_size)
+    check_int("batch_size", batch_size, 1, sys.maxsize)
     serving = Readers(reader, readers, STAGES)
     facts = {"method": method, "options": chosen.to_dict(), "readers": serving.identity()}
     if output is not None and resume:

@@ -145,7 +145,10 @@ def tensor(
     Raises:
         InputError: if a similarity is NaN or outside [0, 1].
     """
-    count, width = usable.shape
+    expect(len(texts) == len(questions), "texts", f"those of {len(questions)} questions", len(texts))
+    count, width = len(texts), max(map(len, texts), default=0)
+    whole = usable.shape == (count, width) and all(len(row) == width for row in texts)
+    expect(whole, "usable", f"one for each text, {[count, width]}, and as many texts for each question", usable)
     groups: list[list[str]] = []
     places = np.full((count, width), -1)
     for q, row in enumerate(texts):

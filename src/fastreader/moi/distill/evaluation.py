@@ -108,6 +108,7 @@ def evaluate(
 
     from fastreader.moi.distill.student import score_rows
 
+    expect(len(lessons) > 0, "lessons", "at least one", lessons)
     student.train(False)
     scores = []
     with torch.no_grad():

@@ -87,7 +87,7 @@ def make_lessons(
         key, where = str(result.id), f"scores of {result.id!r}"
         expect(key not in lessons, where, "one result for each question", 2)
         example = by_id.get(key)
-        expect(example is not None, where, f"an id of the {len(by_id)} questions", result.id)
+        expect(example is not None, where, f"an id of the {len(by_id)} examples", result.id)
         assert example is not None
         expect(example.question == result.question, where, f"the question {example.question!r}", result.question)
         whole = not result.truncated_tokens

@@ -115,6 +115,7 @@ class Student:
         if isinstance(model, (str, os.PathLike)):
             own, tokenizer, _ = loading.load(model, device, dtype, "exact")
             return cls(own, tokenizer, reader_name(model), lora)
+        expect(isinstance(model, (tuple, list)), "model", "a name, or a pair of model and tokenizer", model)
         own, tokenizer = loading.pair(model)
         own, _ = loading.borrow(own, device, dtype, "exact")
         return cls(own, tokenizer, getattr(own, "name_or_path", "") or type(own).__name__, lora)
@@ -138,7 +139,7 @@ class Student:
         self.peft.eval()
         for name, module in self.peft.named_modules():
             if "lora_dropout" in name:
-                module.train(on)
+                module.train(bool(on))
         if not (on and gradient_checkpointing):
             return
         if not self._checkpointing:  # each call would add a hook; older releases of transformers lack the first name
@@ -211,6 +212,7 @@ class Student:
 
     def save_adapter(self, folder: str | os.PathLike[str]) -> None:
         """Write the adapter as PEFT reads it: adapter_model.safetensors and adapter_config.json."""
+        expect(not Path(folder).is_file(), "folder", "a folder, not a file", folder)
         self.peft.save_pretrained(os.fspath(folder), save_embedding_layers=False)
 
     def merged(self) -> Any:
@@ -221,6 +223,7 @@ class Student:
 
     def export(self, folder: str | os.PathLike[str]) -> None:
         """Write `merged` and the tokenizer as a model folder."""
+        expect(not Path(folder).is_file(), "folder", "a folder, not a file", folder)
         self.merged().save_pretrained(Path(folder))
         self.tokenizer.save_pretrained(Path(folder))
 
