@@ -156,7 +156,6 @@ def prefix_sharing(n: int, count: int | None = None, seed: int = 0) -> Design:
     return Design(rows, n, "prefix_sharing", {"count": count, "seed": seed})
 
 
-@checked
 def explicit(array: npt.ArrayLike, n: int) -> Design:
     """Return a design of the caller's orderings: integers [M, L] in [0, n), checked by `Design`."""
     with located("array"):

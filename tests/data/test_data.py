@@ -351,7 +351,7 @@ def test_an_example_that_cannot_be_written_leaves_the_old_file(tmp_path, example
 
 
 def test_unknown_format(tmp_path):
-    with pytest.raises(InputError, match="save_examples: format: expected one of dpr, flashrag, trec, got 'csv'"):
+    with pytest.raises(InputError, match="format: expected one of dpr, flashrag, trec, got 'csv'"):
         save_examples([], tmp_path / "a.csv", "csv")
 
 

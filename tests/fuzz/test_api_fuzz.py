@@ -97,7 +97,12 @@ PLACES = {
 ALIASES = {  # parameters of parsers: what their text means is a word of its own in messages
     "eor.parse": {"text": "retriever"},
     "eor.similarity.resolve": {"found": "similarity"},
+    "eor.Answers.from_dict": {"values": "predictions"},
     "eor.Voter.from_dict": {"similarities": "similarity"},
+    "eor.Voter.load": {"similarities": "similarity"},
+    "eor.Voter.vote": {"answers": "retriever_weights"},  # of another number of retrievers
+    "noise.ask": {"layouts": "layout"},
+    "noise.ask_cost": {"layouts": "layout"},
     "noise.LayoutSpec.parse": {"name": "layout"},
     "noise.baseline_of": {"layout": "layout"},
     "noise.layout": {"spec": "layout"},

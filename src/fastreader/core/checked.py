@@ -93,9 +93,12 @@ def checked(target: Target) -> Target:
     """Check arguments against type hints: of a function, or of the constructor and public methods of a class."""
     if not inspect.isclass(target):
         return _checked_function(target, "")  # type: ignore[arg-type, return-value]
-    if "__init__" in vars(target):
-        target.__init__ = _checked_function(target.__init__, f"{target.__name__}.")
-    return checked_methods(target)
+    return _checked_class(target, f"{target.__name__}.")
+
+
+def checked_options(target: Target) -> Target:
+    """Check a class as `checked` does; messages name arguments alone, because a function takes them for the class."""
+    return _checked_class(target, "")
 
 
 def checked_methods(target: Target) -> Target:
@@ -108,6 +111,12 @@ def checked_methods(target: Target) -> Target:
         elif inspect.isfunction(member):
             setattr(target, name, _checked_function(member, ""))
     return target
+
+
+def _checked_class(target: Target, at: str) -> Target:
+    if "__init__" in vars(target):
+        target.__init__ = _checked_function(target.__init__, at)  # type: ignore[misc]
+    return checked_methods(target)
 
 
 def accept(name: str, value: Any, kind: Kind) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastreader.core.checked import checked
+from fastreader.core.checked import checked_options
 from fastreader.core.checks import UNORDERED, check_choice, check_int, check_number, expect, is_int
 
 MOST_NEW_TOKENS = 2**20  # of one text; longer than the context of any model
@@ -37,7 +37,7 @@ class Sampling:
         check_number("top_p", self.top_p, above=0, maximum=1, optional=True)
 
 
-@checked
+@checked_options
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(Sampling):
     """Keyword arguments of `Reader.generate`, which documents them.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import expect, rebuilding
+from fastreader.core.checks import check_choice, expect, rebuilding
 from fastreader.core.progress import track
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
@@ -71,6 +71,8 @@ class Probe:
 @checked
 def gold_of(passages: Sequence[Passage], marks: Sequence[str] = MARKS) -> int | None:
     """Return the index of the first passage with the first of `marks` that any passage has; None if none has one."""
+    for mark in marks:
+        check_choice("marks", mark, MARKS)
     return next((p for mark in marks for p, passage in enumerate(passages) if getattr(passage, mark)), None)
 
 

@@ -110,7 +110,9 @@ class RandomWords:
         Raises:
             InputError: if the passages hold no word.
         """
-        return cls(sorted({word for p in passages for word in p.text.split()}), length, seed)
+        words = sorted({word for p in passages for word in p.text.split()})
+        expect(bool(words), "passages", "at least one word in them", passages)
+        return cls(words, length, seed)
 
     def draw(self, count: int, key: str, accept: Accept) -> list[Passage]:
         """Make passages without title and identifier, see `RandomSource.draw`."""

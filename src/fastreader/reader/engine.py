@@ -96,7 +96,7 @@ class Engine:
                 if size + reserve * len(tree.leaves) > limit:
                     writing = f" and {new_tokens} to write" if new_tokens else ""
                     raise OutOfBudgetError(
-                        f"one of the sequences, of {size} tokens{writing}, does not fit: "
+                        f"sequences: one sequence of {size} tokens{writing} does not fit: "
                         f"memory allows about {limit} here"
                     )
                 highest = int(max(tree.token_ids.max(), tree.targets.max(initial=0)))

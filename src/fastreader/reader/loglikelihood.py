@@ -37,6 +37,8 @@ def loglikelihood(
     check_list("requests", requests, of="pairs")
     check_bool("token_logprobs", token_logprobs)
     check_bool("special_tokens", special_tokens)
+    if progress is not None:
+        check_bool("progress", progress)
     sequences = [_encode(engine, i, request, special_tokens) for i, request in enumerate(requests)]
     if not sequences:
         return Results([], TreeStats(0, 0, 0, 0), passes=0)

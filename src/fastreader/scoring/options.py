@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastreader.core.checked import checked
+from fastreader.core.checked import checked_options
 from fastreader.core.checks import check_choice, check_int, check_number, expect
 from fastreader.permutations import Spec
 from fastreader.reader.prompts.template import Template, as_template
@@ -12,7 +12,7 @@ from fastreader.reader.prompts.template import Template, as_template
 POLICIES = ("error", "drop_passages", "truncate")
 
 
-@checked
+@checked_options
 @dataclass(frozen=True, kw_only=True)
 class ScoreOptions:
     """What to score and how; `score_permutations` documents each.

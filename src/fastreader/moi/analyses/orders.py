@@ -169,7 +169,7 @@ def gold_places(reader: Reader, examples: Sequence[Example], **options: Any) -> 
     Raises:
         InputError: if there is no example, or one has another number of passages or no gold passage.
     """
-    expect(bool(examples), "examples", "at least one", examples)
+    expect(len(examples) > 0, "examples", "at least one", examples)
     n = len(examples[0].passages)
     rows = []
     for q, example in enumerate(examples):

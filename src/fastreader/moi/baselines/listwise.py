@@ -145,7 +145,7 @@ def listwise(
     order, stats = list(range(count)), NOTHING_READ
     details = {"asked": 0, "named": 0, "repeated": 0, "unknown": 0}
     while count > 1:
-        start = max(0, end - window)
+        start = max(0, end - int(window))
         part = order[start:end]
         (parsed,), spent = rank_lists(reader, question, passages, [part], prompt, max_new_tokens, max_batch_tokens)
         order[start:end] = [part[i] for i in parsed.complete(len(part))]

@@ -85,6 +85,8 @@ def compare(
     expect(len(student) == len(teacher), "student", f"scores of {len(teacher)} questions, as teacher's", len(student))
     pairs = list(zip(teacher, student, strict=True))
     expect(bool(pairs), "teacher", "at least one question", teacher)
+    flat = all(t.ndim == 1 and t.shape == s.shape and t.size for t, s in pairs)
+    expect(flat, "teacher, student", "arrays [K] of equal length for each question", [t.shape for t, _ in pairs])
     return Evaluation(
         kl=[kl_divergence(t, s, temperature, direction) for t, s in pairs],
         spearman=[spearman(t, s) for t, s in pairs],
