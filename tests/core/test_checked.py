@@ -19,7 +19,7 @@ TEXTS = Sequence[str]
 ONE = [1.0]
 
 ACCEPTED = [
-    (int, [3, np.int8(3), -(10**30)]),
+    (int, [3, -(10**30)]),
     (float, [0.5, 1, np.float32(2), float("nan"), float("inf")]),
     (bool, [True, np.bool_(False)]),
     (str | None, ["", None, np.str_("x")]),
@@ -90,6 +90,11 @@ def test_items_of_an_iterator_are_checked_when_they_are_consumed():
         next(found)
 
 
+def test_integers_of_numpy_become_integers():
+    found = accept("x", np.int8(3), kind_of(int | None))
+    assert type(found) is int and found == 3
+
+
 def test_lists_become_arrays_where_the_hint_says_array():
     found = accept("x", [1, 2], kind_of(npt.NDArray[np.float64]))
     assert found.dtype == np.float64 and found.tolist() == [1.0, 2.0]
@@ -138,14 +143,14 @@ def test_classes():
     whole, methods, options = checked(fresh()), checked_methods(fresh()), checked_options(fresh())
     with pytest.raises(InputError, match=r"^Record\.count: expected an integer, got 'a'$"):
         whole("a")
-    with pytest.raises(InputError, match="^count: expected an integer, got 'a'$"):
+    with pytest.raises(InputError, match=r"^count: expected an integer, got 'a'$"):
         options("a")
     assert methods("a").count == "a"
     for cls in (whole, methods, options):
         assert cls.of("ab").add(1) == 3
-        with pytest.raises(InputError, match="^number: expected an integer, got True$"):
+        with pytest.raises(InputError, match=r"^number: expected an integer, got True$"):
             cls(1).add(True)
-        with pytest.raises(InputError, match="^text: expected text, got 1$"):
+        with pytest.raises(InputError, match=r"^text: expected text, got 1$"):
             cls.of(1)
 
 
@@ -154,5 +159,5 @@ def test_a_value_without_a_repr_is_shown_by_its_type():
         def __repr__(self) -> str:
             raise ValueError
 
-    with pytest.raises(InputError, match="^x: expected text, got a Broken without a repr"):
+    with pytest.raises(InputError, match=r"^x: expected text, got a Broken without a repr"):
         accept("x", Broken(), kind_of(str))

@@ -392,3 +392,19 @@ def test_no_torch():
     modules = "fastreader.data, fastreader.data.result_log, fastreader.permutations"
     code = f"import sys, {modules}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"question": "q", "question": "r", "ctxs": [{"text": "a"}]}', "expected each key once, got 'question' twice"),
+        ('{"question": "q", "ctxs": [{"text": "a", "text": "b"}]}', "expected each key once, got 'text' twice"),
+        ('{"question": "q", "ctxs": [{"text": "a", "score": true}]}', "score: expected a number, got True"),
+        ('{"question": "q", "ctxs": [{"text": "a", "score": false}]}', "score: expected a number, got False"),
+    ],
+)
+@pytest.mark.parametrize("form", ["{}\n", "[{}]"])
+def test_repeated_keys_and_bools_for_numbers_are_refused(tmp_path, row, message, form):
+    path = write(tmp_path / "x.json", form.replace("{}", row))
+    with pytest.raises(InputError, match=message):
+        load_examples(path)

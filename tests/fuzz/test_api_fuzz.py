@@ -114,7 +114,7 @@ def is_named(called: str, name: str, value: Any, message: str, fellows: Iterable
     """Return whether a message names an argument.
 
     It does by the argument's name; by the value of a path or another name that is looked up; or, for a dictionary or a
-    record, by the key or field at fault. Of `fellows`, the other parameters, it may name one that the value does not fit.
+    record, by the key or field at fault. It may also name one of `fellows`, the parameters that the value does not fit.
     """
     words = [name, *ALIASES.get(called, {}).get(name, name).split("|"), *fellows]
     if isinstance(value, Mapping):

@@ -16,7 +16,8 @@ Hints are read as Python callers expect:
 - A path (`str | os.PathLike`) is one that a file system can hold.
 - `npt.ArrayLike` and `npt.NDArray[X]` accept numbers in lists or arrays; lists become arrays for `npt.NDArray[X]`.
 
-Bounds and relations between arguments are checked by `fastreader.core.checks`. No other value is converted, defaults
+Bounds and relations between arguments are checked by `fastreader.core.checks`. NumPy's integers become
+Python's. No other value is converted, defaults
 are not checked, and hints are evaluated at the first call.
 """
 
@@ -300,7 +301,7 @@ def _items(kind: Kind, name: str, value: Any) -> Any:
     expect(getattr(value, "ndim", 1) != 0, name, f"a list of {kind.plural}", value)  # an array of one number
     if kind is _ANYTHING:
         return value
-    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.type in kind.whole:
+    if isinstance(value, np.ndarray) and value.ndim == 1 and (kind is _PLAIN[int] and value.dtype.kind in "iu"):
         return value
     if isinstance(value, abc.Iterator) or not hasattr(value, "__len__"):
         return _checked_items(kind, name, value)
@@ -347,6 +348,11 @@ def _path(name: str, value: Any) -> Any:
     return value
 
 
+def _integer(name: str, value: Any) -> int:
+    """Return Python's integer, which does not overflow in the function's arithmetic as NumPy's do."""
+    return int(value)
+
+
 def _float(name: str, value: Any) -> Any:
     expect(fits_float(value), name, "a number that a float can hold", value)
     return value
@@ -368,7 +374,6 @@ def _as_array(words: str, letters: str, name: str, value: Any) -> Any:
     return value if isinstance(value, np.ndarray) else np.asarray(value, np.float64 if "f" in letters else None)
 
 
-_NUMPY_INTEGERS = frozenset(t for t in np.sctypeDict.values() if issubclass(t, np.integer))
 _NUMPY_FLOATS = frozenset(t for t in np.sctypeDict.values() if issubclass(t, np.floating))
 _ANYTHING = Kind("a value", "values", types=object)
 _PATH = Kind("a path", "paths", types=(str, os.PathLike), inside=_path)
@@ -380,7 +385,7 @@ _ARRAY = Kind(
     inside=functools.partial(_numbers, "numbers in a list or an array", "iuf"),
 )
 _PLAIN: dict[Any, Kind] = {
-    int: Kind("an integer", "integers", frozenset({int}) | _NUMPY_INTEGERS, _INTEGER_TYPES, _BOOL_TYPES),
+    int: Kind("an integer", "integers", frozenset({int}), _INTEGER_TYPES, _BOOL_TYPES, inside=_integer),
     float: Kind("a number", "numbers", frozenset({float}) | _NUMPY_FLOATS, _NUMBER_TYPES, _BOOL_TYPES, inside=_float),
     bool: Kind("True or False", "bools", frozenset(_BOOL_TYPES), _BOOL_TYPES),
     str: Kind("text", "texts", frozenset({str}), str),

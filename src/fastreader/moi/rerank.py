@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def rerank(
     reader: Scorer,
     question: str | Example,
-    passages: Sequence[PassageLike] | None = None,
+    passages: Iterable[PassageLike] | None = None,
     bias: PositionBias | None = None,
     order: str = "matched",
     max_passages: int = 10,

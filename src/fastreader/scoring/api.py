@@ -27,7 +27,7 @@ ReaderLike = Scorer | str | os.PathLike[str]
 def score_permutations(
     reader: ReaderLike,
     question: str | Example,
-    passages: Sequence[PassageLike] | None = None,
+    passages: Iterable[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
     permutations: Spec = "cyclic",
     **options: Any,
@@ -49,7 +49,7 @@ def score_permutations(
 def score_permutations(  # type: ignore[misc]  # the overloads leave out what is the same in both
     reader: ReaderLike,
     question: str | Example | Iterable[Example],
-    passages: Sequence[PassageLike] | None = None,
+    passages: Iterable[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
     permutations: Spec = "cyclic",
     *,
@@ -132,7 +132,7 @@ def score_permutations(  # type: ignore[misc]  # the overloads leave out what is
 def permutation_cost(
     reader: ReaderLike,
     question: str | Example,
-    passages: Sequence[PassageLike] | None = None,
+    passages: Iterable[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
     permutations: Spec = "cyclic",
     **options: Any,
