@@ -399,8 +399,8 @@ def test_no_torch():
     [
         ('{"question": "q", "question": "r", "ctxs": [{"text": "a"}]}', "expected each key once, got 'question' twice"),
         ('{"question": "q", "ctxs": [{"text": "a", "text": "b"}]}', "expected each key once, got 'text' twice"),
-        ('{"question": "q", "ctxs": [{"text": "a", "score": true}]}', "score: expected a number, got True"),
-        ('{"question": "q", "ctxs": [{"text": "a", "score": false}]}', "score: expected a number, got False"),
+        ('{"question": "q", "ctxs": [{"text": "a", "score": true}]}', "score: expected a number, got true"),
+        ('{"question": "q", "ctxs": [{"text": "a", "score": false}]}', "score: expected a number, got false"),
     ],
 )
 @pytest.mark.parametrize("form", ["{}\n", "[{}]"])

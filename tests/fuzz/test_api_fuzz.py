@@ -176,10 +176,10 @@ def test_wrong_arguments_are_refused_by_name(world):
         spread = [n for n, kind in parameters(call).items() if kind is inspect.Parameter.VAR_POSITIONAL]
         drawn = {each: generator.choice(hostile.values()) for each in changed}
         values |= {each: (value,) if each in spread else value for each, value in drawn.items()}
-        told = ", ".join(f"{each}={shown(value)}" for each, value in drawn.items())
+        call_text = ", ".join(f"{each}={shown(value)}" for each, value in drawn.items())
         kind, message = outcome(name, call, values, changed)
         counts[kind] += 1
         if kind not in ("succeeded", "refused"):
-            failures.setdefault(f"{name} {message[:90]}", f"{kind}: {name}({told}): {message}")
+            failures.setdefault(f"{name} {message[:90]}", f"{kind}: {name}({call_text}): {message}")
     print(f"\n{CALLS:,} calls of {len(names)} callables, seed {SEED}: {dict(counts)}")
     assert not failures, f"{len(failures)} kinds of failure, {dict(counts)}\n" + "\n".join(sorted(failures.values()))

@@ -34,12 +34,12 @@ def test_passages_without_an_order_are_refused(tiny_reader, passages):
         lambda: moi.plan(tiny_reader, "What is blue?", passages),
         lambda: sure.answer(tiny_reader, "What is blue?", passages),
     ):
-        with pytest.raises(InputError, match="^passages: expected a list of"):
+        with pytest.raises(InputError, match=r"^passages: expected a list of"):
             call()
 
 
 def test_candidates_without_an_order_are_refused(tiny_reader):
-    with pytest.raises(InputError, match="^candidates: expected a list of texts"):
+    with pytest.raises(InputError, match=r"^candidates: expected a list of texts"):
         score_permutations(tiny_reader, "What is blue?", PASSAGES, {"sky", "grass"})
 
 

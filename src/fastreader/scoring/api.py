@@ -45,8 +45,8 @@ def score_permutations(
 ) -> Iterator[PermutationScores]: ...
 
 
-@checked
-def score_permutations(  # type: ignore[misc]  # the overloads leave out what is the same in both
+@checked  # type: ignore[misc]  # the overloads leave out what is the same in both
+def score_permutations(
     reader: ReaderLike,
     question: str | Example | Iterable[Example],
     passages: Iterable[PassageLike] | None = None,

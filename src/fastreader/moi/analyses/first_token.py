@@ -52,6 +52,7 @@ def first_token_distances(
     """
     import torch
 
+    expect(len(passages) > 0, "passages", "at least one", passages)
     prompts = reading_prompts(reader, question, passages, permutations, template)
     expect(bool(prompts), "permutations", "at least one", permutations)
     shares: dict[int, torch.Tensor] = {}
