@@ -95,6 +95,8 @@ PLACES = {
     "path", "folder", "corpus", "queries", "run", "qrels", "model", "reader", "encoder", "output", "passages", "found",
 }  # fmt: skip
 ALIASES = {  # parameters of parsers: what their text means is a word of its own in messages
+    "eor.load_texts": {"found": "texts"},
+    "sure.variants.find_method": {"name": "method"},
     "eor.parse": {"text": "retriever"},
     "eor.similarity.resolve": {"found": "similarity"},
     "eor.Answers.from_dict": {"values": "predictions"},

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import ast
 import collections.abc as abc
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -210,10 +211,12 @@ def kind_of(hint: Any) -> Kind:
         return kind_of(arguments[0])
     if origin in (typing.Union, types.UnionType):
         if set(arguments) >= _ARRAY_LIKE:
-            # A union with ArrayLike lists the alternatives of both. ArrayLike has text among them, so that here a text
-            # is left to the function, and only ArrayLike by itself means numbers.
+            # A union with ArrayLike lists the alternatives of both. ArrayLike has text among them, so that here texts
+            # and the insides of lists are left to the function, and only ArrayLike by itself means numbers.
             others = [each for each in arguments if each not in _ARRAY_LIKE]
-            return _joined([*map(kind_of, others), *([_PLAIN[str]] if others else []), _ARRAY])
+            if others:
+                return _joined([*map(kind_of, others), _PLAIN[str], dataclasses.replace(_ARRAY, inside=None)])
+            return _ARRAY
         return _union(arguments)
     if hint is Any:
         return _ANYTHING

@@ -14,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, MappingView, Sequence, Set
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -225,6 +227,11 @@ def check_keys(name: str, values: Mapping[str, object], known: Iterable[str]) ->
     allowed = tuple(known)
     unknown = sorted(str(key) for key in values if key not in allowed)
     expect(not unknown, name, f"no keys besides {', '.join(allowed) or 'none'}", ", ".join(unknown))
+
+
+def check_output(name: str, path: str | os.PathLike[str]) -> None:
+    """Check that a file can be written at `path`: no folder is there."""
+    expect(not Path(path).is_dir(), name, "a file, not a folder", os.fspath(path))
 
 
 def check_json(name: str, value: object) -> None:

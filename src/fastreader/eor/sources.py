@@ -77,6 +77,8 @@ class BM25(Index):
         super().__init__(passages, depth)
         self._language = language
         self._index = bm25s.BM25()
+        words = any(f"{p.title} {p.text}".strip() for p in self.passages)
+        expect(words, "passages", "at least one word in them", self.passages)
         try:
             bm25s.tokenize(["a"], stopwords=language or [], return_ids=False, show_progress=False)
         except ValueError as error:

@@ -118,5 +118,5 @@ def load_texts(found: str | os.PathLike[str] | Mapping[str, Any]) -> Texts:
     if str(found) in NAMED:
         return NAMED[str(found)]
     exists = isinstance(found, (str, os.PathLike)) and Path(found).is_file()
-    require(exists, f"found: expected texts by name ({', '.join(NAMED)}) or a .toml or .json file, got {str(found)!r}")
+    require(exists, f"texts: expected {', '.join(NAMED)} or a .toml or .json file, got {str(found)!r}")
     return Texts.load(found)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fastreader.core.checked import accept as accept_value
 from fastreader.core.checked import checked, kind_of
-from fastreader.core.checks import MOST_STARTS, check_int, expect, located, rebuilding, require
+from fastreader.core.checks import MOST_STARTS, check_int, check_output, expect, located, rebuilding, require
 from fastreader.data.files import read_object, write_json
 from fastreader.eor import scoring
 from fastreader.eor.answer import is_answer
@@ -216,6 +216,7 @@ class Voter(Parameters):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON, whole or not at all."""
+        check_output("path", path)
         write_json(path, self.to_dict())
 
     @classmethod
@@ -229,7 +230,8 @@ class Voter(Parameters):
         Raises:
             InputError: if the file is not a saved voter.
         """
-        return cls.from_dict(read_object(path), **options)
+        with located(os.fspath(path)):
+            return cls.from_dict(read_object(path), **options)
 
     def _check_similarities(self, names: list[str], settings: list[Any]) -> None:
         having = self.resolved()

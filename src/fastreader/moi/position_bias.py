@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, check_number, expect, located, rebuilding, require
+from fastreader.core.checks import check_choice, check_number, check_output, expect, located, rebuilding, require
 from fastreader.core.drawing import COLOURS, new_figure
 from fastreader.data.files import read_object, write_json
 from fastreader.moi.observations import KINDS, FloatArray, finite, json_values
@@ -122,6 +122,7 @@ class PositionBias:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a JSON file, whole or not at all."""
+        check_output("path", path)
         write_json(path, self.to_dict())
 
     @classmethod

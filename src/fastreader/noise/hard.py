@@ -67,7 +67,7 @@ def shape(answer: str) -> str:
 def question_word(question: str) -> str:
     """Return the first of who, when, where, which, what, why and how (with its next word) in a question, or ""."""
     words = normalise(question).split()
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         if word in ("who", "whom", "whose"):
             return "who"
         if word == "how":

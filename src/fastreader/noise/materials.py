@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_seed, expect
+from fastreader.core.checks import check_int, check_seed, expect
 from fastreader.data.types import Example, Passage
 from fastreader.noise.hard import swapped_passages
 from fastreader.noise.labels import Kind, has_answer, label, question_key, same_text
-from fastreader.noise.sources import RandomSource
+from fastreader.noise.sources import MOST_DRAWN, RandomSource
 
 
 @checked
@@ -93,6 +93,8 @@ def gather(
     """
     key = question_key(example)
     check_seed("seed", seed)
+    check_int("random_count", random_count, 0, MOST_DRAWN)
+    check_int("hard_count", hard_count, 0, MOST_DRAWN)
     retrieved, kinds = _without_repeats(example)
     of_kind = {kind: tuple(p for p, k in zip(retrieved, kinds, strict=True) if k is kind) for kind in Kind}
     gold = next(iter(of_kind[Kind.GOLD]), None)

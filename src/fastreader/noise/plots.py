@@ -163,7 +163,12 @@ def plot_entropy(
         MissingExtraError: if matplotlib is not installed.
     """
     counts = {name: len(rows) for name, rows in attentions.items()}
-    expect(bool(counts) and all(counts.values()), "plot_entropy", "layouts with at least one answer each", counts)
+    expect(
+        bool(counts) and all(counts.values()),
+        "plot_entropy: attentions",
+        "layouts with at least one answer each",
+        counts,
+    )
     figure = new_figure(6.0, 3.6)
     axis = figure.subplots()
     for (name, rows), marker in zip(attentions.items(), itertools.cycle(MARKERS)):

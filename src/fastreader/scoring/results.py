@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked_methods
+from fastreader.core.checks import check_output
 from fastreader.core.drawing import new_figure
 from fastreader.core.tree import TreeStats
 from fastreader.data.files import read_object, write_json
@@ -179,6 +180,7 @@ class PermutationScores:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON, whole or not at all."""
+        check_output("path", path)
         write_json(path, self.to_dict(), indent=None)
 
     @classmethod

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, expect, rebuilding
+from fastreader.core.checks import check_int, check_output, expect, rebuilding
 from fastreader.data.files import read_object, write_json
 from fastreader.data.fingerprints import digest
 from fastreader.eor.similarity.base import Pair, Similarity
@@ -59,6 +59,7 @@ class Idf:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON, whole or not at all."""
+        check_output("path", path)
         write_json(path, {"documents": self.documents, "counts": dict(self.counts)}, indent=None)
 
     @classmethod

@@ -51,7 +51,7 @@ def encoder_for(found: str | os.PathLike[str] | Encoder) -> Encoder:
         return found
     try:
         return load_encoder(found)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # transformers raises either
         raise ModelNotFoundError(f"encoder: {os.fspath(found)!r} cannot be loaded ({error})") from error
 
 

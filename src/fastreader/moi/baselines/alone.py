@@ -14,7 +14,7 @@ import numpy as np
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect
 from fastreader.data.types import Passage
-from fastreader.errors import MissingExtraError
+from fastreader.errors import MissingExtraError, ModelNotFoundError
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages, show
 
 if TYPE_CHECKING:
@@ -98,7 +98,10 @@ def _load(name: str) -> Any:
         from sentence_transformers import CrossEncoder
     except ImportError as error:
         raise MissingExtraError("sentence-transformers", "cross-encoder") from error
-    return CrossEncoder(name)
+    try:
+        return CrossEncoder(name)
+    except (OSError, ValueError) as error:  # transformers raises either
+        raise ModelNotFoundError(f"model: {name!r} cannot be loaded ({error})") from error
 
 
 def retriever_scores(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:

@@ -56,7 +56,8 @@ def read_teacher(path: str | os.PathLike[str]) -> tuple[list[PermutationScores],
     require(Path(path).is_file(), f"{path}: no such file")
     scores, templates = [], {}
     for row in iter_results(path):
-        scores.append(PermutationScores.from_dict(row))
+        with located(os.fspath(path)):
+            scores.append(PermutationScores.from_dict(row))
         values = row.get("settings", {}).get("template") or {}
         templates[json.dumps(values, sort_keys=True)] = values
     expect(bool(scores), str(path), "results of score_permutations", scores)

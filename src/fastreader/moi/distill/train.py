@@ -161,6 +161,7 @@ class _Run:
     saved: int = -1
 
     def start(self, resume: bool) -> None:
+        expect(not self.folder.is_file(), "output", "a folder, not a file", str(self.folder))
         found = checkpoints.latest(self.folder)
         fits = found is None or resume
         require(fits, f"{self.folder}: holds a run already; resume it, or name another folder")

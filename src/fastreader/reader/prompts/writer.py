@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from fastreader.core.checked import checked
+from fastreader.core.checks import located
 from fastreader.errors import InputError
 from fastreader.reader.prompts.encoder import ChatFrame, TextEncoder
 
@@ -50,7 +51,8 @@ class PromptWriter:
         frame = self._frame(system, chat, chat_options, own_lead=bool(lead))
         tokens = self.prefix(pieces, system=system, chat=chat, chat_options=chat_options)
         between = [] if frame is None else self.encoder.piece(frame.between, trusted=True)
-        return tokens + between + self.encoder.piece(lead)
+        with located("lead"):
+            return tokens + between + self.encoder.piece(lead)
 
     def prefix(
         self,

@@ -61,5 +61,5 @@ def find_method(name: str) -> Method:
     """
     plain, at, count = name.partition("@")
     known = plain in METHODS and (not at or (count.isdecimal() and int(count) > 0))
-    expect(known, "name", f"a method, one of {', '.join(METHODS)}, or one of them followed by @N", name)
+    expect(known, "method", f"one of {', '.join(METHODS)}, or one of them followed by @N", name)
     return METHODS[plain].limited(int(count)) if at else METHODS[plain]
