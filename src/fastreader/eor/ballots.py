@@ -41,7 +41,7 @@ class Ballots:
 def is_single(answers: Any) -> bool:
     """Return whether `answers` belong to one question: an `Answers`, or a list of texts."""
     listed = isinstance(answers, Collection) and not isinstance(answers, UNORDERED)
-    listed = listed and getattr(answers, "ndim", 1) > 0
+    listed = listed and getattr(answers, "ndim", 1) > 0 and len(answers) > 0
     return isinstance(answers, Answers) or (listed and all(a is None or isinstance(a, str) for a in answers))
 
 

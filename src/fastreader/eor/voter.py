@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import accept as accept_value
-from fastreader.core.checked import checked, kind_of
+from fastreader.core.checked import checked_methods, kind_of
 from fastreader.core.checks import MOST_STARTS, check_int, check_output, expect, located, rebuilding, require
 from fastreader.data.files import read_object, write_json
 from fastreader.eor import scoring
@@ -29,7 +29,7 @@ Accept = Callable[[str | None], bool]
 _NUMBERS = kind_of(npt.ArrayLike)
 
 
-@checked
+@checked_methods
 class Voter(Parameters):
     """The ensemble's voter (section 4): each answer's weight times its pooled similarity to the others.
 
@@ -79,7 +79,7 @@ class Voter(Parameters):
         votes = scoring.votes(prepared, *self._weights(prepared), self._rules(), names)
         return votes[0] if single else votes
 
-    def predict(self, X: Sequence[Any]) -> npt.NDArray[np.object_]:
+    def predict(self, X: Any) -> npt.NDArray[np.object_]:
         """Return the winning answers, object [Q]; None if no answer won."""
         prepared = self._ballots(X)
         out = np.empty(len(prepared.texts), dtype=object)
@@ -87,11 +87,11 @@ class Voter(Parameters):
         out[:] = [None if m < 0 else prepared.texts[q][m] for q, m in enumerate(won)]
         return out
 
-    def winners(self, X: Sequence[Any]) -> IntArray:
+    def winners(self, X: Any) -> IntArray:
         """Return the winners' indices among the retrievers, int64 [Q]; -1 if no answer won."""
         return self._winners(self._ballots(X))
 
-    def score(self, X: Sequence[Any], y: Any) -> float:
+    def score(self, X: Any, y: Any) -> float:
         """Return the mean correctness of the winning answers; a question without a winner counts 0.
 
         Args:
@@ -108,7 +108,7 @@ class Voter(Parameters):
 
     # Learning.
 
-    def fit(self, X: Sequence[Any], y: Any) -> Self:
+    def fit(self, X: Any, y: Any) -> Self:
         """Find weights that maximise the mean correctness of the winning answers, without `min_support`.
 
         SciPy's Nelder-Mead searches within [0, upper] from several starts (`fit.search`).
