@@ -77,13 +77,12 @@ class BM25(Index):
         super().__init__(passages, depth)
         self._language = language
         self._index = bm25s.BM25()
-        words = any(f"{p.title} {p.text}".strip() for p in self.passages)
-        expect(words, "passages", "at least one word in them", self.passages)
         try:
-            bm25s.tokenize(["a"], stopwords=language or [], return_ids=False, show_progress=False)
-        except ValueError as error:
+            tokens = self._tokens([f"{p.title} {p.text}" for p in self.passages])
+        except ValueError as error:  # bm25s knows the languages
             raise InputError(f"language: {error}") from error
-        self._index.index(self._tokens([f"{p.title} {p.text}" for p in self.passages]), show_progress=False)
+        expect(any(tokens), "passages", "at least one word to index", self.passages)
+        self._index.index(tokens, show_progress=False)
 
     def __call__(self, question: str) -> list[Passage]:
         """Return the best passages with a score above 0, largest first and ties in their order."""
