@@ -7,11 +7,12 @@ MODEL := smollm2-135m
 ENCODER := all-minilm-l6-v2
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test test-site lint format docs bench bench-ops bench-eor bench-gpu model encoder clean help
+.PHONY: demo test fuzz test-site lint format docs bench bench-ops bench-eor bench-gpu model encoder clean help
 
 help:
 	@echo "make demo       what the order of passages does to an answer, with the packaged reader"
 	@echo "make test       all tests"
+	@echo "make fuzz       15,000 wrong calls of the Python API, some minutes"
 	@echo "make test-site  the report in a browser (chromium on the path), and the documentation's build"
 	@echo "make lint       ruff, mypy, the import contracts and the house English"
 	@echo "make docs       the documentation, in build/site"
@@ -45,6 +46,10 @@ demo: model
 
 test: $(VENV)/.developing model encoder
 	FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The default suite draws a few hundred of these calls; FASTREADER_FUZZ_SEED chooses others.
+fuzz: $(VENV)/.developing
+	FASTREADER_FUZZ_CALLS=15000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/fuzz
 
 # What `test` skips where these tools are absent: the report in a real browser, the documentation's strict build.
 test-site: $(VENV)/.developing model

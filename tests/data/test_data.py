@@ -351,7 +351,7 @@ def test_an_example_that_cannot_be_written_leaves_the_old_file(tmp_path, example
 
 
 def test_unknown_format(tmp_path):
-    with pytest.raises(InputError, match="save_examples: format: expected one of dpr, flashrag, trec, got 'csv'"):
+    with pytest.raises(InputError, match="format: expected one of dpr, flashrag, trec, got 'csv'"):
         save_examples([], tmp_path / "a.csv", "csv")
 
 
@@ -392,3 +392,19 @@ def test_no_torch():
     modules = "fastreader.data, fastreader.data.result_log, fastreader.permutations"
     code = f"import sys, {modules}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"question": "q", "question": "r", "ctxs": [{"text": "a"}]}', "expected each key once, got 'question' twice"),
+        ('{"question": "q", "ctxs": [{"text": "a", "text": "b"}]}', "expected each key once, got 'text' twice"),
+        ('{"question": "q", "ctxs": [{"text": "a", "score": true}]}', "score: expected a number, got true"),
+        ('{"question": "q", "ctxs": [{"text": "a", "score": false}]}', "score: expected a number, got false"),
+    ],
+)
+@pytest.mark.parametrize("form", ["{}\n", "[{}]"])
+def test_repeated_keys_and_bools_for_numbers_are_refused(tmp_path, row, message, form):
+    path = write(tmp_path / "x.json", form.replace("{}", row))
+    with pytest.raises(InputError, match=message):
+        load_examples(path)

@@ -35,7 +35,7 @@ def test_options_and_readers_are_part_of_the_key(cache):
 
 def test_invalid_requests_are_rejected(cache):
     reader = CachedReader(ScriptedReader(), cache)
-    with pytest.raises(InputError, match="stop: expected a list of texts that are not empty, got 'END'"):
+    with pytest.raises(InputError, match="stop: expected a list of texts, got 'END'"):
         reader.generate(["x"], stop="END")
     with pytest.raises(InputError, match="prompts: expected a list, got 'hello'"):
         reader.generate("hello")

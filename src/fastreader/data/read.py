@@ -6,11 +6,14 @@ import gzip
 import itertools
 import json
 import os
+import sys
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, located, require
 from fastreader.data.rows import Document, Question, RowType, check, describe, parse_row
 from fastreader.data.types import Example, Passage
@@ -32,6 +35,7 @@ class SkippedRows(UserWarning):
         super().__init__(f"{os.fspath(path)}: skipped {rows}; the first: {errors[0]}")
 
 
+@checked
 def load_examples(path: PathLike, *, limit: int | None = None, skip_errors: bool = False) -> list[Example]:
     """Read all examples of a file; formats and errors as in `iter_examples`.
 
@@ -50,6 +54,7 @@ def load_examples(path: PathLike, *, limit: int | None = None, skip_errors: bool
     return examples
 
 
+@checked
 def iter_examples(
     path: PathLike, *, limit: int | None = None, on_error: Callable[[InputError], object] | None = None
 ) -> Iterator[Example]:
@@ -103,6 +108,7 @@ def iter_examples(
     require(not empty, f"{path}: expected at least one example, got an empty file")
 
 
+@checked
 def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]:
     """Read lines ``{question | query, answers | golden_answers, id}``, without the passages that they may hold.
 
@@ -117,12 +123,13 @@ def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]
         InputError: if a line is invalid, naming the file and the line; or if the file holds no question.
     """
     check_int("limit", limit, optional=True)
-    rows = itertools.islice(iter_rows(path, Question), limit)
+    rows = itertools.islice(iter_rows(path, Question), None if limit is None else min(int(limit), sys.maxsize))
     found = [Example(row.question, [], row.answers, id=row.id) for _, row in rows]
     require(bool(found), f"{path}: expected at least one question, got an empty file")
     return found
 
 
+@checked
 def load_passages(path: PathLike) -> list[Passage]:
     """Read passages that belong to no question, one JSON object per line, plain or gzipped.
 
@@ -224,9 +231,15 @@ def lines(path: PathLike) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_json(text: bytes) -> object:
-    """Decode JSON; the InputError names the place in the text, and the caller adds the file."""
+    """Decode JSON whose objects have each key once.
+
+    Raises:
+        InputError: naming the place in the text or the repeated key; the caller adds the file.
+    """
     try:
-        return json.loads(text.decode("utf-8"))
+        return json.loads(text.decode("utf-8"), object_pairs_hook=_object)
+    except InputError:
+        raise
     except UnicodeDecodeError as error:
         raise InputError(f"expected UTF-8, got byte {text[error.start]:#04x} at offset {error.start}") from None
     except json.JSONDecodeError as error:
@@ -234,3 +247,12 @@ def parse_json(text: bytes) -> object:
         raise InputError(f"broken JSON at {place}: {error.msg}") from None
     except (RecursionError, ValueError) as error:
         raise InputError(f"broken JSON: {error}") from None
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return the keys and values of a JSON object; JSON leaves open which value of a repeated key holds."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise InputError(f"expected each key once, got {repeated!r} twice in one object")
+    return found

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_text
 from fastreader.errors import InputError
 
@@ -98,6 +99,7 @@ class Compress:
 Node = Source | Rerank | Top | Concat | Compress
 
 
+@checked
 def parse(text: str) -> Node:
     """Parse a specification.
 

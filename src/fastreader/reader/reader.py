@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from fastreader.core.checks import check_bool, check_choice
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_choice, expect
 from fastreader.core.protocol import TextOrTokens
 from fastreader.data.fingerprints import reader_name
 from fastreader.models import load as loading
@@ -28,6 +29,7 @@ CHECKS = ("full", "quick", "off")
 _loading = threading.RLock()
 
 
+@checked
 class Reader(ReaderBase):
     """A causal language model that scores many texts in one packed pass.
 
@@ -54,6 +56,7 @@ class Reader(ReaderBase):
         weights: str = "",
     ) -> None:
         check_choice("check", check, CHECKS)
+        expect(callable(getattr(model, "forward", None)), "model", "a transformers causal LM", model)
         encoder = TextEncoder(tokenizer)
         tree_model = TreeModel(model, name, arithmetic.precision)
         if tree_model.why_not_upcast and tree_model.precision != arithmetic.precision:
@@ -66,7 +69,7 @@ class Reader(ReaderBase):
     @classmethod
     def load(
         cls,
-        model: str | os.PathLike[str] | tuple[Any, Any],
+        model: Any,  # a name or a pair; `loading.pair` says what it expected
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
         precision: str = "fast",
@@ -99,7 +102,6 @@ class Reader(ReaderBase):
             InputError: if device, dtype, precision or check is unknown.
         """
         check_choice("check", check, CHECKS)
-        check_bool("trust_remote_code", trust_remote_code)
         with _loading:
             return cls._load(model, device, dtype, precision, check, trust_remote_code)
 
@@ -114,6 +116,7 @@ class Reader(ReaderBase):
         trust_remote_code: bool,
     ) -> Reader:
         if not isinstance(model, (str, os.PathLike)):
+            expect(isinstance(model, (tuple, list)), "model", "a name, or a pair of model and tokenizer", model)
             own, tokenizer = loading.pair(model)
             given = getattr(own, "name_or_path", "")
             name, of = reader_name(given) if given else type(own).__name__, revision(own, tokenizer)
@@ -170,6 +173,7 @@ class Reader(ReaderBase):
         system: str | None = None,
         chat: bool | None = None,
         chat_options: Mapping[str, Any] | None = None,
+        special_tokens: bool = False,
         max_batch_tokens: int | None = None,
     ) -> Session:
         """Read prefixes once and keep their keys and values, so that later calls compute only what follows them.
@@ -188,6 +192,7 @@ class Reader(ReaderBase):
                 generate after prompts whose passages were just scored, say. A call that would exceed `max_bytes` raises
                 before it runs.
             system, chat, chat_options: as for `prompt`; for prefixes given in pieces.
+            special_tokens: as for `generate`; for prefixes given as texts.
             max_batch_tokens: at most this many tokens of the prefixes are computed in one pass.
 
         Raises:
@@ -202,6 +207,7 @@ class Reader(ReaderBase):
             system=system,
             chat=chat,
             chat_options=chat_options,
+            special_tokens=special_tokens,
             max_batch_tokens=max_batch_tokens,
         )
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked_methods
+from fastreader.core.checks import check_output
 from fastreader.core.drawing import new_figure
 from fastreader.core.tree import TreeStats
 from fastreader.data.files import read_object, write_json
@@ -39,6 +41,7 @@ class TokenLogprobs:
     passages: list[list[float]] | None = None
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class PermutationScores:
     """Log-likelihoods under M orderings of L passages and K candidates, in nats.
@@ -177,6 +180,7 @@ class PermutationScores:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON, whole or not at all."""
+        check_output("path", path)
         write_json(path, self.to_dict(), indent=None)
 
     @classmethod

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fastreader.core.protocol import ReaderProtocol
 
 
+@checked
 @dataclass(frozen=True)
 class ListwisePrompt(PromptTexts):
     """The texts of a re-ranking request, in the order of the prompt.
@@ -112,6 +114,7 @@ def rank_lists(
     return parsed, results.stats
 
 
+@checked
 def listwise(
     reader: ReaderProtocol,
     question: str,
@@ -142,7 +145,7 @@ def listwise(
     order, stats = list(range(count)), NOTHING_READ
     details = {"asked": 0, "named": 0, "repeated": 0, "unknown": 0}
     while count > 1:
-        start = max(0, end - window)
+        start = max(0, end - int(window))
         part = order[start:end]
         (parsed,), spent = rank_lists(reader, question, passages, [part], prompt, max_new_tokens, max_batch_tokens)
         order[start:end] = [part[i] for i in parsed.complete(len(part))]
