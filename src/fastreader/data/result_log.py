@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from fastreader.core.checks import check_text, expect, require
-from fastreader.data.files import replacing
+from fastreader.data.files import check_readable, replacing
 from fastreader.errors import InputError, OutputChangedError
 
 if sys.platform != "win32":
@@ -289,7 +289,7 @@ class ResultLog:
         require(start, f"{self.path}, line {number}: expected a result or the start of one, {got}")
         try:
             json.loads(line)
-        except ValueError:
+        except (RecursionError, ValueError):
             return
         self._parse(number, line)  # complete except for its newline: a result, or another row that starts with an id
 
@@ -320,8 +320,10 @@ def iter_results(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Yield the results of a log in file order, each with its ``id`` and ``settings``; a torn last line is skipped.
 
     Raises:
-        InputError: if a complete line is not a JSON object.
+        InputError: if a complete line is not a JSON object, or the file is a named pipe.
+        OSError: if the file cannot be opened.
     """
+    check_readable(path)
     with Path(path).open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if line.endswith(b"\n") and line.strip():
@@ -331,7 +333,7 @@ def iter_results(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
 def _decode(where: str, line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise InputError(f"{where}: broken JSON: {error}") from None
     expect(isinstance(row, dict), where, "a JSON object", row)
     return row  # type: ignore[no-any-return]
