@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_int, expect, rebuilding, require
+from fastreader.core.checks import check_int, expect, located, rebuilding, require
 from fastreader.data.files import read_object, write_json
 from fastreader.eor import scoring
 from fastreader.eor.answer import is_answer
@@ -224,7 +224,9 @@ class Voter(Parameters):
         Raises:
             InputError: if the file is not a saved voter.
         """
-        return cls.from_dict(read_object(path), **options)
+        values = read_object(path)
+        with located(os.fspath(path)):
+            return cls.from_dict(values, **options)
 
     def _check_similarities(self, names: list[str], settings: list[Any]) -> None:
         having = self.resolved()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader.core.checks import check_choice, check_number, expect, rebuilding, require
+from fastreader.core.checks import check_choice, check_number, expect, located, rebuilding, require
 from fastreader.core.drawing import COLOURS, new_figure
 from fastreader.data.files import read_object, write_json
 from fastreader.moi.observations import KINDS, FloatArray, finite, json_values
@@ -129,7 +129,9 @@ class PositionBias:
         Raises:
             InputError: if the file cannot be read or does not hold a position bias.
         """
-        return cls.from_dict(read_object(path))
+        values = read_object(path)
+        with located(os.fspath(path)):
+            return cls.from_dict(values)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw the bias by place with its intervals as a matplotlib figure.
