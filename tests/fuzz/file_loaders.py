@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from commands import made_up
+from file_rows import FLASH, PASSAGES, QUESTION, RANK
 
 from fastreader import PermutationScores, Template
 from fastreader.cli.vote import _read as read_votes
@@ -23,20 +24,6 @@ from fastreader.moi import PositionBias
 from fastreader.moi.distill.lessons import read_teacher
 from fastreader.study import Study
 
-PASSAGES = [
-    {"id": str(i), "title": f"T{i}", "text": f"Text {i}.", "score": 2.5 - i, "isgold": i == 0} for i in range(3)
-]
-QUESTION = {"question": "Who?", "answers": ["Ada"], "candidates": ["Ada", "Bea"], "id": "q1", "ctxs": PASSAGES}
-FLASH = {
-    "id": "f",
-    "question": "Who?",
-    "golden_answers": ["A"],
-    "output": {"retrieval_result": [{"id": 1, "contents": "T\nx"}]},
-}
-RANK = {
-    "query": {"text": "Who?", "qid": 3},
-    "candidates": [{"docid": "d", "score": 1, "doc": {"title": "T", "text": "x"}}],
-}
 STUDY = {
     "name": "s", "data": "questions.jsonl", "methods": ["base", {"method": "moi", "name": "m"}, "sure"],
     "readers": ["r"], "seeds": [0, 1], "limit": 4, "passages": 3, "baseline": "base",
