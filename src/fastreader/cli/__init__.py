@@ -64,8 +64,18 @@ def _lacks_memory(error: BaseException | None) -> bool:
         said = str(error).lower()
         if isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY):
             return True
+        if isinstance(error, SystemError) and _memory_is_limited():  # native code that gives no reason
+            return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _memory_is_limited() -> bool:
+    if sys.platform == "win32":
+        return False
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def _fail(message: str, code: int) -> None:

@@ -47,7 +47,7 @@ class Cache:
             part = list(dict.fromkeys(keys[start : start + 500]))
             marks = ",".join("?" * len(part))
             with self._named():
-                rows = self._db.execute(f"SELECT key, value FROM entries WHERE key IN ({marks})", part)
+                rows = self._db.execute(f"SELECT key, value FROM entries WHERE key IN ({marks})", part)  # nosec B608 # marks are ?
                 found.update((key, json.loads(value)) for key, value in rows)
         return found
 

@@ -91,7 +91,7 @@ class Report:
         environment.filters.update(number=_number, interval=_interval, p=_p, whole=_whole, breakable=_breakable)
         study = self.run.study
         classes = StyleClasses()
-        shown = [(s, Markup(classes.replace(_figure(s)))) for s in self.sections if s.table is not None]
+        shown = [(s, Markup(classes.replace(_figure(s)))) for s in self.sections if s.table is not None]  # nosec B704 # matplotlib escaped its texts
         page = environment.from_string(_asset("page.html")).render(
             policy=PLACE,
             title=study.name or "Study",
@@ -111,7 +111,7 @@ class Report:
             cut=cut,
             data=_json(data),
             style=_asset("style.css"),
-            figure_style=Markup(classes.sheet()),
+            figure_style=Markup(classes.sheet()),  # nosec B704 # styles of our figures
             script=_asset("browser.js"),
             version=__version__,
             made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -176,13 +176,13 @@ def _json(values: Any) -> Any:
     from markupsafe import Markup
 
     text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))  # nosec B704 # "<" is escaped
 
 
 def _asset(name: str) -> Any:
     from markupsafe import Markup
 
-    return Markup(files("fastreader.report").joinpath("assets", name).read_text(encoding="utf-8"))
+    return Markup(files("fastreader.report").joinpath("assets", name).read_text(encoding="utf-8"))  # nosec B704 # our own assets
 
 
 def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
@@ -212,7 +212,7 @@ def _breakable(text: str) -> Any:
     """Return `text` with places where a line may break."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub("([:_+·])", r"\1<wbr>", str(escape(text))))
+    return Markup(re.sub("([:_+·])", r"\1<wbr>", str(escape(text))))  # nosec B704 # escaped
 
 
 def _p(value: float | None) -> str:
