@@ -96,7 +96,7 @@ def test_the_policy_stops_markup_that_is_not_the_pages_own(page, file):
             fetch("http://localhost:9/fetched").catch(() => null);
         }"""
     )
-    page.locator("#send").click()
+    page.evaluate("document.getElementById('send').click()")
     page.wait_for_timeout(300)
     assert page.title() == "A made-up run" and page.url == file.as_uri()
     assert page.evaluate("getComputedStyle(document.getElementById('styled')).position") == "static"
