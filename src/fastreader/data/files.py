@@ -23,7 +23,7 @@ MAX_LINE = 64 * 2**20
 MAX_FILE = 2**30
 """Longest file that is read whole (.json, .toml, .yaml) in bytes, unpacked."""
 
-_MAX_NODES = 1_000_000  # of a YAML file, with every alias counted as what it stands for
+_MAX_NODES = 1_000_000  # of a YAML file, with every alias counted as the values it represents
 
 
 def check_readable(path: str | os.PathLike[str]) -> None:
