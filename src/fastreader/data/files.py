@@ -73,6 +73,11 @@ def replacing(path: str | os.PathLike[str], *, compress: bool = True) -> Iterato
         raise
 
 
+def is_draft(path: Path) -> bool:
+    """Return whether a file is a draft of `replacing`, which a kill leaves behind."""
+    return path.name.startswith(".") and path.suffix == ".tmp"
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file atomically."""
     with replacing(path) as stream:
