@@ -63,7 +63,7 @@ def rebuilding(name: str, values: Iterable[str]) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InputError(f"{name}: {error!r} in values with keys {sorted(values)}") from error
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, located, require
+from fastreader.data.files import MAX_FILE, MAX_LINE, check_readable
 from fastreader.data.rows import Document, Question, RowType, check, describe, parse_row
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
@@ -178,7 +179,7 @@ def iter_rows(
 
 def _rows(path: Path) -> Iterator[tuple[str, object]]:
     """Yield rows with their places: the bytes of a line still to be decoded, or the decoded item of a list."""
-    source = lines(path)
+    source = lines(path, MAX_LINE if _named_json_lines(path) else MAX_FILE)
     head: list[tuple[int, bytes]] = []
     for numbered in source:
         head.append(numbered)
@@ -190,7 +191,10 @@ def _rows(path: Path) -> Iterator[tuple[str, object]]:
     if _is_json_lines(path, head[-1][1]):
         yield from ((f"{path}, line {number}", line) for number, line in every if line.strip())
         return
-    whole = b"".join(line for _, line in every)
+    whole = bytearray()
+    for _, line in every:
+        whole += line
+        require(len(whole) <= MAX_FILE, f"{path}: is longer than {MAX_FILE:,} bytes; write JSON lines")
     with located(str(path)):
         content = parse_json(whole)
     items = content.get("data", content) if isinstance(content, dict) else content
@@ -202,8 +206,7 @@ def _rows(path: Path) -> Iterator[tuple[str, object]]:
 
 
 def _is_json_lines(path: Path, first: bytes) -> bool:
-    name = path.name.lower().removesuffix(".gz")
-    if name.endswith((".jsonl", ".ndjson")):
+    if _named_json_lines(path):
         return True
     try:
         row = parse_json(first)
@@ -212,25 +215,33 @@ def _is_json_lines(path: Path, first: bytes) -> bool:
     return isinstance(row, dict) and not isinstance(row.get("data"), list)
 
 
-def lines(path: PathLike) -> Iterator[tuple[int, bytes]]:
+def _named_json_lines(path: Path) -> bool:
+    return path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+
+
+def lines(path: PathLike, limit: int = MAX_LINE) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a plain or gzipped file, counted from 1, without a byte order mark.
 
     Raises:
-        InputError: if the file cannot be read, or its gzip data is damaged.
+        InputError: if the file cannot be read, its gzip data is damaged, or a line is longer than `limit` bytes.
     """
+    check_readable(path)
     number = 0
     try:
         with Path(path).open("rb") as raw:
             stream = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
-            for number, line in enumerate(stream, 1):
+            for number, line in enumerate(iter(lambda: stream.readline(limit + 1), b""), 1):
+                require(len(line) <= limit, f"{path}, line {number}: is longer than {limit:,} bytes")
                 yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path}: gzip data is truncated or damaged after line {number} ({error})") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise InputError(f"{path}, line {number + 1}: does not fit in memory") from error
 
 
-def parse_json(text: bytes) -> object:
+def parse_json(text: bytes | bytearray) -> object:
     """Decode JSON whose objects have each key once.
 
     Raises:
@@ -247,6 +258,8 @@ def parse_json(text: bytes) -> object:
         raise InputError(f"broken JSON at {place}: {error.msg}") from None
     except (RecursionError, ValueError) as error:
         raise InputError(f"broken JSON: {error}") from None
+    except MemoryError as error:
+        raise InputError(f"{len(text):,} bytes of JSON do not fit in memory") from error
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:

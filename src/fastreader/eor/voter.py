@@ -230,8 +230,9 @@ class Voter(Parameters):
         Raises:
             InputError: if the file is not a saved voter.
         """
+        values = read_object(path)
         with located(os.fspath(path)):
-            return cls.from_dict(read_object(path), **options)
+            return cls.from_dict(values, **options)
 
     def _check_similarities(self, names: list[str], settings: list[Any]) -> None:
         having = self.resolved()

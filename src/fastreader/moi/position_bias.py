@@ -132,8 +132,9 @@ class PositionBias:
         Raises:
             InputError: if the file cannot be read or does not hold a position bias.
         """
+        values = read_object(path)
         with located(os.fspath(path)):
-            return cls.from_dict(read_object(path))
+            return cls.from_dict(values)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw the bias by place with its intervals as a matplotlib figure.

@@ -116,7 +116,6 @@ class Reader(ReaderBase):
         trust_remote_code: bool,
     ) -> Reader:
         if not isinstance(model, (str, os.PathLike)):
-            expect(isinstance(model, (tuple, list)), "model", "a name, or a pair of model and tokenizer", model)
             own, tokenizer = loading.pair(model)
             given = getattr(own, "name_or_path", "")
             name, of = reader_name(given) if given else type(own).__name__, revision(own, tokenizer)

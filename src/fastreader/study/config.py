@@ -241,6 +241,8 @@ class Study(_Table):
             return cls.model_validate(values)
         except ValidationError as error:
             raise InputError(f"{where}: {'; '.join(_problem(e) for e in error.errors())}") from None
+        except UnicodeError as error:  # half a pair of surrogates
+            raise InputError(f"{where}: expected valid Unicode ({error})") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""

@@ -12,7 +12,7 @@ from typing import Any
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_json, expect, require
 from fastreader.data import Example, Passage
-from fastreader.data.files import read_values, replacing, write_json
+from fastreader.data.files import is_draft, read_values, replacing, write_json
 from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import iter_results
 from fastreader.study.config import Study
@@ -74,7 +74,7 @@ class RunFolder:
             require(resume, f"{self.path}: holds a run already; resume it, or name another folder")
             self._check(study)
             return
-        others = self.path.exists() and any(file.name != FILES for file in self.path.iterdir())
+        others = self.path.exists() and any(file.name != FILES and not is_draft(file) for file in self.path.iterdir())
         require(not others, f"{self.path}: holds files, but no run of a study; name a new folder")
         self.path.mkdir(parents=True, exist_ok=True)
         self._keep_study(study)

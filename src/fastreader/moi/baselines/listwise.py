@@ -76,7 +76,8 @@ def parse_permutation(text: str, n: int) -> Parsed:
     >>> parse_permutation("[3] > [1] > [3] > [9]", 3)
     Parsed(named=[2, 0], repeated=1, unknown=1)
     """
-    numbers = [int(x) - 1 for x in re.findall(r"\[\s*(\d+)\s*\]", text) or re.findall(r"\d+", text)]
+    written = re.findall(r"\[\s*(\d+)\s*\]", text) or re.findall(r"\d+", text)
+    numbers = [int(x) - 1 if len(x) < 20 else n for x in written]  # int() rejects thousands of digits
     known = [number for number in numbers if 0 <= number < n]
     named = list(dict.fromkeys(known))
     return Parsed(named, len(known) - len(named), len(numbers) - len(known))

@@ -55,14 +55,17 @@ def read_teacher(path: str | os.PathLike[str]) -> tuple[list[PermutationScores],
     """
     require(Path(path).is_file(), f"{path}: no such file")
     scores, templates = [], {}
-    for row in iter_results(path):
-        with located(os.fspath(path)):
+    for number, row in enumerate(iter_results(path), 1):
+        with located(f"{path}, result {number}"):
             scores.append(PermutationScores.from_dict(row))
-        values = row.get("settings", {}).get("template") or {}
-        templates[json.dumps(values, sort_keys=True)] = values
+            settings = row.get("settings", {})
+            expect(isinstance(settings, dict), "settings", "an object", settings)
+            values = settings.get("template") or {}
+            expect(isinstance(values, dict), "settings.template", "an object", values)
+            templates[json.dumps(values, sort_keys=True)] = Template.from_dict(values)
     expect(bool(scores), str(path), "results of score_permutations", scores)
     expect(len(templates) == 1, str(path), "results made with one template", len(templates))
-    return scores, Template(**next(iter(templates.values())))
+    return scores, next(iter(templates.values()))
 
 
 @checked
