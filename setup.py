@@ -17,7 +17,8 @@ from setuptools import Command, Extension, setup
 
 
 SANITIZE = os.environ.get("FASTREADER_SANITIZE") == "1"
-_SANITIZERS = ["-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
+# -fno-wrapv: CPython is often compiled with -fwrapv, which setuptools adds and which hides overflow of integers.
+_SANITIZERS = ["-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all", "-fno-wrapv"]
 
 
 def signatures() -> str:

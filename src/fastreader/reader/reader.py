@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from fastreader.core.checks import check_bool
 from fastreader.core.protocol import TextOrTokens
 from fastreader.data.fingerprints import reader_name
 from fastreader.models import load as loading
@@ -39,7 +40,7 @@ class Reader(ReaderBase):
 
     def __init__(self, model: Any, tokenizer: Any, name: str, arithmetic: Arithmetic, revision: str = "") -> None:
         encoder = TextEncoder(tokenizer)
-        tree_model = TreeModel(model, name, arithmetic.precision)
+        tree_model = TreeModel(model, name, arithmetic.precision, arithmetic.deterministic)
         if tree_model.why_not_upcast and tree_model.precision != arithmetic.precision:
             arithmetic = replace(arithmetic, precision=tree_model.precision, reason=tree_model.why_not_upcast)
         super().__init__(Engine(tree_model, encoder, name, arithmetic, revision))
@@ -54,6 +55,8 @@ class Reader(ReaderBase):
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
         precision: str = "fast",
+        *,
+        deterministic: bool = False,
     ) -> Reader:
         """Load a reader.
 
@@ -65,22 +68,28 @@ class Reader(ReaderBase):
             precision: how they are multiplied. "fast": bfloat16 operands (float32 on a CPU without bfloat16
                 instructions); "high": bfloat16 operands split in two, near float32; "exact": float32, or
                 float64 if the weights are. All else runs in float32.
+            deterministic: give a sequence the same bits whatever else is in its pass, on the CPU only. Without it, they
+                may change by rounding in "exact" and in generation; see docs/determinism.md. It makes "exact" slower,
+                and keeps a float32 copy of the weights for it.
 
         Raises:
             ModelNotFoundError: if there is no such model.
             ModelFileError: if a file of it is damaged.
-            UnsupportedModelError: if its architecture cannot run on a packed tree, or a short probe text gets
-                other log-likelihoods than from the model's own forward.
-            InputError: if device, dtype or precision is unknown.
+            UnsupportedModelError: if its architecture cannot run on a packed tree (with `deterministic`, if part of it
+                could not keep that promise), or a short probe text gets other log-likelihoods than from the model's own
+                forward.
+            InputError: if device, dtype or precision is unknown, or `deterministic` is not a bool.
         """
+        check_bool("deterministic", deterministic)
         if not isinstance(model, (str, os.PathLike)):
             own, tokenizer = loading.pair(model)
             given = getattr(own, "name_or_path", "")
             name, of = reader_name(given) if given else type(own).__name__, revision(own, tokenizer)
             own, arithmetic = loading.borrow(own, device, dtype, precision)
-            return cls(own, tokenizer, name, arithmetic, of)
+            return cls(own, tokenizer, name, replace(arithmetic, deterministic=deterministic), of)
         loaded, tokenizer, arithmetic = loading.load(model, device, dtype, precision)
         of = "" if loading.is_packaged(model) else revision(loaded, tokenizer)
+        arithmetic = replace(arithmetic, deterministic=deterministic)
         reader = cls(loaded, tokenizer, reader_name(model), arithmetic, of)
         reader.engine.model.release_original()  # nobody else has it, so that weights are not held twice
         return reader

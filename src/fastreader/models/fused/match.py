@@ -145,7 +145,7 @@ def _attention(
     state: TreePass = first.arguments[KEYWORD]
     state.calls.clear()
     output, _ = fused(**first.arguments)
-    tolerance = _SOFTMAX_TOLERANCE if precision == "exact" else _BF16_TOLERANCE
+    tolerance = _SOFTMAX_TOLERANCE if precision in ("exact", "fixed") else _BF16_TOLERANCE
     return fused if _close(output, first.output, tolerance) else None
 
 
