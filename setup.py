@@ -15,7 +15,6 @@ from pathlib import Path
 
 from setuptools import Command, Extension, setup
 
-
 SANITIZE = os.environ.get("FASTREADER_SANITIZE") == "1"
 # -fno-wrapv: CPython is often compiled with -fwrapv, which setuptools adds and which hides overflow of integers.
 _SANITIZERS = ["-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all", "-fno-wrapv"]

@@ -145,9 +145,7 @@ def test_linear_logprob(drawn, data):
         hidden, weight, target, bias=given_bias, input_precision=precision, impl="cpu", **options
     )
     wide_bias = None if given_bias is None else given_bias.double()
-    want = linear_logprob_stats(
-        hidden.double(), weight.double(), target, bias=wide_bias, impl="reference", **options
-    )
+    want = linear_logprob_stats(hidden.double(), weight.double(), target, bias=wide_bias, impl="reference", **options)
     # Products of `size` terms near one: bf16x3 omits 2^-16 of each.
     allowed = {"atol": 2e-3 if precision else 2e-4, "rtol": 1e-4}
     for name in ("logprob", "logsumexp", "entropy", "label_logprob"):
@@ -212,7 +210,11 @@ def test_decoder_layer(drawn, data):
     d = drawn(data)
     rows, hidden = d.choice((0, 1, 5, 33, 300), "rows"), d.size(1, 80, "hidden")
     key_heads, groups, size = d.size(1, 2, "key heads"), d.size(1, 3, "groups"), 2 * d.size(1, 20, "size / 2")
-    heads, inner, precision = key_heads * groups, 32 * d.size(1, 3, "inner / 32"), d.choice(("fast", "high"), "precision")
+    heads, inner, precision = (
+        key_heads * groups,
+        32 * d.size(1, 3, "inner / 32"),
+        d.choice(("fast", "high"), "precision"),
+    )
     shapes = {
         "projections": ((heads + 2 * key_heads) * size, hidden),
         "out": (hidden, heads * size),

@@ -44,9 +44,7 @@ def tree_attention(seed: int, isa: str) -> list:
     nodes = torch.arange(count) if query_node is None else query_node
     positions = options.get("query_positions"), options.get("key_positions")
     window = options.get("window")
-    plan = AttentionPlan(
-        subtree_end.numpy(), nodes.numpy(), *(None if p is None else p.numpy() for p in positions)
-    )
+    plan = AttentionPlan(subtree_end.numpy(), nodes.numpy(), *(None if p is None else p.numpy() for p in positions))
     schedule = plan.slot_schedule(window, query_block(query.shape[1] // key.shape[1]), 64)
     mode = ("float32", "bfloat16")[seed % 2]
     return [
@@ -162,7 +160,9 @@ def damaged(data: st.DataObject, value):
         "empty": lambda: value[:0].clone(),
         "flat": lambda: value.reshape(-1),
         "more axes": lambda: value[None],
-        "other type": lambda: value.to(data.draw(st.sampled_from([torch.float64, torch.int64, torch.int32, torch.float32]))),
+        "other type": lambda: value.to(
+            data.draw(st.sampled_from([torch.float64, torch.int64, torch.int32, torch.float32]))
+        ),
         "strided": lambda: torch.stack([value, value], dim=-1)[..., 0],
         "expanded": lambda: value[:1].expand(len(value) + 40 if len(value) else 0, *value.shape[1:]),
     }

@@ -221,11 +221,7 @@ class TreeModel:
             softcap=self.logit_softcap,
             # "torch" has no bf16x3 and upcasts a narrower weight block by block.
             input_precision=(
-                "float32"
-                if fixed
-                else "bf16x3"
-                if self.precision == "high" or weight.dtype != states.dtype
-                else None
+                "float32" if fixed else "bf16x3" if self.precision == "high" or weight.dtype != states.dtype else None
             ),
             impl="cpu" if fixed else "torch" if self.precision == "exact" else "auto",
         )
