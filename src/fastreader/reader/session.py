@@ -48,7 +48,7 @@ class Session(ReaderBase):
         repair_in_children(self)
 
     def after_fork(self) -> None:
-        """Replace the lock in a forked child; close a session that another thread was using, as it may be half changed."""
+        """Replace the lock in a forked child; close a session in use by another thread: it may be half changed."""
         if self._use.acquire(blocking=False):
             self._use.release()
         else:

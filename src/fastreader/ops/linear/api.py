@@ -44,8 +44,8 @@ def linear(
     """Compute ``input @ weight.T + bias`` with float32 accumulation.
 
     "fast" rounds both operands to bfloat16; "high" writes each as the sum of two bfloat16 terms, with errors near
-    float32's; "exact" multiplies in float32 (float64 for a float64 input); "fixed" does so in the C++ kernels, where the
-    sums of a row do not depend on the other rows, like those of "fast" and "high" on the CPU.
+    float32's; "exact" multiplies in float32 (float64 for a float64 input); "fixed" does so in the C++ kernels, where
+    the sums of a row do not depend on the other rows, like those of "fast" and "high" on the CPU.
 
     Args:
         input: [T, E], float32; also float64 with precision "exact", and bfloat16 with "fast", which then rounds
