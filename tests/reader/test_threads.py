@@ -177,7 +177,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 @can_fork
-@pytest.mark.parametrize("precision", ["fast", "exact"])
+@pytest.mark.parametrize("precision", ["exact"])
 def test_a_child_of_a_parent_with_two_threads(precision):
     """OpenMP's threads do not survive a fork, and waiting for them would hang."""
     environment = os.environ | {"OMP_NUM_THREADS": "2"}
