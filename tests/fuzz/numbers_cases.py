@@ -4,7 +4,7 @@ The tolerance follows from float32, whose unit roundoff is u = 2^-24. A sum of n
 terms; a token's logit passes four such sums a layer (projections, attention, output, feed-forward) and that of the LM
 head. Both sides round, in different orders, so that log-probabilities of order one differ by at most about
 2 (4 layers + 1) n u, to first order. That is 1.5e-4 nats for three layers of at most 96 terms. In practice roundings
-cancel and the worst difference found is a quarter of that; a wrong mask, scale or position moves a token by 1e-2 and more.
+cancel and the worst difference found is a quarter of that; a wrong mask, scale or position moves a token by 1e-2.
 """
 
 from __future__ import annotations
