@@ -7,11 +7,12 @@ MODEL := smollm2-135m
 ENCODER := all-minilm-l6-v2
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test test-site lint audit fuzz faults format docs bench bench-ops bench-eor bench-gpu model encoder clean help
+.PHONY: demo test test-site lint audit fuzz faults sanitize format docs bench bench-ops bench-eor bench-gpu model encoder clean help
 
 help:
 	@echo "make demo       what the order of passages does to an answer, with the packaged reader"
 	@echo "make test       all tests"
+	@echo "make sanitize   the C++ kernels under AddressSanitizer and UndefinedBehaviorSanitizer (g++)"
 	@echo "make test-site  the report in a browser (chromium on the path), and the documentation's build"
 	@echo "make lint       ruff, mypy, the import contracts, bandit and the house English"
 	@echo "make audit      known vulnerabilities of the pinned dependencies (asks the network)"
@@ -49,7 +50,14 @@ demo: model
 test: $(VENV)/.developing model encoder
 	FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-# The default suite draws a few hundred of these calls; FASTREADER_FUZZ_SEED chooses others.
+# CPython keeps memory until its end by design, hence detect_leaks=0. pytest may neither capture a report nor handle the
+# signals that the sanitizers handle.
+sanitize: $(VENV)/.developing
+	FASTREADER_SANITIZE=1 $(BIN)/python setup.py -q build --build-lib build/sanitize --build-temp build/sanitize-objects
+	FASTREADER_SANITIZE=1 OMP_NUM_THREADS=2 PYTHONPATH=build/sanitize \
+		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+		$(BIN)/python -m pytest -s -p no:faulthandler tests/fuzz/test_kernels.py tests/fuzz/test_kernels_hostile.py
 
 # What `test` skips where these tools are absent: the report in a real browser, the documentation's strict build.
 test-site: $(VENV)/.developing model
@@ -73,7 +81,7 @@ audit: $(VENV)/.developing
 fuzz: $(VENV)/.developing
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[fuzz]'
 	FASTREADER_FUZZ=1 FASTREADER_FUZZ_CALLS=15000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1700 \
-		-m "not faults" tests/fuzz tests/models
+		-m "not faults" tests/fuzz tests/models tests/reader/test_determinism.py
 
 faults: $(VENV)/.developing
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1700 -m "faults or not faults" tests/faults

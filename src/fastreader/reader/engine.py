@@ -16,6 +16,7 @@ from fastreader.errors import ContextOverflowError, FastreaderError, InputError,
 from fastreader.models import memory
 from fastreader.models.adapter import TreeModel
 from fastreader.models.precision import Arithmetic
+from fastreader.reader.forks import repair_in_children
 from fastreader.reader.prompts.encoder import TextEncoder
 
 _SEQUENCES = kind_of(Sequence[Sequence[Tokens]])
@@ -42,6 +43,11 @@ class Engine:
         self.arithmetic = arithmetic
         self.revision = revision
         self.check = "off"
+        self.lock = threading.Lock()
+        repair_in_children(self)
+
+    def after_fork(self) -> None:
+        """Replace the lock in a forked child; a pass changes nothing of the model, so it can be used at once."""
         self.lock = threading.Lock()
 
     @property

@@ -126,7 +126,7 @@ def run(
     advance(finished)
     if key_values is None:
         return
-    cache = DecodeCache(tree, key_values, leaves, room - 1, any(model.windows))
+    cache = DecodeCache(tree, key_values, leaves, room - 1, any(model.windows), row_by_row=model.deterministic)
     while True:
         live, newest = [], []
         for i, position in enumerate(cache.next_positions.tolist()):

@@ -17,6 +17,7 @@ from fastreader.models.key_values import KeyValues
 from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.engine import Engine
+from fastreader.reader.forks import repair_in_children
 from fastreader.reader.loglikelihood import Admit
 
 _SHARE = 0.5  # of the free memory, for what is cached
@@ -46,6 +47,15 @@ class Session(ReaderBase):
         self._admit = self._check_room if cache_scored else None
         self._allowed = int(_SHARE * memory.free_bytes(engine.model.device)) if max_bytes is None else max_bytes
         self.stats = TreeStats(0, 0, 0, 0)
+        repair_in_children(self)
+
+    def after_fork(self) -> None:
+        """Replace the lock in a forked child; close a session in use by another thread: it may be half changed."""
+        if self._use.acquire(blocking=False):
+            self._use.release()
+        else:
+            self._kept = None
+        self._use = threading.RLock()
 
     def session(
         self,
