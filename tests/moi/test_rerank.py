@@ -366,7 +366,7 @@ def test_a_question_that_comes_first_scores_constant_and_is_flagged(tiny_reader,
 def test_bad_input(tiny_reader, bias):
     with pytest.raises(InputError, match="at least one passage"):
         rerank(tiny_reader, QUESTION, [])
-    with pytest.raises(InputError, match="list of Passage objects"):
+    with pytest.raises(InputError, match="list of passages"):
         rerank(tiny_reader, QUESTION, "text")
     with pytest.raises(InputError, match="order"):
         rerank(tiny_reader, QUESTION, passages(3), order="best")

@@ -11,7 +11,6 @@ import typer
 
 from fastreader.cli import options
 from fastreader.cli.inputs import check_output, model_settings, remaining, use_cache
-from fastreader.cli.screen import say
 from fastreader.cli.votes import show
 from fastreader.cli.voting import (
     FitOption,
@@ -157,7 +156,7 @@ def eor(
                 advance(len(part))
         if log is not None:
             assert output is not None
-            say(f"{len(found)} answered now, {len(log)} in {output}")
+            typer.echo(f"{len(found)} answered now, {len(log)} in {output}", err=True)
             found = [Answers.from_dict(row) for row in iter_results(output)]
     if fit:
         fit_voter(fitted, found, voting)

@@ -10,7 +10,6 @@ from typing import Any
 
 import typer
 
-from fastreader.cli.screen import say
 from fastreader.core.checks import require
 from fastreader.data import Example, Passage, iter_examples
 from fastreader.data.fingerprints import digest, model_digest
@@ -29,12 +28,12 @@ class Skipped:
     def __call__(self, message: str) -> None:
         """Print why a question is skipped."""
         self.count += 1
-        say(f"skipped: {message}")
+        typer.echo(f"skipped: {message}", err=True)
 
     def finish(self) -> None:
         """Exit with status 3 if anything was skipped."""
         if self.count:
-            say(f"{self.count} skipped")
+            typer.echo(f"{self.count} skipped", err=True)
             raise typer.Exit(3)
 
 

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 
-from fastreader.cli.screen import Screen
 from fastreader.errors import InputError
 
 Result = TypeVar("Result")
@@ -50,7 +49,7 @@ class Writer(Generic[Result]):
             sys.stdout.write(lead + text + ("\n" if self.format == "jsonl" else ""))
             sys.stdout.flush()
         elif self.format is not None:
-            Screen(width=self.width).print(self.table(result), end=self.end)
+            Console(width=self.width).print(self.table(result), end=self.end)
         self.first = False
 
     def __enter__(self) -> Writer[Result]:

@@ -9,7 +9,6 @@ import typer
 
 from fastreader.cli.inputs import use_cache
 from fastreader.cli.options import CacheOption, LimitOption, MaxBatchTokensOption, ProgressOption
-from fastreader.cli.screen import say
 from fastreader.errors import InputError
 
 
@@ -124,13 +123,13 @@ def study(
         chosen = Study.of(given, "the flags")  # paths in it from the working directory
         check(chosen, "the flags")
     done = run_study(chosen, output, resume=resume, progress=progress)
-    say(f"{done.rows} rows in {done.folder} ({done.fresh} new)")
+    typer.echo(f"{done.rows} rows in {done.folder} ({done.fresh} new)", err=True)
     if lacking := done.left_out - done.over_long:
-        say(f"{lacking} skipped: their questions lack something that the method needs")
+        typer.echo(f"{lacking} skipped: their questions lack something that the method needs", err=True)
     if done.over_long:
-        say(f"{done.over_long} skipped: their prompts exceed the reader's context")
+        typer.echo(f"{done.over_long} skipped: their prompts exceed the reader's context", err=True)
     if done.failed:
-        say(f"{done.failed} failed; their rows hold the error")
+        typer.echo(f"{done.failed} failed; their rows hold the error", err=True)
         raise typer.Exit(3)
 
 

@@ -6,11 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastreader.core.checked import checked_options
-from fastreader.core.checks import UNORDERED, check_choice, check_int, check_number, expect, is_int
-
-MOST_NEW_TOKENS = 2**20  # of one text; longer than the context of any model
-MOST_TEXTS = 10_000  # for one prompt
+from fastreader.core.checks import check_bool, check_choice, check_int, check_number, expect, is_int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +33,6 @@ class Sampling:
         check_number("top_p", self.top_p, above=0, maximum=1, optional=True)
 
 
-@checked_options
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(Sampling):
     """Keyword arguments of `Reader.generate`, which documents them.
@@ -52,26 +47,26 @@ class GenerateOptions(Sampling):
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     token_logprobs: bool = False
-    special_tokens: bool = False
     on_overflow: str = "error"
     max_batch_tokens: int | None = None
     progress: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_int("max_new_tokens", self.max_new_tokens, 1, MOST_NEW_TOKENS)
-        check_int("n", self.n, 1, MOST_TEXTS)
+        check_int("max_new_tokens", self.max_new_tokens)
+        check_int("n", self.n)
         in_range = is_int(self.seed) and -(2**63) <= self.seed < 2**63
         expect(in_range, "seed", "an integer of 64 bits", self.seed)
         check_choice("on_overflow", self.on_overflow, ("error", "truncate"))
         check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
+        check_bool("token_logprobs", self.token_logprobs)
         # Tuples, because an iterator would be empty after its check.
         object.__setattr__(self, "stop", _listed("stop", self.stop, _is_text, "texts that are not empty"))
         object.__setattr__(self, "stop_token_ids", _listed("stop_token_ids", self.stop_token_ids, is_int, "token ids"))
 
 
 def _listed(name: str, value: object, is_item: Callable[[object], bool], items: str) -> tuple[Any, ...]:
-    listed = isinstance(value, Iterable) and not isinstance(value, UNORDERED) and getattr(value, "ndim", 1) > 0
+    listed = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
     found: tuple[Any, ...] | None = tuple(value) if listed else None  # type: ignore[arg-type]
     expect(
         found is not None and all(map(is_item, found)), name, f"a list of {items}", value if found is None else found

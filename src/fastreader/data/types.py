@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastreader.core.checked import checked
+from fastreader.core.checks import check_list
 
 
-@checked
 @dataclass(frozen=True)
 class Passage:
     """One retrieved passage.
@@ -21,9 +20,6 @@ class Passage:
         is_gold: whether the passage is annotated as the right one; None if unknown.
         has_answer: whether the passage contains an answer; None if unknown.
         metadata: all other values from the passage's file, by the file's own keys.
-
-    Raises:
-        InputError: if a value has another type.
     """
 
     text: str
@@ -35,7 +31,6 @@ class Passage:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-@checked
 @dataclass(frozen=True)
 class Example:
     """One question with its passages.
@@ -49,7 +44,7 @@ class Example:
         metadata: all other values from the question's file, by the file's own keys.
 
     Raises:
-        InputError: if a value has another type.
+        InputError: if `passages`, `answers` or `candidates` is not a list.
     """
 
     question: str
@@ -58,3 +53,7 @@ class Example:
     candidates: list[str] = field(default_factory=list)
     id: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("passages", "answers", "candidates"):
+            check_list(f"Example: {name}", getattr(self, name))

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect
 from fastreader.data import load_passages
 from fastreader.data.types import Passage
-from fastreader.eor.similarity.loading import encoder_for
 from fastreader.eor.types import whole_text
 from fastreader.errors import InputError, MissingExtraError
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 SourceFunction = Callable[[str], Iterable[Any]]
 
 
-@checked
 class Index:
     """An index over passages.
 
@@ -49,7 +46,6 @@ class Index:
         return [replace(self.passages[i], score=float(scores[i])) for i in best.tolist()]
 
 
-@checked
 class BM25(Index):
     """A BM25 index over passages, built with `bm25s` (the extra ``bm25``).
 
@@ -77,12 +73,7 @@ class BM25(Index):
         super().__init__(passages, depth)
         self._language = language
         self._index = bm25s.BM25()
-        try:
-            tokens = self._tokens([f"{p.title} {p.text}" for p in self.passages])
-        except ValueError as error:  # bm25s knows the languages
-            raise InputError(f"language: {error}") from error
-        expect(any(tokens), "passages", "at least one word to index", self.passages)
-        self._index.index(tokens, show_progress=False)
+        self._index.index(self._tokens([f"{p.title} {p.text}" for p in self.passages]), show_progress=False)
 
     def __call__(self, question: str) -> list[Passage]:
         """Return the best passages with a score above 0, largest first and ties in their order."""
@@ -98,7 +89,6 @@ class BM25(Index):
         return tokens
 
 
-@checked
 class Dense(Index):
     """An index over passages by cosine similarity of sentence vectors.
 
@@ -126,8 +116,10 @@ class Dense(Index):
             InputError: if there are no passages, `depth` < 1, or there is not one vector per passage.
             MissingExtraError: if `load_encoder` raises it.
         """
+        from fastreader.models.encoders import as_encoder
+
         super().__init__(passages, depth)
-        self._encode = encoder_for(encoder)
+        self._encode = as_encoder(encoder)
         found = self._encode([*map(whole_text, self.passages)]) if vectors is None else vectors
         self.vectors = np.asarray(found, dtype=np.float32)
         shape = list(self.vectors.shape)
@@ -139,7 +131,6 @@ class Dense(Index):
         return self._best(self.vectors @ self._encode([question])[0])
 
 
-@checked
 def as_source(found: Any) -> SourceFunction:
     """Return `found` as a function from a question to passages.
 
@@ -161,7 +152,7 @@ def as_source(found: Any) -> SourceFunction:
     if callable(getattr(found, "run", None)):
         return lambda question: _haystack(found.run(query=question))
     expected = "a callable, or an object with invoke (LangChain), retrieve (LlamaIndex) or run (Haystack)"
-    raise InputError(f"found: expected {expected}, got {type(found).__name__}")
+    raise InputError(f"source: expected {expected}, got {type(found).__name__}")
 
 
 def as_passages(found: Any) -> list[Passage]:

@@ -11,7 +11,6 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from fastreader.core.checked import checked
 from fastreader.data.types import Example, Passage
 from fastreader.noise.labels import has_answer, same_text
 from fastreader.noise.sources import question_generator
@@ -23,7 +22,6 @@ _MONTH = re.compile(
 )
 
 
-@checked
 def swap_answer(passage: Passage, answers: Sequence[str], replacement: str) -> Passage | None:
     """Replace every occurrence of an answer in a passage.
 
@@ -67,7 +65,7 @@ def shape(answer: str) -> str:
 def question_word(question: str) -> str:
     """Return the first of who, when, where, which, what, why and how (with its next word) in a question, or ""."""
     words = normalise(question).split()
-    for word, following in zip(words, [*words[1:], ""], strict=False):
+    for word, following in zip(words, [*words[1:], ""], strict=True):
         if word in ("who", "whom", "whose"):
             return "who"
         if word == "how":
@@ -77,7 +75,6 @@ def question_word(question: str) -> str:
     return ""
 
 
-@checked
 def swapped_passages(
     passage: Passage, question: str, answers: Sequence[str], others: Sequence[Example], *, key: str, seed: int = 0
 ) -> Iterator[Passage]:

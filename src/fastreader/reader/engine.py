@@ -8,18 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from fastreader.core.checked import accept, kind_of
-from fastreader.core.checks import check_int, expect
-from fastreader.core.options import MOST_NEW_TOKENS
+from fastreader.core.checks import check_int
 from fastreader.core.tree import PrefixTree, Tokens, partition
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, OutOfBudgetError
 from fastreader.models import memory
 from fastreader.models.adapter import TreeModel
 from fastreader.models.precision import Arithmetic
-from fastreader.reader.forks import repair_in_children
 from fastreader.reader.prompts.encoder import TextEncoder
-
-_SEQUENCES = kind_of(Sequence[Sequence[Tokens]])
 
 
 class Engine:
@@ -43,11 +38,6 @@ class Engine:
         self.arithmetic = arithmetic
         self.revision = revision
         self.check = "off"
-        self.lock = threading.Lock()
-        repair_in_children(self)
-
-    def after_fork(self) -> None:
-        """Replace the lock in a forked child; a pass changes nothing of the model, so it can be used at once."""
         self.lock = threading.Lock()
 
     @property
@@ -78,18 +68,15 @@ class Engine:
         """Return the trees of a call, by rotary regime and memory; `Reader.plan` documents it."""
         model = self.model
         check_int("max_batch_tokens", max_batch_tokens, optional=True)
-        check_int("new_tokens", new_tokens, 0, MOST_NEW_TOKENS)
-        accept("sequences", sequences, _SEQUENCES)
-        expect(len(sequences) > 0, "sequences", "at least one", sequences)
+        if not sequences:
+            raise InputError("sequences: expected at least one, got none")
         vocabulary = model.head.weight.shape[0]
         regimes: dict[int, list[int]] = {}
-        for i, pair in enumerate(sequences):
-            expect(len(pair) == 2, f"sequences[{i}]", "a pair (context, continuation)", pair)
-            context, continuation = pair
+        for i, (context, continuation) in enumerate(sequences):
             length = len(context) + max(len(continuation) - 1, 0)
             if model.max_length is not None and length > model.max_length:
                 raise ContextOverflowError(
-                    f"sequences[{i}] is {length} tokens long, the context of {model.name} is {model.max_length}"
+                    f"sequence {i} is {length} tokens long, the context of {model.name} is {model.max_length}"
                 )
             regimes.setdefault(model.regimes.of(length), []).append(i)
         trees = []
@@ -104,12 +91,11 @@ class Engine:
                 if size + reserve * len(tree.leaves) > limit:
                     writing = f" and {new_tokens} to write" if new_tokens else ""
                     raise OutOfBudgetError(
-                        f"sequences: one sequence of {size} tokens{writing} does not fit: "
-                        f"memory allows about {limit} here"
+                        f"one sequence of {size} tokens{writing} does not fit: memory allows about {limit} here"
                     )
                 highest = int(max(tree.token_ids.max(), tree.targets.max(initial=0)))
                 if highest >= vocabulary:
-                    raise InputError(f"sequences: token ids must be below the vocabulary's {vocabulary}, got {highest}")
+                    raise InputError(f"token ids must be below the vocabulary's {vocabulary}, got {highest}")
                 trees.append(replace(tree, sequence_ids=np.asarray(members)[tree.sequence_ids]))
         return trees
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_list, check_text
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
@@ -34,7 +32,6 @@ from fastreader.sure.variants import find_method
 OnError = Callable[[int, Example, FastreaderError], object]
 
 
-@checked
 def answer(
     reader: ReaderProtocol,
     question: str,
@@ -69,7 +66,6 @@ def answer(
     return result
 
 
-@checked
 def ask(
     reader: ReaderProtocol,
     question: str,
@@ -108,7 +104,6 @@ def ask(
     return outcome.value
 
 
-@checked
 def answer_many(
     reader: ReaderProtocol,
     examples: Iterable[Example],
@@ -146,7 +141,7 @@ def answer_many(
     """
     chosen = make_settings(settings, options)
     find_method(method)
-    check_int("batch_size", batch_size, 1, sys.maxsize)
+    check_int("batch_size", batch_size)
     serving = Readers(reader, readers, STAGES)
     facts = {"method": method, "options": chosen.to_dict(), "readers": serving.identity()}
     if output is not None and resume:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from fastreader.core.checked import checked
 from fastreader.data import Passage
 from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
 
@@ -38,7 +37,6 @@ def lettered(texts: Sequence[str]) -> list[str]:
     return list(map(" ".join, zip(LETTERS, texts, strict=False)))
 
 
-@checked
 @dataclass(frozen=True)
 class SureTemplate(PromptTexts):
     """The texts of the four stages; each can be replaced.
@@ -149,7 +147,6 @@ class SureTemplate(PromptTexts):
         return pieces
 
 
-@checked
 @dataclass(frozen=True)
 class VariantTemplate(PromptTexts):
     """The texts of the variants and baselines; passages and shots come first, in the form of `SureTemplate`.

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
-
-from fastreader.cli.screen import Text
+from rich.text import Text
 
 if TYPE_CHECKING:
     from fastreader.moi import PositionBias, Ranked

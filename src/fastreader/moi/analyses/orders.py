@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import check_choice, expect
 from fastreader.data.types import Example
 from fastreader.moi.observations import FloatArray
@@ -25,7 +24,6 @@ def _measured(results: Iterable[Outcome], measure: str) -> FloatArray:
     return np.array([getattr(result, measure) for result in results], dtype=np.float64)
 
 
-@checked_methods
 @dataclass(frozen=True)
 class Polarity:
     """One method's orders over Q questions, and the same orders reversed.
@@ -58,7 +56,6 @@ class Polarity:
         }
 
 
-@checked
 def polarity(
     reader: Reader, examples: Sequence[Example], orders: Mapping[str, Sequence[Sequence[int]]], **options: Any
 ) -> list[Polarity]:
@@ -85,7 +82,6 @@ def polarity(
     return list(found.values())
 
 
-@checked_methods
 @dataclass(frozen=True, eq=False)
 class GoldRanks:
     """The gold passage's place in Q orders.
@@ -111,7 +107,6 @@ class GoldRanks:
         return counts
 
 
-@checked
 def gold_ranks(orders: Sequence[Sequence[int]], gold: Sequence[int | None]) -> GoldRanks:
     """Find the gold passage's place in each order.
 
@@ -127,7 +122,6 @@ def gold_ranks(orders: Sequence[Sequence[int]], gold: Sequence[int | None]) -> G
     return GoldRanks(places, len(orders[0]))
 
 
-@checked_methods
 @dataclass(frozen=True)
 class GoldPlaces:
     """Answers with the gold passage at each place.
@@ -157,7 +151,6 @@ class GoldPlaces:
         }
 
 
-@checked
 def gold_places(reader: Reader, examples: Sequence[Example], **options: Any) -> GoldPlaces:
     """Read each question with its gold passage at every place, the others in the retriever's order.
 
@@ -169,7 +162,7 @@ def gold_places(reader: Reader, examples: Sequence[Example], **options: Any) -> 
     Raises:
         InputError: if there is no example, or one has another number of passages or no gold passage.
     """
-    expect(len(examples) > 0, "examples", "at least one", examples)
+    expect(bool(examples), "examples", "at least one", examples)
     n = len(examples[0].passages)
     rows = []
     for q, example in enumerate(examples):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastreader.core.checked import checked
 from fastreader.core.checks import require
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.alone import bayes_saliency, cross_encoder, long_llm_lingua, qg, retriever_scores
@@ -52,7 +51,6 @@ __all__ = [
 ]
 
 
-@checked
 @dataclass(frozen=True)
 class Method:
     """A baseline by name.

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastreader import permutations
-from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import check_choice, check_int, expect
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 AGGREGATES = ("kemeny", "borda")
 
 
-@checked
 def permutation_self_consistency(
     reader: ReaderProtocol,
     question: str,
@@ -62,7 +60,6 @@ def permutation_self_consistency(
     return Ordering(order, name, rank_scores(order), stats, details)
 
 
-@checked_methods
 @dataclass(frozen=True)
 class Vote:
     """The most frequent answer over several orders of the passages.
@@ -86,7 +83,6 @@ class Vote:
         return asdict(self)
 
 
-@checked
 def self_consistency(
     reader: Scorer,
     question: str,

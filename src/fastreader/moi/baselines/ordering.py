@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
@@ -19,7 +18,6 @@ from fastreader.moi.utilities import descending
 NOTHING_READ = TreeStats(0, 0, 0, 0)
 
 
-@checked
 @dataclass(frozen=True, eq=False)
 class Ordering:
     """A reading order of one question's passages.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_int, check_number
 
 DIRECTIONS = ("forward", "reverse")
@@ -13,7 +12,6 @@ OBSERVATIONS = ("question", "joint")
 SCHEDULES = ("constant", "linear")
 
 
-@checked
 @dataclass(frozen=True)
 class LoraSettings:
     """The adapter: MoI's values (appendix A), over all linear layers, which the paper does not state.
@@ -36,7 +34,6 @@ class LoraSettings:
         check_number("LoraSettings.dropout", self.dropout, minimum=0, below=1, json_value=True)
 
 
-@checked
 @dataclass(frozen=True)
 class DistillSettings:
     """Arguments of preference distillation; defaults are MoI's (appendix A) if the paper states them.

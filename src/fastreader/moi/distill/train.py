@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
 from fastreader.core.tree import TreeStats
@@ -55,7 +54,6 @@ class Step:
     seconds: float
 
 
-@checked_methods
 @dataclass(frozen=True)
 class Distillation:
     """The result of a run.
@@ -81,7 +79,6 @@ class Distillation:
         }
 
 
-@checked
 def distill(
     student: Student,
     lessons: Sequence[Lesson],
@@ -161,7 +158,6 @@ class _Run:
     saved: int = -1
 
     def start(self, resume: bool) -> None:
-        expect(not self.folder.is_file(), "output", "a folder, not a file", str(self.folder))
         found = checkpoints.latest(self.folder)
         fits = found is None or resume
         require(fits, f"{self.folder}: holds a run already; resume it, or name another folder")

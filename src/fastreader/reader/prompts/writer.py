@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from fastreader.core.checked import checked
-from fastreader.core.checks import located
 from fastreader.errors import InputError
 from fastreader.reader.prompts.encoder import ChatFrame, TextEncoder
 
 
-@checked
 class PromptWriter:
     """The part of a `Reader` that encodes prompts and answers, piece by piece.
 
@@ -51,8 +48,7 @@ class PromptWriter:
         frame = self._frame(system, chat, chat_options, own_lead=bool(lead))
         tokens = self.prefix(pieces, system=system, chat=chat, chat_options=chat_options)
         between = [] if frame is None else self.encoder.piece(frame.between, trusted=True)
-        with located("lead"):
-            return tokens + between + self.encoder.piece(lead)
+        return tokens + between + self.encoder.piece(lead)
 
     def prefix(
         self,
