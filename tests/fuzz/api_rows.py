@@ -315,7 +315,6 @@ ROWS: dict[str, Row] = {
     "eor.Texts.of": lambda w: (eor.Texts(), {"passage": w.passages[0]}),
     "eor.Texts.reading": lambda w: (eor.Texts(), {"question": QUESTION, "passages": w.passages}),
     "eor.Vote.from_dict": lambda w: {"values": w.vote.to_dict()},
-    "eor.Voter": lambda w: fields_of(eor.Voter()),
     "eor.Voter.fit": lambda w: (eor.Voter(starts=1, max_evaluations=9), {"X": w.votes, "y": [[1, 1, 0], [0, 1, 1]]}),
     "eor.Voter.from_dict": lambda w: {"values": w.voter.to_dict(), "similarities": None, "accept": None},
     "eor.Voter.get_params": lambda w: (w.voter, {"deep": True}),
@@ -708,6 +707,6 @@ SURE = {"max_summary_tokens": 2, "max_candidate_tokens": 2, "mode": "loglikeliho
 
 # Base calls that end with an error, because what they need is not here.
 ENDS_WITH = {"moi.distill.read_teacher": errors.InputError}
-# Left out: these load a model from outside before they look at their arguments.
+# Left out: these load a model from outside before they look at their arguments, or take any name.
 WITHOUT = {"eor.BertScore", "eor.BertScore.idf_of", "eor.BertScore.score", "eor.BertScore.tables"}
 WITHOUT |= {"eor.BertScore.token_vectors", "eor.CrossEncoderNli", "eor.Voter.set_params"}
