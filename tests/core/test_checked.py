@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from fastreader import Passage
-from fastreader.core.checked import accept, checked, checked_methods, checked_options, kind_of
+from fastreader.core.checked import Accepts, accept, checked, checked_methods, checked_options, kind_of
 from fastreader.errors import InputError
 
 TEXTS = Sequence[str]
@@ -88,6 +88,20 @@ def test_items_of_an_iterator_are_checked_when_they_are_consumed():
     assert next(found) == "a"
     with pytest.raises(InputError, match=r"^x\[1\]: expected text, got 2$"):
         next(found)
+
+
+def test_converted_items_make_a_new_list():
+    given = [np.int8(3), 4]
+    found = accept("x", given, kind_of(Sequence[int]))
+    assert found == [3, 4] and found is not given and set(map(type, found)) == {int}
+    assert isinstance(accept("x", [[1.0]], kind_of(Sequence[npt.NDArray[np.float64]]))[0], np.ndarray)
+
+
+def test_a_parameter_may_accept_more_than_its_type():
+    hint = Annotated[list[Passage], Accepts(list[Passage | str])]
+    assert accept("x", ["a"], kind_of(hint)) == ["a"]
+    with pytest.raises(InputError, match=r"^x\[0\]: expected a Passage or text, got 1"):
+        accept("x", [1], kind_of(hint))
 
 
 def test_integers_of_numpy_become_integers():

@@ -342,7 +342,7 @@ def test_trec(tmp_path):
         (Example("q", [Passage("a\ud800")]), "dpr", "expected text that is valid Unicode"),
         (Example("q", []), "dpr", "ctxs: expected at least one"),
         (Example("q", [Passage(" ")]), "flashrag", "contents"),
-        ({"question": "q"}, "dpr", "expected an Example, got dict"),
+        ({"question": "q"}, "dpr", "expected an Example, got {'question'"),
         (
             Example("q", [Passage("a", metadata={"has_answer": 1})]),
             "dpr",
@@ -355,7 +355,7 @@ def test_trec(tmp_path):
 )
 def test_an_example_that_cannot_be_written_leaves_the_old_file(tmp_path, example, format, expected):
     path = write(tmp_path / "a.jsonl", "old")
-    with pytest.raises(InputError, match=f"save_examples: example 2: .*{expected}"):
+    with pytest.raises(InputError, match=rf"^(save_examples: example 2: .*|examples\[1\]: ){expected}"):
         save_examples([Example("q", [Passage("a", id="d")], id="q"), example], path, format)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]

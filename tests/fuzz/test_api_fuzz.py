@@ -96,6 +96,8 @@ PLACES = {
 }  # fmt: skip
 ALIASES = {  # parameters of parsers: what their text means is a word of its own in messages
     "eor.load_texts": {"found": "texts"},
+    "study.Study.of": {"values": "study"},
+    "study.Study.stored": {"values": "study"},
     "sure.variants.find_method": {"name": "method"},
     "eor.parse": {"text": "retriever"},
     "eor.similarity.resolve": {"found": "similarity"},

@@ -135,7 +135,7 @@ def test_an_error_of_the_pass_is_told_of_its_example(tiny_reader, monkeypatch):
 
 @pytest.mark.parametrize("template", ["my.toml", "", {}])
 def test_a_template_is_no_text(tiny_reader, template):
-    with pytest.raises(InputError, match=r"template: expected a Template \(Template.load reads a file\), got"):
+    with pytest.raises(InputError, match=r"template: expected a Template \(Template.load reads one\) or None, got"):
         score_permutations(tiny_reader, QUESTION, PASSAGES, ["a"], template=template)
 
 
@@ -153,7 +153,7 @@ def test_an_example_that_does_not_fit_in_memory_is_skipped_like_any_other(tiny_r
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1300 * tiny_reader.engine.model.bytes_per_token)
     big = Example(QUESTION, [Passage("word " * 250)], candidates=["a"], id="big")
     small = Example(QUESTION, PASSAGES[:1], candidates=["a"], id="small")
-    with pytest.raises(OutOfBudgetError, match=r"example 0 \(id big\): one sequence of"):
+    with pytest.raises(OutOfBudgetError, match=r"example 0 \(id big\): sequences: one sequence of"):
         list(score_permutations(tiny_reader, [big, small]))
     seen = []
     results = score_permutations(tiny_reader, [big, small], on_error=lambda i, e, error: seen.append(e.id))
@@ -258,7 +258,7 @@ def test_half_a_surrogate_pair_is_an_error_of_its_example(tiny_reader):
         score_permutations(tiny_reader, examples, on_error=lambda i, example, error: failed.update({i: error}))
     )
     assert len(scores) == 1
-    assert str(failed[1]).startswith("example 1 (id b): passages[1]: expected text that UTF-8 can hold")
+    assert str(failed[1]).startswith("example 1 (id b): passages[1]: text: expected text that UTF-8 can hold")
     with pytest.raises(InputError, match=r"the question: candidates\[0\]: .* surrogate pair at character 4"):
         score_permutations(tiny_reader, QUESTION, ["a"], [bad])
     with pytest.raises(InputError, match="the question: question: expected text that UTF-8 can hold"):

@@ -91,6 +91,17 @@ class Kind:
     options: tuple[Kind, ...] = ()
 
 
+@dataclass(frozen=True)
+class Accepts:
+    """What a parameter accepts beyond its type, as ``Annotated[list[Passage], Accepts(list[Passage | str])]``.
+
+    Attributes:
+        hint: the wider hint.
+    """
+
+    hint: Any
+
+
 def checked(target: Target) -> Target:
     """Check arguments against type hints: of a function, or of the constructor and public methods of a class."""
     if not inspect.isclass(target):
@@ -208,7 +219,8 @@ def kind_of(hint: Any) -> Kind:
     """Return what a hint accepts, for `accept`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return kind_of(arguments[0])
+        wider = next((each.hint for each in arguments[1:] if isinstance(each, Accepts)), arguments[0])
+        return kind_of(wider)
     if origin in (typing.Union, types.UnionType):
         if set(arguments) >= _ARRAY_LIKE:
             # A union with ArrayLike lists the alternatives of both. ArrayLike has text among them, so that here texts
@@ -239,7 +251,8 @@ def kind_of(hint: Any) -> Kind:
     if inspect.isclass(base) and base is not object:
         article = "an" if base.__name__[0] in "AEIO" else "a"
         whole = frozenset() if getattr(base, "_is_protocol", False) else frozenset({base})
-        return Kind(f"{article} {base.__name__}", f"{base.__name__} objects", whole, base)
+        loads = f" ({base.__name__}.load reads one)" if hasattr(base, "load") else ""
+        return Kind(f"{article} {base.__name__}{loads}", f"{base.__name__} objects", whole, base)
     return _ANYTHING  # a type variable
 
 
@@ -309,8 +322,10 @@ def _items(kind: Kind, name: str, value: Any) -> Any:
     if isinstance(value, abc.Iterator) or not hasattr(value, "__len__"):
         return _checked_items(kind, name, value)
     if not set(map(type, value)) <= kind.whole:
-        for index, item in enumerate(value):
-            accept(f"{name}[{index}]", item, kind)
+        items = list(value)
+        found = [accept(f"{name}[{index}]", item, kind) for index, item in enumerate(items)]
+        if any(new is not old for new, old in zip(found, items, strict=True)):
+            return found
     return value
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from fastreader.core.checked import checked
+from fastreader.core.checked import Accepts, checked
 
 
 @checked
@@ -42,7 +42,7 @@ class Example:
 
     Attributes:
         question: the question.
-        passages: the passages, in the retriever's order.
+        passages: the passages, in the retriever's order. Methods also accept texts.
         answers: the right answers; empty if unknown.
         candidates: the answers to score.
         id: identifier of the question.
@@ -53,7 +53,7 @@ class Example:
     """
 
     question: str
-    passages: list[Passage]
+    passages: Annotated[list[Passage], Accepts(list[Passage | str])]
     answers: list[str] = field(default_factory=list)
     candidates: list[str] = field(default_factory=list)
     id: str | None = None

@@ -50,7 +50,9 @@ def encoder_for(found: str | os.PathLike[str] | Encoder) -> Encoder:
     if callable(found):
         return found
     try:
-        return load_encoder(found)
+        encoder = load_encoder(found)
+        encoder(["a", "a longer text"])  # a language model is loaded too, and may fail to encode
+        return encoder
     except (OSError, ValueError) as error:  # transformers raises either
         raise ModelNotFoundError(f"encoder: {os.fspath(found)!r} cannot be loaded ({error})") from error
 

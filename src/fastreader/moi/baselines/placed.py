@@ -49,7 +49,7 @@ def outside_bias(bias: PositionBias, passages: int) -> FloatArray:
     expect(
         bias.num_passages == passages,
         "bias",
-        f"a calibration with N = {passages} passages, as scores",
+        f"a calibration with N = {passages} passages",
         bias.num_passages,
     )
     known = bias.sign != "undetermined"
