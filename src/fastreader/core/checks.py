@@ -184,7 +184,10 @@ def check_text(name: str, value: object, *, empty: bool = False, optional: bool 
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise InputError(f"{name}: expected text that UTF-8 can hold, got {shown(value)}") from error
+            raise InputError(
+                f"{name}: expected text that UTF-8 can hold, got half a surrogate pair at character {error.start} of "
+                f"{shown(value)}"
+            ) from error
     expect(text, name, ("text" if empty else "text that is not empty") + " or None" * optional, value)
 
 
