@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,8 +49,8 @@ class GenerateOptions(Sampling):
     max_new_tokens: int = 128
     n: int = 1
     seed: int = 0
-    stop: Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
+    stop: Iterable[str] = ()
+    stop_token_ids: Iterable[int] = ()
     token_logprobs: bool = False
     special_tokens: bool = False
     on_overflow: str = "error"

@@ -128,7 +128,12 @@ class Dense(Index):
         """
         super().__init__(passages, depth)
         self._encode = encoder_for(encoder)
-        found = self._encode([*map(whole_text, self.passages)]) if vectors is None else vectors
+        try:
+            found = self._encode([*map(whole_text, self.passages)]) if vectors is None else vectors
+        except ValueError as error:  # a folder may hold another kind of model, which loads but does not encode
+            if callable(encoder):
+                raise
+            raise InputError(f"encoder: {os.fspath(encoder)!r} cannot encode the passages ({error})") from error
         self.vectors = np.asarray(found, dtype=np.float32)
         shape = list(self.vectors.shape)
         ok = len(shape) == 2 and shape[0] == len(self.passages)
@@ -161,7 +166,7 @@ def as_source(found: Any) -> SourceFunction:
     if callable(getattr(found, "run", None)):
         return lambda question: _haystack(found.run(query=question))
     expected = "a callable, or an object with invoke (LangChain), retrieve (LlamaIndex) or run (Haystack)"
-    raise InputError(f"found: expected {expected}, got {type(found).__name__}")
+    raise InputError(f"source: expected {expected}, got {type(found).__name__}")
 
 
 def as_passages(found: Any) -> list[Passage]:

@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from fastreader.core.checked import checked
 from fastreader.core.checks import check_text
 from fastreader.errors import InputError
 
@@ -99,7 +98,6 @@ class Compress:
 Node = Source | Rerank | Top | Concat | Compress
 
 
-@checked
 def parse(text: str) -> Node:
     """Parse a specification.
 

@@ -146,7 +146,7 @@ def answer_many(
     """
     chosen = make_settings(settings, options)
     find_method(method)
-    check_int("batch_size", batch_size, 1, sys.maxsize)
+    check_int("batch_size", batch_size)
     serving = Readers(reader, readers, STAGES)
     facts = {"method": method, "options": chosen.to_dict(), "readers": serving.identity()}
     if output is not None and resume:
@@ -174,7 +174,7 @@ def _results(
             stack.enter_context(store)
         advance = stack.enter_context(track("answering", total, "questions", progress))
         numbered = enumerate(keyed(examples))
-        while batch := list(itertools.islice(numbered, batch_size)):
+        while batch := list(itertools.islice(numbered, min(batch_size, sys.maxsize))):
             ready: dict[int, Result] = {}
             failed: dict[int, FastreaderError] = {}
             jobs: dict[int, Job] = {}

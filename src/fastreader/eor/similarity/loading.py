@@ -10,7 +10,7 @@ from typing import Any
 
 from fastreader.core.checks import check_int, require
 from fastreader.errors import ModelNotFoundError
-from fastreader.models.encoders import PACKAGED_ENCODERS, Encoder, load_encoder, local_encoder, packaged_encoder
+from fastreader.models.encoders import PACKAGED_ENCODERS, Encoder, as_encoder, local_encoder, packaged_encoder
 
 _PART = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"(?:{_PART}/)?{_PART}", re.ASCII)
@@ -50,9 +50,7 @@ def encoder_for(found: str | os.PathLike[str] | Encoder) -> Encoder:
     if callable(found):
         return found
     try:
-        encoder = load_encoder(found)
-        encoder(["a", "a longer text"])  # a language model is loaded too, and may fail to encode
-        return encoder
+        return as_encoder(found)
     except (OSError, ValueError) as error:  # transformers raises either
         raise ModelNotFoundError(f"encoder: {os.fspath(found)!r} cannot be loaded ({error})") from error
 
