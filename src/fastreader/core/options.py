@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from fastreader.core.checked import checked_options
+from fastreader.core.checked import Accepts, checked_options
 from fastreader.core.checks import UNORDERED, check_choice, check_int, check_number, expect, is_int
 
 MOST_NEW_TOKENS = 2**20  # of one text; longer than the context of any model
@@ -49,8 +49,8 @@ class GenerateOptions(Sampling):
     max_new_tokens: int = 128
     n: int = 1
     seed: int = 0
-    stop: Iterable[str] = ()
-    stop_token_ids: Iterable[int] = ()
+    stop: Annotated[Sequence[str], Accepts(Iterable[str])] = ()
+    stop_token_ids: Annotated[Sequence[int], Accepts(Iterable[int])] = ()
     token_logprobs: bool = False
     special_tokens: bool = False
     on_overflow: str = "error"
