@@ -269,7 +269,8 @@ def _by_name(spec: str, n: int, seed: int) -> Design:
     if name in _NAMED and not colon:
         return _NAMED[name](n)
     if name in _NAMED_SEEDED and (number.isdecimal() or not colon):
-        return _NAMED_SEEDED[name](n, int(number) if colon else None, seed)
+        with located("permutations"):
+            return _NAMED_SEEDED[name](n, int(number) if colon else None, seed)
     names = f"{', '.join(_NAMED)}, or {', '.join(_NAMED_SEEDED)} with or without a number (random:12)"
     raise InputError(f"permutations: expected one of {names}, got {spec!r}")
 

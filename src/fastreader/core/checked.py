@@ -17,7 +17,7 @@ Hints are read as Python callers expect:
 - `npt.ArrayLike` and `npt.NDArray[X]` accept numbers in lists or arrays; lists become arrays for `npt.NDArray[X]`.
 
 Bounds and relations between arguments are checked by `fastreader.core.checks`. NumPy's integers become
-Python's. No other value is converted, defaults
+Python's, and arrays become lists unless they hold integers. No other value is converted, defaults
 are not checked, and hints are evaluated at the first call.
 """
 
@@ -321,12 +321,12 @@ def _items(kind: Kind, name: str, value: Any) -> Any:
         return value
     if isinstance(value, abc.Iterator) or not hasattr(value, "__len__"):
         return _checked_items(kind, name, value)
-    if not set(map(type, value)) <= kind.whole:
-        items = list(value)
+    items = value if isinstance(value, (list, tuple)) else list(value)
+    if not set(map(type, items)) <= kind.whole:
         found = [accept(f"{name}[{index}]", item, kind) for index, item in enumerate(items)]
         if any(new is not old for new, old in zip(found, items, strict=True)):
             return found
-    return value
+    return items if isinstance(value, np.ndarray) else value  # the truth of an array is not that of a list
 
 
 def _checked_items(kind: Kind, name: str, values: Iterable[Any]) -> Iterator[Any]:

@@ -240,6 +240,6 @@ def check_output(name: str, path: str | os.PathLike[str]) -> None:
 def check_json(name: str, value: object) -> None:
     """Check that JSON can hold `value`, so that a result can be saved with it."""
     try:
-        json.dumps(value, sort_keys=True, allow_nan=False)
+        json.dumps(value, sort_keys=True, allow_nan=False, ensure_ascii=False).encode()
     except (RecursionError, TypeError, ValueError) as error:
         raise InputError(f"{name}: expected JSON values, got {shown(value)} ({error})") from error

@@ -79,6 +79,7 @@ class Engine:
         model = self.model
         check_int("max_batch_tokens", max_batch_tokens, optional=True)
         check_int("new_tokens", new_tokens, 0, MOST_NEW_TOKENS)
+        new_tokens = int(new_tokens)  # NumPy's small integers overflow below
         accept("sequences", sequences, _SEQUENCES)
         expect(len(sequences) > 0, "sequences", "at least one", sequences)
         vocabulary = model.head.weight.shape[0]

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_bool, check_list, check_tokens
+from fastreader.core.checks import check_bool, check_list, check_tokens, shown
 from fastreader.core.progress import track
 from fastreader.core.protocol import Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
@@ -43,7 +43,7 @@ def loglikelihood(
     if not sequences:
         return Results([], TreeStats(0, 0, 0, 0), passes=0)
     if on_overflow not in ("error", "truncate"):
-        raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
+        raise InputError(f"on_overflow: expected 'error' or 'truncate', got {shown(on_overflow)}")
     whole = [len(context) for context, _ in sequences]
     if on_overflow == "truncate":
         sequences = [_truncated(*s, engine.model.max_length) for s in sequences]
@@ -123,7 +123,7 @@ def _encode(
     engine: Engine, index: int, request: tuple[TextOrTokens, TextOrTokens], special_tokens: bool
 ) -> tuple[Sequence[int], Sequence[int]]:
     if isinstance(request, str) or not isinstance(request, Sequence) or len(request) != 2:
-        raise InputError(f"requests[{index}]: expected a pair (context, continuation), got {request!r}")
+        raise InputError(f"requests[{index}]: expected a pair (context, continuation), got {shown(request)}")
     context, continuation = request
     if isinstance(context, str) != isinstance(continuation, str):
         raise InputError(f"requests[{index}]: context and continuation must both be text or both token ids")

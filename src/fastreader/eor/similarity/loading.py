@@ -51,7 +51,7 @@ def encoder_for(found: str | os.PathLike[str] | Encoder) -> Encoder:
         return found
     try:
         return as_encoder(found)
-    except (OSError, ValueError) as error:  # transformers raises either
+    except (OSError, TypeError, ValueError) as error:  # transformers raises any of them
         raise ModelNotFoundError(f"encoder: {os.fspath(found)!r} cannot be loaded ({error})") from error
 
 

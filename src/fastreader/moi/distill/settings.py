@@ -92,7 +92,13 @@ class DistillSettings:
         return asdict(self)
 
     def learning_rate_at(self, step: int, steps: int) -> float:
-        """Return the learning rate of step `step` (from 0) of `steps`."""
+        """Return the learning rate of step `step` (from 0) of `steps`.
+
+        Raises:
+            InputError: if `steps` < 1 or `step` is not in [0, steps).
+        """
+        check_int("steps", steps, 1, 2**53)
+        check_int("step", step, 0, steps - 1)
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / (self.warmup_steps + 1)
         if self.schedule == "constant":

@@ -116,7 +116,7 @@ def distill(
         NumericsError: if the loss is not finite.
     """
     settings, template, folder = settings or DistillSettings(), as_template(template), Path(output)
-    expect(bool(lessons), "lessons", "at least one question", lessons)
+    expect(len(lessons) > 0, "lessons", "at least one question", lessons)
     optimiser = torch.optim.AdamW(student.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     made = {
         "settings": settings.to_dict(),
