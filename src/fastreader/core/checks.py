@@ -202,7 +202,7 @@ def check_list(name: str, value: object, *, of: str = "") -> None:
 
     A set has no order, a dictionary is more than a list of its keys, and a text would yield its letters.
     """
-    listed = isinstance(value, Iterable) and not isinstance(value, UNORDERED)
+    listed = isinstance(value, Iterable) and not isinstance(value, UNORDERED) and getattr(value, "ndim", 1) > 0
     expect(listed, name, f"a list of {of}" if of else "a list", value)
 
 
