@@ -53,6 +53,8 @@ def first_token_distances(
     import torch
 
     expect(len(passages) > 0, "passages", "at least one", passages)
+    within = all(0 <= passage < len(passages) for order in permutations for passage in order)
+    expect(within, "permutations", f"indices of the {len(passages)} passages", permutations)
     prompts = reading_prompts(reader, question, passages, permutations, template)
     expect(bool(prompts), "permutations", "at least one", permutations)
     shares: dict[int, torch.Tensor] = {}

@@ -75,11 +75,12 @@ class PromptWriter:
         if isinstance(pieces, str) or not any(pieces):
             raise InputError(f"pieces: expected a list of texts, got {pieces!r}")
         frame = self._frame(system, chat, chat_options, own_lead=True)
-        if frame is None:
-            tokens = encoder.start(pieces[0])
-            return [*tokens, *chain.from_iterable(encoder.pieces(pieces[1:]))] or [encoder.prefix_token()]
-        tokens = encoder.start(frame.before, trusted=True) if frame.before else encoder.start("")
-        return [*tokens, *chain.from_iterable(encoder.pieces(pieces))]
+        with located("pieces"):
+            if frame is None:
+                tokens = encoder.start(pieces[0])
+                return [*tokens, *chain.from_iterable(encoder.pieces(pieces[1:]))] or [encoder.prefix_token()]
+            tokens = encoder.start(frame.before, trusted=True) if frame.before else encoder.start("")
+            return [*tokens, *chain.from_iterable(encoder.pieces(pieces))]
 
     def continuation(
         self,
