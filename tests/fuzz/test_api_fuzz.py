@@ -26,7 +26,7 @@ import pytest
 from api_rows import ENDS_WITH, ROWS, WITHOUT, World
 from public import callables, parameters
 
-from fastreader.errors import FastreaderError
+from fastreader.errors import ContextOverflowError, FastreaderError, OutOfBudgetError
 
 CALLS = int(os.environ.get("FASTREADER_FUZZ_CALLS", "400"))
 SEED = int(os.environ.get("FASTREADER_FUZZ_SEED", "0"))
@@ -136,7 +136,10 @@ def outcome(called: str, call: Any, values: dict[str, Any], changed: list[str]) 
     try:
         run(called, call, values)
     except FastreaderError as error:
-        named = any(is_named(called, name, values[name], str(error), parameters(call)) for name in changed)
+        # What is too large for the context or the memory is so because of all arguments together.
+        named = isinstance(error, (ContextOverflowError, OutOfBudgetError)) or any(
+            is_named(called, name, values[name], str(error), parameters(call)) for name in changed
+        )
         return ("refused" if named else "unnamed"), f"{type(error).__name__}: {error}"
     except TooSlow:
         return "too slow", ""
