@@ -137,9 +137,8 @@ def outcome(called: str, call: Any, values: dict[str, Any], changed: list[str]) 
         run(called, call, values)
     except FastreaderError as error:
         # What is too large for the context or the memory is so because of all arguments together.
-        named = isinstance(error, (ContextOverflowError, OutOfBudgetError)) or any(
-            is_named(called, name, values[name], str(error), parameters(call)) for name in changed
-        )
+        too_large = isinstance(error, (ContextOverflowError, OutOfBudgetError))
+        named = too_large or any(is_named(called, name, values[name], str(error), parameters(call)) for name in changed)
         return ("refused" if named else "unnamed"), f"{type(error).__name__}: {error}"
     except TooSlow:
         return "too slow", ""
