@@ -457,7 +457,7 @@ def test_a_whole_json_file_has_a_limit(tmp_path, monkeypatch):
 def test_a_lack_of_memory_names_the_file(tmp_path, monkeypatch):
     path = write(tmp_path / "a.json", '[{"question": "q", "ctxs": [{"text": "t"}]}]')
 
-    def exhausted(*_):
+    def exhausted(*_, **__):
         raise MemoryError
 
     monkeypatch.setattr(reading.json, "loads", exhausted)

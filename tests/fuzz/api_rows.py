@@ -225,12 +225,17 @@ ROWS: dict[str, Row] = {
         "name": "tiny",
         "arithmetic": w.reader.arithmetic,
         "revision": "",
+        "check": "quick",
+        "weights": "",
     },
     "Reader.load": lambda w: {
         "model": (tiny_llama(), byte_tokenizer()),
         "device": "cpu",
         "dtype": "float32",
         "precision": "exact",
+        "check": "quick",
+        "trust_remote_code": False,
+        "deterministic": False,
     },
     "Reader.session": lambda w: (
         w.reader,
@@ -492,6 +497,7 @@ ROWS: dict[str, Row] = {
     "moi.distill.Student.loglikelihood": lambda w: (w.student, {"sequences": [([5], [6])]}),
     "moi.distill.Student.save_adapter": lambda w: (w.student, {"folder": w.path("adapter")}),
     "moi.distill.Student.set_adapter": lambda w: (w.student, {"weights": w.student.adapter()}),
+    "moi.distill.Student.pair_logprobs": lambda w: (w.student, {"tree": w.tree}),
     "moi.distill.Student.train": lambda w: (w.student, {"on": True, "gradient_checkpointing": False}),
     "moi.distill.compare": lambda w: {
         "teacher": [np.zeros(2)],
