@@ -1,6 +1,6 @@
 """Compare a packed tree with the model's own modules, layer by layer, before any number is reported.
 
-The truth are the model's own modules on each text by itself, in float32 (float64 for float64 weights). The packed pass
+The truth is the model's own modules on each text by itself, in float32 (float64 for float64 weights). The packed pass
 gets the truth's input at every layer, so that errors cannot grow through depth, and each layer's update (output less
 input) is compared, token by token and relative to the update. First with exact products, where only the order of sums
 differs; then in the reader's precision, where the packed pass may differ no more than the model's own modules do in
@@ -9,7 +9,6 @@ bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -214,17 +213,17 @@ def _relative(inputs: Tensor, outputs: Tensor, before: Tensor, after: Tensor) ->
 
 
 def _texts(vocabulary: int, length: int) -> list[list[int]]:
-    """Return three texts of one length: two share half of their tokens, two others three quarters."""
-    draw: Callable[[int], list[int]] = _drawer(vocabulary)
+    """Return three texts of one length that share their first half; two of them share three quarters."""
+    rng = np.random.default_rng(0)
+
+    def draw(count: int) -> list[int]:
+        tokens: list[int] = rng.integers(0, vocabulary, count).tolist()
+        return tokens
+
     half, quarter = length // 2, length // 4
     shared, nested = draw(half), draw(quarter)
     rest = length - half - quarter
     return [shared + draw(length - half), shared + nested + draw(rest), shared + nested + draw(rest)]
-
-
-def _drawer(vocabulary: int) -> Callable[[int], list[int]]:
-    rng = np.random.default_rng(0)
-    return lambda count: rng.integers(0, vocabulary, count).tolist()
 
 
 def _places(tree: PrefixTree, length: int) -> tuple[np.ndarray, np.ndarray]:

@@ -20,8 +20,8 @@ from fastreader.ops import extension
 def verdict_path(model: TreeModel, weights: str) -> Path:
     """Return the file for the verdict on a model.
 
-    Its name is a digest of everything that the verdict rests on: weights, class and attention of the model, arithmetic,
-    device, instruction set, and the code: fastreader's own of the pass, torch's and transformers' by version.
+    Its name is a digest of everything that the verdict rests on: weights and class of the model, arithmetic, device,
+    instruction set, and the code: fastreader's own of the pass, torch's and transformers' by version.
 
     Args:
         model: the model.
