@@ -7,13 +7,17 @@ MODEL := smollm2-135m
 ENCODER := all-minilm-l6-v2
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test test-site lint format docs bench bench-ops bench-eor bench-gpu model encoder clean help
+.PHONY: demo test test-site lint audit fuzz faults sanitize format docs bench bench-ops bench-eor bench-gpu model encoder clean help
 
 help:
 	@echo "make demo       what the order of passages does to an answer, with the packaged reader"
 	@echo "make test       all tests"
+	@echo "make sanitize   the C++ kernels under AddressSanitizer and UndefinedBehaviorSanitizer (g++)"
 	@echo "make test-site  the report in a browser (chromium on the path), and the documentation's build"
-	@echo "make lint       ruff, mypy, the import contracts and the house English"
+	@echo "make lint       ruff, mypy, the import contracts, bandit and the house English"
+	@echo "make audit      known vulnerabilities of the pinned dependencies (asks the network)"
+	@echo "make fuzz       long searches for inputs that break something: about 20 minutes"
+	@echo "make faults     kills, full disks, other writers and clocks: about 15 minutes"
 	@echo "make docs       the documentation, in build/site"
 	@echo "make bench      the pass beside transformers on workload W1, then a tenth of all workloads in each precision"
 	@echo "make bench-ops  the operators beside their alternatives"
@@ -46,6 +50,15 @@ demo: model
 test: $(VENV)/.developing model encoder
 	FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
+# CPython keeps memory until its end by design, hence detect_leaks=0. pytest may neither capture a report nor handle the
+# signals that the sanitizers handle.
+sanitize: $(VENV)/.developing
+	FASTREADER_SANITIZE=1 $(BIN)/python setup.py -q build --build-lib build/sanitize --build-temp build/sanitize-objects
+	FASTREADER_SANITIZE=1 OMP_NUM_THREADS=2 PYTHONPATH=build/sanitize \
+		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+		$(BIN)/python -m pytest -s -p no:faulthandler tests/fuzz/test_kernels.py tests/fuzz/test_kernels_hostile.py
+
 # What `test` skips where these tools are absent: the report in a real browser, the documentation's strict build.
 test-site: $(VENV)/.developing model
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev,browser,docs]'
@@ -57,7 +70,21 @@ lint: $(VENV)/.developing
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit -q -c pyproject.toml -r src
 	$(BIN)/python tools/english.py
+
+audit: $(VENV)/.developing
+	$(BIN)/python -m pip install -q -c constraints.txt pip-audit
+	$(BIN)/pip-audit --strict --no-deps --disable-pip -r constraints.txt
+
+# Every test under tests/fuzz, those with a long form by FASTREADER_FUZZ or by their marker in that form.
+fuzz: $(VENV)/.developing
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[fuzz]'
+	FASTREADER_FUZZ=1 FASTREADER_FUZZ_CALLS=15000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1700 \
+		-m "not faults" tests/fuzz tests/models tests/reader/test_determinism.py
+
+faults: $(VENV)/.developing
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 1700 -m "faults or not faults" tests/faults
 
 format: $(VENV)/.developing
 	$(BIN)/ruff check --fix

@@ -50,7 +50,8 @@ std::tuple<at::Tensor, at::Tensor> decode_attention(const at::Tensor& query_in, 
   std::vector<Source> key_sources, value_sources;
   for (size_t i = 0; i < keys_in.size(); ++i) {
     const at::Tensor &key = keys_in[i], &value = values_in[i];
-    TORCH_CHECK(fits(key) && fits(value) && key.scalar_type() == value.scalar_type() && key.size(0) == value.size(0) &&
+    TORCH_CHECK(fits(key) && fits(value) && key.scalar_type() == value.scalar_type() &&
+                    key.scalar_type() == keys_in[0].scalar_type() && key.size(0) == value.size(0) &&
                     key.size(1) == value.size(1) && key.size(2) == query.size(2) &&
                     key.size(1) == keys_in[0].size(1) && value.size(2) == values_in[0].size(2),
                 "decode_attention: keys ", key.sizes(), " and values ", value.sizes(), " of part ", i, " do not fit");

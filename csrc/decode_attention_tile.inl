@@ -164,29 +164,43 @@ FR_INLINE void weigh_scores(const DecodeAttentionArgs& a, const RowState& s, int
   s.total[group] += total_of(total);
 }
 
+// Neighbouring keys of a block.
+struct Piece {
+  const void *keys, *values; // of the first
+  int64_t key_stride, value_stride, count, at; // at: place of the first in the block
+};
+
+// Up to kRowKeys keys of a row, which may lie in several ranges. Blocks are cut by the number of keys before them, not by
+// ranges, so that the sums of a row do not depend on where other texts branch off its own.
+struct Block {
+  Piece pieces[kRowKeys];
+  int64_t count = 0, keys = 0;
+};
+
 template <typename T, int G>
-FR_INLINE void score_and_weigh(const DecodeAttentionArgs& a, const RowState& s, const T* keys, int64_t key_stride,
-                               const T* values, int64_t value_stride, int64_t count, int64_t first) {
+FR_INLINE void score_and_weigh(const DecodeAttentionArgs& a, const RowState& s, const Block& block, int64_t first) {
   float* scores = s.scores + first * kRowKeys;
-  multiply_keys<T, G>(keys, key_stride, count, a.size, s.queries + first * a.padded_size, a.padded_size, scores);
-  for (int g = 0; g < G; ++g) weigh_scores(a, s, first + g, count);
-  weigh_values<T, G>(values, value_stride, count, a.value_size, scores, s.sums + first * a.padded_value_size,
-                     a.padded_value_size);
+  for (int64_t i = 0; i < block.count; ++i) {
+    const Piece& p = block.pieces[i];
+    multiply_keys<T, G>(static_cast<const T*>(p.keys), p.key_stride, p.count, a.size, s.queries + first * a.padded_size,
+                        a.padded_size, scores + p.at);
+  }
+  for (int g = 0; g < G; ++g) weigh_scores(a, s, first + g, block.keys);
+  for (int64_t i = 0; i < block.count; ++i) {
+    const Piece& p = block.pieces[i];
+    weigh_values<T, G>(static_cast<const T*>(p.values), p.value_stride, p.count, a.value_size, scores + p.at,
+                       s.sums + first * a.padded_value_size, a.padded_value_size);
+  }
 }
 
 template <typename T>
-FR_INLINE void attend_block(const DecodeAttentionArgs& a, const RowState& s, const Source& key, const Source& value,
-                            int64_t first, int64_t count, int64_t head) {
-  const T* keys = static_cast<const T*>(row_of(key, first, head));
-  const T* values = static_cast<const T*>(row_of(value, first, head));
+FR_INLINE void attend_block(const DecodeAttentionArgs& a, const RowState& s, const Block& block) {
   int64_t group = 0;
-  for (; group + kMostGroups <= a.groups; group += kMostGroups) {
-    score_and_weigh<T, kMostGroups>(a, s, keys, key.token_stride, values, value.token_stride, count, group);
-  }
+  for (; group + kMostGroups <= a.groups; group += kMostGroups) score_and_weigh<T, kMostGroups>(a, s, block, group);
   switch (a.groups - group) {
-    case 1: return score_and_weigh<T, 1>(a, s, keys, key.token_stride, values, value.token_stride, count, group);
-    case 2: return score_and_weigh<T, 2>(a, s, keys, key.token_stride, values, value.token_stride, count, group);
-    case 3: return score_and_weigh<T, 3>(a, s, keys, key.token_stride, values, value.token_stride, count, group);
+    case 1: return score_and_weigh<T, 1>(a, s, block, group);
+    case 2: return score_and_weigh<T, 2>(a, s, block, group);
+    case 3: return score_and_weigh<T, 3>(a, s, block, group);
   }
 }
 
@@ -200,17 +214,24 @@ void attend_row(const DecodeAttentionArgs& a, int64_t row, int64_t head, void* w
     s.total[g] = 0.0f;
   }
   std::memset(s.sums, 0, a.groups * a.padded_value_size * sizeof(float));
+  Block block;
+  const auto attend = [&] {
+    if (block.keys == 0) return;
+    a.keys[0].bf16 ? attend_block<bf16>(a, s, block) : attend_block<float>(a, s, block);
+    block.count = block.keys = 0;
+  };
   for (int32_t r = a.row_ptr[row]; r < a.row_ptr[row + 1]; ++r) {
     const Source &key = a.keys[a.part[r]], &value = a.values[a.part[r]];
-    for (int64_t first = a.start[r]; first < a.stop[r]; first += kRowKeys) {
-      const int64_t count = lesser(kRowKeys, a.stop[r] - first);
-      if (key.bf16) {
-        attend_block<bf16>(a, s, key, value, first, count, head);
-      } else {
-        attend_block<float>(a, s, key, value, first, count, head);
-      }
+    for (int64_t first = a.start[r]; first < a.stop[r];) {
+      const int64_t count = lesser(kRowKeys - block.keys, a.stop[r] - first);
+      block.pieces[block.count++] = {row_of(key, first, head), row_of(value, first, head), key.token_stride,
+                                     value.token_stride, count, block.keys};
+      block.keys += count;
+      first += count;
+      if (block.keys == kRowKeys) attend();
     }
   }
+  attend();
   for (int64_t g = 0; g < a.groups; ++g) {
     const int64_t at = row * a.heads + head * a.groups + g;
     const bool any = s.total[g] != 0.0f; // the maximum would miss a NaN

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kBlocks[] = {256, 128, 64}; // rows; larger blocks read the weights less often
 constexpr int64_t kTasksPerThread = 4;
+constexpr int64_t kMostHeads = 1 << 16, kMostInner = 1 << 28; // numbers of bytes do not overflow
 constexpr int64_t kRowsAThread = 256; // with fewer, sharing each product is faster
 
 bool shared_by_threads(int64_t rows) { return rows < kRowsAThread * at::get_num_threads(); }
@@ -99,8 +100,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_layer_in(
     const std::optional<at::Tensor>& sine_in, int64_t heads, int64_t key_heads, int64_t size, bool to_bf16,
     const InputPrecision& input_precision, bool bf16_weight, c10::string_view isa) {
   check_stream(stream, "decoder_layer_in");
+  TORCH_CHECK(0 < heads && heads <= kMostHeads && 0 < key_heads && key_heads <= kMostHeads && 0 < size && size <= kMostHeads,
+              "decoder_layer_in: expected heads and sizes from 1 to ", kMostHeads, ", got ", heads, ", ", key_heads, " and ",
+              size);
   const int64_t rows = stream.size(0), hidden = stream.size(1), width = (heads + 2 * key_heads) * size;
-  const bool round = !is_bf16x3(input_precision);
+  const bool round = !input_precision.has_value();
   const at::Tensor norm_weight = vector_of(norm_in, hidden, "decoder_layer_in: norm");
   const StreamNorm norm{stream, norm_weight, static_cast<float>(epsilon), round};
   Product product = product_of(hidden, packed, width, bias, input_precision, bf16_weight, isa);
@@ -192,9 +196,9 @@ void decoder_layer_out(const at::Tensor& stream, const at::Tensor& attended, con
   const int64_t rows = stream.size(0), hidden = stream.size(1);
   TORCH_CHECK(attended.size(0) == rows, "decoder_layer_out_: attention's output has ", attended.size(0),
               " rows, the stream ", rows);
-  TORCH_CHECK(inner % kStrip == 0, "decoder_layer_out_: the gate's width must be a multiple of ", kStrip, ", got ",
-              inner);
-  const bool round = !is_bf16x3(input_precision);
+  TORCH_CHECK(0 < inner && inner <= kMostInner && inner % kStrip == 0, "decoder_layer_out_: the gate's width must be a positive multiple of ",
+              kStrip, " up to ", kMostInner, ", got ", inner);
+  const bool round = !input_precision.has_value();
   const at::Tensor norm_weight = vector_of(norm_in, hidden, "decoder_layer_out_: norm");
   const StreamNorm norm{stream, norm_weight, static_cast<float>(epsilon), round};
   Product out = product_of(attended, out_packed, hidden, out_bias, input_precision, bf16_weight, isa);

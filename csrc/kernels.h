@@ -101,7 +101,8 @@ struct LogprobArgs {
   const float* bias; // [V] or null
   float scale, softcap;
   // Work is cut into blocks of rows (a multiple of 32), whose packed states stay in cache, times slices of the
-  // vocabulary (a multiple of 32), so that few rows still occupy all threads. The cut does not depend on their number.
+  // vocabulary (a multiple of 32), so that few rows still occupy all threads. The slices depend neither on the number of
+  // threads nor on that of rows.
   int64_t row_block, blocks, slice_size;
   LogprobState* states; // [slices][blocks][row_block / 32]
   float* label_logits; // [R, L]

@@ -10,10 +10,12 @@ namespace {
 
 constexpr int64_t kStagedBytes = 512 << 10; // operands of a block of rows, which stay in L2 with a strip of the weight
 constexpr int64_t kMostRows = 256;
+constexpr int64_t kMostSize = int64_t{1} << 29; // of a weight's sides: numbers of bytes do not overflow
 constexpr int64_t kTasksPerThread = 4; // with fewer the others wait longer for the last one
 
 // A bf16 weight needs one term; any other is rounded to one ("fast") or written as the sum of two ("high").
 Mode mode_of(at::ScalarType weight, const InputPrecision& input_precision) {
+  if (is_float32(input_precision)) return Mode::f32;
   if (!is_bf16x3(input_precision)) return Mode::bf16;
   return weight == at::kBFloat16 ? Mode::bf16x2 : Mode::bf16x3;
 }
@@ -23,6 +25,8 @@ Mode mode_of(at::ScalarType weight, const InputPrecision& input_precision) {
 Product product_of(int64_t size, const at::Tensor& packed, int64_t width, const std::optional<at::Tensor>& bias,
                    const InputPrecision& input_precision, bool bf16_weight, c10::string_view isa) {
   TORCH_CHECK(size > 0, "linear: the inputs must have at least one value");
+  TORCH_CHECK(size <= kMostSize && 0 <= width && width <= kMostSize, "linear: expected sizes up to ", kMostSize, ", got [",
+              width, ", ", size, "]");
   Product p;
   const Mode mode = mode_of(bf16_weight ? at::kBFloat16 : at::kFloat, input_precision);
   p.kernels = &kernels_for(resolve_isa(std::string(isa)), mode);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kPackedBytes = 512 << 10; // packed states of a block, which stay in L2 with a few weight rows
 constexpr int64_t kMostRows = 256;
-constexpr int64_t kEnoughTasks = 32; // with fewer the vocabulary is sliced
+constexpr int64_t kSlices = 32; // at most, of the vocabulary: few rows still occupy all threads
 constexpr int64_t kLeastSlice = 1024;
 // In float, as in the kernels: dividing by exactly the factor that multiplied the logits undoes its rounding.
 constexpr double kLog2E = 1.44269504088896340736f;
@@ -23,13 +23,13 @@ Result linear_logprob(const at::Tensor& hidden_in, const at::Tensor& weight_in, 
                       const std::optional<at::Tensor>& bias_in, const std::optional<at::Tensor>& labels_in,
                       double scale, std::optional<double> softcap, const InputPrecision& input_precision,
                       c10::string_view isa_name) {
-  const bool bf16x3 = is_bf16x3(input_precision);
+  const bool bf16x3 = is_bf16x3(input_precision), mixed = input_precision.has_value();
   TORCH_CHECK(hidden_in.dim() == 2 && weight_in.dim() == 2 && hidden_in.size(1) == weight_in.size(1),
               "linear_logprob: expected hidden [R, E] and weight [V, E], got ", hidden_in.sizes(), weight_in.sizes());
   const at::ScalarType dtype = hidden_in.scalar_type(), weight_dtype = weight_in.scalar_type();
-  TORCH_CHECK(bf16x3 ? dtype == at::kFloat && (weight_dtype == at::kFloat || weight_dtype == at::kBFloat16)
+  TORCH_CHECK(mixed ? dtype == at::kFloat && (weight_dtype == at::kFloat || weight_dtype == at::kBFloat16)
                     : dtype == weight_dtype && (dtype == at::kFloat || dtype == at::kBFloat16),
-              "linear_logprob: the CPU kernel takes float32 or bfloat16, in bf16x3 float32 states; got ", dtype,
+              "linear_logprob: the CPU kernel takes float32 or bfloat16, with an input_precision float32 states; got ", dtype,
               " and ", weight_dtype);
   const at::Tensor hidden = with_contiguous_rows(hidden_in), weight = with_contiguous_rows(weight_in);
   const at::Tensor target = target_in.contiguous();
@@ -47,6 +47,9 @@ Result linear_logprob(const at::Tensor& hidden_in, const at::Tensor& weight_in, 
   a.target = target.const_data_ptr<int64_t>();
   a.labels = labels.const_data_ptr<int64_t>();
   a.label_count = labels.numel();
+  for (int64_t i = 0; i < a.rows; ++i) {
+    TORCH_CHECK(0 <= a.target[i] && a.target[i] < a.vocabulary, "linear_logprob: a target is outside the vocabulary");
+  }
   for (int64_t i = 0; i < a.label_count; ++i) {
     TORCH_CHECK(0 <= a.labels[i] && a.labels[i] < a.vocabulary, "linear_logprob: a label is outside the vocabulary");
   }
@@ -74,7 +77,8 @@ Result linear_logprob(const at::Tensor& hidden_in, const at::Tensor& weight_in, 
   const int64_t fitting = kPackedBytes / (a.padded_size * kernels.operand_bytes) / kStrip * kStrip;
   a.row_block = std::min(std::clamp(fitting, kStrip, kMostRows), round_up(a.rows, kStrip));
   a.blocks = (a.rows + a.row_block - 1) / a.row_block;
-  const int64_t wanted = std::max<int64_t>(1, std::min((kEnoughTasks + a.blocks - 1) / a.blocks, a.vocabulary / kLeastSlice));
+  // The slices depend on the vocabulary only, so that the sums of a row do not depend on the number of rows.
+  const int64_t wanted = std::clamp<int64_t>(a.vocabulary / kLeastSlice, 1, kSlices);
   a.slice_size = round_up((a.vocabulary + wanted - 1) / wanted, kStrip);
   const int64_t slices = (a.vocabulary + a.slice_size - 1) / a.slice_size;
   const int64_t strips = a.row_block / kStrip;

@@ -92,8 +92,10 @@ FR_INLINE void absorb(const float* tile, int64_t first, int64_t count, LogprobSt
     }
     vf m = load(s.maximum + at), l = load(s.total + at), t = load(s.weighted + at);
     vf l_lost = load(s.total_lost + at), t_lost = load(s.weighted_lost + at);
-    if (any(best * fill(kLog2E) > m + fill(kSlack))) {
-      const vf raised = larger(m, best * fill(kLog2E));
+    // Lanes that need no other reference keep theirs: a row's rounding must not depend on its neighbours.
+    const vi raises = best * fill(kLog2E) > m + fill(kSlack);
+    if (any(raises)) {
+      const vf raised = raises ? best * fill(kLog2E) : m;
       const vf scaling = exp2v<6>(m - raised);
       l *= scaling;
       t *= scaling;

@@ -16,14 +16,19 @@ namespace fastreader {
 // (before AVX-512 BF16), bf16 operands of any mode are widened to fp32, which is faster there and at least as exact.
 const Kernels& kernels_for(Isa isa, Mode mode);
 
-// How an op multiplies float32 operands: "bf16x3" as sums of two bf16 terms, with errors near float32's; nothing as
-// the op does by default.
+// How an op multiplies float32 operands: "bf16x3" as sums of two bf16 terms, with errors near float32's; "float32" as
+// they are, whatever the type of the weight; nothing as the op does by default.
 using InputPrecision = std::optional<c10::string_view>;
 
 inline bool is_bf16x3(const InputPrecision& input_precision) {
-  TORCH_CHECK(!input_precision.has_value() || *input_precision == "bf16x3",
-              "input_precision: expected \"bf16x3\" or None, got ", std::string(input_precision.value_or("")));
-  return input_precision.has_value();
+  const bool known = !input_precision.has_value() || *input_precision == "bf16x3" || *input_precision == "float32";
+  TORCH_CHECK(known, "input_precision: expected \"bf16x3\", \"float32\" or None, got ",
+              std::string(input_precision.value_or("")));
+  return input_precision == "bf16x3";
+}
+
+inline bool is_float32(const InputPrecision& input_precision) {
+  return !is_bf16x3(input_precision) && input_precision.has_value();
 }
 
 // Run task(i, workspace) for every i; tasks start in order, each on a free thread. Tasks are independent, so results

@@ -98,6 +98,7 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(
   a.chunks = reinterpret_cast<const Chunk*>(chunks.const_data_ptr<int32_t>());
   if (window.has_value()) {
     TORCH_CHECK(query_positions.has_value() && key_positions.has_value(), "tree_attention: a window needs positions");
+    TORCH_CHECK(*window > 0, "tree_attention: window must be at least 1, got ", *window);
     a.window = std::min<int64_t>(*window, std::numeric_limits<int32_t>::max());
     a.query_positions = indices(*query_positions, a.queries, "query_positions");
     a.key_positions = indices(*key_positions, a.keys, "key_positions");

@@ -109,7 +109,7 @@ def test_prefix_sharing_is_balanced_and_distinct(n, data):
 
 def test_prefix_sharing_counts():
     assert [len(pm.prefix_sharing(n)) for n in (1, 2, 3, 4, 10)] == [1, 2, 6, 12, 30]
-    with pytest.raises(InputError, match="count: expected a multiple of N = 5 for balance, got 12"):
+    with pytest.raises(InputError, match="count: expected a multiple of n = 5 for balance, got 12"):
         pm.prefix_sharing(5, 12)
     with pytest.raises(InputError, match=r"got 20"):
         pm.prefix_sharing(4, 20)
@@ -269,10 +269,10 @@ def test_variable_length_errors(arguments, expected):
 @pytest.mark.parametrize("make", [pm.random, pm.latin, pm.prefix_sharing])
 def test_counts_and_seeds_are_whole_numbers(make):
     for value in ("3", 2.5, True):
-        with pytest.raises(InputError, match=f"{make.__name__}: .*: expected an integer from 1 to .*, got {value!r}"):
+        with pytest.raises(InputError, match=f"(count|squares): expected an integer.*, got {value!r}"):
             make(5, value)
     for seed in (-1, 1.5, None):
-        with pytest.raises(InputError, match=f"{make.__name__}: seed: expected an integer of at least 0, got {seed!r}"):
+        with pytest.raises(InputError, match=f"seed: expected an integer.*, got {seed!r}"):
             make(5, seed=seed)
 
 
@@ -300,5 +300,5 @@ def test_resolve_errors():
         pm.resolve(pm.cyclic(3), 4)
     for n in (0, -1, True, 2.0):
         for spec in (*EVERY_NAME, [[0]]):
-            with pytest.raises(InputError, match="permutations: n: expected an integer of at least 1, got "):
+            with pytest.raises(InputError, match="permutations: n: expected an integer from 1 to 2000, got "):
                 pm.resolve(spec, n)

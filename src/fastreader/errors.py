@@ -9,6 +9,10 @@ class InputError(FastreaderError, ValueError):
     """An argument or a file is invalid."""
 
 
+class OutputChangedError(FastreaderError, OSError):
+    """Something else deleted, moved or changed an output file during the run that writes it."""
+
+
 class ContextOverflowError(InputError):
     """A prompt is longer than the model's context length."""
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_int, check_number, check_seed, expect
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_int, check_number, check_seed, expect, located, random_generator
 from fastreader.core.design import Design, IntArray
 from fastreader.errors import InputError
 
@@ -36,31 +37,39 @@ __all__ = [
 Spec = str | Design | npt.ArrayLike | Callable[[int], "Design | npt.ArrayLike"]
 
 
+MOST_PASSAGES = 2_000  # N of a design: N orderings of N places take 32 MB
+MOST_PLACES = 50_000_000  # orderings times places of a design, 8 bytes each
+
+
+@checked
 def identity(n: int) -> Design:
     """Return the retriever's order as the only one."""
-    check_int("permutations: n", n)
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
     return Design(np.arange(n)[None], n, "identity")
 
 
+@checked
 def cyclic(n: int) -> Design:
     """Return the N rotations of the retriever's order: row k is ``[k..N-1, 0..k-1]`` (phi^(k) of MoI).
 
     Each passage is once at each place. This design alone does not identify MoI's model: see `model_rank`.
     """
-    check_int("permutations: n", n)
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
     return Design(_rotations(np.arange(n)[None]), n, "cyclic")
 
 
+@checked
 def cyclic_reversed(n: int) -> Design:
     """Return the N rotations of the retriever's order, then the N rotations of the reversed order.
 
     Each passage is equally often at each place. For N <= 2 the two sets coincide and N rows remain.
     """
-    check_int("permutations: n", n)
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
     orders = np.arange(n)[None] if n <= 2 else np.stack([np.arange(n), np.arange(n)[::-1]])
     return Design(_rotations(orders), n, "cyclic_reversed")
 
 
+@checked
 def random(n: int, count: int | None = None, seed: int = 0) -> Design:
     """Draw distinct orderings, uniformly at random.
 
@@ -72,14 +81,15 @@ def random(n: int, count: int | None = None, seed: int = 0) -> Design:
     Raises:
         InputError: if `count` is not in [1, N!].
     """
-    check_int("permutations: n", n)
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
     most = math.factorial(n)
     count = min(3 * n, most) if count is None else count
-    check_int("random: count", count, 1, most)
+    check_int("random: count", count, 1, min(most, MOST_PLACES // n))
     check_seed("random: seed", seed)
     return Design(_distinct(n, count, np.random.default_rng(seed)), n, "random", {"count": count, "seed": seed})
 
 
+@checked
 def latin(n: int, squares: int = 1, seed: int = 0) -> Design:
     """Draw random Latin squares, one after another: in each, every passage is once at every place.
 
@@ -95,8 +105,8 @@ def latin(n: int, squares: int = 1, seed: int = 0) -> Design:
     Raises:
         InputError: if `squares` is not in [1, (N-1)!]; more squares would repeat rows.
     """
-    check_int("permutations: n", n)
-    check_int("latin: squares", squares, 1, math.factorial(n - 1))
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
+    check_int("latin: squares", squares, 1, min(math.factorial(n - 1), MOST_PLACES // n**2))
     check_seed("latin: seed", seed)
     rng = np.random.default_rng(seed)
     relabel = rng.permutation(n)
@@ -105,6 +115,7 @@ def latin(n: int, squares: int = 1, seed: int = 0) -> Design:
     return Design(relabel[_rotations(orders)], n, "latin", {"squares": squares, "seed": seed})
 
 
+@checked
 def prefix_sharing(n: int, count: int | None = None, seed: int = 0) -> Design:
     """Return distinct, balanced orderings that share long prefixes: cycles with rotated tails.
 
@@ -129,12 +140,12 @@ def prefix_sharing(n: int, count: int | None = None, seed: int = 0) -> Design:
     Raises:
         InputError: if `count` is not such a multiple.
     """
-    check_int("permutations: n", n)
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
     most = n * (1 + (n - 1) * (n - 2) // 2)
     count = min(3 * n, most) if count is None else count
-    check_int("prefix_sharing: count", count, 1, most)
+    check_int("prefix_sharing: count", count, 1, min(most, MOST_PLACES // n))
     check_seed("prefix_sharing: seed", seed)
-    expect(count % n == 0, "prefix_sharing: count", f"a multiple of N = {n} for balance", count)
+    expect(count % n == 0, "prefix_sharing: count", f"a multiple of n = {n} for balance", count)
     rotated = ((tail, shift) for shift in range(1, n) for tail in range(shift + 1, n))
     orders = [
         np.concatenate([np.arange(n - tail), n - tail + np.roll(np.arange(tail), -shift)])
@@ -147,9 +158,11 @@ def prefix_sharing(n: int, count: int | None = None, seed: int = 0) -> Design:
 
 def explicit(array: npt.ArrayLike, n: int) -> Design:
     """Return a design of the caller's orderings: integers [M, L] in [0, n), checked by `Design`."""
-    return Design(array, n)  # type: ignore[arg-type]
+    with located("array"):
+        return Design(array, n)  # type: ignore[arg-type]
 
 
+@checked
 def pruned(design: Design, length: int) -> Design:
     """Keep the first `length` places of each ordering; of rows that become equal, keep the first.
 
@@ -165,6 +178,7 @@ def pruned(design: Design, length: int) -> Design:
     return Design(rows[first], design.n, f"{design.name}[:{length}]", {**design.made, "length": length})
 
 
+@checked
 def variable_length(scores: npt.ArrayLike, share: float = 0.9, temperature: float = 1.0) -> int:
     """Return the number of passages worth reading: the shortest prefix of the retriever's order with enough mass.
 
@@ -190,6 +204,7 @@ def variable_length(scores: npt.ArrayLike, share: float = 0.9, temperature: floa
     return int(np.searchsorted(mass, share * mass[-1])) + 1
 
 
+@checked
 def model_rank(design: Design, seed: int = 0) -> int:
     """Return the number of parameters of MoI's model that the design's scores determine.
 
@@ -200,7 +215,7 @@ def model_rank(design: Design, seed: int = 0) -> int:
 
     The cyclic design reaches only N, cyclic_reversed about 3N/2 - 1.
     """
-    rng = np.random.default_rng(seed)
+    rng = random_generator(seed)
     rows, places = design.permutations, design.length
     bias = rng.standard_normal(places)
     bias += (1 - bias.sum()) / places
@@ -238,13 +253,13 @@ def resolve(spec: Spec, n: int, seed: int = 0) -> Design:
         InputError: if the name is unknown or takes no number, a Design is for another number of passages, or the
             design's own arguments are invalid.
     """
-    check_int("permutations: n", n)
+    check_int("permutations: n", n, 1, MOST_PASSAGES)
     if isinstance(spec, str):
         return _by_name(spec, n, seed)
     if callable(spec):
         spec = spec(n)
     if not isinstance(spec, Design):
-        return explicit(spec, n)
+        return Design(spec, n)  # type: ignore[arg-type]
     expect(spec.n == n, "permutations", f"a design for {n} passages", f"{spec.name} for {spec.n}")
     return spec
 
@@ -254,7 +269,8 @@ def _by_name(spec: str, n: int, seed: int) -> Design:
     if name in _NAMED and not colon:
         return _NAMED[name](n)
     if name in _NAMED_SEEDED and (number.isdecimal() or not colon):
-        return _NAMED_SEEDED[name](n, int(number) if colon else None, seed)
+        with located("permutations"):
+            return _NAMED_SEEDED[name](n, int(number) if colon else None, seed)
     names = f"{', '.join(_NAMED)}, or {', '.join(_NAMED_SEEDED)} with or without a number (random:12)"
     raise InputError(f"permutations: expected one of {names}, got {spec!r}")
 

@@ -142,11 +142,11 @@ def test_a_million_tokens():
     ("sequences", "message"),
     [
         ([], "at least one"),
-        ([([], [1])], "context of sequence 0 is empty"),
-        ([([1], [2]), ([], [])], "context of sequence 1 is empty"),
+        ([([], [1])], "sequences\\[0\\]: the context is empty"),
+        ([([1], [2]), ([], [])], "sequences\\[1\\]: the context is empty"),
         ([([-1], [2])], r"\[0, 2\*\*31\)"),
         ([([2**31], [2])], r"\[0, 2\*\*31\)"),
-        ([([0.5], [2])], "integers"),
+        ([([0.5], [2])], "an integer"),
     ],
 )
 def test_bad_sequences_are_rejected(sequences, message):

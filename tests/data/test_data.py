@@ -2,6 +2,7 @@ import errno
 import gzip
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -13,7 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import write_data as write
 
-from fastreader.data import Example, Passage, SkippedRows, iter_examples, load_examples, save_examples
+from fastreader.data import (
+    Example,
+    Passage,
+    SkippedRows,
+    iter_examples,
+    load_examples,
+    load_passages,
+    load_questions,
+    save_examples,
+)
+from fastreader.data import read as reading
 from fastreader.errors import InputError
 
 DPR = {
@@ -331,7 +342,7 @@ def test_trec(tmp_path):
         (Example("q", [Passage("a\ud800")]), "dpr", "expected text that is valid Unicode"),
         (Example("q", []), "dpr", "ctxs: expected at least one"),
         (Example("q", [Passage(" ")]), "flashrag", "contents"),
-        ({"question": "q"}, "dpr", "expected an Example, got dict"),
+        ({"question": "q"}, "dpr", "expected an Example, got {'question'"),
         (
             Example("q", [Passage("a", metadata={"has_answer": 1})]),
             "dpr",
@@ -344,14 +355,14 @@ def test_trec(tmp_path):
 )
 def test_an_example_that_cannot_be_written_leaves_the_old_file(tmp_path, example, format, expected):
     path = write(tmp_path / "a.jsonl", "old")
-    with pytest.raises(InputError, match=f"save_examples: example 2: .*{expected}"):
+    with pytest.raises(InputError, match=rf"^(save_examples: example 2: .*|examples\[1\]: ){expected}"):
         save_examples([Example("q", [Passage("a", id="d")], id="q"), example], path, format)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
 
 
 def test_unknown_format(tmp_path):
-    with pytest.raises(InputError, match="save_examples: format: expected one of dpr, flashrag, trec, got 'csv'"):
+    with pytest.raises(InputError, match="format: expected one of dpr, flashrag, trec, got 'csv'"):
         save_examples([], tmp_path / "a.csv", "csv")
 
 
@@ -392,3 +403,76 @@ def test_no_torch():
     modules = "fastreader.data, fastreader.data.result_log, fastreader.permutations"
     code = f"import sys, {modules}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"question": "q", "question": "r", "ctxs": [{"text": "a"}]}', "expected each key once, got 'question' twice"),
+        ('{"question": "q", "ctxs": [{"text": "a", "text": "b"}]}', "expected each key once, got 'text' twice"),
+        ('{"question": "q", "ctxs": [{"text": "a", "score": true}]}', "score: expected a number, got true"),
+        ('{"question": "q", "ctxs": [{"text": "a", "score": false}]}', "score: expected a number, got false"),
+    ],
+)
+@pytest.mark.parametrize("form", ["{}\n", "[{}]"])
+def test_repeated_keys_and_bools_for_numbers_are_refused(tmp_path, row, message, form):
+    path = write(tmp_path / "x.json", form.replace("{}", row))
+    with pytest.raises(InputError, match=message):
+        load_examples(path)
+
+
+def test_a_line_has_a_limit_and_gzip_cannot_get_round_it(tmp_path):
+    long = json.dumps({"question": "q" * 2000, "ctxs": [{"text": "t"}]})
+    short = json.dumps({"question": "q", "ctxs": [{"text": "t"}]})
+    for name in ("a.jsonl", "a.jsonl.gz"):
+        path = write(tmp_path / name, f"{short}\n{long}\n")
+        rows = reading.lines(path, 1000)
+        assert next(rows)[0] == 1
+        with pytest.raises(InputError, match=rf"{re.escape(name)}, line 2: is longer than 1,000 bytes"):
+            next(rows)
+
+
+def test_many_bytes_from_few_are_an_error_that_names_file_and_line(tmp_path):
+    """1.5 MB of gzip may hold 1.5 GB; here 70 MB in 70 kB, of which no more than the limit is held."""
+    path = tmp_path / "bomb.jsonl.gz"
+    with gzip.open(path, "wb", compresslevel=9) as out:
+        out.write(b'{"question": "q"}\n')
+        for _ in range(70):
+            out.write(b" " * 10**6)
+    assert path.stat().st_size < 100_000
+    for read in (load_questions, load_examples, load_passages):
+        with pytest.raises(InputError, match=r"bomb\.jsonl\.gz, line (1: |2: is longer than 67,108,864 bytes)"):
+            read(path)
+    with pytest.raises(InputError, match=r"bomb\.jsonl\.gz, line 2: is longer"):
+        load_questions(path)
+
+
+def test_a_whole_json_file_has_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "MAX_FILE", 1000)
+    path = write(tmp_path / "a.json.gz", "[\n" + "\n" * 2000 + "]")
+    with pytest.raises(InputError, match=r"a\.json\.gz: is longer than 1,000 bytes; write JSON lines"):
+        load_examples(path)
+
+
+def test_a_lack_of_memory_names_the_file(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.json", '[{"question": "q", "ctxs": [{"text": "t"}]}]')
+
+    def exhausted(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(reading.json, "loads", exhausted)
+    with pytest.raises(InputError, match=r"a\.json: .* bytes of JSON do not fit in memory"):
+        load_examples(path)
+
+
+def test_named_pipes_are_refused_and_those_of_a_shell_are_read(tmp_path):
+    pipe = tmp_path / "pipe.jsonl"
+    os.mkfifo(pipe)
+    for read in (load_examples, load_questions, load_passages):
+        with pytest.raises(InputError, match=r"pipe\.jsonl: is a named pipe"):
+            read(pipe)
+    reading_end, writing_end = os.pipe()
+    os.write(writing_end, b'{"question": "q"}\n')
+    os.close(writing_end)
+    assert [e.question for e in load_questions(f"/dev/fd/{reading_end}")] == ["q"]
+    os.close(reading_end)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import os
 
 import pytest
 
+from fastreader.data import files
 from fastreader.data.files import read_object, read_values, replacing, write_json, write_text
 from fastreader.errors import InputError
 
@@ -93,3 +95,33 @@ def test_json_is_read_back(tmp_path):
     write_json(tmp_path / "a.json", value)
     assert read_object(tmp_path / "a.json") == value
     assert "ä" in (tmp_path / "a.json").read_text(encoding="utf-8")
+
+
+def test_a_file_has_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_FILE", 10)
+    (tmp_path / "a.json").write_text("[1, 2, 3, 4]")
+    with pytest.raises(InputError, match=r"a\.json: is longer than 10 bytes"):
+        read_values(tmp_path / "a.json")
+
+
+def test_a_named_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.json")
+    with pytest.raises(InputError, match=r"a\.json: is a named pipe"):
+        read_values(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12)),
+        "a: &a [*a]",
+        "2001-99-99: 1",
+        "? [a, b]\n: 1",
+    ],
+    ids=["aliases", "itself", "no date", "list as key"],
+)
+def test_odd_yaml_is_an_error(tmp_path, text):
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"a\.yaml: not YAML"):
+        read_values(tmp_path / "a.yaml", (".json", ".yaml"))

@@ -1,5 +1,6 @@
 import errno
 import json
+import os
 import random
 import resource
 import signal
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastreader.data.result_log import ResultLog, iter_results
-from fastreader.errors import InputError
+from fastreader.errors import InputError, OutputChangedError
 
 
 def rows(path):
@@ -92,6 +93,7 @@ def test_reading_only_changes_nothing(tmp_path):
         with ResultLog(path, settings={"m": 1}, resume=True, read_only=True) as seen:
             assert list(seen.done) == ["a"]
         assert path.read_bytes() == before
+        os.truncate(path, before.index(b"\n") + 1)  # the other's torn line, which would be an error when closing
     with pytest.raises(FileNotFoundError):
         ResultLog(tmp_path / "none.jsonl", resume=True, read_only=True)
 
@@ -265,7 +267,7 @@ def test_killed_at_any_moment_and_resumed(tmp_path):
     while True:
         process = run(code, path, count)
         process.stdout.readline()
-        time.sleep(chance.uniform(0, 0.06))
+        time.sleep(chance.uniform(0, 0.06 + 0.01 * kills))  # longer each time, so that a busy machine ends too
         process.kill()
         process.communicate()
         if process.returncode == 0:
@@ -279,3 +281,95 @@ def test_killed_at_any_moment_and_resumed(tmp_path):
     written = rows(path)
     assert [row["id"] for row in written] == [str(i) for i in range(count)]
     assert all(row["text"] == "x" * (row["value"] * 97 % 20000) for row in written)
+
+
+@pytest.mark.parametrize("folder_too", [False, True])
+def test_a_deleted_file_is_noticed_and_its_results_are_rescued(tmp_path, monkeypatch, folder_too):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    path = folder / "log.jsonl"
+    with (
+        pytest.raises(OutputChangedError, match=r"log\.jsonl: was deleted or replaced") as raised,
+        ResultLog(path) as log,
+    ):
+        log.append("a", {"x": 1})
+        path.unlink()
+        if folder_too:
+            folder.rmdir()
+        log.append("b", {"x": 2})
+    (rescued,) = (tmp_path if folder_too else folder).glob("log.jsonl.rescued-*")
+    assert str(rescued) in str(raised.value)
+    assert [(row["id"], row["x"]) for row in iter_results(rescued)] == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize("then", ["nothing", "a file", "a folder"])
+def test_a_file_deleted_after_the_last_result_is_noticed_when_closing(tmp_path, then):
+    path = tmp_path / "log.jsonl"
+    with pytest.raises(OutputChangedError, match="deleted or replaced") as raised, ResultLog(path) as log:
+        log.append("a", {})
+        path.unlink()
+        if then == "a file":
+            path.write_text("another")
+        elif then == "a folder":
+            path.mkdir()
+    (rescued,) = tmp_path.glob("log.jsonl.rescued-*")
+    assert str(rescued) in str(raised.value) and len(rows(rescued)) == 1
+    assert then != "a file" or path.read_text() == "another"
+
+
+def test_a_moved_file_is_named_and_gets_the_result(tmp_path):
+    path, moved = tmp_path / "log.jsonl", tmp_path / "elsewhere.jsonl"
+    with (
+        pytest.raises(OutputChangedError, match=r"log\.jsonl: was moved .* in .*elsewhere\.jsonl"),
+        ResultLog(path) as log,
+    ):
+        log.append("a", {})
+        path.rename(moved)
+        log.append("b", {})
+    assert [row["id"] for row in rows(moved)] == ["a", "b"]
+    moved.rename(path)
+    with ResultLog(path, resume=True) as log:
+        assert log.done == {"a", "b"}
+
+
+@pytest.mark.parametrize(("size", "how"), [(0, "cut"), (7, "cut"), (200, "grown")])
+def test_a_file_cut_or_grown_by_something_else_is_left_alone(tmp_path, size, how):
+    path = tmp_path / "log.jsonl"
+    with (
+        pytest.raises(OutputChangedError, match=rf"log\.jsonl: .*{how} from .*'b' was not written"),
+        ResultLog(path) as log,
+    ):
+        log.append("a", {})
+        with path.open("r+b") as other:
+            other.truncate(size)
+        log.append("b", {})
+    assert path.stat().st_size == size
+
+
+def test_a_changed_file_raises_once_and_does_not_hide_another_error(tmp_path):
+    path = tmp_path / "log.jsonl"
+    log = ResultLog(path)
+    path.unlink()
+    for key in "ab":
+        with pytest.raises(OutputChangedError):
+            log.append(key, {})
+    log.close()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("moment", ["before the line", "within it", "after it"])
+def test_an_interruption_leaves_whole_lines_and_a_note(tmp_path, monkeypatch, moment):
+    path = tmp_path / "log.jsonl"
+    with pytest.raises(KeyboardInterrupt) as raised, ResultLog(path) as log:
+        log.append("a", {})
+        whole = log._write
+
+        def interrupted(line):
+            whole({"before the line": b"", "within it": line[:9], "after it": line}[moment])
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(log, "_write", interrupted)
+        log.append("b", {})
+    assert [row["id"] for row in rows(path)] == ["a"]
+    assert raised.value.__notes__ == [f"{path}: holds 1 results, each on a whole line; resume to add the others"]

@@ -168,7 +168,7 @@ def test_one_passage_instead_of_a_list_raises(one):
 
 
 def test_one_question_instead_of_a_list_raises():
-    with pytest.raises(InputError, match="list of questions, got the text 'What'"):
+    with pytest.raises(InputError, match="questions: expected a list of texts or Example objects, got 'What'"):
         Retrievers(["A"], {"A": lambda q: ["x"]}).retrieve("What")
 
 

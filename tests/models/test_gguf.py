@@ -1,3 +1,5 @@
+import struct
+
 import numpy as np
 import pytest
 import torch
@@ -127,3 +129,21 @@ def test_a_file_is_hashed_once_and_converted_again_when_it_changes(tmp_path, cac
     file.write_bytes(b"GGUF one")
     assert gguf.converted(file) == first
     assert made == [b"GGUF one", b"GGUF two"]
+
+
+def test_a_count_beyond_the_file_is_refused_at_once(tmp_path):
+    """GGUFReader loops over the count that the header announces: a file of 100 bytes could keep it busy for days."""
+    key = struct.pack("<Q4sIIQ", 4, b"list", 9, 6, 2**40)
+    for name, header in (
+        ("array", struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + key),
+        ("array of big-endian order", struct.pack(">4sIQQQ4sIIQ", b"GGUF", 3, 0, 1, 4, b"list", 9, 6, 2**40)),
+        ("strings", struct.pack("<4sIQQQ4sIIQ", b"GGUF", 3, 0, 1, 4, b"list", 9, 8, 2**40)),
+        ("keys", struct.pack("<4sIQQ", b"GGUF", 3, 0, 2**60)),
+        ("tensors", struct.pack("<4sIQQ", b"GGUF", 3, 2**60, 0)),
+        ("length", struct.pack("<4sIQQQ", b"GGUF", 3, 0, 1, 2**62) + b"name"),
+        ("type", struct.pack("<4sIQQQ4sI", b"GGUF", 3, 0, 1, 4, b"list", 77)),
+    ):
+        file = tmp_path / f"{name}.gguf"
+        file.write_bytes(header)
+        with pytest.raises(ModelFileError, match=rf"{name}\.gguf: truncated or damaged"):
+            gguf.check_complete(file)

@@ -178,7 +178,7 @@ def test_an_id_that_no_trec_run_can_hold_is_one_error_of_many(model, questions, 
     common = ("rerank", file, "-m", model, "--limit", 3, "-f", "trec", "--max-passages", 2, "--cache-dir", tmp_path)
     done = run(*common, "--skip-errors", expect=3)
     assert {line.split()[0] for line in done.stdout.splitlines()} == {"q0", "q2"}
-    assert "question id without white space, got 'q 1'" in done.stderr
+    assert "question id without white space and control characters, got 'q 1'" in done.stderr
     assert "id q 1" in run(*common, expect=2).stderr
 
 

@@ -72,7 +72,7 @@ def test_bad_arguments_raise(scores):
         observe(scores, candidate=0)
     with pytest.raises(InputError, match="got 'question'"):
         observe(observe(scores), "joint")
-    with pytest.raises(InputError, match=r"expected PermutationScores or Observations, got float64"):
+    with pytest.raises(InputError, match=r"expected a PermutationScores .* or an Observations, got float64"):
         observe(np.zeros(3))
 
 

@@ -366,12 +366,12 @@ def test_a_question_that_comes_first_scores_constant_and_is_flagged(tiny_reader,
 def test_bad_input(tiny_reader, bias):
     with pytest.raises(InputError, match="at least one passage"):
         rerank(tiny_reader, QUESTION, [])
-    with pytest.raises(InputError, match="list of passages"):
+    with pytest.raises(InputError, match="list of Passage objects"):
         rerank(tiny_reader, QUESTION, "text")
     with pytest.raises(InputError, match="order"):
         rerank(tiny_reader, QUESTION, passages(3), order="best")
     for wrong in (0, 1.5):
-        with pytest.raises(InputError, match="max_passages: expected an integer of at least 1"):
+        with pytest.raises(InputError, match="max_passages: expected an integer"):
             rerank(tiny_reader, QUESTION, passages(3), max_passages=wrong)
     for call in (rerank, plan, answer):
         with pytest.raises(InputError, match=r"passages\[0\]: expected a Passage or text, got \{"):

@@ -138,7 +138,7 @@ def test_rows_come_back_from_json():
         (lambda r: NoiseTemplate(question="Question?"), r"NoiseTemplate.question: the field \{question\} must appear"),
         (
             lambda r: NoiseTemplate(instruction="Answer."),
-            "NoiseTemplate.instruction: expected a text with the reply 'NO-RES', got 'Answer.'",
+            "NoiseTemplate.instruction: expected a text with the reply no_answer, 'NO-RES', got 'Answer.'",
         ),
         (lambda r: NoiseTemplate(document="{text} {answer}"), r"NoiseTemplate.document: unknown fields \['answer'\]"),
         (lambda r: noise.gather(Example("q", [], ["a"])), "passages of 'q': expected at least one"),

@@ -181,7 +181,7 @@ def test_bad_input(tiny_reader, materials):
         noise.answer_attention(tiny_reader, materials, {"closed_book": "x"})
     with pytest.raises(InputError, match="answer of 'gold': expected at least one token, got ' '"):
         noise.answer_attention(tiny_reader, materials, {"gold": " "})
-    with pytest.raises(InputError, match=r"mean_share: expected answers of one shape .* got \[\]"):
+    with pytest.raises(InputError, match=r"mean_share: attentions: expected answers of one shape .* got \[\]"):
         noise.mean_share([])
     with pytest.raises(InputError, match="expected the result of to_dict"):
         AnswerAttention.from_dict({"attention": []})

@@ -128,7 +128,7 @@ def test_registration():
         torch.library.opcheck(torch.ops.fastreader.linear, arguments)
     with pytest.raises(RuntimeError, match="packed for another size"):
         torch.ops.fastreader.linear(x, packed.data[:-1], 7, bias, "bf16x3", True, "auto")
-    with pytest.raises(RuntimeError, match='expected "bf16x3" or None, got tf32'):
+    with pytest.raises(RuntimeError, match='expected "bf16x3", "float32" or None, got tf32'):
         torch.ops.fastreader.linear(x, packed.data, 7, bias, "tf32", True, "auto")
 
 

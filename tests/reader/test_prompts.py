@@ -164,9 +164,9 @@ def test_from_a_file(tmp_path, suffix):
         ('passage = "{text} {}"', r"Template\.passage: unknown fields"),
         ("question_end = 1", r"Template\.question_end: expected text"),
         ("system = 1", r"Template\.system: expected text or None, got 1"),
-        ('chat = "yes"', r"Template\.chat: expected True, False or None, got 'yes'"),
+        ('chat = "yes"', r"Template\.chat: expected True or False or None, got 'yes'"),
         ("question_first = 1", r"Template\.question_first: expected True or False, got 1"),
-        ("chat_options = [1]", r"Template\.chat_options: expected names with values, got \[1\]"),
+        ("chat_options = [1]", r"Template\.chat_options: expected a dictionary, got \[1\]"),
         ('candidate = "{candidate} {question}"', "unknown fields"),
     ],
 )

@@ -1,4 +1,6 @@
+import base64
 import csv
+import hashlib
 import json
 import re
 from html import unescape
@@ -48,6 +50,55 @@ def test_the_page_needs_no_network_and_repeats_no_id(html):
     assert len(ids) == len(set(ids)) > 50
     targets = set(re.findall(r'(?:href="#|url\(#)([^")]+)', html))
     assert targets <= set(ids)
+
+
+class Inline(HTMLParser):
+    """The text of every script that runs and every style sheet, and the policy."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.texts, self.policy, self.inside, self.handlers = {"script": [], "style": []}, None, None, []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        if tag == "meta" and values.get("http-equiv") == "Content-Security-Policy":
+            assert self.policy is None and not any(self.texts.values())  # it covers only what follows it
+            self.policy = dict(part.strip().split(" ", 1) for part in values["content"].split(";"))
+        self.handlers += [name for name in values if name.startswith("on") or name == "style"]
+        if (tag in self.texts and "type" not in values) or values.get("type") == "text/css":
+            self.inside = tag
+            self.texts[tag].append("")
+
+    def handle_data(self, data):
+        if self.inside:
+            self.texts[self.inside][-1] += data
+
+    def handle_endtag(self, tag):
+        self.inside = None
+
+
+def test_the_policy_allows_exactly_the_pages_own_script_and_styles(html):
+    inline = Inline(html)
+    assert len(inline.texts["script"]) == 1 and len(inline.texts["style"]) > 5 and inline.handlers == []
+    policy = inline.policy
+    assert {k: policy.pop(k) for k in ("default-src", "img-src", "base-uri", "form-action")} == {
+        "default-src": "'none'",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    for kind, texts in inline.texts.items():
+        digests = {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts}
+        assert set(policy.pop(f"{kind}-src").split()) == {f"'sha256-{digest}'" for digest in digests}
+    assert policy == {}
+
+
+def test_figures_keep_their_styles_as_classes(html):
+    used = set(re.findall(r'class="(s\d+)"', html))
+    rules = dict(re.findall(r"^\.(s\d+) \{ (.*) \}$", html, re.MULTILINE))
+    assert used == set(rules) and len(rules) > 20
+    assert any("max-width:" in rule for rule in rules.values()) and any("stroke:" in rule for rule in rules.values())
 
 
 def test_every_figure_is_there_and_has_a_name(made, html):

@@ -35,7 +35,7 @@ def test_options_and_readers_are_part_of_the_key(cache):
 
 def test_invalid_requests_are_rejected(cache):
     reader = CachedReader(ScriptedReader(), cache)
-    with pytest.raises(InputError, match="stop: expected a list of texts that are not empty, got 'END'"):
+    with pytest.raises(InputError, match="stop: expected a list of texts, got 'END'"):
         reader.generate(["x"], stop="END")
     with pytest.raises(InputError, match="prompts: expected a list, got 'hello'"):
         reader.generate("hello")
@@ -93,3 +93,21 @@ def test_files_that_are_not_caches_and_readers_without_trees(tmp_path, cache):
         Cache(tmp_path / "x")
     with pytest.raises(InputError, match=r"expected a fastreader\.Reader .*, got \'ScriptedReader\'"):
         CachedReader(ScriptedReader(), cache).tree_reader()
+
+
+def test_a_cache_that_cannot_be_used_is_an_error_that_names_the_file(tmp_path):
+    path = tmp_path / "cache.sqlite"
+    with Cache(path) as cache:
+        cache.put({"a": 1})
+        path.unlink()
+        with pytest.raises(OSError, match=r"cannot be used .*cache\.sqlite"):
+            cache.put({"b": 2})
+    with Cache(path) as cache:
+        cache.put({"a": 1})
+        cache._db.execute("UPDATE entries SET value = '{'")
+        with pytest.raises(OSError, match=r"cannot be used .*cache\.sqlite"):
+            cache.get(["a"])
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(InputError, match=r"cache\.sqlite: not a cache \(not a regular file\)"):
+        Cache(path)

@@ -9,8 +9,9 @@ from scripted import ScriptedReader
 from typer.testing import CliRunner
 
 from fastreader import cli
+from fastreader.errors import InputError
 from fastreader.reader.reader import Reader
-from fastreader.study import RunFolder
+from fastreader.study import RunFolder, Study
 
 
 @pytest.fixture
@@ -150,3 +151,18 @@ def test_rows_that_fail_make_the_command_fail(questions, tmp_path, reader):
     reader.generate = fail
     done = run("study", "--data", questions, "--method", "sure:base", "-o", tmp_path / "run", "--reader", "r")
     assert done.exit_code == 3 and "3 failed" in done.stderr
+
+
+def test_a_draft_that_a_kill_left_does_not_block_the_folder(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    (folder.path / ".files.json.0a1b2c3d.tmp").write_text("{")
+    data = tmp_path / "questions.jsonl"
+    data.write_text('{"question": "q", "ctxs": [{"text": "t"}]}\n')
+    study = Study.of({"data": str(data), "methods": ["base"]})
+    folder.begin(study, resume=False)
+    assert folder.study().to_dict() == study.to_dict()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".notes.txt").touch()
+    with pytest.raises(InputError, match="holds files, but no run"):
+        RunFolder(tmp_path / "other").begin(study, resume=False)

@@ -1,73 +1,95 @@
-"""The command line: data on standard output, all else on standard error. One module for each command."""
+"""The command line: data on standard output, all else on standard error.
+
+This module imports little, so that `main` also reports a process that cannot load NumPy or torch for lack of memory.
+"""
 
 from __future__ import annotations
 
-import logging
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-from rich.console import Console
-
-from fastreader import __version__
-from fastreader.cli import ask, bench, calibrate, demo, eor, info, models, report, rerank, score, study, vote
+from fastreader.cli.stopping import Stopped, stop_on_signals
+from fastreader.core.lazy import lazy_names
 from fastreader.errors import FastreaderError
 
-app = typer.Typer(
-    name="fastreader",
-    help="Score every ordering of the retrieved passages in one pass, and decide with the scores.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
+if TYPE_CHECKING:
+    from fastreader.cli.commands import app
+
+__all__ = ["app", "main"]
+
+# What libraries say when memory is short; most of them raise other exceptions than MemoryError.
+_NO_MEMORY = (
+    "cannot allocate memory",
+    "can't allocate memory",
+    "can't start new thread",
+    "failed to map segment",
+    "out of memory",
+    "unable to allocate",
 )
-app.command()(demo.demo)
-app.command()(score.score)
-app.command()(bench.bench)
-app.command()(rerank.rerank)
-app.command()(calibrate.calibrate)
-app.command()(ask.ask)
-app.command()(eor.eor)
-app.command()(vote.vote)
-app.command()(study.study)
-app.command()(report.report)
-app.command()(info.info)
-app.add_typer(models.app, name="models")
-
-
-def _version(show: bool) -> None:
-    if show:
-        typer.echo(f"fastreader {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more on standard error.")] = False,
-) -> None:
-    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
-    logging.getLogger("fastreader").setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
 def main() -> None:
-    """Run the command line; errors of ours and of the operating system become one line on standard error.
+    """Run the command line; errors of ours, of the operating system and of memory become one line on standard error.
 
     Typer itself ends a command with 1 when nobody reads its output any more.
     """
     try:
-        app()
+        with stop_on_signals():
+            from fastreader.cli import app
+
+            app()
+    except Stopped as stop:
+        _print(stop.sentence())
+        sys.exit(stop.code)
     except FastreaderError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {_escape(str(error))}", soft_wrap=True)
-        sys.exit(2)
+        _fail(str(error), 2)
     except KeyboardInterrupt:
         sys.exit(130)
-    except OSError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {_escape(str(error))}", soft_wrap=True)
-        sys.exit(1)
+    except Exception as error:
+        if _lacks_memory(error):
+            detail = str(error).splitlines()[0][:200] if str(error) else "no further detail"
+            _fail(
+                "not enough memory; results that are written already are kept. A smaller --max-batch-tokens or "
+                f"--batch-size, a smaller model or a higher memory limit helps ({type(error).__name__}: {detail})",
+                1,
+            )
+        if isinstance(error, OSError):
+            _fail(str(error), 1)
+        raise
 
 
-def _escape(text: str) -> str:
-    from rich.markup import escape
+def _lacks_memory(error: BaseException | None) -> bool:
+    """Return whether the error, or one that it was raised from, is a lack of memory."""
+    while error is not None:
+        said = str(error).lower()
+        if isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY):
+            return True
+        if isinstance(error, SystemError) and _memory_is_limited():  # native code that gives no reason
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
-    return escape(text)
+
+def _memory_is_limited() -> bool:
+    if sys.platform == "win32":
+        return False
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+
+
+def _fail(message: str, code: int) -> None:
+    _print(message, "error: ")
+    sys.exit(code)
+
+
+def _print(message: str, lead: str = "") -> None:
+    try:
+        from fastreader.cli.screen import say
+    except (ImportError, MemoryError):  # memory does not suffice to load rich
+        sys.stderr.write(lead + message.encode("unicode_escape").decode("ascii") + "\n")
+        return
+    say(message, lead)
+
+
+__getattr__, __dir__ = lazy_names(__name__, {"app": "commands"})

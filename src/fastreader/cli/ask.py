@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fastreader.cli import options
 from fastreader.cli.calibrations import UNCALIBRATED
 from fastreader.cli.inputs import Skipped, check_output, examples, use_cache
 from fastreader.cli.output import Writer
+from fastreader.cli.screen import Screen, say
 from fastreader.core.checks import require
 
 _WIDTH = 120  # columns if standard output is not a terminal
@@ -118,7 +118,7 @@ def ask(
     reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
     done = 0
     shown = (format or options.Format.table) if output is None else options.Format.table if explain else None
-    width = None if Console().is_terminal else _WIDTH
+    width = None if Screen().is_terminal else _WIDTH
     found = answers(
         reader,
         questions,
@@ -134,10 +134,10 @@ def ask(
         noted = False
         for answer in found:
             if answer.uncalibrated and not noted:
-                typer.echo(f"note: {UNCALIBRATED}", err=True)
+                say(f"note: {UNCALIBRATED}")
                 noted = True
             writer.write(answer)
             done += 1
     if output is not None:
-        typer.echo(f"{done} answers in {output}", err=True)
+        say(f"{done} answers in {output}")
     skip.finish()

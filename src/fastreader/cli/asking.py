@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from fastreader.cli.inputs import examples as read_examples
+from fastreader.cli.screen import Text
 from fastreader.cli.tables.moi import ranked_table
 from fastreader.cli.tables.sure import explain as explain_stages
 from fastreader.core.checks import check_text, expect, require

@@ -8,10 +8,10 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fastreader.cli.inputs import use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, Format, ModelOption, PrecisionOption
+from fastreader.cli.screen import Screen
 
 
 def bench(
@@ -38,7 +38,7 @@ def bench(
     from fastreader.cli.packing_gain import compare
 
     use_cache(cache_dir)
-    screen = Console(stderr=True)
+    screen = Screen(stderr=True)
     show = (lambda text: screen.print(text, style="dim")) if sys.stderr.isatty() else (lambda text: None)
     result = compare(
         model,
@@ -57,7 +57,7 @@ def bench(
     from fastreader.cli.tables.bench import bench_table
     from fastreader.cli.tables.scores import UNLIMITED
 
-    console = Console()
-    (console if console.is_terminal else Console(width=UNLIMITED)).print(bench_table(result))
+    console = Screen()
+    (console if console.is_terminal else Screen(width=UNLIMITED)).print(bench_table(result))
     gains = [f"{gain:.1f} times as fast as {name}" for name, gain in result.gains.items()]
     typer.echo(f"On this machine one packed pass is {' and '.join(gains)}.")

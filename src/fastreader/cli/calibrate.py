@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from fastreader.cli import options
 from fastreader.cli.inputs import check_writable, examples, model_settings, remaining, use_cache
+from fastreader.cli.screen import Screen, say
 from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
 from fastreader.data import Example
@@ -162,10 +162,10 @@ def calibrate(
     if output is not None:
         bias.save(output)
     if install:
-        typer.echo(f"installed: {install_bias(bias)}", err=True)
+        say(f"installed: {install_bias(bias)}")
     if plot is not None:
         bias.plot(plot)
-    Console().print(bias_table(bias))
+    Screen().print(bias_table(bias))
 
 
 def _check_apart(file: Path, scores: Path, output: Path | None, plot: Path | None) -> None:

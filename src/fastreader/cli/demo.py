@@ -6,12 +6,12 @@ import time
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from fastreader.cli.inputs import use_cache
 from fastreader.cli.options import CacheOption, DeviceOption, DtypeOption, ModelOption, PrecisionOption, ProgressOption
+from fastreader.cli.screen import Screen, Text
 from fastreader.cli.tables.scores import UNLIMITED
 from fastreader.data import Example
 from fastreader.statistics.answers import exact_match
@@ -42,8 +42,8 @@ def demo(
     reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
     examples = bundled()
     scored = list(score_permutations(reader, examples, progress=progress))
-    console = Console()
-    console = console if console.is_terminal else Console(width=UNLIMITED)
+    console = Screen()
+    console = console if console.is_terminal else Screen(width=UNLIMITED)
     console.print(f"{reader!r}")
     console.print(verdicts(examples, scored))
     console.print(flip(examples, scored))

@@ -11,6 +11,7 @@ import typer
 
 from fastreader.cli import options
 from fastreader.cli.inputs import check_output, model_settings, remaining, use_cache
+from fastreader.cli.screen import say
 from fastreader.cli.votes import show
 from fastreader.cli.voting import (
     FitOption,
@@ -156,7 +157,7 @@ def eor(
                 advance(len(part))
         if log is not None:
             assert output is not None
-            typer.echo(f"{len(found)} answered now, {len(log)} in {output}", err=True)
+            say(f"{len(found)} answered now, {len(log)} in {output}")
             found = [Answers.from_dict(row) for row in iter_results(output)]
     if fit:
         fit_voter(fitted, found, voting)

@@ -9,10 +9,10 @@ from importlib import metadata
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fastreader import __version__
 from fastreader.cli.options import Format
+from fastreader.cli.screen import Screen
 
 
 def info(
@@ -32,8 +32,8 @@ def info(
         for name, value in values.items():
             table.add_row(section, name, str(value))
         table.add_section()
-    console = Console()
-    (console if console.is_terminal else Console(width=UNLIMITED)).print(table)
+    console = Screen()
+    (console if console.is_terminal else Screen(width=UNLIMITED)).print(table)
 
 
 _PACKAGES = ("torch", "transformers", "triton", "numpy", "scipy", "flash-attn", "gguf", "lm-eval")

@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from fastreader.cli.screen import say
 from fastreader.core.checks import require
 from fastreader.data import Example, Passage, iter_examples
 from fastreader.data.fingerprints import digest, model_digest
@@ -28,12 +29,12 @@ class Skipped:
     def __call__(self, message: str) -> None:
         """Print why a question is skipped."""
         self.count += 1
-        typer.echo(f"skipped: {message}", err=True)
+        say(f"skipped: {message}")
 
     def finish(self) -> None:
         """Exit with status 3 if anything was skipped."""
         if self.count:
-            typer.echo(f"{self.count} skipped", err=True)
+            say(f"{self.count} skipped")
             raise typer.Exit(3)
 
 

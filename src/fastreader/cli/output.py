@@ -8,8 +8,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
+from fastreader.cli.screen import Screen
 from fastreader.errors import InputError
 
 Result = TypeVar("Result")
@@ -49,7 +50,7 @@ class Writer(Generic[Result]):
             sys.stdout.write(lead + text + ("\n" if self.format == "jsonl" else ""))
             sys.stdout.flush()
         elif self.format is not None:
-            Console(width=self.width).print(self.table(result), end=self.end)
+            Screen(width=self.width).print(self.table(result), end=self.end)
         self.first = False
 
     def __enter__(self) -> Writer[Result]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fastreader.cli.screen import say
 from fastreader.core.checks import expect, require
 from fastreader.data.files import write_text
 
@@ -47,4 +48,4 @@ def report(
         typer.echo(str(path))
     for section in found.sections:
         if section.table is None:
-            typer.echo(f"not shown: {section.chart.title}: {section.why_not}", err=True)
+            say(f"not shown: {section.chart.title}: {section.why_not}")

@@ -14,6 +14,7 @@ from fastreader.cli import options
 from fastreader.cli.calibrations import UNCALIBRATED
 from fastreader.cli.inputs import Skipped, check_output, examples, model_settings, remaining, use_cache
 from fastreader.cli.output import Writer
+from fastreader.cli.screen import say
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError, NumericsError, OutOfBudgetError
@@ -138,7 +139,7 @@ def rerank(
                 skip(located)
                 continue
             if ranked.bias_source.startswith("none") and shown is not RankFormat.table and not noted:
-                typer.echo(f"note: {UNCALIBRATED}", err=True)
+                say(f"note: {UNCALIBRATED}")
                 noted = True
             if log is not None:
                 key = example.id
@@ -161,15 +162,17 @@ def _trec(ranked: Ranked) -> list[str]:
     """Return lines ``qid Q0 docid rank score tag`` by falling utility; the tail follows below the lowest utility.
 
     Raises:
-        InputError: if an id contains white space, or the utilities' sign is undetermined.
+        InputError: if an id contains white space or control characters, or the utilities' sign is undetermined.
     """
     lines = []
     lowest = min((p.utility for p in ranked if p.utility is not None), default=0.0)
     for rank, p in enumerate(ranked.by_utility(), 1):
         name = p.passage.id if p.passage.id is not None else str(p.index)
         for what, text in (("question", ranked.id), ("passage", name)):
-            if text is None or len(text.split()) != 1:
-                raise InputError(f"--format trec: expected a {what} id without white space, got {text!r}")
+            if text is None or len(text.split()) != 1 or not text.isprintable():
+                raise InputError(
+                    f"--format trec: expected a {what} id without white space and control characters, got {text!r}"
+                )
         score = lowest - (p.index + 1) if p.utility is None else p.utility
         lines.append(f"{ranked.id} Q0 {name} {rank} {score:.6f} fastreader-moi\n")
     return lines

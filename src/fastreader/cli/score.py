@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from fastreader.cli import options
 from fastreader.cli.inputs import Skipped, check_output, examples, model_settings, remaining, use_cache
 from fastreader.cli.output import Writer
+from fastreader.cli.screen import Screen, say
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError, OutOfBudgetError
@@ -146,14 +147,14 @@ def score(
                     writer.write(result)
                     done += 1
             if log is not None:
-                typer.echo(f"{done} scored now, {len(log)} in {output}", err=True)
+                say(f"{done} scored now, {len(log)} in {output}")
     skip.finish()
 
 
 def _table(result: PermutationScores) -> RenderableType:
     from fastreader.cli.tables.scores import scores_table
 
-    screen = Console()
+    screen = Screen()
     return scores_table(result, screen.width if screen.is_terminal else None)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from fastreader.cli.inputs import use_cache
 from fastreader.cli.options import CacheOption, LimitOption, MaxBatchTokensOption, ProgressOption
+from fastreader.cli.screen import say
 from fastreader.errors import InputError
 
 
@@ -123,13 +124,13 @@ def study(
         chosen = Study.of(given, "the flags")  # paths in it from the working directory
         check(chosen, "the flags")
     done = run_study(chosen, output, resume=resume, progress=progress)
-    typer.echo(f"{done.rows} rows in {done.folder} ({done.fresh} new)", err=True)
+    say(f"{done.rows} rows in {done.folder} ({done.fresh} new)")
     if lacking := done.left_out - done.over_long:
-        typer.echo(f"{lacking} skipped: their questions lack something that the method needs", err=True)
+        say(f"{lacking} skipped: their questions lack something that the method needs")
     if done.over_long:
-        typer.echo(f"{done.over_long} skipped: their prompts exceed the reader's context", err=True)
+        say(f"{done.over_long} skipped: their prompts exceed the reader's context")
     if done.failed:
-        typer.echo(f"{done.failed} failed; their rows hold the error", err=True)
+        say(f"{done.failed} failed; their rows hold the error")
         raise typer.Exit(3)
 
 

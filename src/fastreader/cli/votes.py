@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 
 from fastreader.cli.options import Format
+from fastreader.cli.screen import Screen, Text
 
 if TYPE_CHECKING:
     from fastreader.eor import Answers, Vote
@@ -33,7 +33,6 @@ def show(rows: Sequence[tuple[Answers, Vote]], format: Format) -> None:
 
 def _table(rows: Sequence[tuple[Answers, Vote]]) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     from fastreader.cli.tables.scores import UNLIMITED
 
@@ -43,5 +42,5 @@ def _table(rows: Sequence[tuple[Answers, Vote]]) -> None:
         said = f"none: {vote.abstained}" if vote.answer is None else vote.answer
         cells = (answers.id or "", answers.question, said, vote.retriever or "", support)
         table.add_row(*(Text(cell) for cell in cells))  # brackets are the texts' own
-    console = Console()
-    (console if console.is_terminal else Console(width=UNLIMITED)).print(table)
+    console = Screen()
+    (console if console.is_terminal else Screen(width=UNLIMITED)).print(table)

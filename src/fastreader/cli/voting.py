@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastreader.cli.inputs import check_writable
+from fastreader.cli.screen import say
 from fastreader.core.checks import check_choice, check_seed, expect, located, require
 from fastreader.data.files import read_object
 from fastreader.data.types import Example
@@ -161,15 +162,14 @@ def fit_voter(voter: Voter, answers: Sequence[Answers], voting: Voting) -> None:
     report, names = voter.fit_report_, answers[0].retrievers
     assert report is not None
     best = int(correct.mean(axis=0).argmax())
-    typer.echo(
+    say(
         f"{metric} on the {report.questions} questions of the fit: {report.objective:.3f} (equal weights "
-        f"{report.unweighted:.3f}, best retriever {names[best]} {correct.mean(axis=0)[best]:.3f})",
-        err=True,
+        f"{report.unweighted:.3f}, best retriever {names[best]} {correct.mean(axis=0)[best]:.3f})"
     )
     if not report.varying:
-        typer.echo(f"warning: nothing was learned; {_why_nothing(metric, bool(correct.any()))}", err=True)
+        say(f"warning: nothing was learned; {_why_nothing(metric, bool(correct.any()))}")
     weights = sorted(zip(names, voter.retriever_weights_.tolist(), strict=True), key=lambda pair: -pair[1])
-    typer.echo("weights: " + ", ".join(f"{name} {w:.2f}" if w else f"{name} dropped" for name, w in weights), err=True)
+    say("weights: " + ", ".join(f"{name} {w:.2f}" if w else f"{name} dropped" for name, w in weights))
     if voting.save is not None:
         voter.save(voting.save)
 

@@ -14,14 +14,24 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, MappingView, Sequence, Set
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastreader.errors import InputError
 
+UNORDERED = (str, bytes, bytearray, memoryview, Mapping, Set, MappingView)  # not lists: see check_list
+LARGEST_SEED = 2**63 - 1  # as an int64, which random streams are keyed with
+
+MOST_STARTS = 10_000  # random starts of a search
+MOST_RESAMPLES = 10_000_000  # draws of a bootstrap or a permutation test
+
+_INTEGERS = (int, np.integer)
+_NUMBERS = (int, float, np.integer, np.floating)
 _SHOWN = 80  # characters of a value in a message
 _TOKENS = "text or token ids"
 
@@ -54,7 +64,7 @@ def rebuilding(name: str, values: Iterable[str]) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InputError(f"{name}: {error!r} in values with keys {sorted(values)}") from error
 
 
@@ -62,18 +72,31 @@ def shown(value: object) -> str:
     """Return `value` as error messages show it: an array by dtype and shape, anything else by its repr, cut short."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {list(value.shape)}"
-    text = re.sub(r"\s*\n\s*", " ", repr(value))
+    try:
+        text = repr(value)
+    except Exception as error:  # a class of the caller may raise anything here, and the message is about its value
+        text = f"a {type(value).__name__} without a repr ({type(error).__name__})"
+    text = re.sub(r"\s*\n\s*", " ", text)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def is_int(value: object) -> bool:
     """Return whether `value` is an integer of Python or NumPy, and not a bool."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_))
+    return isinstance(value, _INTEGERS) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
     """Return whether `value` is a real number of Python or NumPy, and not a bool."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool)
+
+
+def fits_float(value: Any) -> bool:
+    """Return whether a float can hold the number `value`: an integer of 400 digits is too large."""
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def check_int(
@@ -89,7 +112,8 @@ def check_int(
     if optional and value is None:
         return
     number: Any = value
-    kind = is_int(value) and (isinstance(value, int) or not json_value)
+    # Not is_int: every call of a warm path comes here, and enters one function less.
+    kind = isinstance(value, int if json_value else _INTEGERS) and not isinstance(value, bool)
     if not (kind and minimum <= number and (maximum is None or number <= maximum)):
         bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         expect(False, name, f"an integer {bounds}{' or None' * optional}", value)
@@ -118,7 +142,12 @@ def check_number(
     if optional and value is None:
         return
     number: Any = value
-    kind = is_number(value) and (isinstance(value, (int, float)) or not json_value) and math.isfinite(number)
+    kind = (
+        isinstance(value, _NUMBERS)
+        and not isinstance(value, bool)
+        and (isinstance(value, (int, float)) or not json_value)
+    )
+    kind = kind and (isinstance(number, float) or fits_float(number)) and math.isfinite(number)
     low = kind and (minimum is None or number >= minimum) and (above is None or number > above)
     if not (low and (maximum is None or number <= maximum) and (below is None or number < below)):
         words = (("of at least", minimum), ("above", above), ("at most", maximum), ("below", below))
@@ -127,8 +156,10 @@ def check_number(
 
 
 def check_seed(name: str, value: object) -> None:
-    """Check for a generator's seed: an integer of at least 0."""
+    """Check for a generator's seed: an integer from 0 to `LARGEST_SEED`."""
     check_int(name, value, 0)
+    seed: Any = value
+    expect(seed <= LARGEST_SEED, name, f"at most {LARGEST_SEED}", value)
 
 
 def random_generator(seed: int) -> np.random.Generator:
@@ -151,6 +182,14 @@ def check_text(name: str, value: object, *, empty: bool = False, optional: bool 
     if optional and value is None:
         return
     text = isinstance(value, str) and (empty or bool(value.strip()))
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{name}: expected text that UTF-8 can hold, got half a surrogate pair at character {error.start} of "
+                f"{shown(value)}"
+            ) from error
     expect(text, name, ("text" if empty else "text that is not empty") + " or None" * optional, value)
 
 
@@ -161,14 +200,17 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 
 
 def check_list(name: str, value: object, *, of: str = "") -> None:
-    """Check for a list or another iterable (`of` names its items), but not a text, which would yield its letters."""
-    listed = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    """Check for a list or another iterable whose order is the caller's; `of` names its items.
+
+    A set has no order, a dictionary is more than a list of its keys, and a text would yield its letters.
+    """
+    listed = isinstance(value, Iterable) and not isinstance(value, UNORDERED) and getattr(value, "ndim", 1) > 0
     expect(listed, name, f"a list of {of}" if of else "a list", value)
 
 
 def check_texts(name: str, value: object, *, empty: bool = False) -> None:
     """Check for a list of texts; each must hold more than white space unless `empty`."""
-    expect(isinstance(value, Collection) and not isinstance(value, (str, bytes)), name, "a list of texts", value)
+    expect(isinstance(value, Collection) and not isinstance(value, UNORDERED), name, "a list of texts", value)
     texts: Any = value
     for index, text in enumerate(texts):
         check_text(f"{name}[{index}]", text, empty=empty)
@@ -192,9 +234,14 @@ def check_keys(name: str, values: Mapping[str, object], known: Iterable[str]) ->
     expect(not unknown, name, f"no keys besides {', '.join(allowed) or 'none'}", ", ".join(unknown))
 
 
+def check_output(name: str, path: str | os.PathLike[str]) -> None:
+    """Check that a file can be written at `path`: no folder is there."""
+    expect(not Path(path).is_dir(), name, "a file, not a folder", os.fspath(path))
+
+
 def check_json(name: str, value: object) -> None:
     """Check that JSON can hold `value`, so that a result can be saved with it."""
     try:
-        json.dumps(value, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        json.dumps(value, sort_keys=True, allow_nan=False, ensure_ascii=False).encode()
+    except (RecursionError, TypeError, ValueError) as error:
         raise InputError(f"{name}: expected JSON values, got {shown(value)} ({error})") from error

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from fastreader.core.checks import check_bool, check_choice, check_int, check_number, expect, is_int
+from fastreader.core.checked import Accepts, checked_options
+from fastreader.core.checks import UNORDERED, check_choice, check_int, check_number, expect, is_int
+
+MOST_NEW_TOKENS = 2**20  # of one text; longer than the context of any model
+MOST_TEXTS = 10_000  # for one prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,7 @@ class Sampling:
         check_number("top_p", self.top_p, above=0, maximum=1, optional=True)
 
 
+@checked_options
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(Sampling):
     """Keyword arguments of `Reader.generate`, which documents them.
@@ -44,29 +49,29 @@ class GenerateOptions(Sampling):
     max_new_tokens: int = 128
     n: int = 1
     seed: int = 0
-    stop: Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
+    stop: Annotated[Sequence[str], Accepts(Iterable[str])] = ()
+    stop_token_ids: Annotated[Sequence[int], Accepts(Iterable[int])] = ()
     token_logprobs: bool = False
+    special_tokens: bool = False
     on_overflow: str = "error"
     max_batch_tokens: int | None = None
     progress: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_int("max_new_tokens", self.max_new_tokens)
-        check_int("n", self.n)
+        check_int("max_new_tokens", self.max_new_tokens, 1, MOST_NEW_TOKENS)
+        check_int("n", self.n, 1, MOST_TEXTS)
         in_range = is_int(self.seed) and -(2**63) <= self.seed < 2**63
         expect(in_range, "seed", "an integer of 64 bits", self.seed)
         check_choice("on_overflow", self.on_overflow, ("error", "truncate"))
         check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
-        check_bool("token_logprobs", self.token_logprobs)
         # Tuples, because an iterator would be empty after its check.
         object.__setattr__(self, "stop", _listed("stop", self.stop, _is_text, "texts that are not empty"))
         object.__setattr__(self, "stop_token_ids", _listed("stop_token_ids", self.stop_token_ids, is_int, "token ids"))
 
 
 def _listed(name: str, value: object, is_item: Callable[[object], bool], items: str) -> tuple[Any, ...]:
-    listed = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    listed = isinstance(value, Iterable) and not isinstance(value, UNORDERED) and getattr(value, "ndim", 1) > 0
     found: tuple[Any, ...] | None = tuple(value) if listed else None  # type: ignore[arg-type]
     expect(
         found is not None and all(map(is_item, found)), name, f"a list of {items}", value if found is None else found

@@ -140,6 +140,7 @@ class ReaderProtocol(Protocol):
         requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
         *,
         token_logprobs: bool = False,
+        special_tokens: bool = True,
         on_overflow: str = "error",
         max_batch_tokens: int | None = None,
     ) -> Results[Loglikelihood]:
@@ -159,6 +160,7 @@ class ReaderProtocol(Protocol):
         stop: Sequence[str] = (),
         stop_token_ids: Sequence[int] = (),
         token_logprobs: bool = False,
+        special_tokens: bool = False,
         on_overflow: str = "error",
         max_batch_tokens: int | None = None,
         progress: bool | None = None,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect
 from fastreader.errors import InputError
 
@@ -95,6 +96,7 @@ class PrefixTree:
     stats: TreeStats
 
     @classmethod
+    @checked
     def build(cls, sequences: Iterable[tuple[Tokens, Tokens]]) -> PrefixTree:
         """Pack (context, continuation) pairs of token ids into one tree.
 
@@ -111,21 +113,35 @@ class PrefixTree:
         Raises:
             InputError: if there is no sequence, a context is empty, or an id is not in [0, 2**31).
         """
-        (tree,) = partition(sequences, None)
+        pairs = list(sequences)
+        expect(bool(pairs), "sequences", "at least one", pairs)
+        (tree,) = partition(pairs, None)
         return tree
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
+    @checked
     def path(self, index: int) -> list[int]:
-        """Return the packed indices from the root to `index`, both included."""
+        """Return the packed indices from the root to `index`, both included.
+
+        Raises:
+            InputError: if `index` is not in [0, T).
+        """
+        check_int("index", index, 0, len(self) - 1)
         steps = [index]
         while self.parent[steps[-1]] >= 0:
             steps.append(int(self.parent[steps[-1]]))
         return steps[::-1]
 
+    @checked
     def sum_pairs(self, values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-        """Sum values [R] of the (source, target) pairs over each sequence: float64 [S]."""
+        """Sum values [R] of the (source, target) pairs over each sequence: float64 [S].
+
+        Raises:
+            InputError: if `values` has another shape.
+        """
+        expect(values.shape == self.targets.shape, "values", f"shape {list(self.targets.shape)}", values)
         running: npt.NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(values.astype(np.float64)[self.pairs])])
         totals: npt.NDArray[np.float64] = running[self.offsets[1:]] - running[self.offsets[:-1]]
         return totals
@@ -177,14 +193,14 @@ def partition(
 def _as_array(index: int, context: Tokens, continuation: Tokens) -> IntArray:
     if len(context) == 0:
         raise InputError(
-            f"PrefixTree: context of sequence {index} is empty; nothing predicts the first token of a text, "
+            f"PrefixTree: sequences[{index}]: the context is empty; nothing predicts the first token of a text, "
             "so put a beginning-of-text token there"
         )
     if len(continuation) == 0:
         ids = np.asarray(context)
     else:
         ids = np.concatenate([np.asarray(context), np.asarray(continuation)])
-    name = f"PrefixTree: sequence {index}"
+    name = f"PrefixTree: sequences[{index}]"
     expect(ids.dtype.kind in "iu" and ids.ndim == 1, name, "a flat list of integers", ids)
     low, high = int(ids.min()), int(ids.max())
     expect(low >= 0 and high <= _MAX_TOKEN, name, "token ids in [0, 2**31)", low if low < 0 else high)

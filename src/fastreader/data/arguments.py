@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from fastreader.core.checks import check_list, check_text, check_texts, expect
+from fastreader.core.checked import accept, kind_of
+from fastreader.core.checks import check_text, check_texts, expect
 from fastreader.data.types import Example, Passage
 
 PassageLike = Passage | str
+
+_PASSAGES = kind_of(Iterable[Passage | str])
+_TEXTS = kind_of(Iterable[str])
 
 
 def make_passages(
@@ -24,10 +28,8 @@ def make_passages(
     Raises:
         InputError: if `passages` is not a list, or an item is neither a passage nor text.
     """
-    check_list(name, passages, of="passages")
     found = []
-    for index, item in enumerate(passages):
-        expect(isinstance(item, (str, Passage)), f"{name}[{index}]", "a Passage or text", item)
+    for index, item in enumerate(accept(name, passages, _PASSAGES)):
         passage = Passage(item) if isinstance(item, str) else item
         check_text(f"{name}[{index}]: text", passage.text, empty=allow_blank)
         check_text(f"{name}[{index}]: title", passage.title, empty=True)
@@ -56,16 +58,15 @@ def make_example(
     """
     at = f"{where}: " if where else ""
     if isinstance(question, Example):
-        expect(passages is None, f"{at}passages", "None beside an Example, which has its own", passages)
+        expect(passages is None, f"{at}passages", "None beside an Example as the question, which has its own", passages)
         example, passages = question, question.passages
     else:
         example = Example(question, [])
     check_text(f"{at}question", example.question)
     found = make_passages([] if passages is None else passages, name=f"{at}passages", allow_blank=False)
     expect(bool(found), f"{at}passages", "at least one passage", found)
-    if candidates is not None:
-        check_list(f"{at}candidates", candidates, of="texts")
-    return replace(example, passages=found, candidates=list(example.candidates if candidates is None else candidates))
+    answers = list(example.candidates if candidates is None else accept(f"{at}candidates", candidates, _TEXTS))
+    return replace(example, passages=found, candidates=answers)
 
 
 def check_candidates(candidates: Sequence[str], question_only: bool, where: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import Field
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_number, expect, located
 from fastreader.data.read import PathLike, iter_rows, lines
 from fastreader.data.rows import AnyText, Id, Row, Text, document
@@ -33,6 +34,7 @@ class _Hit:
     place: str
 
 
+@checked
 def load_beir(
     corpus: PathLike,
     queries: PathLike,
@@ -90,6 +92,7 @@ def load_beir(
     return examples
 
 
+@checked
 def load_qrels(path: PathLike) -> dict[str, dict[str, int]]:
     """Read relevance judgements, plain or gzipped.
 

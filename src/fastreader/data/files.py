@@ -14,8 +14,26 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import expect, require
 from fastreader.errors import InputError
+
+MAX_LINE = 64 * 2**20
+"""Longest line of JSON lines, runs and judgements in bytes, unpacked: few bytes of gzip unpack to very many."""
+
+MAX_FILE = 2**30
+"""Longest file that is read whole (.json, .toml, .yaml) in bytes, unpacked."""
+
+_MAX_NODES = 1_000_000  # of a YAML file, with every alias counted as the values it represents
+
+
+def check_readable(path: str | os.PathLike[str]) -> None:
+    """Check that reading a file cannot wait for ever: it is no named pipe.
+
+    Standard input and the pipes of a shell, such as /dev/stdin and /dev/fd/63, are readable.
+    """
+    file = Path(path)
+    unnamed = str(file.absolute()).startswith(("/dev/", "/proc/"))
+    require(unnamed or not file.is_fifo(), f"{file}: is a named pipe, which may never end; pass it on standard input")
 
 
 @contextlib.contextmanager
@@ -55,6 +73,11 @@ def replacing(path: str | os.PathLike[str], *, compress: bool = True) -> Iterato
         raise
 
 
+def is_draft(path: Path) -> bool:
+    """Return whether a file is a draft of `replacing`, which a kill leaves behind."""
+    return path.name.startswith(".") and path.suffix == ".tmp"
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file atomically."""
     with replacing(path) as stream:
@@ -78,16 +101,24 @@ def read_values(path: str | os.PathLike[str], formats: Sequence[str] = (".json",
         formats: accepted suffixes; a file with any other suffix is read as the first.
 
     Raises:
-        InputError: if the file cannot be read or does not have its format.
+        InputError: if the file cannot be read, is longer than `MAX_FILE`, or does not have its format.
     """
     file = Path(path)
     suffix = file.suffix if file.suffix in formats else formats[0]
     try:
-        return _PARSERS[suffix](file.read_text(encoding="utf-8"))
+        check_readable(file)
+        with file.open("rb") as stream:
+            content = stream.read(MAX_FILE + 1)
+        require(len(content) <= MAX_FILE, f"{file}: is longer than {MAX_FILE:,} bytes")
+        return _PARSERS[suffix](content.decode("utf-8"))
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:  # wrong format, not UTF-8, or nested too deeply
+    except (OverflowError, RecursionError, ValueError) as error:  # wrong format, not UTF-8, or nested too deeply
         raise InputError(f"{file}: not {suffix[1:].upper()} ({error})") from error
+    except MemoryError as error:
+        raise InputError(f"{file}: does not fit in memory") from error
 
 
 def read_object(path: str | os.PathLike[str], formats: Sequence[str] = (".json",)) -> dict[str, Any]:
@@ -105,9 +136,20 @@ def _yaml(text: str) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(text)
+        found = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
+    except (AttributeError, KeyError, TypeError) as error:  # what its constructors raise for odd scalars
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    nodes = 0
+    waiting = [found]
+    while waiting:
+        nodes += 1
+        if nodes > _MAX_NODES:  # aliases of aliases, which grow to any size once they are written out, or of themselves
+            raise ValueError(f"more than {_MAX_NODES:,} values, or a value inside itself")
+        value = waiting.pop()
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return found
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {

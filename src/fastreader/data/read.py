@@ -6,12 +6,16 @@ import gzip
 import itertools
 import json
 import os
+import sys
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, located, require
+from fastreader.data.files import MAX_FILE, MAX_LINE, check_readable
 from fastreader.data.rows import Document, Question, RowType, check, describe, parse_row
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
@@ -32,6 +36,7 @@ class SkippedRows(UserWarning):
         super().__init__(f"{os.fspath(path)}: skipped {rows}; the first: {errors[0]}")
 
 
+@checked
 def load_examples(path: PathLike, *, limit: int | None = None, skip_errors: bool = False) -> list[Example]:
     """Read all examples of a file; formats and errors as in `iter_examples`.
 
@@ -50,6 +55,7 @@ def load_examples(path: PathLike, *, limit: int | None = None, skip_errors: bool
     return examples
 
 
+@checked
 def iter_examples(
     path: PathLike, *, limit: int | None = None, on_error: Callable[[InputError], object] | None = None
 ) -> Iterator[Example]:
@@ -103,6 +109,7 @@ def iter_examples(
     require(not empty, f"{path}: expected at least one example, got an empty file")
 
 
+@checked
 def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]:
     """Read lines ``{question | query, answers | golden_answers, id}``, without the passages that they may hold.
 
@@ -117,12 +124,13 @@ def load_questions(path: PathLike, *, limit: int | None = None) -> list[Example]
         InputError: if a line is invalid, naming the file and the line; or if the file holds no question.
     """
     check_int("limit", limit, optional=True)
-    rows = itertools.islice(iter_rows(path, Question), limit)
+    rows = itertools.islice(iter_rows(path, Question), None if limit is None else min(int(limit), sys.maxsize))
     found = [Example(row.question, [], row.answers, id=row.id) for _, row in rows]
     require(bool(found), f"{path}: expected at least one question, got an empty file")
     return found
 
 
+@checked
 def load_passages(path: PathLike) -> list[Passage]:
     """Read passages that belong to no question, one JSON object per line, plain or gzipped.
 
@@ -171,7 +179,7 @@ def iter_rows(
 
 def _rows(path: Path) -> Iterator[tuple[str, object]]:
     """Yield rows with their places: the bytes of a line still to be decoded, or the decoded item of a list."""
-    source = lines(path)
+    source = lines(path, MAX_LINE if _named_json_lines(path) else MAX_FILE)
     head: list[tuple[int, bytes]] = []
     for numbered in source:
         head.append(numbered)
@@ -183,7 +191,10 @@ def _rows(path: Path) -> Iterator[tuple[str, object]]:
     if _is_json_lines(path, head[-1][1]):
         yield from ((f"{path}, line {number}", line) for number, line in every if line.strip())
         return
-    whole = b"".join(line for _, line in every)
+    whole = bytearray()
+    for _, line in every:
+        whole += line
+        require(len(whole) <= MAX_FILE, f"{path}: is longer than {MAX_FILE:,} bytes; write JSON lines")
     with located(str(path)):
         content = parse_json(whole)
     items = content.get("data", content) if isinstance(content, dict) else content
@@ -195,8 +206,7 @@ def _rows(path: Path) -> Iterator[tuple[str, object]]:
 
 
 def _is_json_lines(path: Path, first: bytes) -> bool:
-    name = path.name.lower().removesuffix(".gz")
-    if name.endswith((".jsonl", ".ndjson")):
+    if _named_json_lines(path):
         return True
     try:
         row = parse_json(first)
@@ -205,28 +215,42 @@ def _is_json_lines(path: Path, first: bytes) -> bool:
     return isinstance(row, dict) and not isinstance(row.get("data"), list)
 
 
-def lines(path: PathLike) -> Iterator[tuple[int, bytes]]:
+def _named_json_lines(path: Path) -> bool:
+    return path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
+
+
+def lines(path: PathLike, limit: int = MAX_LINE) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a plain or gzipped file, counted from 1, without a byte order mark.
 
     Raises:
-        InputError: if the file cannot be read, or its gzip data is damaged.
+        InputError: if the file cannot be read, its gzip data is damaged, or a line is longer than `limit` bytes.
     """
+    check_readable(path)
     number = 0
     try:
         with Path(path).open("rb") as raw:
             stream = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
-            for number, line in enumerate(stream, 1):
+            for number, line in enumerate(iter(lambda: stream.readline(limit + 1), b""), 1):
+                require(len(line) <= limit, f"{path}, line {number}: is longer than {limit:,} bytes")
                 yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path}: gzip data is truncated or damaged after line {number} ({error})") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise InputError(f"{path}, line {number + 1}: does not fit in memory") from error
 
 
-def parse_json(text: bytes) -> object:
-    """Decode JSON; the InputError names the place in the text, and the caller adds the file."""
+def parse_json(text: bytes | bytearray) -> object:
+    """Decode JSON whose objects have each key once.
+
+    Raises:
+        InputError: naming the place in the text or the repeated key; the caller adds the file.
+    """
     try:
-        return json.loads(text.decode("utf-8"))
+        return json.loads(text.decode("utf-8"), object_pairs_hook=_object)
+    except InputError:
+        raise
     except UnicodeDecodeError as error:
         raise InputError(f"expected UTF-8, got byte {text[error.start]:#04x} at offset {error.start}") from None
     except json.JSONDecodeError as error:
@@ -234,3 +258,14 @@ def parse_json(text: bytes) -> object:
         raise InputError(f"broken JSON at {place}: {error.msg}") from None
     except (RecursionError, ValueError) as error:
         raise InputError(f"broken JSON: {error}") from None
+    except MemoryError as error:
+        raise InputError(f"{len(text):,} bytes of JSON do not fit in memory") from error
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return the keys and values of a JSON object; JSON leaves open which value of a repeated key holds."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise InputError(f"expected each key once, got {repeated!r} twice in one object")
+    return found

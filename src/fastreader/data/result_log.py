@@ -3,6 +3,9 @@
 Every line is self-contained: the key of the result under ``id``, the run's settings under ``settings``, optionally a
 digest of the result's input under ``example``, and the result's own keys. A line counts as soon as its newline is in
 the file, so a killed process loses at most the line that it was writing, and resuming cuts that torn line off.
+
+Another program may delete, move, replace or change the file during the run. Every `append` and `close` therefore
+compares the open file with the path, and raises OutputChangedError instead of writing where nobody looks.
 """
 
 from __future__ import annotations
@@ -10,15 +13,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Collection, Iterator, KeysView, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 from fastreader.core.checks import check_text, expect, require
-from fastreader.data.files import replacing
-from fastreader.errors import InputError
+from fastreader.data.files import check_readable, replacing
+from fastreader.errors import InputError, OutputChangedError
 
 if sys.platform != "win32":
     import fcntl
@@ -69,6 +74,7 @@ class ResultLog:
         self.path = Path(path)
         self._settings: dict[str, Any] = json.loads(_encode("settings", dict(settings or {})))
         self._fsync = fsync
+        self._changed: OutputChangedError | None = None
         regular = self.path.is_file() or not self.path.exists()
         expect(regular, str(self.path), "a regular file", "something else")
         self._file: BinaryIO = self.path.open("rb" if read_only else "ab+", buffering=0)
@@ -116,6 +122,8 @@ class ResultLog:
 
         Raises:
             InputError: if the key is not text or already has a result, or JSON cannot hold the result.
+            OutputChangedError: if something else deleted, moved or changed the file; the message says where the
+                results are.
             OSError: if the line cannot be written, for example on a full disk. The partial line is removed, all
                 earlier lines are intact, and the result can be appended again once there is space.
         """
@@ -125,18 +133,22 @@ class ResultLog:
         expect(not taken, f"{self.path}: result {key!r}", f"none of the log's own keys {sorted(_OURS)}", taken)
         digest = {} if example is None else {"example": example}
         line = _encode(f"result {key!r}", {"id": key, **digest, **result, "settings": self._settings})
+        self._check_unchanged(key, line + b"\n")
         try:
             self._write(line + b"\n")
-        except OSError as error:
+            self._examples[key] = example
+            self._end += len(line) + 1
+        except BaseException as error:  # an interruption too: the file then ends with a whole line
+            self._examples.pop(key, None)
             with contextlib.suppress(OSError):
                 self._file.truncate(self._end)
+            if not isinstance(error, OSError):
+                raise
             raise OSError(
                 error.errno,
                 f"result {key!r} could not be written ({error.strerror}); the {len(self)} earlier results are intact",
                 str(self.path),
             ) from error
-        self._end += len(line) + 1
-        self._examples[key] = example
 
     def drop(self, keys: Collection[str]) -> None:
         """Remove results, so that they can be computed again; the file is replaced atomically.
@@ -146,11 +158,13 @@ class ResultLog:
 
         Raises:
             InputError: if another process has locked the file in the meantime.
+            OutputChangedError: as for `append`.
             OSError: if the new file cannot be written.
         """
         gone = self._examples.keys() & set(keys)
         if not gone:
             return
+        self._check_unchanged()
         with self.path.open("rb") as lines, replacing(self.path, compress=False) as kept:
             for line in lines:
                 if line.strip() and _decode(str(self.path), line)["id"] not in gone:
@@ -168,9 +182,15 @@ class ResultLog:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Force all written lines to the disk and close the file; closing twice is harmless."""
+        """Force all written lines to the disk and close the file; closing twice is harmless.
+
+        Raises:
+            OutputChangedError: as for `append`, unless `append` has raised it already.
+        """
         if not self._file.closed:
             try:
+                if self._changed is None and self._file.writable():
+                    self._check_unchanged()
                 self.sync()
             finally:
                 self._file.close()
@@ -181,6 +201,9 @@ class ResultLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, KeyboardInterrupt | SystemExit) and self._changed is None and self._file.writable():
+            kept = f"{len(self)} results, each on a whole line" if len(self) else "no results yet"
+            error.add_note(f"{self.path}: holds {kept}; resume to add the others")
         self.close()
 
     def __contains__(self, key: object) -> bool:
@@ -195,6 +218,45 @@ class ResultLog:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise InputError(f"{self.path}: another process is writing it") from None
+
+    def _check_unchanged(self, key: str = "", line: bytes = b"") -> None:
+        """Raise OutputChangedError unless the path is the open file, with the lines written so far.
+
+        The result that was to be appended, if any, is kept with the others wherever that is possible.
+        """
+        if self._changed is not None:
+            raise self._changed
+        ours = os.fstat(self._file.fileno())
+        try:
+            there = self.path.stat()
+        except OSError:
+            there = None
+        if there is not None and (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+            if ours.st_size == self._end:
+                return
+            how = "cut" if ours.st_size < self._end else "grown"
+            problem = f"was changed by something else during the run ({how} from {self._end} to {ours.st_size} bytes)"
+            lost = f"; result {key!r} was not written" if key else ""
+            help = f"check its lines, then resume to add the results that are missing{lost}"
+        elif ours.st_nlink:  # it has another name
+            self._write(line)
+            problem = "was moved during the run"
+            help = f"all its results are in {_name_of(self._file) or 'the moved file'}; move it back and resume"
+        else:
+            problem = "was deleted or replaced during the run"
+            help = f"its results are saved in {self._rescue(line)}; move that file to {self.path} and resume"
+        self._changed = OutputChangedError(f"{self.path}: {problem}; {help}")
+        raise self._changed
+
+    def _rescue(self, line: bytes) -> Path:
+        """Copy the deleted file, which exists as long as it is open, and `line` to a new file; return its path."""
+        beside = self.path.parent if self.path.parent.is_dir() else Path(tempfile.gettempdir())
+        handle, name = tempfile.mkstemp(prefix=f"{self.path.name}.rescued-", dir=beside)
+        with os.fdopen(handle, "wb") as copy:
+            self._file.seek(0)
+            shutil.copyfileobj(self._file, copy)
+            copy.write(line)
+        return Path(name)
 
     def _write(self, line: bytes) -> None:
         rest = memoryview(line)
@@ -227,7 +289,7 @@ class ResultLog:
         require(start, f"{self.path}, line {number}: expected a result or the start of one, {got}")
         try:
             json.loads(line)
-        except ValueError:
+        except (RecursionError, ValueError):
             return
         self._parse(number, line)  # complete except for its newline: a result, or another row that starts with an id
 
@@ -247,12 +309,21 @@ class ResultLog:
         return row["id"], row.get("example")
 
 
+def _name_of(file: BinaryIO) -> str | None:
+    """Return the present name of an open file, where the system tells (Linux)."""
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/self/fd/{file.fileno()}").readlink())
+    return None
+
+
 def iter_results(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Yield the results of a log in file order, each with its ``id`` and ``settings``; a torn last line is skipped.
 
     Raises:
-        InputError: if a complete line is not a JSON object.
+        InputError: if a complete line is not a JSON object, or the file is a named pipe.
+        OSError: if the file cannot be opened.
     """
+    check_readable(path)
     with Path(path).open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if line.endswith(b"\n") and line.strip():
@@ -262,7 +333,7 @@ def iter_results(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
 def _decode(where: str, line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise InputError(f"{where}: broken JSON: {error}") from None
     expect(isinstance(row, dict), where, "a JSON object", row)
     return row  # type: ignore[no-any-return]

@@ -76,11 +76,18 @@ def split_contents(contents: str) -> tuple[str, str]:
     return (title, text) if newline else ("", title)
 
 
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise PydanticCustomError("float_type", "float_type")
+    return value
+
+
 AnyText = Annotated[str, AfterValidator(_encodable)]
 Text = Annotated[str, AfterValidator(_encodable), AfterValidator(_not_blank)]
 Contents = Annotated[str, AfterValidator(_encodable), AfterValidator(_has_body)]
 Id = Annotated[str, BeforeValidator(_id_as_text), AfterValidator(_encodable)]
 Texts = list[Text]
+Number = Annotated[FiniteFloat, BeforeValidator(_no_bool)]  # pydantic reads true as 1.0
 
 
 class Row(BaseModel):
@@ -137,7 +144,7 @@ class Document(Row):
 
 class _Judged(Row):
     id: Id | None = None
-    score: FiniteFloat | None = None
+    score: Number | None = None
     is_gold: bool | None = Field(None, validation_alias=AliasChoices("isgold", "is_gold"))
     has_answer: bool | None = Field(None, validation_alias=AliasChoices("hasanswer", "has_answer"))
 
@@ -195,7 +202,7 @@ class _RankDocument(Row):
 
 class _RankCandidate(Row):
     docid: Id | None = None
-    score: FiniteFloat | None = None
+    score: Number | None = None
     doc: Annotated[_RankDocument, BeforeValidator(_text_as_object)]
 
     def passage(self) -> Passage:

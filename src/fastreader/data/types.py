@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from fastreader.core.checks import check_list
+from fastreader.core.checked import Accepts, checked
 
 
+@checked
 @dataclass(frozen=True)
 class Passage:
     """One retrieved passage.
@@ -20,6 +21,9 @@ class Passage:
         is_gold: whether the passage is annotated as the right one; None if unknown.
         has_answer: whether the passage contains an answer; None if unknown.
         metadata: all other values from the passage's file, by the file's own keys.
+
+    Raises:
+        InputError: if a value has another type.
     """
 
     text: str
@@ -31,29 +35,26 @@ class Passage:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
+@checked
 @dataclass(frozen=True)
 class Example:
     """One question with its passages.
 
     Attributes:
         question: the question.
-        passages: the passages, in the retriever's order.
+        passages: the passages, in the retriever's order. Methods also accept texts.
         answers: the right answers; empty if unknown.
         candidates: the answers to score.
         id: identifier of the question.
         metadata: all other values from the question's file, by the file's own keys.
 
     Raises:
-        InputError: if `passages`, `answers` or `candidates` is not a list.
+        InputError: if a value has another type.
     """
 
     question: str
-    passages: list[Passage]
+    passages: Annotated[list[Passage], Accepts(list[Passage | str])]
     answers: list[str] = field(default_factory=list)
     candidates: list[str] = field(default_factory=list)
     id: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("passages", "answers", "candidates"):
-            check_list(f"Example: {name}", getattr(self, name))

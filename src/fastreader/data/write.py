@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fastreader.core.checks import check_choice, expect
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_choice, check_output, expect
 from fastreader.data.files import replacing
 from fastreader.data.read import PathLike
 from fastreader.data.rows import parse_row
@@ -22,6 +23,7 @@ Format = Literal["dpr", "flashrag", "trec"]
 Row = dict[str, Any]
 
 
+@checked
 def save_examples(
     examples: Iterable[Example], path: PathLike, format: Format = "dpr", *, tag: str = "fastreader"
 ) -> None:
@@ -50,6 +52,7 @@ def save_examples(
             title has several lines, or a TREC identifier is missing or has white space.
         OSError: if the file cannot be written, for example on a full disk.
     """
+    check_output("path", path)
     writers: dict[str, Callable[[Example], Row]] = {"dpr": _dpr, "flashrag": _flashrag}
     check_choice("save_examples: format", format, [*writers, "trec"])
     target = Path(os.path.realpath(path))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int
 from fastreader.core.protocol import ReaderProtocol, TextOrTokens
 from fastreader.eor.texts import Texts
@@ -32,6 +33,7 @@ _REFUSALS = re.compile(
 """Refusals; docs/eor.md lists them in words. A negation on its own does not match: "We Don't Talk Anymore"."""
 
 
+@checked
 def is_refusal(text: str) -> bool:
     """Return whether `text` says that there is no answer, by common English phrases.
 
@@ -41,12 +43,14 @@ def is_refusal(text: str) -> bool:
     return _REFUSALS.search(text.replace("’", "'")) is not None
 
 
+@checked
 @lru_cache(maxsize=1 << 16)
 def is_answer(text: str | None) -> bool:
     """Return whether `text` is an answer: not None, not empty once normalised (as "The" is), not a refusal."""
     return text is not None and bool(cached_normalise(text)) and not is_refusal(text)
 
 
+@checked
 def answer(
     reader: ReaderProtocol,
     retrievals: Sequence[Retrieval],

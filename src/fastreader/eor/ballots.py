@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fastreader.core.checks import check_text, expect
+from fastreader.core.checks import UNORDERED, check_text, expect
 from fastreader.eor.similarity import Similarity, tensor
 from fastreader.eor.types import Answers, BoolArray, FloatArray, aligned
 from fastreader.errors import InputError
@@ -40,7 +40,8 @@ class Ballots:
 
 def is_single(answers: Any) -> bool:
     """Return whether `answers` belong to one question: an `Answers`, or a list of texts."""
-    listed = isinstance(answers, Collection) and not isinstance(answers, (str, Mapping, Set)) and len(answers) > 0
+    listed = isinstance(answers, Collection) and not isinstance(answers, UNORDERED)
+    listed = listed and getattr(answers, "ndim", 1) > 0 and len(answers) > 0
     return isinstance(answers, Answers) or (listed and all(a is None or isinstance(a, str) for a in answers))
 
 
@@ -59,7 +60,8 @@ def ballots(rows: Sequence[Any], similarities: Sequence[Similarity], accept: Cal
     """
     if isinstance(rows, Answers):
         raise InputError("answers: expected a list with those of each question, got one Answers; put it into a list")
-    listed = isinstance(rows, Collection) and not isinstance(rows, (str, Mapping, Set))
+    listed = isinstance(rows, Collection) and not isinstance(rows, UNORDERED)
+    listed = listed and getattr(rows, "ndim", 1) > 0  # an array of one number has no length
     expect(listed, "answers", "a list with those of each question", rows)
     expect(len(rows) > 0, "answers", "those of at least one question", rows)
     named = [row for row in rows if isinstance(row, Answers)]

@@ -7,10 +7,12 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int
 from fastreader.data.types import Passage
 
 
+@checked
 @dataclass(frozen=True)
 class Limits:
     """The paper's limits, in words.

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from fastreader.core.checked import checked_methods
 from fastreader.core.checks import random_generator
 from fastreader.eor.objective import Objective
 from fastreader.eor.types import FloatArray
 
 
+@checked_methods
 @dataclass(frozen=True)
 class FitReport:
     """The report of a fit.

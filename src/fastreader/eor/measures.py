@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, expect
 from fastreader.eor.types import Answers, BoolArray, FloatArray, IntArray, aligned
 from fastreader.errors import InputError
@@ -27,6 +28,7 @@ MEASURES: dict[str, Callable[[str, Sequence[str]], float]] = {
 _MOST_RETRIEVERS = 20  # 2^20 ensembles
 
 
+@checked
 def correctness(answers: Sequence[Answers], measure: str | Measure = "em") -> FloatArray:
     """Measure every answer against its question's right answers.
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fastreader.core.checked import checked_methods
 from fastreader.core.checks import check_choice, check_keys, expect
 from fastreader.eor.answer import is_answer
 from fastreader.eor.pooling import POOLINGS
@@ -17,6 +18,7 @@ from fastreader.eor.similarity import Similarity, SimilarityLike, resolve
 from fastreader.eor.types import FloatArray
 
 
+@checked_methods
 @dataclass(eq=False, repr=False)
 class Parameters:
     """The parameters of a `Voter`, stored as given and checked when used.

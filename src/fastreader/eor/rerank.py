@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader.core.checks import expect
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_texts, expect
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.types import Passage
+from fastreader.eor.similarity.loading import encoder_for
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import whole_text
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 Scorer = Callable[[str, Sequence[Passage]], Any]
 
 
+@checked
 class QuestionLikelihood:
     """log P(question | passage) by the reader in nats per token: query generation, as in Sachan et al. (2022).
 
@@ -40,6 +43,8 @@ class QuestionLikelihood:
 
     def score_many(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[list[float]]:
         """Return the scores of each question's passages."""
+        check_texts("questions", questions)
+        expect(len(passages) == len(questions), "passages", f"those of {len(questions)} questions", len(passages))
         texts = self.texts
         requests = [
             (
@@ -56,13 +61,12 @@ class QuestionLikelihood:
         ]
 
 
+@checked
 class Cosine:
     """Cosine similarity of the sentence vectors of question and passage."""
 
     def __init__(self, encoder: str | os.PathLike[str] | Encoder) -> None:
-        from fastreader.models.encoders import as_encoder
-
-        self._encode = as_encoder(encoder)
+        self._encode = encoder_for(encoder)
 
     def __call__(self, question: str, passages: Sequence[Passage]) -> list[float]:
         """Return the scores of one question's passages."""

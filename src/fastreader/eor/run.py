@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_int, check_text
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.types import Example, Passage
@@ -41,6 +42,7 @@ Values = dict[Node, list[Found]]
 """The passages of each expression, by question."""
 
 
+@checked
 class Retrievers:
     """Retrievers by specification, over sources of the caller.
 

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect
 from fastreader.data import load_passages
 from fastreader.data.types import Passage
+from fastreader.eor.similarity.loading import encoder_for
 from fastreader.eor.types import whole_text
 from fastreader.errors import InputError, MissingExtraError
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 SourceFunction = Callable[[str], Iterable[Any]]
 
 
+@checked
 class Index:
     """An index over passages.
 
@@ -46,6 +49,7 @@ class Index:
         return [replace(self.passages[i], score=float(scores[i])) for i in best.tolist()]
 
 
+@checked
 class BM25(Index):
     """A BM25 index over passages, built with `bm25s` (the extra ``bm25``).
 
@@ -73,7 +77,12 @@ class BM25(Index):
         super().__init__(passages, depth)
         self._language = language
         self._index = bm25s.BM25()
-        self._index.index(self._tokens([f"{p.title} {p.text}" for p in self.passages]), show_progress=False)
+        try:
+            tokens = self._tokens([f"{p.title} {p.text}" for p in self.passages])
+        except ValueError as error:  # bm25s knows the languages
+            raise InputError(f"language: {error}") from error
+        expect(any(tokens), "passages", "at least one word to index", self.passages)
+        self._index.index(tokens, show_progress=False)
 
     def __call__(self, question: str) -> list[Passage]:
         """Return the best passages with a score above 0, largest first and ties in their order."""
@@ -89,6 +98,7 @@ class BM25(Index):
         return tokens
 
 
+@checked
 class Dense(Index):
     """An index over passages by cosine similarity of sentence vectors.
 
@@ -116,11 +126,14 @@ class Dense(Index):
             InputError: if there are no passages, `depth` < 1, or there is not one vector per passage.
             MissingExtraError: if `load_encoder` raises it.
         """
-        from fastreader.models.encoders import as_encoder
-
         super().__init__(passages, depth)
-        self._encode = as_encoder(encoder)
-        found = self._encode([*map(whole_text, self.passages)]) if vectors is None else vectors
+        self._encode = encoder_for(encoder)
+        try:
+            found = self._encode([*map(whole_text, self.passages)]) if vectors is None else vectors
+        except ValueError as error:  # a folder may hold another kind of model, which loads but does not encode
+            if callable(encoder):
+                raise
+            raise InputError(f"encoder: {os.fspath(encoder)!r} cannot encode the passages ({error})") from error
         self.vectors = np.asarray(found, dtype=np.float32)
         shape = list(self.vectors.shape)
         ok = len(shape) == 2 and shape[0] == len(self.passages)
@@ -131,6 +144,7 @@ class Dense(Index):
         return self._best(self.vectors @ self._encode([question])[0])
 
 
+@checked
 def as_source(found: Any) -> SourceFunction:
     """Return `found` as a function from a question to passages.
 

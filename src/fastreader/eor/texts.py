@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import require
 from fastreader.data.types import Passage
 from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
@@ -15,6 +16,7 @@ from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
 _QUESTION = frozenset({"question"}), NO_FIELDS
 
 
+@checked
 @dataclass(frozen=True)
 class Texts(PromptTexts):
     """Pieces of the prompts; each is tokenised on its own and owns the white space at its edges.
@@ -100,6 +102,7 @@ NAMED = {"default": Texts(), "short": SHORT}
 """Texts by name."""
 
 
+@checked
 def load_texts(found: str | os.PathLike[str] | Mapping[str, Any]) -> Texts:
     """Return texts by name, from a file, or from values.
 

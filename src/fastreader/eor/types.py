@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import check_list, check_text, check_texts, expect, rebuilding
 from fastreader.data.types import Passage
 
@@ -22,6 +23,7 @@ def whole_text(passage: Passage) -> str:
     return f"{passage.title}\n{passage.text}" if passage.title else passage.text
 
 
+@checked
 @dataclass(frozen=True)
 class Document:
     """The passages of one retriever for one question.
@@ -44,6 +46,7 @@ class Document:
         return "\n".join(map(whole_text, self.passages))
 
 
+@checked
 @dataclass(frozen=True)
 class Retrieval:
     """The documents of M retrievers for one question.
@@ -61,6 +64,7 @@ class Retrieval:
     id: str | None = None
 
 
+@checked
 @dataclass(frozen=True)
 class Answers:
     """The answers of M retrievers to one question.
@@ -171,6 +175,7 @@ def aligned(rows: Sequence[Answers]) -> list[Answers]:
     return out
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Vote:
     """The outcome of a vote on M answers to one question.

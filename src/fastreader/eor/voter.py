@@ -10,7 +10,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_int, expect, rebuilding, require
+from fastreader.core.checked import accept as accept_value
+from fastreader.core.checked import checked_methods, kind_of
+from fastreader.core.checks import MOST_STARTS, check_int, check_output, expect, located, rebuilding, require
 from fastreader.data.files import read_object, write_json
 from fastreader.eor import scoring
 from fastreader.eor.answer import is_answer
@@ -24,7 +26,10 @@ from fastreader.errors import InputError
 
 Accept = Callable[[str | None], bool]
 
+_NUMBERS = kind_of(npt.ArrayLike)
 
+
+@checked_methods
 class Voter(Parameters):
     """The ensemble's voter (section 4): each answer's weight times its pooled similarity to the others.
 
@@ -69,12 +74,12 @@ class Voter(Parameters):
             InputError: if there are fewer than two retrievers, the weights are not theirs, or a similarity is NaN.
         """
         single = is_single(answers)
-        prepared = self._ballots([answers] if single else answers)
+        prepared = self._ballots([answers] if single else answers, "answers")
         names = [s.name for s in self.resolved()]
         votes = scoring.votes(prepared, *self._weights(prepared), self._rules(), names)
         return votes[0] if single else votes
 
-    def predict(self, X: Sequence[Any]) -> npt.NDArray[np.object_]:
+    def predict(self, X: Any) -> npt.NDArray[np.object_]:
         """Return the winning answers, object [Q]; None if no answer won."""
         prepared = self._ballots(X)
         out = np.empty(len(prepared.texts), dtype=object)
@@ -82,11 +87,11 @@ class Voter(Parameters):
         out[:] = [None if m < 0 else prepared.texts[q][m] for q, m in enumerate(won)]
         return out
 
-    def winners(self, X: Sequence[Any]) -> IntArray:
+    def winners(self, X: Any) -> IntArray:
         """Return the winners' indices among the retrievers, int64 [Q]; -1 if no answer won."""
         return self._winners(self._ballots(X))
 
-    def score(self, X: Sequence[Any], y: Any) -> float:
+    def score(self, X: Any, y: Any) -> float:
         """Return the mean correctness of the winning answers; a question without a winner counts 0.
 
         Args:
@@ -103,7 +108,7 @@ class Voter(Parameters):
 
     # Learning.
 
-    def fit(self, X: Sequence[Any], y: Any) -> Self:
+    def fit(self, X: Any, y: Any) -> Self:
         """Find weights that maximise the mean correctness of the winning answers, without `min_support`.
 
         SciPy's Nelder-Mead searches within [0, upper] from several starts (`fit.search`).
@@ -120,12 +125,12 @@ class Voter(Parameters):
         """
         bounded = 0 <= self.retriever_threshold < self.upper < np.inf
         expect(bounded, "upper", f"a finite bound above retriever_threshold {self.retriever_threshold}", self.upper)
-        check_int("starts", self.starts)
+        check_int("starts", self.starts, 1, MOST_STARTS)
         check_int("max_evaluations", self.max_evaluations, optional=True)
         prepared = self._ballots(X)
         correct = _correct(y, prepared)
         can_win = bool(prepared.candidates.any())
-        require(can_win, "answers: expected at least one that can win, but all are empty or refusals")
+        require(can_win, "X: answers: expected at least one that can win, but all are empty or refusals")
         best, report = search(
             Objective(prepared, correct, self._rules()),
             upper=self.upper,
@@ -211,6 +216,7 @@ class Voter(Parameters):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON, whole or not at all."""
+        check_output("path", path)
         write_json(path, self.to_dict())
 
     @classmethod
@@ -224,7 +230,9 @@ class Voter(Parameters):
         Raises:
             InputError: if the file is not a saved voter.
         """
-        return cls.from_dict(read_object(path), **options)
+        values = read_object(path)
+        with located(os.fspath(path)):
+            return cls.from_dict(values, **options)
 
     def _check_similarities(self, names: list[str], settings: list[Any]) -> None:
         having = self.resolved()
@@ -238,8 +246,10 @@ class Voter(Parameters):
                     f"{json.dumps(found)}; pass it as an object with the saved settings"
                 )
 
-    def _ballots(self, rows: Sequence[Any]) -> Ballots:
-        return ballots(rows, self.resolved(), self.accept)
+    def _ballots(self, rows: Sequence[Any], name: str = "X") -> Ballots:
+        """Return the checked answers; errors name the argument `name` that holds them."""
+        with located(name):
+            return ballots(rows, self.resolved(), self.accept)
 
     def _weights(self, prepared: Ballots) -> tuple[FloatArray, FloatArray]:
         """Return w^r [M] and w^s [S], the learned ones after a fit."""
@@ -276,7 +286,7 @@ def _shown(similarity: SimilarityLike) -> str:
 
 
 def _correct(y: Any, prepared: Ballots) -> FloatArray:
-    correct = np.asarray(y, dtype=np.float64)
+    correct = np.asarray(accept_value("y", y, _NUMBERS), dtype=np.float64)
     shape = list(prepared.present.shape)
     finite = bool(np.isfinite(correct).all())
     expect(list(correct.shape) == shape, "y", f"correctness of each answer, {shape}", list(correct.shape))

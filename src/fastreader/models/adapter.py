@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.models import fused, memory
-from fastreader.models.architecture import check_supported, context_length, lm_head, logit_scale_of
+from fastreader.models.architecture import check_deterministic, check_supported, context_length, lm_head, logit_scale_of
 from fastreader.models.attention import ATTENTION_NAME, SelectedRows, TreePass, attention_forward, layer_windows
 from fastreader.models.attention_keys import AttentionKeys, TreeKeys
 from fastreader.models.head import LogitHead
@@ -34,6 +34,7 @@ class TreeModel:
         model: a transformers causal LM on one device.
         name: used in messages.
         precision: of the products, "fast", "high" or "exact".
+        deterministic: sum in an order that does not depend on the other sequences of a pass.
 
     Attributes:
         why_not_upcast: None if the modules were upcast (`models.upcast`), else why the model's own modules run as
@@ -42,13 +43,17 @@ class TreeModel:
         device: of the weights.
 
     Raises:
-        UnsupportedModelError: if the architecture cannot run on a packed tree.
+        UnsupportedModelError: if the architecture cannot run on a packed tree, or not with `deterministic`.
     """
 
-    def __init__(self, model: Any, name: str, precision: Precision) -> None:
+    def __init__(self, model: Any, name: str, precision: Precision, deterministic: bool = False) -> None:
         self.name = name
+        self.deterministic = deterministic
         check_supported(model, name)
         self.why_not_upcast = why_not_upcast(model)
+        if deterministic:
+            check_deterministic(model, name, self.why_not_upcast)
+        products: str = "fixed" if deterministic and precision == "exact" else precision
         if self.why_not_upcast and precision != "fast" and model.dtype in (torch.bfloat16, torch.float16):
             model = copy.deepcopy(model).float()
         self.precision: Precision = precision
@@ -66,13 +71,13 @@ class TreeModel:
         self.model.config._attn_implementation = ATTENTION_NAME
         if self.why_not_upcast is None:
             compute = torch.float64 if model.dtype == torch.float64 else torch.float32
-            upcast(self.model, precision, compute, self.windows)
+            upcast(self.model, products, compute, self.windows)
         self.regimes = rotary_regimes(self.config)
         self.head = lm_head(self.model, name)
         self.device: torch.device = self.head.weight.device
         self.logit_scale = logit_scale_of(self.config)
         self.logit_softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
-        head_precision: str = self.precision
+        head_precision = products
         if self.why_not_upcast:  # states are in the stored type already, so bfloat16 loses nothing
             head_precision = "fast" if self.dtype == torch.bfloat16 else "exact"
         self.logits = LogitHead(self.head, head_precision, self.logit_scale, self.logit_softcap)
@@ -211,6 +216,7 @@ class TreeModel:
             states, weight = states.bfloat16(), self._bf16_head
         elif not (states.dtype == torch.float32 and weight.dtype == torch.bfloat16):
             weight = weight.to(states.dtype)
+        fixed = self.deterministic and self.precision == "exact"
         # "exact" uses PyTorch's products and sums, as the linear layers do; the C++ head's are off by 1e-7 nats per
         # token on average, PyTorch's by 3e-8.
         return linear_logprob_stats(
@@ -221,8 +227,10 @@ class TreeModel:
             scale=self.logit_scale,
             softcap=self.logit_softcap,
             # "torch" has no bf16x3 and upcasts a narrower weight block by block.
-            input_precision="bf16x3" if self.precision == "high" or weight.dtype != states.dtype else None,
-            impl="torch" if self.precision == "exact" else "auto",
+            input_precision=(
+                "float32" if fixed else "bf16x3" if self.precision == "high" or weight.dtype != states.dtype else None
+            ),
+            impl="cpu" if fixed else "torch" if self.precision == "exact" else "auto",
         )
 
 

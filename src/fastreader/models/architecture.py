@@ -9,6 +9,7 @@ import torch
 
 from fastreader.errors import UnsupportedModelError
 from fastreader.models.rotary import RotaryRegimes
+from fastreader.ops import extension
 
 
 def check_supported(model: Any, name: str) -> None:
@@ -29,6 +30,17 @@ def check_supported(model: Any, name: str) -> None:
             f"{name}: {type(model.base_model).__name__} takes no position_ids; ALiBi and state-space models cannot "
             "run on a packed tree"
         )
+
+
+def check_deterministic(model: Any, name: str, why_not_upcast: str | None) -> None:
+    """Raise UnsupportedModelError if part of a model's pass sums in an order that other sequences can change."""
+    if why_not_upcast:
+        reason: str | None = f"transformers' own modules run, whose sums may depend on the batch: {why_not_upcast}"
+    else:
+        dtypes = (torch.float32, torch.bfloat16, torch.float16)
+        reason = extension.why_not(model.get_output_embeddings().weight, dtypes)
+    if reason is not None:
+        raise UnsupportedModelError(f"{name}: deterministic=True is not possible: {reason}")
 
 
 def context_length(config: Any, regimes: RotaryRegimes) -> int | None:

@@ -40,6 +40,7 @@ class DecodeCache:
         max_new_tokens: at most this many tokens are generated per row.
         windowed: whether any layer has a sliding window.
         impl: implementation of tree_attention, "auto" or by name; a named one runs everything.
+        row_by_row: read shared prompts row by row too, so that a row's sums do not depend on the other rows.
 
     Attributes:
         step_positions: int32 [B], position of each row's token in the current step.
@@ -55,7 +56,9 @@ class DecodeCache:
         max_new_tokens: int,
         windowed: bool,
         impl: str = "auto",
+        row_by_row: bool = False,
     ) -> None:
+        self._row_by_row = row_by_row
         self._tree, self._prompt, self._leaves = tree, prompt, leaves
         self._max_new_tokens, self._windowed, self._impl = max_new_tokens, windowed, impl
         self._device = prompt.keys[0].device
@@ -126,7 +129,7 @@ class DecodeCache:
     def _plan_prompt(self) -> None:
         """Choose how prompts are read; valid until rows leave."""
         shared = float((self._tree.positions[self._leaves] + 1).sum()) / len(self._tree)
-        self._tiled = not self._row_kernel or shared >= _MIN_SHARED_ROWS
+        self._tiled = not self._row_kernel or (shared >= _MIN_SHARED_ROWS and not self._row_by_row)
         self._paths = _Paths.empty(len(self._leaves)) if self._tiled else _Paths.of(self._tree, self._leaves)
         if self._tiled:
             self._plan_tiles()

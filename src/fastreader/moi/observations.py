@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_choice, expect, require
+from fastreader.core.checked import checked, checked_methods
+from fastreader.core.checks import check_choice, check_int, expect, require, shown
 from fastreader.errors import InputError
 from fastreader.scoring.results import PermutationScores
 
@@ -20,6 +21,7 @@ IntArray = npt.NDArray[np.int64]
 KINDS = ("question", "joint", "candidate")
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Observations:
     """One question's scores under M orderings, as MoI's model explains them.
@@ -55,6 +57,7 @@ class Observations:
 
     def __post_init__(self) -> None:
         check_choice("Observations.kind", self.kind, KINDS)
+        check_int("Observations.passages", self.passages)
         rows, name = np.asarray(self.permutations), "Observations.permutations"
         integers = rows.ndim == 2 and rows.dtype.kind in "iu" and rows.size > 0
         expect(integers, name, "integers [M, L]", f"{rows.dtype} {rows.shape}")
@@ -88,6 +91,7 @@ class Observations:
 Scored = PermutationScores | Observations
 
 
+@checked
 def observe(
     scores: Scored,
     kind: str = "question",
@@ -196,7 +200,10 @@ def finite(name: str, value: Any, shape: tuple[int, ...]) -> FloatArray:
     Raises:
         InputError: if `value` has another shape, or holds a number that is not finite.
     """
-    array = np.array(value, dtype=np.float64)
+    try:
+        array = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{name}: expected numbers, got {shown(value)}") from error
     expect(array.shape == shape, name, f"shape {list(shape)}", list(array.shape))
     for place in np.argwhere(~np.isfinite(array)):
         expect(False, f"{name}{place.tolist()}", "a finite number", float(array[tuple(place)]))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import check_choice, check_int, check_number, expect
 from fastreader.data.arguments import PassageLike, make_example
 from fastreader.data.types import Example, Passage
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fastreader.scoring.prepare import Job
 
 
+@checked
 @dataclass(frozen=True)
 class Stopping:
     """When to stop adding orderings. Each round is a pass of its own, and shares no prefix with earlier ones.
@@ -49,6 +51,7 @@ class Stopping:
 
     def settled(self, history: list[Utilities]) -> bool:
         """Return whether the last round's utilities are settled."""
+        expect(len(history) > 0, "history", "at least one round", history)
         last = history[-1]
         if self.p_best is not None and last.p_best is not None and float(last.p_best.max()) >= self.p_best:
             return True
@@ -119,6 +122,7 @@ def full_orderings(pieces: PromptPieces) -> int:
     return min(3 * n, math.factorial(n)) * one
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The scoring that `rerank` would run, and its cost; nothing has run.
@@ -147,10 +151,11 @@ class Plan:
     job: Job | None = None
 
 
+@checked
 def plan(
     reader: Scorer,
     question: str | Example,
-    passages: Sequence[PassageLike] | None = None,
+    passages: Iterable[PassageLike] | None = None,
     bias: PositionBias | None = None,
     **options: Any,
 ) -> Plan:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader.core.checks import check_choice, check_number, expect, rebuilding, require
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_choice, check_number, check_output, expect, located, rebuilding, require
 from fastreader.core.drawing import COLOURS, new_figure
 from fastreader.data.files import read_object, write_json
 from fastreader.moi.observations import KINDS, FloatArray, finite, json_values
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 SIGNS = ("query_likelihood", "gold_probe", "undetermined")
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class PositionBias:
     """The weight of each place, for one reader, template, number of passages and kind of score.
@@ -120,6 +122,7 @@ class PositionBias:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a JSON file, whole or not at all."""
+        check_output("path", path)
         write_json(path, self.to_dict())
 
     @classmethod
@@ -129,7 +132,9 @@ class PositionBias:
         Raises:
             InputError: if the file cannot be read or does not hold a position bias.
         """
-        return cls.from_dict(read_object(path))
+        values = read_object(path)
+        with located(os.fspath(path)):
+            return cls.from_dict(values)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw the bias by place with its intervals as a matplotlib figure.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader.core.checks import expect, rebuilding
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_choice, expect, rebuilding
 from fastreader.core.progress import track
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 MARKS = ("is_gold", "has_answer")
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Probe:
     """The effect of the gold passage's place on the right answer.
@@ -66,8 +68,11 @@ class Probe:
             return cls(effects, list(values["ids"]), dict(values["reader"]), str(values["template"]))
 
 
+@checked
 def gold_of(passages: Sequence[Passage], marks: Sequence[str] = MARKS) -> int | None:
     """Return the index of the first passage with the first of `marks` that any passage has; None if none has one."""
+    for mark in marks:
+        check_choice("marks", mark, MARKS)
     return next((p for mark in marks for p, passage in enumerate(passages) if getattr(passage, mark)), None)
 
 
@@ -86,6 +91,7 @@ def moved(gold: int, passages: int) -> IntArray:
     return np.array([[*others[:place], gold, *others[place:]] for place in range(passages)], dtype=np.int64)
 
 
+@checked
 def probe(
     reader: Reader,
     examples: Iterable[Example],

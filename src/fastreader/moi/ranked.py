@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fastreader.core.checked import checked_methods
 from fastreader.data.types import Passage
 from fastreader.moi.observations import Observations
 from fastreader.moi.planning import Cost
@@ -16,6 +17,7 @@ from fastreader.moi.utilities import Utilities
 _SHOWN, _WIDTH = 12, 110  # passages and columns of a Ranked's repr
 
 
+@checked_methods
 @dataclass(frozen=True)
 class RankedPassage:
     """One passage in reading order.
@@ -41,6 +43,7 @@ class RankedPassage:
         return dataclasses.asdict(self)
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Ranked:
     """Passages in reading order; iterating yields `RankedPassage`s.

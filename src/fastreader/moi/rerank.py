@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect, random_generator, require
 from fastreader.core.tree import TreeStats
 from fastreader.data.arguments import PassageLike, make_example
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
     from fastreader.reader.prompts.template import Template
 
 
+@checked
 def rerank(
     reader: Scorer,
     question: str | Example,
-    passages: Sequence[PassageLike] | None = None,
+    passages: Iterable[PassageLike] | None = None,
     bias: PositionBias | None = None,
     order: str = "matched",
     max_passages: int = 10,

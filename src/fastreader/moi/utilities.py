@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from fastreader.core.checked import checked_methods
 from fastreader.core.checks import check_choice, require
 from fastreader.moi.observations import FloatArray, IntArray, json_values
 
 ORDERS = ("matched", "descending")
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Utilities:
     """The worth of one question's passages, freed of the places they were read at.
@@ -84,7 +86,7 @@ class Utilities:
         Raises:
             InputError: if `kind` is unknown, or "descending" for a calibrated bias of undetermined sign.
         """
-        check_choice("order", kind, ORDERS)
+        check_choice("kind", kind, ORDERS)
         if kind == "matched":
             return matched(self.utility, self.bias)
         require(

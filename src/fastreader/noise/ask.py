@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import check_int, expect, rebuilding, require
 from fastreader.core.protocol import ReaderProtocol, Results, TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
@@ -17,6 +18,7 @@ from fastreader.statistics.answers import contained
 MAX_NEW_TOKENS = 15  # as in the paper
 
 
+@checked_methods
 @dataclass(frozen=True)
 class NoiseAnswer:
     """A reader's reply under one layout.
@@ -38,6 +40,7 @@ class NoiseAnswer:
     finish_reason: str
 
 
+@checked_methods
 @dataclass(frozen=True)
 class NoiseAnswers:
     """One question under all layouts; each layout is in exactly one of `answers`, `over_long` and `missing`.
@@ -85,6 +88,7 @@ class _Request:
     prompt: TextOrTokens
 
 
+@checked
 def ask(
     reader: ReaderProtocol,
     materials: Sequence[Materials],
@@ -139,6 +143,7 @@ def ask(
     return Results(results, generated.stats, generated.passes, generated.seconds)
 
 
+@checked
 def ask_cost(
     reader: ReaderProtocol,
     materials: Sequence[Materials],

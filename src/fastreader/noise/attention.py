@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import expect, rebuilding
 from fastreader.noise.layouts import Layout, layout
 from fastreader.noise.materials import Materials
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float64]
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class AnswerAttention:
     """Attention of one answer's tokens.
@@ -85,7 +87,7 @@ class AnswerAttention:
         Raises:
             InputError: if a key is missing or a value has another shape.
         """
-        with rebuilding("AnswerAttention: expected the result of to_dict", row):
+        with rebuilding("row: AnswerAttention: expected the result of to_dict", row):
             return cls(
                 np.array(row["attention"], dtype=np.float64).reshape(len(row["entropy"]), len(row["kinds"])),
                 np.array([np.nan if value is None else value for value in row["entropy"]], dtype=np.float64),
@@ -95,6 +97,7 @@ class AnswerAttention:
             )
 
 
+@checked
 def answer_attention(
     reader: Reader,
     materials: Materials,
@@ -177,6 +180,7 @@ def _spans(reader: Reader, template: NoiseTemplate, pieces: Sequence[str], docum
     return list(itertools.pairwise(ends))
 
 
+@checked
 def mean_share(attentions: Iterable[AnswerAttention]) -> FloatArray:
     """Return the mean of `share` over answers under one layout: float64 [layers, passages].
 
@@ -187,7 +191,7 @@ def mean_share(attentions: Iterable[AnswerAttention]) -> FloatArray:
     """
     shares = [a.share for a in attentions]
     shapes = [share.shape for share in shares]
-    expect(len(set(shapes)) == 1, "mean_share", "answers of one shape [layers, passages]", shapes)
+    expect(len(set(shapes)) == 1, "mean_share: attentions", "answers of one shape [layers, passages]", shapes)
     stack = np.stack(shares)
     seen = ~np.isnan(stack)
     counts = seen.sum(axis=0)
@@ -196,6 +200,7 @@ def mean_share(attentions: Iterable[AnswerAttention]) -> FloatArray:
     return mean
 
 
+@checked
 def mean_entropies(
     attentions: Sequence[Mapping[str, AnswerAttention]], *, normalised: bool = False
 ) -> dict[str, list[float]]:

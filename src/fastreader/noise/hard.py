@@ -11,6 +11,7 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from fastreader.core.checked import checked
 from fastreader.data.types import Example, Passage
 from fastreader.noise.labels import has_answer, same_text
 from fastreader.noise.sources import question_generator
@@ -22,6 +23,7 @@ _MONTH = re.compile(
 )
 
 
+@checked
 def swap_answer(passage: Passage, answers: Sequence[str], replacement: str) -> Passage | None:
     """Replace every occurrence of an answer in a passage.
 
@@ -65,7 +67,7 @@ def shape(answer: str) -> str:
 def question_word(question: str) -> str:
     """Return the first of who, when, where, which, what, why and how (with its next word) in a question, or ""."""
     words = normalise(question).split()
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         if word in ("who", "whom", "whose"):
             return "who"
         if word == "how":
@@ -75,6 +77,7 @@ def question_word(question: str) -> str:
     return ""
 
 
+@checked
 def swapped_passages(
     passage: Passage, question: str, answers: Sequence[str], others: Sequence[Example], *, key: str, seed: int = 0
 ) -> Iterator[Passage]:

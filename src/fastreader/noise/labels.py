@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.data.types import Example, Passage
 from fastreader.statistics.answers import contained
@@ -26,6 +27,7 @@ class Kind(StrEnum):
     RANDOM = "random"
 
 
+@checked
 def has_answer(passage: Passage, answers: Sequence[str]) -> bool:
     """Return whether a normalised answer is a substring of the normalised passage, title included.
 
@@ -45,6 +47,7 @@ def question_key(example: Example) -> str:
     return example.id if example.id is not None else example.question
 
 
+@checked
 def label(example: Example) -> list[Kind]:
     """Return the kind of each retrieved passage: gold by its flag, else by whether it holds an answer.
 

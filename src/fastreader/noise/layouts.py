@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, expect
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
@@ -36,6 +37,7 @@ FILL = -1
 Fits = Callable[[Sequence[Passage]], bool]
 
 
+@checked
 @dataclass(frozen=True)
 class LayoutSpec:
     """The definition of a layout.
@@ -91,6 +93,7 @@ class LayoutSpec:
         return "closed_book"
 
 
+@checked
 @dataclass(frozen=True)
 class Layout:
     """The passages of a prompt, in reading order, and their kinds.
@@ -114,6 +117,7 @@ class StillFits(MissingPassages):
     """All drawn random passages fit the context, with room for more."""
 
 
+@checked
 def layout(materials: Materials, spec: str | LayoutSpec, *, fits: Fits | None = None) -> Layout:
     """Return the passages of one layout of one question.
 
@@ -142,6 +146,7 @@ def layout(materials: Materials, spec: str | LayoutSpec, *, fits: Fits | None = 
     return Layout(spec.name, tuple(passages), tuple(kinds))
 
 
+@checked
 def place(gold: Passage, others: Sequence[Passage], position: str) -> list[Passage]:
     """Place the gold passage among others: first ("far"), at index n // 2 ("mid"), or last ("near"), by the question.
 
@@ -153,6 +158,7 @@ def place(gold: Passage, others: Sequence[Passage], position: str) -> list[Passa
     return [*others[:at], gold, *others[at:]]
 
 
+@checked
 def oracle_grid(
     noise: Iterable[str] = ("distracting", "random"),
     counts: Iterable[int] = (1, 2, 4, 8),
@@ -170,6 +176,7 @@ def oracle_grid(
     return ["gold", *names]
 
 
+@checked
 def realistic_grid(retrieved: Iterable[int], random: Iterable[int | str]) -> list[str]:
     """Return the layouts of the paper's tables 3 to 5: k retrieved and m random passages; m may be "fill"."""
     random = list(random)

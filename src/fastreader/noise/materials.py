@@ -8,13 +8,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fastreader.core.checks import expect
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_int, check_seed, expect
 from fastreader.data.types import Example, Passage
 from fastreader.noise.hard import swapped_passages
 from fastreader.noise.labels import Kind, has_answer, label, question_key, same_text
-from fastreader.noise.sources import RandomSource
+from fastreader.noise.sources import MOST_DRAWN, RandomSource
 
 
+@checked
 @dataclass(frozen=True)
 class Materials:
     """One question and its passages by kind; gold, relevant, distracting, hard and random are disjoint.
@@ -49,6 +51,7 @@ class Materials:
         return hashlib.sha256("\n".join(same_text(self.gold)).encode("utf-8")).hexdigest()[:16]
 
 
+@checked
 def by_title(passages: Iterable[Passage]) -> dict[str, list[Passage]]:
     """Return passages by title; those without a title are left out."""
     titles: defaultdict[str, list[Passage]] = defaultdict(list)
@@ -58,6 +61,7 @@ def by_title(passages: Iterable[Passage]) -> dict[str, list[Passage]]:
     return dict(titles)
 
 
+@checked
 def gather(
     example: Example,
     *,
@@ -88,6 +92,9 @@ def gather(
         Exhausted: an `InputError`: if `random` has fewer than `random_count` passages.
     """
     key = question_key(example)
+    check_seed("seed", seed)
+    check_int("random_count", random_count, 0, MOST_DRAWN)
+    check_int("hard_count", hard_count, 0, MOST_DRAWN)
     retrieved, kinds = _without_repeats(example)
     of_kind = {kind: tuple(p for p, k in zip(retrieved, kinds, strict=True) if k is kind) for kind in Kind}
     gold = next(iter(of_kind[Kind.GOLD]), None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.drawing import COLOURS, INK, MAP, MARKERS, new_figure
 from fastreader.noise.attention import AnswerAttention, FloatArray
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 
 
+@checked
 def plot_accuracy(summary: NoiseSummary, path: str | os.PathLike[str] | None = None) -> Figure:
     """Plot accuracy against the number of other passages, see `draw_accuracy`.
 
@@ -93,6 +95,7 @@ def _line(axis: Any, rows: Rows, kind: str, position: str, index: int) -> None:
     axis.fill_between(counts, low, high, color=colour, alpha=0.15, lw=0)
 
 
+@checked
 def plot_heat_map(
     shares: Mapping[str, FloatArray],
     kinds: Mapping[str, Sequence[str]],
@@ -109,8 +112,16 @@ def plot_heat_map(
         InputError: if there is no layout, or a layout's numbers of kinds and passages differ.
         MissingExtraError: if matplotlib is not installed.
     """
+    expect(shares.keys() <= kinds.keys(), "kinds", f"those of the layouts {sorted(shares)}", sorted(kinds))
+    flat = [name for name, share in shares.items() if share.ndim != 2]
+    expect(not flat, "shares", "arrays [layers, passages]", flat)
     fitting = all(share.shape[1] == len(kinds[name]) for name, share in shares.items())
-    expect(bool(shares) and fitting, "plot_heat_map", "at least one layout, and one kind per passage", dict(kinds))
+    expect(
+        bool(shares) and fitting,
+        "plot_heat_map: shares, kinds",
+        "at least one layout, and one kind per passage",
+        dict(kinds),
+    )
     return _written(draw_attention([(name, share, kinds[name]) for name, share in shares.items()]), path)
 
 
@@ -137,6 +148,7 @@ def draw_attention(maps: Sequence[tuple[str, FloatArray, Sequence[str]]]) -> Fig
     return figure
 
 
+@checked
 def plot_entropy(
     attentions: Mapping[str, Sequence[AnswerAttention]], path: str | os.PathLike[str] | None = None
 ) -> Figure:
@@ -151,7 +163,12 @@ def plot_entropy(
         MissingExtraError: if matplotlib is not installed.
     """
     counts = {name: len(rows) for name, rows in attentions.items()}
-    expect(bool(counts) and all(counts.values()), "plot_entropy", "layouts with at least one answer each", counts)
+    expect(
+        bool(counts) and all(counts.values()),
+        "plot_entropy: attentions",
+        "layouts with at least one answer each",
+        counts,
+    )
     figure = new_figure(6.0, 3.6)
     axis = figure.subplots()
     for (name, rows), marker in zip(attentions.items(), itertools.cycle(MARKERS)):

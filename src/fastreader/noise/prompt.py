@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.protocol import ReaderProtocol, TextOrTokens
 from fastreader.data.types import Passage
@@ -13,6 +14,7 @@ from fastreader.noise.layouts import Fits
 from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
 
 
+@checked
 @dataclass(frozen=True)
 class NoiseTemplate(PromptTexts):
     """The texts around documents and question. Each can be replaced.
@@ -61,7 +63,7 @@ class NoiseTemplate(PromptTexts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        named = f"a text with the reply {self.no_answer!r}"
+        named = f"a text with the reply no_answer, {self.no_answer!r}"
         expect(self.no_answer in self.instruction, "NoiseTemplate.instruction", named, self.instruction)
 
     def pieces(self, question: str, passages: Sequence[Passage]) -> list[str]:

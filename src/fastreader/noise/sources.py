@@ -9,11 +9,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fastreader.core.checks import check_int, expect
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_int, check_seed, expect
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 
@@ -33,6 +34,10 @@ class Exhausted(InputError):
         self.available = available
 
 
+MOST_DRAWN = 100_000  # passages for one question
+
+
+@runtime_checkable
 class RandomSource(Protocol):
     """Draws random passages."""
 
@@ -45,6 +50,7 @@ class RandomSource(Protocol):
         ...
 
 
+@checked
 @dataclass(frozen=True)
 class Pool:
     """Draws passages without replacement, from the pool that the retriever searched or from another corpus.
@@ -59,6 +65,7 @@ class Pool:
 
     def draw(self, count: int, key: str, accept: Accept) -> list[Passage]:
         """Draw passages, see `RandomSource.draw`."""
+        check_int("count", count, 0, MOST_DRAWN)
         drawn: list[Passage] = []
         for index in _shuffled(len(self.passages), question_generator(self.seed, key)):
             if len(drawn) == count:
@@ -74,6 +81,7 @@ class Pool:
         return drawn
 
 
+@checked
 @dataclass(frozen=True)
 class RandomWords:
     """Makes passages of random words, as in table 4 of the paper.
@@ -102,10 +110,13 @@ class RandomWords:
         Raises:
             InputError: if the passages hold no word.
         """
-        return cls(sorted({word for p in passages for word in p.text.split()}), length, seed)
+        words = sorted({word for p in passages for word in p.text.split()})
+        expect(bool(words), "passages", "at least one word in them", passages)
+        return cls(words, length, seed)
 
     def draw(self, count: int, key: str, accept: Accept) -> list[Passage]:
         """Make passages without title and identifier, see `RandomSource.draw`."""
+        check_int("count", count, 0, MOST_DRAWN)
         generator = question_generator(self.seed, key)
         drawn: list[Passage] = []
         rejected = 0
@@ -124,7 +135,8 @@ class RandomWords:
 
 def question_generator(seed: int, key: str) -> np.random.Generator:
     """Return the random generator of the question `key`."""
-    return np.random.default_rng([seed, zlib.crc32(key.encode("utf-8"))])
+    check_seed("seed", seed)
+    return np.random.default_rng([seed, zlib.crc32(key.encode("utf-8", "surrogatepass"))])
 
 
 def _shuffled(size: int, generator: np.random.Generator) -> Iterator[int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import expect
 from fastreader.noise.ask import NoiseAnswers
 from fastreader.noise.layouts import LayoutSpec
@@ -17,6 +18,7 @@ from fastreader.statistics import Comparison, compare
 PRIMARY = "random:8:near"
 
 
+@checked_methods
 @dataclass(frozen=True)
 class LayoutCounts:
     """Counts of one layout, besides right and wrong answers.
@@ -38,6 +40,7 @@ class LayoutCounts:
     accuracy_over_long_wrong: float | None
 
 
+@checked_methods
 @dataclass(frozen=True)
 class NoiseSummary:
     """A noise study.
@@ -64,6 +67,7 @@ class NoiseSummary:
         }
 
 
+@checked
 def baseline_of(layout: str) -> str | None:
     """Return the baseline of a layout, as in the paper: "gold", or only its retrieved passages.
 
@@ -75,6 +79,7 @@ def baseline_of(layout: str) -> str | None:
     return f"retrieved:{spec.retrieved}" if spec.retrieved else "gold"
 
 
+@checked
 def summarise(
     results: Iterable[NoiseAnswers],
     *,

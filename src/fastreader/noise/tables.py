@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fastreader.core.checked import checked
 from fastreader.noise.layouts import FILL, POSITIONS, LayoutSpec
 from fastreader.noise.summary import NoiseSummary
 from fastreader.statistics import Contrast, Interval
@@ -12,6 +13,7 @@ SIGNIFICANT = 0.01  # the paper's
 _TESTS = {"sign flip": "clustered sign-flip", "McNemar": "exact McNemar", "Wilcoxon": "Wilcoxon"}
 
 
+@checked
 def markdown(summary: NoiseSummary) -> str:
     """Return the primary contrast, the tables of the paper and all numbers behind them, as Markdown."""
     parts = [_headline(summary), _oracle(summary), _realistic(summary), _conditions(summary), _contrasts(summary)]

@@ -82,17 +82,24 @@ def check_heads(op: str, query: Tensor, keys: Mapping[str, Tensor], values: Mapp
         raise InputError(f"{op}: query heads must be a multiple of key heads, got {heads} and {key_heads}")
 
 
-def check_products(op: str, softcap: float | None, input_precision: str | None, dtype: torch.dtype) -> None:
+def check_products(
+    op: str,
+    softcap: float | None,
+    input_precision: str | None,
+    dtype: torch.dtype,
+    precisions: tuple[str, ...] = ("bf16x3",),
+) -> None:
     """Check a soft cap, positive and finite or None, and how float32 operands are multiplied.
 
-    The latter is None, or "bf16x3" for sums of two bfloat16 terms.
+    The latter is None or one of `precisions`; "bf16x3" means sums of two bfloat16 terms.
     """
     if softcap is not None and not (softcap > 0 and math.isfinite(softcap)):
         raise InputError(f"{op}: softcap must be positive and finite, got {softcap}")
-    if input_precision not in (None, "bf16x3"):
-        raise InputError(f"{op}: input_precision must be None or 'bf16x3', got {input_precision!r}")
+    if input_precision not in (None, *precisions):
+        allowed = " or ".join(map(repr, (None, *precisions)))
+        raise InputError(f"{op}: input_precision must be {allowed}, got {input_precision!r}")
     if input_precision is not None and dtype != torch.float32:
-        raise InputError(f"{op}: input_precision 'bf16x3' takes float32 inputs, got {name_of(dtype)}")
+        raise InputError(f"{op}: input_precision {input_precision!r} takes float32 inputs, got {name_of(dtype)}")
 
 
 def check_activation(op: str, activation: str) -> None:

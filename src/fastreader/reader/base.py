@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from fastreader.core.checked import accept, kind_of
+from fastreader.core.checks import check_int, expect
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens
@@ -13,6 +15,8 @@ from fastreader.reader.engine import Engine
 from fastreader.reader.generate import generate
 from fastreader.reader.loglikelihood import Admit, loglikelihood, score
 from fastreader.reader.prompts.writer import PromptWriter
+
+_TREES = kind_of(Sequence[PrefixTree])
 
 
 class ReaderBase(PromptWriter):
@@ -94,6 +98,11 @@ class ReaderBase(PromptWriter):
             InputError: if a token id is out of range.
             ContextOverflowError, OutOfBudgetError, NumericsError: as `loglikelihood`.
         """
+        if trees is not None:
+            check_int("max_batch_tokens", max_batch_tokens, optional=True)
+            accept("trees", trees, _TREES)
+            held = sum(len(tree.leaves) for tree in trees)
+            expect(held == len(sequences), "trees", f"those of {len(sequences)} sequences", f"{held} sequences")
         with self._cache() as (kept, keep):
             return score(self.engine, sequences, max_batch_tokens=max_batch_tokens, trees=trees, kept=kept, keep=keep)
 
@@ -102,6 +111,7 @@ class ReaderBase(PromptWriter):
         requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
         *,
         token_logprobs: bool = False,
+        special_tokens: bool = True,
         on_overflow: str = "error",
         max_batch_tokens: int | None = None,
         progress: bool | None = None,
@@ -112,6 +122,8 @@ class ReaderBase(PromptWriter):
             requests: (context, continuation) pairs, as text (split into tokens by the evaluation harness's
                 rule, see `TextEncoder.pair`) or as token ids.
             token_logprobs: also return each token's value.
+            special_tokens: whether special tokens written out in a text are read as such, as the evaluation harness
+                does. Turn it off for text from outside. It does not concern token ids.
             on_overflow: "error", or "truncate" to drop tokens from the left of a context that is too long.
             max_batch_tokens: at most this many tokens are computed in one pass; by default from free memory. It
                 changes results by no more than rounding.
@@ -132,6 +144,7 @@ class ReaderBase(PromptWriter):
                 self.engine,
                 requests,
                 token_logprobs=token_logprobs,
+                special_tokens=special_tokens,
                 on_overflow=on_overflow,
                 max_batch_tokens=max_batch_tokens,
                 progress=progress,
@@ -152,6 +165,7 @@ class ReaderBase(PromptWriter):
         stop: Sequence[str] = (),
         stop_token_ids: Sequence[int] = (),
         token_logprobs: bool = False,
+        special_tokens: bool = False,
         on_overflow: str = "error",
         max_batch_tokens: int | None = None,
         progress: bool | None = None,
@@ -163,10 +177,9 @@ class ReaderBase(PromptWriter):
         prompts continue the same random stream, so n copies give n different samples.
 
         Args:
-            prompts: texts (read with their special tokens, as `TextEncoder.start` trusts them), or token ids as
-                `prompt` returns them; an empty one is a beginning of text.
-            max_new_tokens: at most this many tokens are generated.
-            n: number of texts for each prompt.
+            prompts: texts, or token ids as `prompt` returns them; an empty one is a beginning of text.
+            max_new_tokens: at most this many tokens are generated, up to 2**20.
+            n: number of texts for each prompt, up to 10,000.
             temperature: divides the logits; 0 decodes greedily.
             top_k: draw among this many most likely tokens.
             top_p: draw among the fewest most likely tokens whose probabilities sum to this.
@@ -174,6 +187,8 @@ class ReaderBase(PromptWriter):
             stop: strings that end a text; they are cut off, with what follows them.
             stop_token_ids: token ids that end a text, besides the model's own end of turn or text.
             token_logprobs: also return each token's log-probability.
+            special_tokens: whether special tokens written out in a text are read as such. By default they are plain
+                text, so that a passage in a prompt cannot end the user's turn. It does not concern token ids.
             on_overflow: "error" rejects a prompt longer than the context; "truncate" drops tokens from the left of
                 a prompt so that `max_new_tokens` fit. A text that reaches the end of the context stops there.
             max_batch_tokens: at most this many prompt tokens are read in one pass, those of new tokens' keys counted;
@@ -199,6 +214,7 @@ class ReaderBase(PromptWriter):
             stop=stop,
             stop_token_ids=stop_token_ids,
             token_logprobs=token_logprobs,
+            special_tokens=special_tokens,
             on_overflow=on_overflow,
             max_batch_tokens=max_batch_tokens,
             progress=progress,

@@ -8,13 +8,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from fastreader.core.checks import check_int
+from fastreader.core.checked import accept, kind_of
+from fastreader.core.checks import check_int, expect
+from fastreader.core.options import MOST_NEW_TOKENS
 from fastreader.core.tree import PrefixTree, Tokens, partition
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, OutOfBudgetError
 from fastreader.models import memory
 from fastreader.models.adapter import TreeModel
 from fastreader.models.precision import Arithmetic
+from fastreader.reader.forks import repair_in_children
 from fastreader.reader.prompts.encoder import TextEncoder
+
+_SEQUENCES = kind_of(Sequence[Sequence[Tokens]])
 
 
 class Engine:
@@ -38,6 +43,11 @@ class Engine:
         self.arithmetic = arithmetic
         self.revision = revision
         self.check = "off"
+        self.lock = threading.Lock()
+        repair_in_children(self)
+
+    def after_fork(self) -> None:
+        """Replace the lock in a forked child; a pass changes nothing of the model, so it can be used at once."""
         self.lock = threading.Lock()
 
     @property
@@ -68,15 +78,19 @@ class Engine:
         """Return the trees of a call, by rotary regime and memory; `Reader.plan` documents it."""
         model = self.model
         check_int("max_batch_tokens", max_batch_tokens, optional=True)
-        if not sequences:
-            raise InputError("sequences: expected at least one, got none")
+        check_int("new_tokens", new_tokens, 0, MOST_NEW_TOKENS)
+        new_tokens = int(new_tokens)  # NumPy's small integers overflow below
+        accept("sequences", sequences, _SEQUENCES)
+        expect(len(sequences) > 0, "sequences", "at least one", sequences)
         vocabulary = model.head.weight.shape[0]
         regimes: dict[int, list[int]] = {}
-        for i, (context, continuation) in enumerate(sequences):
+        for i, pair in enumerate(sequences):
+            expect(len(pair) == 2, f"sequences[{i}]", "a pair (context, continuation)", pair)
+            context, continuation = pair
             length = len(context) + max(len(continuation) - 1, 0)
             if model.max_length is not None and length > model.max_length:
                 raise ContextOverflowError(
-                    f"sequence {i} is {length} tokens long, the context of {model.name} is {model.max_length}"
+                    f"sequences[{i}] is {length} tokens long, the context of {model.name} is {model.max_length}"
                 )
             regimes.setdefault(model.regimes.of(length), []).append(i)
         trees = []
@@ -91,11 +105,12 @@ class Engine:
                 if size + reserve * len(tree.leaves) > limit:
                     writing = f" and {new_tokens} to write" if new_tokens else ""
                     raise OutOfBudgetError(
-                        f"one sequence of {size} tokens{writing} does not fit: memory allows about {limit} here"
+                        f"sequences: one sequence of {size} tokens{writing} does not fit: "
+                        f"memory allows about {limit} here"
                     )
                 highest = int(max(tree.token_ids.max(), tree.targets.max(initial=0)))
                 if highest >= vocabulary:
-                    raise InputError(f"token ids must be below the vocabulary's {vocabulary}, got {highest}")
+                    raise InputError(f"sequences: token ids must be below the vocabulary's {vocabulary}, got {highest}")
                 trees.append(replace(tree, sequence_ids=np.asarray(members)[tree.sequence_ids]))
         return trees
 

@@ -70,7 +70,7 @@ def _new_rows(engine: Engine, prompts: Iterable[TextOrTokens], options: Generate
     seen: Counter[tuple[int, ...]] = Counter()
     limit, most = engine.model.max_length, options.max_new_tokens
     for i, prompt in enumerate(prompts):
-        tokens = engine.encoder.prompt_tokens(prompt, f"prompts[{i}]")
+        tokens = engine.encoder.prompt_tokens(prompt, f"prompts[{i}]", special_tokens=options.special_tokens)
         shown = _fitted(tokens, i, most, limit, engine.name, options.on_overflow)
         key = tuple(shown)
         for _ in range(options.n):
@@ -126,7 +126,7 @@ def run(
     advance(finished)
     if key_values is None:
         return
-    cache = DecodeCache(tree, key_values, leaves, room - 1, any(model.windows))
+    cache = DecodeCache(tree, key_values, leaves, room - 1, any(model.windows), row_by_row=model.deterministic)
     while True:
         live, newest = [], []
         for i, position in enumerate(cache.next_positions.tolist()):

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_list, check_tokens
+from fastreader.core.checks import check_bool, check_list, check_tokens, shown
 from fastreader.core.progress import track
 from fastreader.core.protocol import Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
@@ -27,20 +27,23 @@ def loglikelihood(
     *,
     token_logprobs: bool,
     on_overflow: str,
+    special_tokens: bool,
     max_batch_tokens: int | None,
     progress: bool | None = None,
     kept: PrefixCache | None = None,
     keep: Admit | None = None,
 ) -> Results[Loglikelihood]:
     """Do the work of `Reader.loglikelihood`; `kept` and `keep` as for `score`."""
-    check_list("requests", requests)
-    if not isinstance(requests, Iterable):
-        raise InputError(f"requests: expected a list of pairs, got {type(requests).__name__}")
-    sequences = [_encode(engine, i, request) for i, request in enumerate(requests)]
+    check_list("requests", requests, of="pairs")
+    check_bool("token_logprobs", token_logprobs)
+    check_bool("special_tokens", special_tokens)
+    if progress is not None:
+        check_bool("progress", progress)
+    sequences = [_encode(engine, i, request, special_tokens) for i, request in enumerate(requests)]
     if not sequences:
         return Results([], TreeStats(0, 0, 0, 0), passes=0)
     if on_overflow not in ("error", "truncate"):
-        raise InputError(f"on_overflow: expected 'error' or 'truncate', got {on_overflow!r}")
+        raise InputError(f"on_overflow: expected 'error' or 'truncate', got {shown(on_overflow)}")
     whole = [len(context) for context, _ in sequences]
     if on_overflow == "truncate":
         sequences = [_truncated(*s, engine.model.max_length) for s in sequences]
@@ -117,17 +120,17 @@ def score(
 
 
 def _encode(
-    engine: Engine, index: int, request: tuple[TextOrTokens, TextOrTokens]
+    engine: Engine, index: int, request: tuple[TextOrTokens, TextOrTokens], special_tokens: bool
 ) -> tuple[Sequence[int], Sequence[int]]:
     if isinstance(request, str) or not isinstance(request, Sequence) or len(request) != 2:
-        raise InputError(f"requests[{index}]: expected a pair (context, continuation), got {request!r}")
+        raise InputError(f"requests[{index}]: expected a pair (context, continuation), got {shown(request)}")
     context, continuation = request
     if isinstance(context, str) != isinstance(continuation, str):
         raise InputError(f"requests[{index}]: context and continuation must both be text or both token ids")
     if isinstance(context, str):
         assert isinstance(continuation, str)
         try:
-            return engine.encoder.pair(context, continuation)
+            return engine.encoder.pair(context, continuation, special_tokens=special_tokens)
         except InputError as error:
             raise InputError(f"requests[{index}]: {error}") from error
     assert not isinstance(continuation, str)

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from fastreader.core.checks import check_bool, check_choice
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_choice, expect
 from fastreader.core.protocol import TextOrTokens
 from fastreader.data.fingerprints import reader_name
 from fastreader.models import load as loading
@@ -28,6 +29,7 @@ CHECKS = ("full", "quick", "off")
 _loading = threading.RLock()
 
 
+@checked
 class Reader(ReaderBase):
     """A causal language model that scores many texts in one packed pass.
 
@@ -54,8 +56,9 @@ class Reader(ReaderBase):
         weights: str = "",
     ) -> None:
         check_choice("check", check, CHECKS)
+        expect(callable(getattr(model, "forward", None)), "model", "a transformers causal LM", model)
         encoder = TextEncoder(tokenizer)
-        tree_model = TreeModel(model, name, arithmetic.precision)
+        tree_model = TreeModel(model, name, arithmetic.precision, arithmetic.deterministic)
         if tree_model.why_not_upcast and tree_model.precision != arithmetic.precision:
             arithmetic = replace(arithmetic, precision=tree_model.precision, reason=tree_model.why_not_upcast)
         super().__init__(Engine(tree_model, encoder, name, arithmetic, revision))
@@ -66,13 +69,14 @@ class Reader(ReaderBase):
     @classmethod
     def load(
         cls,
-        model: str | os.PathLike[str] | tuple[Any, Any],
+        model: Any,  # a name or a pair; `loading.pair` says what it expected
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
         precision: str = "fast",
         *,
         check: str = "quick",
         trust_remote_code: bool = False,
+        deterministic: bool = False,
     ) -> Reader:
         """Load a reader.
 
@@ -90,18 +94,20 @@ class Reader(ReaderBase):
                 the model. A pair is always checked in full. `describe` names what ran.
             trust_remote_code: run code that the model's folder or the hub brings. Leave it off unless you have read
                 that code: it can do whatever you can.
+            deterministic: give a sequence the same bits whatever else is in its pass, on the CPU only. Without it, they
+                may change by rounding in "exact" and in generation; see docs/determinism.md. It makes "exact" slower,
+                and keeps a float32 copy of the weights for it.
 
         Raises:
             ModelNotFoundError: if there is no such model.
             ModelFileError: if a file of it is damaged.
-            UnsupportedModelError: if its architecture cannot run on a packed tree, or the packed pass computes
-                something else than the model's own modules.
+            UnsupportedModelError: if its architecture cannot run on a packed tree (with `deterministic`, if part of it
+                could not keep that promise), or the packed pass computes something else than the model's own modules.
             InputError: if device, dtype, precision or check is unknown.
         """
         check_choice("check", check, CHECKS)
-        check_bool("trust_remote_code", trust_remote_code)
         with _loading:
-            return cls._load(model, device, dtype, precision, check, trust_remote_code)
+            return cls._load(model, device, dtype, precision, check, trust_remote_code, deterministic)
 
     @classmethod
     def _load(
@@ -112,14 +118,17 @@ class Reader(ReaderBase):
         precision: str,
         check: str,
         trust_remote_code: bool,
+        deterministic: bool,
     ) -> Reader:
         if not isinstance(model, (str, os.PathLike)):
             own, tokenizer = loading.pair(model)
             given = getattr(own, "name_or_path", "")
             name, of = reader_name(given) if given else type(own).__name__, revision(own, tokenizer)
             own, arithmetic = loading.borrow(own, device, dtype, precision)
+            arithmetic = replace(arithmetic, deterministic=deterministic)
             return cls(own, tokenizer, name, arithmetic, of, "off" if check == "off" else "full")
         loaded, tokenizer, arithmetic = loading.load(model, device, dtype, precision, trust_remote_code)
+        arithmetic = replace(arithmetic, deterministic=deterministic)
         weights = revision(loaded, tokenizer)
         of = "" if loading.is_packaged(model) else weights
         reader = cls(loaded, tokenizer, reader_name(model), arithmetic, of, check, weights)
@@ -170,6 +179,7 @@ class Reader(ReaderBase):
         system: str | None = None,
         chat: bool | None = None,
         chat_options: Mapping[str, Any] | None = None,
+        special_tokens: bool = False,
         max_batch_tokens: int | None = None,
     ) -> Session:
         """Read prefixes once and keep their keys and values, so that later calls compute only what follows them.
@@ -188,6 +198,7 @@ class Reader(ReaderBase):
                 generate after prompts whose passages were just scored, say. A call that would exceed `max_bytes` raises
                 before it runs.
             system, chat, chat_options: as for `prompt`; for prefixes given in pieces.
+            special_tokens: as for `generate`; for prefixes given as texts.
             max_batch_tokens: at most this many tokens of the prefixes are computed in one pass.
 
         Raises:
@@ -202,6 +213,7 @@ class Reader(ReaderBase):
             system=system,
             chat=chat,
             chat_options=chat_options,
+            special_tokens=special_tokens,
             max_batch_tokens=max_batch_tokens,
         )
 

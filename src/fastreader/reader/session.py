@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fastreader.core.checks import check_int
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_int, located
 from fastreader.core.protocol import TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, OutOfBudgetError
@@ -16,11 +17,13 @@ from fastreader.models.key_values import KeyValues
 from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.engine import Engine
+from fastreader.reader.forks import repair_in_children
 from fastreader.reader.loglikelihood import Admit
 
 _SHARE = 0.5  # of the free memory, for what is cached
 
 
+@checked
 class Session(ReaderBase):
     """A reader over prefixes that were read once; created by `Reader.session`.
 
@@ -44,6 +47,15 @@ class Session(ReaderBase):
         self._admit = self._check_room if cache_scored else None
         self._allowed = int(_SHARE * memory.free_bytes(engine.model.device)) if max_bytes is None else max_bytes
         self.stats = TreeStats(0, 0, 0, 0)
+        repair_in_children(self)
+
+    def after_fork(self) -> None:
+        """Replace the lock in a forked child; close a session in use by another thread: it may be half changed."""
+        if self._use.acquire(blocking=False):
+            self._use.release()
+        else:
+            self._kept = None
+        self._use = threading.RLock()
 
     def session(
         self,
@@ -61,12 +73,13 @@ class Session(ReaderBase):
         system: str | None = None,
         chat: bool | None = None,
         chat_options: Mapping[str, Any] | None = None,
+        special_tokens: bool = False,
         max_batch_tokens: int | None = None,
     ) -> None:
         """Read further prefixes and cache them too; shared beginnings are not read again.
 
         Args:
-            prefixes, system, chat, chat_options, max_batch_tokens: as for `Reader.session`.
+            prefixes, system, chat, chat_options, special_tokens, max_batch_tokens: as for `Reader.session`.
 
         Raises:
             InputError, ContextOverflowError: as `Reader.session`.
@@ -81,13 +94,18 @@ class Session(ReaderBase):
             if pieces and all(isinstance(piece, str) for piece in pieces):
                 tokens = self.prefix(prefix, system=system, chat=chat, chat_options=chat_options)  # type: ignore[arg-type]
             else:
-                tokens = self.encoder.prompt_tokens(prefix, f"prefixes[{i}]")  # type: ignore[arg-type, assignment]
+                tokens = self.encoder.prompt_tokens(  # type: ignore[assignment]
+                    prefix,  # type: ignore[arg-type]
+                    f"prefixes[{i}]",
+                    special_tokens=special_tokens,
+                )
             if model.max_length is not None and len(tokens) > model.max_length:
                 raise ContextOverflowError(
                     f"prefixes[{i}] is {len(tokens)} tokens long, the context of {self.name} is {model.max_length}"
                 )
             encoded.append(tokens)
-        trees = self.plan([(prefix, ()) for prefix in encoded], max_batch_tokens, new_tokens=2)
+        with located("prefixes"):
+            trees = self.plan([(prefix, ()) for prefix in encoded], max_batch_tokens, new_tokens=2)
         with self._use:
             kept = self._open()
             self._check_room(trees)

@@ -18,6 +18,7 @@ from fastreader import __version__
 from fastreader.report import figures
 from fastreader.report.browse import browser_data
 from fastreader.report.plots import Chart, Table, answers, ensemble, layouts, moi
+from fastreader.report.policy import PLACE, StyleClasses, with_policy
 from fastreader.report.retrieval import Retrieval, retrieval
 from fastreader.report.study_data import METRIC_NAMES, METRICS, Missing, StudyRun
 from fastreader.report.summary import summary_rows
@@ -77,19 +78,22 @@ class Report:
         return cls(run, summary_rows(run), retrieval(run), [_section(chart, run) for chart in CHARTS])
 
     def html(self) -> str:
-        """Return the page, which needs no network.
+        """Return the page, which needs no network; its Content-Security-Policy forbids any.
 
         Raises:
             MissingExtraError: if matplotlib is not installed.
         """
         from jinja2 import Environment
+        from markupsafe import Markup
 
         data, cut = browser_data(self.run)
         environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
         environment.filters.update(number=_number, interval=_interval, p=_p, whole=_whole, breakable=_breakable)
         study = self.run.study
-        shown = [(s, _figure(s)) for s in self.sections if s.table is not None]
-        return environment.from_string(_asset("page.html")).render(
+        classes = StyleClasses()
+        shown = [(s, Markup(classes.replace(_figure(s)))) for s in self.sections if s.table is not None]  # nosec B704 # matplotlib escaped its texts
+        page = environment.from_string(_asset("page.html")).render(
+            policy=PLACE,
             title=study.name or "Study",
             study=study,
             run=self.run,
@@ -107,10 +111,12 @@ class Report:
             cut=cut,
             data=_json(data),
             style=_asset("style.css"),
+            figure_style=Markup(classes.sheet()),  # nosec B704 # styles of our figures
             script=_asset("browser.js"),
             version=__version__,
             made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         )
+        return with_policy(page)
 
     def write_figures(self, folder: str | os.PathLike[str], kind: str) -> list[Path]:
         """Write every figure as an "svg" or "png" file and return the paths."""
@@ -143,11 +149,9 @@ def _section(chart: Chart, run: StudyRun) -> Section:
 
 
 def _figure(section: Section) -> str:
-    from markupsafe import Markup
-
     table, chart = section.table, section.chart
     assert table is not None
-    return Markup(figures.svg(lambda: chart.draw(table), chart.key, chart.title))
+    return figures.svg(lambda: chart.draw(table), chart.key, chart.title)
 
 
 def _problems(run: StudyRun) -> list[tuple[str, str, int]]:
@@ -172,13 +176,13 @@ def _json(values: Any) -> Any:
     from markupsafe import Markup
 
     text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))  # nosec B704 # "<" is escaped
 
 
 def _asset(name: str) -> Any:
     from markupsafe import Markup
 
-    return Markup(files("fastreader.report").joinpath("assets", name).read_text(encoding="utf-8"))
+    return Markup(files("fastreader.report").joinpath("assets", name).read_text(encoding="utf-8"))  # nosec B704 # our own assets
 
 
 def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
@@ -208,7 +212,7 @@ def _breakable(text: str) -> Any:
     """Return `text` with places where a line may break."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub("([:_+·])", r"\1<wbr>", str(escape(text))))
+    return Markup(re.sub("([:_+·])", r"\1<wbr>", str(escape(text))))  # nosec B704 # escaped
 
 
 def _p(value: float | None) -> str:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
+from fastreader.core.checked import checked
 from fastreader.core.protocol import Scorer
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
@@ -26,7 +27,7 @@ ReaderLike = Scorer | str | os.PathLike[str]
 def score_permutations(
     reader: ReaderLike,
     question: str | Example,
-    passages: Sequence[PassageLike] | None = None,
+    passages: Iterable[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
     permutations: Spec = "cyclic",
     **options: Any,
@@ -44,10 +45,11 @@ def score_permutations(
 ) -> Iterator[PermutationScores]: ...
 
 
-def score_permutations(  # type: ignore[misc]  # the overloads leave out what is the same in both
+@checked  # type: ignore[misc]  # the overloads leave out what is the same in both
+def score_permutations(
     reader: ReaderLike,
     question: str | Example | Iterable[Example],
-    passages: Sequence[PassageLike] | None = None,
+    passages: Iterable[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
     permutations: Spec = "cyclic",
     *,
@@ -126,10 +128,11 @@ def score_permutations(  # type: ignore[misc]  # the overloads leave out what is
     return score_many(opened, question, candidates, options, progress, on_error)
 
 
+@checked
 def permutation_cost(
     reader: ReaderLike,
     question: str | Example,
-    passages: Sequence[PassageLike] | None = None,
+    passages: Iterable[PassageLike] | None = None,
     candidates: Sequence[str] | None = None,
     permutations: Spec = "cyclic",
     **options: Any,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastreader.core.checks import check_bool, check_choice, check_int, check_number, expect
+from fastreader.core.checked import checked_options
+from fastreader.core.checks import check_choice, check_int, check_number, expect
 from fastreader.permutations import Spec
 from fastreader.reader.prompts.template import Template, as_template
 
 POLICIES = ("error", "drop_passages", "truncate")
 
 
+@checked_options
 @dataclass(frozen=True, kw_only=True)
 class ScoreOptions:
     """What to score and how; `score_permutations` documents each.
@@ -36,8 +38,6 @@ class ScoreOptions:
         check_int("prune", self.prune, optional=True)
         check_number("prune_mass", self.prune_mass, above=0, below=1, optional=True)
         expect(self.prune is None or self.prune_mass is None, "prune_mass", "None beside prune", self.prune_mass)
-        for name in ("question_only", "score_passages", "closed_book", "query_likelihood", "token_logprobs"):
-            check_bool(name, getattr(self, name))
         check_choice("on_overflow", self.on_overflow, POLICIES)
         check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
         object.__setattr__(self, "template", as_template(self.template))

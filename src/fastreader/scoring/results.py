@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked_methods
+from fastreader.core.checks import check_output, located
 from fastreader.core.drawing import new_figure
 from fastreader.core.tree import TreeStats
 from fastreader.data.files import read_object, write_json
@@ -39,6 +41,7 @@ class TokenLogprobs:
     passages: list[list[float]] | None = None
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class PermutationScores:
     """Log-likelihoods under M orderings of L passages and K candidates, in nats.
@@ -172,11 +175,12 @@ class PermutationScores:
             if not all(isinstance(c, str) for c in known["candidates"]) or isinstance(known["candidates"], str):
                 raise ValueError("candidates must be a list of texts")
             return cls(**{**known, **arrays})
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise InputError(f"PermutationScores.from_dict: {error!r} in values with keys {sorted(values)}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON, whole or not at all."""
+        check_output("path", path)
         write_json(path, self.to_dict(), indent=None)
 
     @classmethod
@@ -186,7 +190,9 @@ class PermutationScores:
         Raises:
             InputError: if the file is not JSON or not such a result.
         """
-        return cls.from_dict(read_object(path))
+        values = read_object(path)
+        with located(os.fspath(path)):
+            return cls.from_dict(values)
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with a row for each ordering and candidate.

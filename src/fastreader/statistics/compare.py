@@ -7,6 +7,7 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import expect
 from fastreader.statistics.checks import numbers
 from fastreader.statistics.effects import cohens_d, discordant_odds_ratio, minimum_detectable_effect
@@ -17,6 +18,7 @@ Outcomes = Mapping[str, Mapping[Any, float]]  # by condition, then by question
 Clusters = Mapping[Any, Hashable]
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Condition:
     """One condition's outcomes.
@@ -35,6 +37,7 @@ class Condition:
     wilson: Interval | None
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Contrast:
     """A condition against its baseline, over the questions that have an outcome in both.
@@ -71,6 +74,7 @@ class Contrast:
     primary: bool
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Comparison:
     """The result of `compare`: `conditions` in the given order, `contrasts` of those that have a baseline."""
@@ -86,6 +90,7 @@ class Comparison:
         }
 
 
+@checked
 def compare(
     outcomes: Outcomes,
     baselines: str | Mapping[str, str],

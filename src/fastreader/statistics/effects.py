@@ -10,11 +10,13 @@ import math
 import numpy as np
 from scipy import stats
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_number
 from fastreader.statistics.checks import binary_pair, cluster_index, differences, numbers
 from fastreader.statistics.intervals import Interval, Labels, Values
 
 
+@checked
 def cohens_d(a: Values, b: Values) -> float:
     """Return the mean of a - b over the standard deviation of a - b (Cohen 1988, d_z, for pairs).
 
@@ -28,12 +30,14 @@ def cohens_d(a: Values, b: Values) -> float:
     return float(difference.mean()) / spread if spread else math.nan
 
 
+@checked
 def risk_difference(a: Values, b: Values) -> float:
     """Return the share of 1 in `a` minus the share of 1 in `b`, which hold only 0 and 1."""
     first, second = binary_pair(a, b)
     return float(first.mean() - second.mean())
 
 
+@checked
 def discordant_odds_ratio(a: Values, b: Values, confidence_level: float = 0.95) -> Interval:
     """Return the odds ratio of matched pairs of 0 and 1: those with only a = 1 over those with only b = 1.
 
@@ -52,6 +56,7 @@ def discordant_odds_ratio(a: Values, b: Values, confidence_level: float = 0.95) 
     return Interval(_odds(only_a / differing), _odds(float(bounds.low)), _odds(float(bounds.high)), confidence_level)
 
 
+@checked
 def minimum_detectable_effect(
     a: Values,
     b: Values | None = None,

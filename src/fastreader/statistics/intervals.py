@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from fastreader.core.checks import check_int, check_number, random_generator
+from fastreader.core.checked import checked
+from fastreader.core.checks import MOST_RESAMPLES, check_int, check_number, random_generator
 from fastreader.statistics.checks import cluster_index, numbers, pair
 
 Values = Sequence[float] | npt.NDArray[np.floating] | npt.NDArray[np.integer] | npt.NDArray[np.bool_]
@@ -47,6 +48,7 @@ class Interval:
         return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
 
 
+@checked
 def bootstrap(
     values: Values,
     *,
@@ -74,7 +76,7 @@ def bootstrap(
     """
     numeric = numbers("values", values)
     check_number("confidence_level", confidence_level, above=0, below=1)
-    check_int("resamples", resamples)
+    check_int("resamples", resamples, 1, MOST_RESAMPLES)
     index = cluster_index(clusters, len(numeric))
     sums = np.bincount(index, weights=numeric)
     sizes = np.bincount(index)
@@ -90,6 +92,7 @@ def bootstrap(
     return Interval(float(numeric.mean()), float(low), float(high), confidence_level)
 
 
+@checked
 def paired_bootstrap(a: Values, b: Values, **options: Any) -> Interval:
     """Return the mean of a - b over pairs, with a bootstrap interval that draws pairs or clusters of pairs.
 
@@ -104,6 +107,7 @@ def paired_bootstrap(a: Values, b: Values, **options: Any) -> Interval:
     return bootstrap(first - second, **options)
 
 
+@checked
 def wilson(successes: int, n: int, confidence_level: float = 0.95) -> Interval:
     """Return a share with its score interval (Wilson 1927), good at small n and near 0 or 1.
 

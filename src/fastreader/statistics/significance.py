@@ -12,13 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from fastreader.core.checks import check_int, expect, random_generator
+from fastreader.core.checked import checked
+from fastreader.core.checks import MOST_RESAMPLES, check_int, expect, random_generator
 from fastreader.statistics.checks import FloatArray, binary_pair, cluster_index, differences, pair
 from fastreader.statistics.intervals import CELLS, Labels, Values
 
 _EXACT = 100_000  # largest sum of the clusters' differences whose distribution is computed
 
 
+@checked
 def mcnemar(a: Values, b: Values) -> float:
     """Return the two-sided exact p of McNemar's test (1947): the pairs that differ against a fair coin.
 
@@ -31,6 +33,7 @@ def mcnemar(a: Values, b: Values) -> float:
     return float(stats.binomtest(only_a, only_a + only_b, 0.5).pvalue)
 
 
+@checked
 def wilcoxon(a: Values, b: Values) -> float:
     """Return the two-sided p of Wilcoxon's signed-rank test (1945) on a - b, without the pairs that are equal.
 
@@ -44,6 +47,7 @@ def wilcoxon(a: Values, b: Values) -> float:
     return float(stats.wilcoxon(difference).pvalue) if len(difference) else 1.0
 
 
+@checked
 def sign_flip(a: Values, b: Values, *, clusters: Labels | None = None, resamples: int = 10_000, seed: int = 0) -> float:
     """Return the two-sided p of Fisher's randomisation test on a - b (1935), flipping the signs of whole clusters.
 
@@ -63,7 +67,7 @@ def sign_flip(a: Values, b: Values, *, clusters: Labels | None = None, resamples
         InputError: if the pairs are invalid, the number of labels differs, or `resamples` < 1.
     """
     first, second = pair(a, b)
-    check_int("resamples", resamples)
+    check_int("resamples", resamples, 1, MOST_RESAMPLES)
     index = cluster_index(clusters, len(first))
     sums = np.bincount(index, weights=first - second)
     total = abs(float(sums.sum()))
@@ -74,6 +78,7 @@ def sign_flip(a: Values, b: Values, *, clusters: Labels | None = None, resamples
     return _drawn(sizes, total, resamples, seed)
 
 
+@checked
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p values corrected for their number by Holm's step-down method (1979), in the given order.
 

@@ -92,12 +92,13 @@ class CachedReader(ReaderWrapper):
         requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
         *,
         token_logprobs: bool = False,
+        special_tokens: bool = True,
         on_overflow: str = "error",
         max_batch_tokens: int | None = None,
     ) -> Results[Loglikelihood]:
         """Score as the reader does, from the cache if it holds the request."""
         pairs = [(_plain(c), _plain(t)) for c, t in requests]
-        settings = {"token_logprobs": token_logprobs, "on_overflow": on_overflow}
+        settings = {"token_logprobs": token_logprobs, "special_tokens": special_tokens, "on_overflow": on_overflow}
         limit = max_batch_tokens or self.max_batch_tokens
         found = self._items(
             pairs,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import require
 from fastreader.data.fingerprints import digest
 from fastreader.errors import InputError
@@ -178,6 +179,7 @@ class Study(_Table):
         return self.baseline or ("base" if "base" in labels else labels[0])
 
     @classmethod
+    @checked
     def of(cls, values: Mapping[str, Any], where: str = "study", folder: str | os.PathLike[str] = ".") -> Study:
         """Create a study from its values.
 
@@ -197,6 +199,7 @@ class Study(_Table):
             raise InputError(lead + str(error).removeprefix(lead)) from error
 
     @classmethod
+    @checked
     def load(cls, path: str | os.PathLike[str], **overrides: Any) -> Study:
         """Read a study from a .toml, .yaml, .yml or .json file; paths in the file are relative to it.
 
@@ -227,6 +230,7 @@ class Study(_Table):
         return study
 
     @classmethod
+    @checked
     def stored(cls, values: Mapping[str, Any], where: str) -> Study:
         """Create a study from the values in a run folder, to be inspected; its files may no longer exist.
 
@@ -237,6 +241,8 @@ class Study(_Table):
             return cls.model_validate(values)
         except ValidationError as error:
             raise InputError(f"{where}: {'; '.join(_problem(e) for e in error.errors())}") from None
+        except UnicodeError as error:  # half a pair of surrogates
+            raise InputError(f"{where}: expected valid Unicode ({error})") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fastreader.core.checks import expect, require
+from fastreader.core.checks import expect, require, shown
 from fastreader.data.files import read_object
 from fastreader.errors import InputError
 
@@ -36,8 +36,12 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     def found(name: str, value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        path = (folder / value).resolve()
-        require(name == "data" or path.is_file(), f"{name}: {path}: no such file")
+        try:
+            path = (folder / value).resolve()
+            there = path.is_file()
+        except (OSError, ValueError) as error:  # too long, or with a character that no path may hold
+            raise InputError(f"{name}: expected a path, got {shown(value)} ({error})") from error
+        require(name == "data" or there, f"{name}: {path}: no such file")
         return str(path)
 
     def pool(name: str, value: Any) -> Any:

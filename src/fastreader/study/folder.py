@@ -9,9 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fastreader.core.checks import expect, require
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_json, expect, require
 from fastreader.data import Example, Passage
-from fastreader.data.files import read_values, replacing, write_json
+from fastreader.data.files import is_draft, read_values, replacing, write_json
 from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import iter_results
 from fastreader.study.config import Study
@@ -29,6 +30,7 @@ RESULTS, QUESTIONS, ATTENTION = "results.jsonl", "questions.jsonl", "attention.j
 STUDY, COSTS, VOTER, READERS, CACHE = "study.json", "costs.json", "voter.json", "readers.json", "cache.sqlite"
 
 
+@checked
 class RunFolder:
     """The files of a run.
 
@@ -47,7 +49,12 @@ class RunFolder:
         self._contents: dict[str, str] = {}  # of the study's files, as `begin` found them
 
     def file(self, name: str) -> Path:
-        """Return the path of one of its files."""
+        """Return the path of one of its files.
+
+        Raises:
+            InputError: if `name` is not the name of a file.
+        """
+        expect(0 < len(name) <= 200 and name.isprintable() and "/" not in name, "name", "the name of a file", name)
         return self.path / name
 
     def begin(self, study: Study, resume: bool) -> None:
@@ -67,7 +74,7 @@ class RunFolder:
             require(resume, f"{self.path}: holds a run already; resume it, or name another folder")
             self._check(study)
             return
-        others = self.path.exists() and any(file.name != FILES for file in self.path.iterdir())
+        others = self.path.exists() and any(file.name != FILES and not is_draft(file) for file in self.path.iterdir())
         require(not others, f"{self.path}: holds files, but no run of a study; name a new folder")
         self.path.mkdir(parents=True, exist_ok=True)
         self._keep_study(study)
@@ -167,6 +174,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file of the folder, whole or not at all."""
+        check_json("value", value)
         write_json(self.file(name), value)
 
 

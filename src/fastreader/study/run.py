@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import require
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
@@ -37,6 +38,7 @@ Load = Callable[[str], ReaderProtocol]
 _METRICS = {"em": exact_match, "f1": f1, "contained": contained}
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Finished:
     """The counts of a finished run.
@@ -67,6 +69,7 @@ class _Cell:
     seed: int
 
 
+@checked
 def run_study(
     study: Study,
     folder: str | os.PathLike[str],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, check_list, check_text
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
@@ -32,6 +34,7 @@ from fastreader.sure.variants import find_method
 OnError = Callable[[int, Example, FastreaderError], object]
 
 
+@checked
 def answer(
     reader: ReaderProtocol,
     question: str,
@@ -66,6 +69,7 @@ def answer(
     return result
 
 
+@checked
 def ask(
     reader: ReaderProtocol,
     question: str,
@@ -104,6 +108,7 @@ def ask(
     return outcome.value
 
 
+@checked
 def answer_many(
     reader: ReaderProtocol,
     examples: Iterable[Example],
@@ -169,7 +174,7 @@ def _results(
             stack.enter_context(store)
         advance = stack.enter_context(track("answering", total, "questions", progress))
         numbered = enumerate(keyed(examples))
-        while batch := list(itertools.islice(numbered, batch_size)):
+        while batch := list(itertools.islice(numbered, min(batch_size, sys.maxsize))):
             ready: dict[int, Result] = {}
             failed: dict[int, FastreaderError] = {}
             jobs: dict[int, Job] = {}

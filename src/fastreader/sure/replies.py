@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.statistics.answers import normalise
 from fastreader.sure.templates import PLACEHOLDERS
 
@@ -38,6 +39,7 @@ _QUOTES = (('"', '"'), ("“", "”"), ("'", "'"), ("`", "`"))
 _MOST_PARTS = 4  # maximum number of parts between commas for which a reply without markers is split
 
 
+@checked_methods
 @dataclass(frozen=True)
 class CandidateReply:
     """The candidates found in one reply.
@@ -56,6 +58,7 @@ class CandidateReply:
     notes: list[str] = field(default_factory=list)
 
 
+@checked
 def parse_candidates(reply: str, k: int = 2, *, longest: int = 20) -> CandidateReply:
     """Parse the candidates of a reply.
 

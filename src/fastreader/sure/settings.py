@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_int, check_list, check_number, expect
+from fastreader.core.options import MOST_NEW_TOKENS
 from fastreader.models.encoders import encoder_name
 from fastreader.sure.templates import LETTERS, SureTemplate, VariantTemplate
 
@@ -24,6 +26,7 @@ _COUNTS = (
 _SURE_TEMPLATE, _VARIANT_TEMPLATE = SureTemplate(), VariantTemplate()
 
 
+@checked
 @dataclass(frozen=True)
 class Settings:
     """Everything that an answer depends on, besides question, passages and readers.
@@ -93,7 +96,7 @@ class Settings:
         expect(is_template, "variant_template", "a VariantTemplate", self.variant_template)
         check_int("k", self.k, 1, len(LETTERS), json_value=True)
         for name in _COUNTS:
-            check_int(name, getattr(self, name), json_value=True)
+            check_int(name, getattr(self, name), 1, MOST_NEW_TOKENS, json_value=True)
         check_choice("mode", self.mode, MODES)
         check_choice("candidates_prompt", self.candidates_prompt, PROMPTS)
         check_choice("on_overflow", self.on_overflow, ("error", "drop_passages"))

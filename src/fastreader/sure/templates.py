@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from fastreader.core.checked import checked
 from fastreader.data import Passage
 from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
 
@@ -37,6 +38,7 @@ def lettered(texts: Sequence[str]) -> list[str]:
     return list(map(" ".join, zip(LETTERS, texts, strict=False)))
 
 
+@checked
 @dataclass(frozen=True)
 class SureTemplate(PromptTexts):
     """The texts of the four stages; each can be replaced.
@@ -147,6 +149,7 @@ class SureTemplate(PromptTexts):
         return pieces
 
 
+@checked
 @dataclass(frozen=True)
 class VariantTemplate(PromptTexts):
     """The texts of the variants and baselines; passages and shots come first, in the form of `SureTemplate`.

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from fastreader.core.checked import checked_methods
 from fastreader.core.checks import rebuilding
 from fastreader.reader.programs.costs import StageCost
 from fastreader.sure.replies import CandidateReply
 from fastreader.sure.vote import Matrix, winner
 
 
+@checked_methods
 class _Json:
     """Base of both results: JSON and the total cost."""
 
@@ -46,6 +48,7 @@ class _Json:
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
 
+@checked_methods
 @dataclass(frozen=True, repr=False)
 class SureResult(_Json):
     """One question answered by SuRe, with every stage; K candidates.
@@ -116,6 +119,7 @@ class SureResult(_Json):
         return self._lines(*lines)
 
 
+@checked_methods
 @dataclass(frozen=True, repr=False)
 class MethodResult(_Json):
     """One question answered by a method other than SuRe.

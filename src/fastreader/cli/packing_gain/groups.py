@@ -41,7 +41,7 @@ def cyclic_groups(
         candidate_tokens: tokens of each.
         seed: of the ids.
     """
-    generator = random.Random(seed)
+    generator = random.Random(seed)  # nosec B311 # draws of a benchmark
 
     def draw(count: int) -> list[int]:
         return [generator.randrange(vocabulary) for _ in range(count)]

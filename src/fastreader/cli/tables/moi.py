@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
+
+from fastreader.cli.screen import Text
 
 if TYPE_CHECKING:
     from fastreader.moi import PositionBias, Ranked

@@ -6,8 +6,8 @@ import numpy as np
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
+from fastreader.cli.screen import Text
 from fastreader.scoring.results import FloatArray, PermutationScores
 
 UNLIMITED = 10_000  # columns: a width at which nothing here is shrunk

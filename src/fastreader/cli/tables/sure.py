@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
+from fastreader.cli.screen import Text
 from fastreader.reader.programs.costs import StageCost
 from fastreader.sure.templates import LETTERS
 from fastreader.sure.types import MethodResult, Result, SureResult

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fastreader.core.checked import checked
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.eor.similarity.base import Function, Pair, Similarity, tensor
 from fastreader.eor.similarity.bertscore import BertScore, Idf
@@ -29,6 +30,7 @@ __all__ = [
 SimilarityLike = str | Similarity | Callable[[str, str], float]
 
 
+@checked
 def resolve(found: SimilarityLike, *, reader: ReaderProtocol | None = None) -> Similarity:
     """Return a similarity from its name.
 

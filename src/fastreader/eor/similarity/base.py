@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.eor.types import BoolArray, FloatArray
 from fastreader.errors import InputError
@@ -24,6 +25,7 @@ class Pair(NamedTuple):
     second: str
 
 
+@checked
 class Similarity:
     """A similarity of two answers. Subclasses implement `_compute`, or `tables` if that is cheaper.
 
@@ -97,6 +99,7 @@ class Similarity:
         return Pair(question, pair.first, pair.second)
 
 
+@checked
 class Function(Similarity):
     """A similarity from any function of two texts.
 
@@ -121,6 +124,7 @@ class Function(Similarity):
         return values
 
 
+@checked
 def tensor(
     similarities: Sequence[Similarity],
     questions: Sequence[str],
@@ -141,7 +145,10 @@ def tensor(
     Raises:
         InputError: if a similarity is NaN or outside [0, 1].
     """
-    count, width = usable.shape
+    expect(len(texts) == len(questions), "texts", f"those of {len(questions)} questions", len(texts))
+    count, width = len(texts), max(map(len, texts), default=0)
+    whole = usable.shape == (count, width) and all(len(row) == width for row in texts)
+    expect(whole, "usable", f"one for each text, {[count, width]}, and as many texts for each question", usable)
     groups: list[list[str]] = []
     places = np.full((count, width), -1)
     for q, row in enumerate(texts):

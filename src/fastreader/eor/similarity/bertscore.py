@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_int, expect, rebuilding
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_int, check_output, expect, rebuilding
 from fastreader.data.files import read_object, write_json
 from fastreader.data.fingerprints import digest
 from fastreader.eor.similarity.base import Pair, Similarity
@@ -35,6 +36,7 @@ class TokenVectors:
     special: BoolArray
 
 
+@checked
 @dataclass(frozen=True)
 class Idf:
     """Document frequencies of tokens in a fixed set of documents; they never change, so scores do not either.
@@ -57,6 +59,7 @@ class Idf:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON, whole or not at all."""
+        check_output("path", path)
         write_json(path, {"documents": self.documents, "counts": dict(self.counts)}, indent=None)
 
     @classmethod
@@ -71,6 +74,7 @@ class Idf:
             return cls(int(values["documents"]), {str(k): int(v) for k, v in values["counts"].items()})
 
 
+@checked
 class BertScore(Similarity):
     """BERTScore F1, not rescaled.
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice
 from fastreader.eor.similarity.base import Pair, Similarity
 from fastreader.eor.types import FloatArray
 from fastreader.statistics.answers import cached_normalise, f1
 
 
+@checked
 class Exact(Similarity):
     """1 if one normalised answer contains the other, else 0; 0 if either is empty.
 
@@ -52,6 +54,7 @@ class Exact(Similarity):
         return a in b or b in a
 
 
+@checked
 class F1(Similarity):
     """Harmonic mean of the shares of words that two answers have in common; 0 without common words."""
 

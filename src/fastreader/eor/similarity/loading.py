@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fastreader.core.checks import check_int, require
-from fastreader.models.encoders import PACKAGED_ENCODERS, local_encoder, packaged_encoder
+from fastreader.errors import ModelNotFoundError
+from fastreader.models.encoders import PACKAGED_ENCODERS, Encoder, as_encoder, local_encoder, packaged_encoder
 
 _PART = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"(?:{_PART}/)?{_PART}", re.ASCII)
@@ -38,6 +39,20 @@ def check_names(names: Sequence[str]) -> None:
             fits = bool(_HUB_ID.fullmatch(model)) and ".." not in model and "--" not in model
             problem = f"there is no folder {model}"
         require(fits, f"{name}: {problem}; expected {expected}")
+
+
+def encoder_for(found: str | os.PathLike[str] | Encoder) -> Encoder:
+    """Return `found` itself if it is a function, else load the sentence encoder of that name.
+
+    Raises:
+        ModelNotFoundError: if no packaged encoder, folder or hub id has that name.
+    """
+    if callable(found):
+        return found
+    try:
+        return as_encoder(found)
+    except (OSError, TypeError, ValueError) as error:  # transformers raises any of them
+        raise ModelNotFoundError(f"encoder: {os.fspath(found)!r} cannot be loaded ({error})") from error
 
 
 class Model:

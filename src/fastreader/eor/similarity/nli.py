@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.eor.similarity.base import Pair, Similarity
@@ -18,6 +19,7 @@ from fastreader.eor.types import FloatArray
 from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts, check_fields
 
 
+@checked
 class CrossEncoderNli(Similarity):
     """P(the first answer entails the second) by a sequence classifier; a voter reads the mean of both directions."""
 
@@ -72,6 +74,7 @@ class CrossEncoderNli(Similarity):
         return self._statement.format(question=pair.question, answer=answer)
 
 
+@checked
 @dataclass(frozen=True)
 class NliTexts(PromptTexts):
     """Pieces of the reader's prompt: ``lead, first, second, ask``.
@@ -97,6 +100,7 @@ class NliTexts(PromptTexts):
     no: str = "No"
 
 
+@checked
 class ReaderNli(Similarity):
     """P(Yes) / (P(Yes) + P(No)) by the reader, asked whether the second answer follows from the first.
 
@@ -120,6 +124,7 @@ class ReaderNli(Similarity):
 
     def tables(self, questions: Sequence[str], texts: Sequence[Sequence[str]]) -> list[FloatArray]:
         """Return `Similarity.tables`, scoring both directions in one pass."""
+        expect(len(texts) == len(questions), "texts", f"those of each of {len(questions)} questions", len(texts))
         both = [
             Pair(question, first, second)
             for question, group in zip(questions, texts, strict=True)

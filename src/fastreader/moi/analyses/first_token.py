@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.data.types import Passage
 from fastreader.errors import NumericsError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _VOCABULARY = 8192  # columns of the distributions compared at a time
 
 
+@checked
 def first_token_distances(
     reader: Reader,
     question: str,
@@ -50,6 +52,9 @@ def first_token_distances(
     """
     import torch
 
+    expect(len(passages) > 0, "passages", "at least one", passages)
+    within = all(0 <= passage < len(passages) for order in permutations for passage in order)
+    expect(within, "permutations", f"indices of the {len(passages)} passages", permutations)
     prompts = reading_prompts(reader, question, passages, permutations, template)
     expect(bool(prompts), "permutations", "at least one", permutations)
     shares: dict[int, torch.Tensor] = {}
@@ -69,6 +74,7 @@ def first_token_distances(
     return result
 
 
+@checked
 def partition_means(distances: FloatArray, permutations: Sequence[Sequence[int]]) -> tuple[float, float]:
     """Return the mean distances of orders (with the same first passage, with different ones); nan if no pair has them.
 
@@ -78,6 +84,7 @@ def partition_means(distances: FloatArray, permutations: Sequence[Sequence[int]]
         distances: float64 [M, M].
         permutations: the M orders.
     """
+    expect(all(map(len, permutations)), "permutations", "orders of at least one passage", permutations)
     first = np.array([order[0] for order in permutations])
     shape = [len(first), len(first)]
     expect(list(distances.shape) == shape, "distances", f"shape {shape}", list(distances.shape))

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import expect, located
 from fastreader.moi.debias import debias
 from fastreader.moi.observations import FloatArray, Scored
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class MeanBias:
     """Position coefficients of Q separate joint solves.
@@ -52,6 +54,7 @@ class MeanBias:
         }
 
 
+@checked
 def mean_bias(scores: Iterable[Scored], *, starts: int = 8, seed: int = 0) -> MeanBias:
     """Solve each question by itself, as the paper does, and keep the position coefficients a.
 

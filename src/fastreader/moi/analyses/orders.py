@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import check_choice, expect
 from fastreader.data.types import Example
 from fastreader.moi.observations import FloatArray
@@ -24,6 +25,7 @@ def _measured(results: Iterable[Outcome], measure: str) -> FloatArray:
     return np.array([getattr(result, measure) for result in results], dtype=np.float64)
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Polarity:
     """One method's orders over Q questions, and the same orders reversed.
@@ -56,6 +58,7 @@ class Polarity:
         }
 
 
+@checked
 def polarity(
     reader: Reader, examples: Sequence[Example], orders: Mapping[str, Sequence[Sequence[int]]], **options: Any
 ) -> list[Polarity]:
@@ -82,6 +85,7 @@ def polarity(
     return list(found.values())
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class GoldRanks:
     """The gold passage's place in Q orders.
@@ -107,6 +111,7 @@ class GoldRanks:
         return counts
 
 
+@checked
 def gold_ranks(orders: Sequence[Sequence[int]], gold: Sequence[int | None]) -> GoldRanks:
     """Find the gold passage's place in each order.
 
@@ -122,6 +127,7 @@ def gold_ranks(orders: Sequence[Sequence[int]], gold: Sequence[int | None]) -> G
     return GoldRanks(places, len(orders[0]))
 
 
+@checked_methods
 @dataclass(frozen=True)
 class GoldPlaces:
     """Answers with the gold passage at each place.
@@ -151,6 +157,7 @@ class GoldPlaces:
         }
 
 
+@checked
 def gold_places(reader: Reader, examples: Sequence[Example], **options: Any) -> GoldPlaces:
     """Read each question with its gold passage at every place, the others in the retriever's order.
 
@@ -162,7 +169,7 @@ def gold_places(reader: Reader, examples: Sequence[Example], **options: Any) -> 
     Raises:
         InputError: if there is no example, or one has another number of passages or no gold passage.
     """
-    expect(bool(examples), "examples", "at least one", examples)
+    expect(len(examples) > 0, "examples", "at least one", examples)
     n = len(examples[0].passages)
     rows = []
     for q, example in enumerate(examples):

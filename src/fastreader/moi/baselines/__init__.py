@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import require
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.alone import bayes_saliency, cross_encoder, long_llm_lingua, qg, retriever_scores
@@ -51,6 +52,7 @@ __all__ = [
 ]
 
 
+@checked
 @dataclass(frozen=True)
 class Method:
     """A baseline by name.

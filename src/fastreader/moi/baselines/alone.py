@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastreader.core.checks import expect
+from fastreader.core.checked import checked
+from fastreader.core.checks import check_int, expect
 from fastreader.data.types import Passage
-from fastreader.errors import MissingExtraError
+from fastreader.errors import MissingExtraError, ModelNotFoundError
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages, show
 
 if TYPE_CHECKING:
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from fastreader.scoring.results import PermutationScores
 
 
+@checked
 def qg(reader: Scorer, question: str, passages: Sequence[Passage], **options: Any) -> Ordering:
     """Score by query likelihood, ``u_p = log P(q | p)`` in nats (Sachan et al. 2022, "QG" in MoI)."""
     scores = _alone(reader, question, passages, **options)
     return by_score("qg", scores.question_logprobs, scores.stats)
 
 
+@checked
 def bayes_saliency(reader: Scorer, question: str, passages: Sequence[Passage], **options: Any) -> Ordering:
     """Score by ``u_p = log P(q | p) + log P(p)`` in nats (MoI, equation 1; Merth et al. 2024).
 
@@ -37,6 +40,7 @@ def bayes_saliency(reader: Scorer, question: str, passages: Sequence[Passage], *
     return by_score("bayes-saliency", scores.question_logprobs + scores.passages_logprobs, scores.stats)
 
 
+@checked
 def long_llm_lingua(reader: Scorer, question: str, passages: Sequence[Passage], **options: Any) -> Ordering:
     """Score by ``u_p = sum_l P(q_l | p, q_<l) log P(q_l | p, q_<l)``, LongLLMLingua as MoI's appendix C prints it.
 
@@ -65,6 +69,7 @@ def _alone(reader: Scorer, question: str, passages: Sequence[Passage], **options
     return score_permutations(reader, question, passages, permutations=orders, question_only=True, **options)
 
 
+@checked
 def cross_encoder(reader: Any, question: str, passages: Sequence[Passage], *, model: Any, batch: int = 32) -> Ordering:
     """Score by a cross-encoder's relevance (sentence-transformers; the extra "cross-encoder").
 
@@ -78,6 +83,8 @@ def cross_encoder(reader: Any, question: str, passages: Sequence[Passage], *, mo
     """
     count = check_passages(passages)
     encoder = _load(model) if isinstance(model, str) else model
+    expect(callable(getattr(encoder, "predict", None)), "model", "a name, or an object with `predict`", model)
+    check_int("batch", batch)
     pairs = [(question, show(passage)) for passage in passages]
     scores = np.asarray(encoder.predict(pairs, batch_size=batch, show_progress_bar=False), dtype=np.float64)
     one_each = scores.shape == (count,) and bool(np.isfinite(scores).all())
@@ -91,7 +98,10 @@ def _load(name: str) -> Any:
         from sentence_transformers import CrossEncoder
     except ImportError as error:
         raise MissingExtraError("sentence-transformers", "cross-encoder") from error
-    return CrossEncoder(name)
+    try:
+        return CrossEncoder(name)
+    except (OSError, ValueError) as error:  # transformers raises either
+        raise ModelNotFoundError(f"model: {name!r} cannot be loaded ({error})") from error
 
 
 def retriever_scores(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:

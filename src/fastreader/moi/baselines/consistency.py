@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastreader import permutations
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import check_choice, check_int, expect
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 AGGREGATES = ("kemeny", "borda")
 
 
+@checked
 def permutation_self_consistency(
     reader: ReaderProtocol,
     question: str,
@@ -60,6 +62,7 @@ def permutation_self_consistency(
     return Ordering(order, name, rank_scores(order), stats, details)
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Vote:
     """The most frequent answer over several orders of the passages.
@@ -83,6 +86,7 @@ class Vote:
         return asdict(self)
 
 
+@checked
 def self_consistency(
     reader: Scorer,
     question: str,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, expect, random_generator
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
@@ -14,22 +15,26 @@ from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.probe import gold_of
 
 
+@checked
 def retriever(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
     """Keep the order of the passages."""
     return Ordering(list(range(check_passages(passages))), "retriever")
 
 
+@checked
 def random(reader: Any, question: str, passages: Sequence[Passage], *, seed: int = 0) -> Ordering:
     """Draw one order uniformly; a seed gives all questions of equal N the same order."""
     order = random_generator(seed).permutation(check_passages(passages))
     return Ordering(order.tolist(), "random", details={"seed": seed})
 
 
+@checked
 def backwards(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
     """Reverse the retriever's order: its best passage comes last, next to the question."""
     return Ordering(list(range(check_passages(passages)))[::-1], "reversed")
 
 
+@checked
 def best_at_the_ends(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
     """Order the retriever's ranks from the outside in: 1, 3, 5, ..., 6, 4, 2.
 
@@ -38,6 +43,7 @@ def best_at_the_ends(reader: Any, question: str, passages: Sequence[Passage]) ->
     return Ordering(_outside_in(check_passages(passages)), "best-at-the-ends")
 
 
+@checked
 def long_context_reorder(reader: Any, question: str, passages: Sequence[Passage]) -> Ordering:
     """Put the best at the ends as LangChain's and LlamaIndex's LongContextReorder do.
 
@@ -52,6 +58,7 @@ def _outside_in(count: int) -> list[int]:
     return ranks[::2] + ranks[1::2][::-1]
 
 
+@checked
 def oracle(
     reader: Any,
     question: str,

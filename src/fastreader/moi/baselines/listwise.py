@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_int
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fastreader.core.protocol import ReaderProtocol
 
 
+@checked
 @dataclass(frozen=True)
 class ListwisePrompt(PromptTexts):
     """The texts of a re-ranking request, in the order of the prompt.
@@ -74,7 +76,8 @@ def parse_permutation(text: str, n: int) -> Parsed:
     >>> parse_permutation("[3] > [1] > [3] > [9]", 3)
     Parsed(named=[2, 0], repeated=1, unknown=1)
     """
-    numbers = [int(x) - 1 for x in re.findall(r"\[\s*(\d+)\s*\]", text) or re.findall(r"\d+", text)]
+    written = re.findall(r"\[\s*(\d+)\s*\]", text) or re.findall(r"\d+", text)
+    numbers = [int(x) - 1 if len(x) < 20 else n for x in written]  # int() rejects thousands of digits
     known = [number for number in numbers if 0 <= number < n]
     named = list(dict.fromkeys(known))
     return Parsed(named, len(known) - len(named), len(numbers) - len(known))
@@ -112,6 +115,7 @@ def rank_lists(
     return parsed, results.stats
 
 
+@checked
 def listwise(
     reader: ReaderProtocol,
     question: str,
@@ -142,7 +146,7 @@ def listwise(
     order, stats = list(range(count)), NOTHING_READ
     details = {"asked": 0, "named": 0, "repeated": 0, "unknown": 0}
     while count > 1:
-        start = max(0, end - window)
+        start = max(0, end - int(window))
         part = order[start:end]
         (parsed,), spent = rank_lists(reader, question, passages, [part], prompt, max_new_tokens, max_batch_tokens)
         order[start:end] = [part[i] for i in parsed.complete(len(part))]

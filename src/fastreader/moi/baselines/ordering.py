@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.tree import TreeStats
 from fastreader.data.types import Passage
@@ -18,6 +19,7 @@ from fastreader.moi.utilities import descending
 NOTHING_READ = TreeStats(0, 0, 0, 0)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Ordering:
     """A reading order of one question's passages.

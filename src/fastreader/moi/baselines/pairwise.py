@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice
 from fastreader.data.types import Passage
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages, show
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 AGGREGATES = ("wins", "margin")
 
 
+@checked
 @dataclass(frozen=True)
 class PairwisePrompt(PromptTexts):
     """The texts of a comparison, in the order of the prompt.
@@ -46,6 +48,7 @@ class PairwisePrompt(PromptTexts):
     second_label: str = "Passage B"
 
 
+@checked
 def pairwise(
     reader: ReaderProtocol,
     question: str,

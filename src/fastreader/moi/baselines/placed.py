@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect, require
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
@@ -19,6 +20,7 @@ from fastreader.moi.position_bias import PositionBias, check_position_bias, diff
 from fastreader.moi.utilities import matched
 
 
+@checked
 def score_matched(scores: npt.ArrayLike, bias: PositionBias) -> list[int]:
     """Return the order that maximises ``sum_j bias[j] scores[order[j]]`` (rearrangement inequality).
 
@@ -44,7 +46,12 @@ def outside_bias(bias: PositionBias, passages: int) -> FloatArray:
         InputError: if `bias` is not a PositionBias, is for another number of passages, or has an undetermined sign.
     """
     check_position_bias(bias)
-    expect(bias.num_passages == passages, "bias", f"a calibration with N = {passages} passages", bias.num_passages)
+    expect(
+        bias.num_passages == passages,
+        "bias",
+        f"a calibration with N = {passages} passages",
+        bias.num_passages,
+    )
     known = bias.sign != "undetermined"
     require(known, "bias: its sign is undetermined, so it does not tell where to place a good passage")
     return bias.bias

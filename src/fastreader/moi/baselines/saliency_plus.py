@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.data.types import Passage
 from fastreader.errors import OutOfBudgetError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from fastreader.reader.prompts.template import Template
 
 
+@checked
 def bayes_saliency_plus(
     reader: Scorer,
     question: str,

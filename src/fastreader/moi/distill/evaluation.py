@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import expect
 from fastreader.moi.distill.lessons import Lesson
 from fastreader.moi.observations import FloatArray
@@ -51,6 +52,7 @@ def kl_divergence(
     return float((np.exp(log_t) * (log_t - log_s)).sum())
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Evaluation:
     """A student against its teacher, over all orderings of each question.
@@ -75,12 +77,16 @@ class Evaluation:
         return {"means": self.means, **asdict(self)}
 
 
+@checked
 def compare(
     teacher: Sequence[FloatArray], student: Sequence[FloatArray], temperature: float = 1.0, direction: str = "forward"
 ) -> Evaluation:
     """Evaluate both sides' scores of the same orderings, an array [K] for each question, nats."""
+    expect(len(student) == len(teacher), "student", f"scores of {len(teacher)} questions, as teacher's", len(student))
     pairs = list(zip(teacher, student, strict=True))
     expect(bool(pairs), "teacher", "at least one question", teacher)
+    flat = all(t.ndim == 1 and t.shape == s.shape and t.size for t, s in pairs)
+    expect(flat, "teacher, student", "arrays [K] of equal length for each question", [t.shape for t, _ in pairs])
     return Evaluation(
         kl=[kl_divergence(t, s, temperature, direction) for t, s in pairs],
         spearman=[spearman(t, s) for t, s in pairs],
@@ -95,6 +101,7 @@ def spearman(a: FloatArray, b: FloatArray) -> float:
     return 0.0 if np.ptp(a) == 0 or np.ptp(b) == 0 else float(spearmanr(a, b).statistic)
 
 
+@checked
 def evaluate(
     student: Student, lessons: Sequence[Lesson], settings: DistillSettings, template: Template | None = None
 ) -> Evaluation:
@@ -103,6 +110,7 @@ def evaluate(
 
     from fastreader.moi.distill.student import score_rows
 
+    expect(len(lessons) > 0, "lessons", "at least one", lessons)
     student.train(False)
     scores = []
     with torch.no_grad():

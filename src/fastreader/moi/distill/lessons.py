@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, expect, located, require
 from fastreader.data import Example
 from fastreader.data.fingerprints import digest
@@ -21,6 +22,7 @@ from fastreader.reader.prompts.template import Template
 from fastreader.scoring.results import PermutationScores
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Lesson:
     """One question with the teacher's scores.
@@ -41,6 +43,7 @@ class Lesson:
         return digest([texts, self.permutations.tolist(), self.scores.tolist()])
 
 
+@checked
 def read_teacher(path: str | os.PathLike[str]) -> tuple[list[PermutationScores], Template]:
     """Read scores and template from a file that `fastreader score --output` (or a `ResultLog`) wrote.
 
@@ -52,15 +55,20 @@ def read_teacher(path: str | os.PathLike[str]) -> tuple[list[PermutationScores],
     """
     require(Path(path).is_file(), f"{path}: no such file")
     scores, templates = [], {}
-    for row in iter_results(path):
-        scores.append(PermutationScores.from_dict(row))
-        values = row.get("settings", {}).get("template") or {}
-        templates[json.dumps(values, sort_keys=True)] = values
+    for number, row in enumerate(iter_results(path), 1):
+        with located(f"{path}, result {number}"):
+            scores.append(PermutationScores.from_dict(row))
+            settings = row.get("settings", {})
+            expect(isinstance(settings, dict), "settings", "an object", settings)
+            values = settings.get("template") or {}
+            expect(isinstance(values, dict), "settings.template", "an object", values)
+            templates[json.dumps(values, sort_keys=True)] = Template.from_dict(values)
     expect(bool(scores), str(path), "results of score_permutations", scores)
     expect(len(templates) == 1, str(path), "results made with one template", len(templates))
-    return scores, Template(**next(iter(templates.values())))
+    return scores, next(iter(templates.values()))
 
 
+@checked
 def make_lessons(
     examples: Iterable[Example], scores: Iterable[PermutationScores], observation: str = "question"
 ) -> list[Lesson]:
@@ -83,7 +91,7 @@ def make_lessons(
         key, where = str(result.id), f"scores of {result.id!r}"
         expect(key not in lessons, where, "one result for each question", 2)
         example = by_id.get(key)
-        expect(example is not None, where, f"an id of the {len(by_id)} questions", result.id)
+        expect(example is not None, where, f"an id of the {len(by_id)} examples", result.id)
         assert example is not None
         expect(example.question == result.question, where, f"the question {example.question!r}", result.question)
         whole = not result.truncated_tokens

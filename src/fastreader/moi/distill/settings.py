@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_int, check_number
 
 DIRECTIONS = ("forward", "reverse")
@@ -12,6 +13,7 @@ OBSERVATIONS = ("question", "joint")
 SCHEDULES = ("constant", "linear")
 
 
+@checked
 @dataclass(frozen=True)
 class LoraSettings:
     """The adapter: MoI's values (appendix A), over all linear layers, which the paper does not state.
@@ -34,6 +36,7 @@ class LoraSettings:
         check_number("LoraSettings.dropout", self.dropout, minimum=0, below=1, json_value=True)
 
 
+@checked
 @dataclass(frozen=True)
 class DistillSettings:
     """Arguments of preference distillation; defaults are MoI's (appendix A) if the paper states them.
@@ -89,7 +92,13 @@ class DistillSettings:
         return asdict(self)
 
     def learning_rate_at(self, step: int, steps: int) -> float:
-        """Return the learning rate of step `step` (from 0) of `steps`."""
+        """Return the learning rate of step `step` (from 0) of `steps`.
+
+        Raises:
+            InputError: if `steps` < 1 or `step` is not in [0, steps).
+        """
+        check_int("steps", steps, 1, 2**53)
+        check_int("step", step, 0, steps - 1)
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / (self.warmup_steps + 1)
         if self.schedule == "constant":

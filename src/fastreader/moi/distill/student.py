@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.data.fingerprints import reader_name
@@ -32,6 +33,7 @@ from fastreader.reader.prompts.pieces import encode
 from fastreader.reader.prompts.template import Template
 
 
+@checked
 class Student:
     """A transformers causal LM under LoRA adapters (PEFT).
 
@@ -57,10 +59,11 @@ class Student:
 
     def __init__(self, model: Any, tokenizer: Any, name: str, lora: LoraSettings | None = None) -> None:
         peft = _peft()
+        expect(callable(getattr(model, "forward", None)), "model", "a transformers causal LM", model)
         check_supported(model, name)
         self.name = name
-        self.revision = revision(model, tokenizer)
         self.encoder = TextEncoder(tokenizer)
+        self.revision = revision(model, tokenizer)
         self.tokenizer = tokenizer
         self.lora = lora or LoraSettings()
         self._checkpointing = False
@@ -111,6 +114,7 @@ class Student:
         if isinstance(model, (str, os.PathLike)):
             own, tokenizer, _ = loading.load(model, device, dtype, "exact")
             return cls(own, tokenizer, reader_name(model), lora)
+        expect(isinstance(model, (tuple, list)), "model", "a name, or a pair of model and tokenizer", model)
         own, tokenizer = loading.pair(model)
         own, _ = loading.borrow(own, device, dtype, "exact")
         return cls(own, tokenizer, getattr(own, "name_or_path", "") or type(own).__name__, lora)
@@ -134,7 +138,7 @@ class Student:
         self.peft.eval()
         for name, module in self.peft.named_modules():
             if "lora_dropout" in name:
-                module.train(on)
+                module.train(bool(on))
         if not (on and gradient_checkpointing):
             return
         if not self._checkpointing:  # each call would add a hook; older releases of transformers lack the first name
@@ -207,6 +211,7 @@ class Student:
 
     def save_adapter(self, folder: str | os.PathLike[str]) -> None:
         """Write the adapter as PEFT reads it: adapter_model.safetensors and adapter_config.json."""
+        expect(not Path(folder).is_file(), "folder", "a folder, not a file", folder)
         self.peft.save_pretrained(os.fspath(folder), save_embedding_layers=False)
 
     def merged(self) -> Any:
@@ -217,6 +222,7 @@ class Student:
 
     def export(self, folder: str | os.PathLike[str]) -> None:
         """Write `merged` and the tokenizer as a model folder."""
+        expect(not Path(folder).is_file(), "folder", "a folder, not a file", folder)
         self.merged().save_pretrained(Path(folder))
         self.tokenizer.save_pretrained(Path(folder))
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
 from fastreader.core.tree import TreeStats
@@ -54,6 +55,7 @@ class Step:
     seconds: float
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Distillation:
     """The result of a run.
@@ -79,6 +81,7 @@ class Distillation:
         }
 
 
+@checked
 def distill(
     student: Student,
     lessons: Sequence[Lesson],
@@ -113,7 +116,7 @@ def distill(
         NumericsError: if the loss is not finite.
     """
     settings, template, folder = settings or DistillSettings(), as_template(template), Path(output)
-    expect(bool(lessons), "lessons", "at least one question", lessons)
+    expect(len(lessons) > 0, "lessons", "at least one question", lessons)
     optimiser = torch.optim.AdamW(student.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     made = {
         "settings": settings.to_dict(),
@@ -158,6 +161,7 @@ class _Run:
     saved: int = -1
 
     def start(self, resume: bool) -> None:
+        expect(not self.folder.is_file(), "output", "a folder, not a file", str(self.folder))
         found = checkpoints.latest(self.folder)
         fits = found is None or resume
         require(fits, f"{self.folder}: holds a run already; resume it, or name another folder")

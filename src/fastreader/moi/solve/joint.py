@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fastreader.core.checks import check_int, random_generator
+from fastreader.core.checks import MOST_STARTS, check_int, random_generator
 from fastreader.moi.designs import uncovered
 from fastreader.moi.observations import FloatArray, IntArray, Observations
 from fastreader.moi.solve.likelihood import places_of
@@ -41,7 +41,7 @@ def solve(observed: Observations, *, starts: int = 8, seed: int = 0) -> Utilitie
     Raises:
         InputError: if `starts` < 1.
     """
-    check_int("starts", starts)
+    check_int("starts", starts, 1, MOST_STARTS)
     n, length, rows = observed.passages, observed.length, len(observed)
     place = places_of(observed.permutations, n)
     mean, scale = float(observed.values.mean()), float(observed.values.std())

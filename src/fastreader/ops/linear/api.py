@@ -16,7 +16,7 @@ from fastreader.ops.linear.torch_impl import linear_add_cuda, linear_torch
 from fastreader.ops.operands import check_activation, check_operands
 from fastreader.ops.pointwise import gate
 
-PRECISIONS = ("fast", "high", "exact")
+PRECISIONS = ("fast", "high", "exact", "fixed")
 
 
 def prepare(weight: Tensor, precision: str) -> Tensor | PackedWeight:
@@ -44,7 +44,8 @@ def linear(
     """Compute ``input @ weight.T + bias`` with float32 accumulation.
 
     "fast" rounds both operands to bfloat16; "high" writes each as the sum of two bfloat16 terms, with errors near
-    float32's; "exact" multiplies in float32 (float64 for a float64 input).
+    float32's; "exact" multiplies in float32 (float64 for a float64 input); "fixed" does so in the C++ kernels, where
+    the sums of a row do not depend on the other rows, like those of "fast" and "high" on the CPU.
 
     Args:
         input: [T, E], float32; also float64 with precision "exact", and bfloat16 with "fast", which then rounds
@@ -66,6 +67,9 @@ def linear(
     chosen = choose("linear", impl, stored, cpu=partial(cpu.why_not, weight, precision))
     if packed is not None and chosen != "cpu":
         raise UnsupportedImplementationError(f"linear: this weight was prepared for impl 'cpu', got {impl!r}")
+    if precision == "fixed" and chosen == "torch":
+        why = cpu.why_not(stored, precision) or "impl 'torch' sums in an order of its own"
+        raise UnsupportedImplementationError(f"linear: precision 'fixed' cannot run here: {why}")
     if chosen == "cpu":
         packed = packed or cpu.pack(stored, precision)
         out: Tensor = torch.ops.fastreader.linear(input, packed.data, packed.width, bias, *packed.layout)

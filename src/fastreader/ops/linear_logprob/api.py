@@ -54,8 +54,8 @@ def linear_logprob_stats(
         scale: factor on the logits before the cap (Granite, Cohere).
         labels: int64 [L], a few token ids whose log-probabilities every row returns too.
         input_precision: "bf16x3" lets kernels multiply float32 states as sums of two bfloat16 terms (three products,
-            or two if the weight is bfloat16), with errors near float32's; other implementations multiply in float32.
-            None: always float32.
+            or two if the weight is bfloat16), with errors near float32's; "float32" multiplies in float32. Other
+            implementations always multiply in float32, as None does.
         impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises; see `status`.
 
     Returns:
@@ -74,7 +74,7 @@ def linear_logprob_stats(
     if not hidden.is_floating_point():
         raise InputError(f"{_OP}: hidden must be floating, got {hidden.dtype}")
     operands = {"hidden": hidden, "weight": weight, "bias": bias}
-    check_products(_OP, softcap, input_precision, hidden.dtype)
+    check_products(_OP, softcap, input_precision, hidden.dtype, ("bf16x3", "float32"))
     check_operands(_OP, operands, None if input_precision is None else (torch.float32, torch.bfloat16))
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise InputError(f"{_OP}: bias must be [{weight.shape[0]}], got {list(bias.shape)}")

@@ -113,15 +113,22 @@ class TextEncoder:
         tokens = self.piece(text, first=True, trusted=trusted)
         return tokens if tokens[: len(self.bos)] == self.bos else self.bos + tokens
 
-    def prompt_tokens(self, prompt: TextOrTokens, name: str = "prompt") -> Sequence[int]:
+    def prompt_tokens(
+        self, prompt: TextOrTokens, name: str = "prompt", *, special_tokens: bool = False
+    ) -> Sequence[int]:
         """Return the token ids of a prompt given as text or as token ids; an empty one is a beginning of text.
+
+        Args:
+            prompt: text or token ids.
+            name: of the argument, for messages.
+            special_tokens: whether special tokens written out in a text are read as such.
 
         Raises:
             InputError: if `prompt` is neither; the message starts with `name`.
         """
         if isinstance(prompt, str):
             try:
-                return self.start(prompt, trusted=True) or [self.prefix_token()]
+                return self.start(prompt, trusted=special_tokens) or [self.prefix_token()]
             except InputError as error:
                 raise InputError(f"{name}: {error}") from error
         check_tokens(name, prompt)
@@ -142,11 +149,15 @@ class TextEncoder:
                 return int(token)
         raise UnsupportedModelError("the tokenizer has neither a beginning nor an end of text to score a text behind")
 
-    def pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    def pair(self, context: str, continuation: str, *, special_tokens: bool = True) -> tuple[list[int], list[int]]:
         """Return the token ids of a (context, continuation) text pair by the evaluation harness's rule.
 
         White space at the end of the context moves to the continuation; both are tokenised jointly and split
         at the length of the context's own tokens. An empty context is the beginning (else end) of text.
+
+        Args:
+            context, continuation: the texts.
+            special_tokens: whether special tokens written out in them are read as such, which is the harness's rule.
 
         Raises:
             InputError: if the continuation is empty, or vanishes in joint tokenisation.
@@ -154,7 +165,7 @@ class TextEncoder:
         if not continuation:
             raise InputError("continuation: expected text to score, got ''")
         if not context:
-            tokens = self._encode([continuation], trusted=True)[0]
+            tokens = self._encode([continuation], trusted=special_tokens)[0]
             prefix = self.prefix_token()
             if tokens[0] == prefix:
                 return self._checked_pair(context, continuation, tokens[:1], tokens[1:])
@@ -163,9 +174,9 @@ class TextEncoder:
         if spaces:
             context, continuation = context[:-spaces], context[-spaces:] + continuation
         if not context:
-            return self.pair("", continuation)
-        whole = self.start(context + continuation, trusted=True)
-        head = self.start(context, trusted=True)
+            return self.pair("", continuation, special_tokens=special_tokens)
+        whole = self.start(context + continuation, trusted=special_tokens)
+        head = self.start(context, trusted=special_tokens)
         return self._checked_pair(context, continuation, head, whole[len(head) :])
 
     def chat_frame(self, system: str | None, options: dict[str, Any], *, own_lead: bool = False) -> ChatFrame | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
 
 
+@checked
 @dataclass(frozen=True)
 class Template(PromptTexts):
     """The texts around passages, question and answer. Every field can be replaced.

@@ -8,6 +8,7 @@ import string
 from collections.abc import Mapping, Set
 from typing import Any, ClassVar, Self
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_json, check_keys, expect
 from fastreader.data.files import read_object
 from fastreader.data.fingerprints import digest
@@ -16,6 +17,7 @@ from fastreader.errors import InputError
 NO_FIELDS: frozenset[str] = frozenset()
 
 
+@checked
 class PromptTexts:
     """Base of frozen dataclasses of prompt texts: fields are checked, and a file can replace any text.
 

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from fastreader.core.checked import checked
+from fastreader.core.checks import located
 from fastreader.errors import InputError
 from fastreader.reader.prompts.encoder import ChatFrame, TextEncoder
 
 
+@checked
 class PromptWriter:
     """The part of a `Reader` that encodes prompts and answers, piece by piece.
 
@@ -48,7 +51,8 @@ class PromptWriter:
         frame = self._frame(system, chat, chat_options, own_lead=bool(lead))
         tokens = self.prefix(pieces, system=system, chat=chat, chat_options=chat_options)
         between = [] if frame is None else self.encoder.piece(frame.between, trusted=True)
-        return tokens + between + self.encoder.piece(lead)
+        with located("lead"):
+            return tokens + between + self.encoder.piece(lead)
 
     def prefix(
         self,
@@ -71,11 +75,12 @@ class PromptWriter:
         if isinstance(pieces, str) or not any(pieces):
             raise InputError(f"pieces: expected a list of texts, got {pieces!r}")
         frame = self._frame(system, chat, chat_options, own_lead=True)
-        if frame is None:
-            tokens = encoder.start(pieces[0])
-            return [*tokens, *chain.from_iterable(encoder.pieces(pieces[1:]))] or [encoder.prefix_token()]
-        tokens = encoder.start(frame.before, trusted=True) if frame.before else encoder.start("")
-        return [*tokens, *chain.from_iterable(encoder.pieces(pieces))]
+        with located("pieces"):
+            if frame is None:
+                tokens = encoder.start(pieces[0])
+                return [*tokens, *chain.from_iterable(encoder.pieces(pieces[1:]))] or [encoder.prefix_token()]
+            tokens = encoder.start(frame.before, trusted=True) if frame.before else encoder.start("")
+            return [*tokens, *chain.from_iterable(encoder.pieces(pieces))]
 
     def continuation(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import expect
 from fastreader.sure.program import sure
 from fastreader.sure.variants import ablations as ab
@@ -51,6 +52,7 @@ _ALL = (
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 
 
+@checked
 def find_method(name: str) -> Method:
     """Return the method `name`; "name@N" is the method over the first N passages.
 

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import require
 from fastreader.reader.programs.requests import Program
 from fastreader.sure.task import Task
 from fastreader.sure.types import MethodResult, Result
 
 
+@checked
 @dataclass(frozen=True)
 class Method:
     """One way to answer a question.

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fastreader.core.checked import checked
 from fastreader.data import Passage
 from fastreader.data.arguments import make_passages
 from fastreader.reader.programs.requests import Program
@@ -63,6 +64,7 @@ def _by_summary(task: Task, summary: str) -> list[int]:
     return rerank_passages(summary or task.question, task.passages, task.settings)
 
 
+@checked
 def rerank_passages(text: str, passages: Iterable[Passage | str], settings: Settings | None = None) -> list[int]:
     """Return the indices of the passages by cosine similarity of sentence embeddings to `text`, the nearest first.
 

@@ -54,7 +54,7 @@ def tfidf_similarity(text: str, passages: Sequence[Passage]) -> FloatArray:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ImportError:
         raise MissingExtraError("scikit-learn", "encoders") from None
-    vectors = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b").fit_transform([text, *map(full_text, passages)])
+    vectors = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b").fit_transform([text, *map(full_text, passages)])  # nosec B106 # a pattern of words
     similarity: FloatArray = (vectors[1:] @ vectors[0].T).toarray()[:, 0].astype(np.float64)
     return similarity
 

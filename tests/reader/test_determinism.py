@@ -1,0 +1,188 @@
+"""What docs/determinism.md promises, bit for bit, on the CPU."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from families import FAMILIES, tiny
+from support import byte_tokenizer
+
+from fastreader import Reader
+from fastreader.errors import InputError, UnsupportedImplementationError, UnsupportedModelError
+from fastreader.models.precision import cpu_multiplies_bf16
+from fastreader.ops import extension
+from fastreader.ops.linear import linear
+
+pytestmark = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
+needs_bf16 = pytest.mark.skipif(
+    not cpu_multiplies_bf16(), reason="without bfloat16 instructions fast and high run as exact"
+)
+OWN = ["GPT2", "Mixtral", "Qwen3Moe"]  # run transformers' own modules
+SOME = ["Llama", "Gemma2, window, caps"]
+FEW = [*SOME, "Gemma3, window", "GPTNeoX"]
+TESTED = [name for name in FAMILIES if name not in OWN] if os.environ.get("FASTREADER_FUZZ") else FEW
+
+RNG = np.random.default_rng(7)
+SHARED = RNG.integers(5, 261, 90).tolist()
+CONTEXTS = [
+    SHARED[: int(RNG.integers(1, 90))] + RNG.integers(5, 261, n).tolist() for n in (5, 30, 70, 64, 31, 33, 1, 2, 9)
+]
+SEQUENCES = [(context, RNG.integers(5, 261, int(RNG.integers(1, 8))).tolist()) for context in CONTEXTS]
+OTHERS = [(RNG.integers(5, 261, int(RNG.integers(1, 120))).tolist(), [6, 7]) for _ in range(30)]
+
+
+@cache
+def reader_of(family: str, precision: str, deterministic: bool) -> Reader:
+    model = tiny(family).to(torch.bfloat16)
+    return Reader.load((model, byte_tokenizer()), device="cpu", precision=precision, deterministic=deterministic)
+
+
+def scored(reader, sequences=SEQUENCES, **options) -> list[list[float]]:
+    return [values.tolist() for values in reader.score(sequences, **options).token_logprobs]
+
+
+def written(reader, prompts=CONTEXTS, **options) -> list[tuple[list[int], list[float]]]:
+    got = reader.generate(prompts, max_new_tokens=5, token_logprobs=True, **options)
+    return [(text.token_ids, text.token_logprobs) for (text,) in got]
+
+
+def in_threads(count: int, call: Callable):
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        return call()
+    finally:
+        torch.set_num_threads(before)
+
+
+def in_a_session(reader, call: Callable):
+    with reader.session(SHARED[:40], CONTEXTS[2][:50], cache_scored=True) as kept:
+        call(kept)
+        return call(kept)
+
+
+WAYS_TO_SCORE = {
+    "again": scored,
+    "another order": lambda r: scored(r, SEQUENCES[::-1])[::-1],
+    "one by one": lambda r: [scored(r, [s])[0] for s in SEQUENCES],
+    "passes of one path": lambda r: scored(r, max_batch_tokens=1),
+    "passes of 120 tokens": lambda r: scored(r, max_batch_tokens=120),
+    "among others": lambda r: scored(r, [*OTHERS, *SEQUENCES])[len(OTHERS) :],
+    "two threads": lambda r: in_threads(2, lambda: scored(r)),
+    "two threads, among others": lambda r: in_threads(2, lambda: scored(r, [*SEQUENCES, *OTHERS])[: len(SEQUENCES)]),
+    "a session": lambda r: in_a_session(r, scored),
+}
+WAYS_TO_WRITE = {
+    "again": written,
+    "another order": lambda r: written(r, CONTEXTS[::-1])[::-1],
+    "one by one": lambda r: [written(r, [p])[0] for p in CONTEXTS],
+    "passes of 120 tokens": lambda r: written(r, max_batch_tokens=120),
+    "two threads": lambda r: in_threads(2, lambda: written(r)),
+    "a session": lambda r: in_a_session(r, written),
+}
+# Prompts that many texts share are read in another way, faster and with other roundings.
+WAYS_OF_COPIES = {"many copies": lambda r: written(r, [*CONTEXTS, *[CONTEXTS[2]] * 200])[: len(CONTEXTS)]}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_SCORE)
+@pytest.mark.parametrize("precision", [pytest.param(p, marks=needs_bf16) for p in ("fast", "high")])
+@pytest.mark.parametrize("family", SOME)
+def test_scores_have_the_same_bits(family, precision, way):
+    reader = reader_of(family, precision, False)
+    assert WAYS_TO_SCORE[way](reader) == in_threads(1, lambda: scored(reader))
+
+
+@pytest.mark.parametrize("way", WAYS_TO_WRITE)
+@pytest.mark.parametrize("precision", [pytest.param(p, marks=needs_bf16) for p in ("fast", "high")])
+@pytest.mark.parametrize("family", SOME)
+def test_texts_have_the_same_bits(family, precision, way):
+    """Unless twelve or more of them share their prompt."""
+    reader = reader_of(family, precision, False)
+    assert WAYS_TO_WRITE[way](reader) == in_threads(1, lambda: written(reader))
+
+
+@pytest.mark.parametrize(
+    ("family", "precision"),
+    [
+        *((name, "exact") for name in TESTED),
+        *(pytest.param(name, p, marks=needs_bf16) for name in TESTED for p in ("fast", "high")),
+    ],
+)
+def test_deterministic_readers_in_every_way(family, precision):
+    reader = reader_of(family, precision, True)
+    scores, texts = in_threads(1, lambda: (scored(reader), written(reader)))
+    assert len({tuple(tokens) for tokens, _ in texts}) > 1
+    for way, call in WAYS_TO_SCORE.items():
+        assert call(reader) == scores, way
+    for way, call in (WAYS_TO_WRITE | WAYS_OF_COPIES).items():
+        assert call(reader) == texts, way
+
+
+def test_copies_and_exact_need_it():
+    """The switch does something: without it these two change some bits, by rounding only."""
+    plain = reader_of("Llama", "exact", False)
+    apart = [scored(plain, [s])[0] for s in SEQUENCES]
+    assert scored(plain) != apart
+    for together, alone in zip(scored(plain), apart, strict=True):
+        assert together == pytest.approx(alone, abs=1e-4)
+    few, many = written(plain), WAYS_OF_COPIES["many copies"](plain)
+    assert few != many
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma3, window"])
+def test_deterministic_exact_is_as_exact(family):
+    model = tiny(family)
+    fixed, plain = (
+        Reader.load((model, byte_tokenizer()), device="cpu", precision="exact", deterministic=d) for d in (True, False)
+    )
+    for got, want in zip(scored(fixed), scored(plain), strict=True):
+        assert got == pytest.approx(want, abs=1e-4)
+
+
+def digest() -> str:
+    """Return a hash of the bits of scores and texts in each precision."""
+    readers = [
+        reader_of("Gemma2, window, caps", precision, precision == "exact" or not cpu_multiplies_bf16())
+        for precision in ("fast", "high", "exact")
+    ]
+    return hashlib.sha256(repr([(scored(reader), written(reader)) for reader in readers]).encode()).hexdigest()
+
+
+def test_processes_with_one_and_two_threads():
+    """OMP_NUM_THREADS is read when a process starts."""
+    script = f"import sys; sys.path[:0] = {sys.path!r}; from test_determinism import digest; print(digest())"
+    digests = set()
+    for threads in ("1", "2"):
+        environment = os.environ | {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": threads}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=300
+        )
+        digests.add(done.stdout.split()[-1])
+    assert digests == {digest()}
+
+
+@pytest.mark.parametrize("family", OWN)
+def test_models_that_cannot_promise_it(family):
+    with pytest.raises(UnsupportedModelError, match="deterministic=True is not possible: transformers' own modules"):
+        Reader.load((tiny(family), byte_tokenizer()), device="cpu", deterministic=True)
+
+
+def test_bad_arguments(monkeypatch):
+    pair = tiny("Llama"), byte_tokenizer()
+    with pytest.raises(InputError, match="deterministic: expected True or False, got 1"):
+        Reader.load(pair, deterministic=1)
+    with pytest.raises(UnsupportedModelError, match="not possible: the C\\+\\+ kernels take float32"):
+        Reader.load((tiny("Llama").double(), byte_tokenizer()), deterministic=True)
+    with pytest.raises(UnsupportedImplementationError, match="'fixed' cannot run here"):
+        linear(torch.ones(1, 8), torch.ones(2, 8), precision="fixed", impl="torch")
+    monkeypatch.setattr(extension, "why_missing", lambda: "the C++ extension is missing")
+    with pytest.raises(UnsupportedModelError, match=r"not possible: the C\+\+ extension is missing"):
+        Reader.load(pair, deterministic=True)

@@ -1,0 +1,186 @@
+"""One reader in many threads, in forked children and behind asyncio: the numbers of a call alone, and no hang."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from support import random_sequences
+
+from fastreader.errors import FastreaderError
+
+RNG = np.random.default_rng(3)
+SEQUENCES = random_sequences(RNG, 261, count=6)
+PROMPTS = [context for context, _ in SEQUENCES[:3]]
+can_fork = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork")
+
+
+def scored(reader):
+    return [values.tolist() for values in reader.score(SEQUENCES).token_logprobs]
+
+
+def written(reader):
+    return [
+        (text.token_ids, text.token_logprobs)
+        for (text,) in reader.generate(PROMPTS, max_new_tokens=4, token_logprobs=True, max_batch_tokens=500)
+    ]
+
+
+def in_a_session(reader):
+    with reader.session(PROMPTS[0], max_bytes=10**7) as kept:
+        return scored(kept), written(kept)
+
+
+def test_sixteen_threads_give_the_bits_of_one(tiny_reader):
+    calls = [scored, written, in_a_session]
+    alone = [call(tiny_reader) for call in calls]
+    together = threading.Barrier(16)
+
+    def run(i: int):
+        together.wait()
+        return [calls[(i + k) % 3](tiny_reader) for k in range(6)]
+
+    with ThreadPoolExecutor(16) as pool:
+        for i, got in enumerate(pool.map(run, range(16))):
+            assert got == [alone[(i + k) % 3] for k in range(6)]
+
+
+def test_one_session_in_sixteen_threads(tiny_reader):
+    with tiny_reader.session(PROMPTS[0], max_bytes=10**7, cache_scored=True) as kept:
+        alone = scored(kept)
+        with ThreadPoolExecutor(16) as pool:
+            futures = [pool.submit(scored if i % 2 else written, kept) for i in range(32)]
+            got = [future.result() for future in futures]
+    wanted = written(tiny_reader)
+    for i, result in enumerate(got):
+        if i % 2:
+            for mine, theirs in zip(result, alone, strict=True):
+                assert mine == pytest.approx(theirs, abs=1e-4)
+        else:
+            assert [tokens for tokens, _ in result] == [tokens for tokens, _ in wanted]
+
+
+def test_a_cancelled_wait_disturbs_nobody(tiny_reader):
+    """The thread behind a cancelled wait runs on to its end, and its result is dropped."""
+    alone = scored(tiny_reader)
+    ended = []
+
+    def slow():
+        result = scored(tiny_reader)
+        ended.append(result)
+        return result
+
+    async def run():
+        others = [asyncio.create_task(asyncio.to_thread(scored, tiny_reader)) for _ in range(3)]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(slow), 0.05)
+        assert not ended  # it waits for the lock, held below
+        tiny_reader.engine.lock.release()
+        return await asyncio.gather(*others)
+
+    tiny_reader.engine.lock.acquire()
+    assert asyncio.run(run()) == [alone] * 3  # closing the loop joins the abandoned thread
+    assert ended == [alone]
+    assert scored(tiny_reader) == alone
+
+
+@can_fork
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_forked_during_a_pass(tiny_reader):
+    """The child inherits the lock as some thread of the parent held it, and no thread that would release it."""
+    alone, held, done = scored(tiny_reader), threading.Event(), threading.Event()
+
+    def hold():
+        with tiny_reader.engine.lock:
+            held.set()
+            done.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=lambda: queue.put(scored(tiny_reader)))
+    child.start()
+    try:
+        assert queue.get(timeout=60) == alone
+        child.join(60)
+        assert child.exitcode == 0
+    finally:
+        child.kill()
+        done.set()
+        holder.join()
+    assert scored(tiny_reader) == alone
+
+
+@can_fork
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_session_in_use_during_a_fork_is_closed_in_the_child(tiny_reader):
+    """What it keeps may be half written there; an idle session still works."""
+    busy, idle = (tiny_reader.session(PROMPTS[0], max_bytes=10**7) for _ in range(2))
+    alone, held, done = scored(idle), threading.Event(), threading.Event()
+
+    def hold():
+        with busy._use:
+            held.set()
+            done.wait(60)
+
+    def use_both(queue):
+        try:
+            scored(busy)
+        except FastreaderError as error:
+            queue.put(str(error))
+        queue.put(scored(idle))
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=use_both, args=(queue,))
+    child.start()
+    try:
+        assert queue.get(timeout=60) == "session: closed; its keys and values are gone"
+        assert queue.get(timeout=60) == alone
+    finally:
+        child.kill()
+        done.set()
+        holder.join()
+        busy.close(), idle.close()
+
+
+FORK = """
+import os, sys
+sys.path[:0] = {path!r}
+import torch
+from support import byte_tokenizer, tiny_llama
+from test_threads import scored
+from fastreader import Reader
+assert torch.get_num_threads() == 2
+reader = Reader.load((tiny_llama(), byte_tokenizer()), device="cpu", precision={precision!r}, deterministic=True)
+alone = scored(reader)
+torch.randn(512, 512) @ torch.randn(512, 512)  # PyTorch's threads exist now
+child = os.fork()
+if child == 0:
+    os._exit(0 if scored(reader) == alone else 3)
+_, status = os.waitpid(child, 0)
+assert scored(reader) == alone
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@can_fork
+@pytest.mark.parametrize("precision", ["exact"])
+def test_a_child_of_a_parent_with_two_threads(precision):
+    """OpenMP's threads do not survive a fork, and waiting for them would hang."""
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    script = FORK.format(path=sys.path, precision=precision)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
