@@ -13,7 +13,7 @@ import numpy as np
 from commands import made_up
 from file_rows import FLASH, PASSAGES, QUESTION, RANK
 
-from fastreader import PermutationScores, Template
+from fastreader import PermutationScores, Reader, Template
 from fastreader.cli.vote import _read as read_votes
 from fastreader.data import load_examples, load_passages, load_questions
 from fastreader.data.beir import load_beir, load_qrels
@@ -74,6 +74,11 @@ def _cache(path: Path) -> None:
     with Cache(path) as cache:
         cache.get(["a", "b"])
         cache.put({"c": [1]})
+
+
+def load_folder(path: Path) -> None:
+    """Load the model in whose folder a file is, and score with it."""
+    Reader.load(path.parent, device="cpu", precision="exact").loglikelihood([("one", " two")])
 
 
 def _made(write: Callable[[Path], Any], folder: Path) -> bytes:

@@ -10,13 +10,14 @@ import warnings
 from pathlib import Path
 
 import pytest
-from file_loaders import loaders
+from file_loaders import Loader, load_folder, loaders
 from file_mutations import mutated
 
 from fastreader.errors import FastreaderError
 
 SECONDS = 20  # for one file; most take milliseconds
 CI, LONG = 300, 5000
+FOLDERS_CI, FOLDERS_LONG = 36, 1200
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,16 @@ def placed(loader, folder: Path, content: bytes) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def folders(model):
+    """Loaders of the tiny model's folder, each with one of its files to damage."""
+    files = {path.name: path.read_bytes() for path in Path(model).iterdir()}
+    return {
+        name: Loader(name, content, load_folder, tuple((n, c) for n, c in files.items() if n != name))
+        for name, content in sorted(files.items())
+    }
+
+
 def search(known, folder: Path, count: int, seed: int) -> tuple[int, list[str]]:
     """Return how many files were refused, and what was wrong with the answers to the others."""
     chance = random.Random(seed)
@@ -70,7 +81,7 @@ def search(known, folder: Path, count: int, seed: int) -> tuple[int, list[str]]:
             error = attempt(loader, path)
             if error is not None:
                 refused += 1
-                if loader.file not in str(error):
+                if str(path.parent) not in str(error) and loader.file not in str(error):
                     wrong.append(f"{name} {how} (seed {seed}, case {case}): does not name the file: {error}")
         except Exception as error:
             wrong.append(f"{name} {how} (seed {seed}, case {case}): {type(error).__name__}: {str(error)[:150]}")
@@ -98,6 +109,21 @@ def test_many_damaged_files(known, tmp_path, seed):
     print(f"{LONG} files, {refused} refused")
     assert not wrong, f"{len(wrong)} of {LONG}:\n" + "\n".join(wrong)
     assert refused > LONG / 3
+
+
+def test_damaged_model_folders(folders, tmp_path):
+    """Each is loaded and scores, or gives an error that names the folder."""
+    refused, wrong = search(folders, tmp_path, FOLDERS_CI, seed=0)
+    assert not wrong, "\n".join(wrong)
+    assert refused > FOLDERS_CI / 3
+
+
+@pytest.mark.fuzz
+def test_many_damaged_model_folders(folders, tmp_path):
+    refused, wrong = search(folders, tmp_path, FOLDERS_LONG, seed=1)
+    print(f"{FOLDERS_LONG} folders, {refused} refused")
+    assert not wrong, f"{len(wrong)} of {FOLDERS_LONG}:\n" + "\n".join(wrong)
+    assert refused > FOLDERS_LONG / 3
 
 
 def test_what_is_no_file(known, tmp_path):

@@ -138,6 +138,19 @@ def pickled_and_cut(folder):
     cut("pytorch_model.bin", 1000)(folder)
 
 
+def token_id(number):
+    """Give one token of the vocabulary another id."""
+
+    def change(folder):
+        path = folder / "tokenizer.json"
+        content = json.loads(path.read_text())
+        vocabulary = content["model"]["vocab"]
+        vocabulary[next(iter(vocabulary))] = number
+        path.write_text(json.dumps(content))
+
+    return change
+
+
 def without(*names):
     return lambda folder: [(folder / name).unlink() for name in names]
 
@@ -153,6 +166,7 @@ def without(*names):
         (sharded('{"weight_map": {"a'), ModelFileError, r"index\.json: damaged"),
         (sharded('{"metadata": {}}'), ModelFileError, "no weight_map"),
         (sharded('{"metadata": {}, "weight_map": {"a": "b.safetensors"}}'), ModelNotFoundError, r"b\.safetensors"),
+        (token_id(2**31), ModelFileError, "token 2147483648"),
         (without("model.safetensors"), ModelNotFoundError, "its weights"),
         (without("tokenizer.json"), ModelNotFoundError, r"its tokenizer \(tokenizer\.json"),
         (lambda f: (f / "config.json").write_text('{"model_type": "none"}'), UnsupportedModelError, "none"),

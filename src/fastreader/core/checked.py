@@ -197,9 +197,9 @@ def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
         return annotation
     module = sys.modules[function.__module__]
     try:
-        return eval(annotation, vars(module))
+        return eval(annotation, vars(module))  # nosec B307  # the text of a hint in the package's own source
     except NameError:
-        return eval(annotation, vars(module), _late_names(module.__name__))
+        return eval(annotation, vars(module), _late_names(module.__name__))  # nosec B307
 
 
 @functools.cache

@@ -24,6 +24,7 @@ from fastreader.models.silence import silence_progress_bars
 
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")  # the index in a weight's name
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_MOST_TOKENS = 2**24  # of a vocabulary; the largest in use have a quarter of a million
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tekken.json", "*.model", "*.model.v*", "*.tiktoken")
 
 
@@ -76,6 +77,9 @@ def load(
     gguf.check_loading_info(folder, loading_info)
     _check_layers(folder, loaded, loading_info)
     tokenizer = _read(lambda: transformers.AutoTokenizer.from_pretrained(folder, **given), folder)
+    if (largest := max(tokenizer.get_vocab().values(), default=0)) >= _MOST_TOKENS:
+        # tokenizers walks every id below the largest whenever it copies or saves one: minutes, then memory
+        raise ModelFileError(f"{folder}: the tokenizer has token {largest}; at most {_MOST_TOKENS - 1} is possible")
     return loaded.to(arithmetic.device), tokenizer, arithmetic
 
 
@@ -246,7 +250,7 @@ def _missing(folder: Path) -> list[str]:
 def _parsed(file: Path) -> dict[str, Any]:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{file}: damaged or truncated ({error})") from error
     if not isinstance(values, dict):
         raise ModelFileError(f"{file}: damaged; expected an object, got {type(values).__name__}")
@@ -254,31 +258,32 @@ def _parsed(file: Path) -> dict[str, Any]:
 
 
 def _read(action: Any, name: str) -> Any:
-    """Run a transformers loader, and raise fastreader's errors for damaged or missing files."""
+    """Run a transformers loader, and raise fastreader's errors for damaged or missing files.
+
+    Odd values in a config or a tokenizer's file raise errors of many types, bare Exception among them; all name `name`.
+    """
     from safetensors import SafetensorError
 
     damaged = (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, EOFError, pickle.UnpicklingError)
     try:
         with silence_progress_bars():
             return action()
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
-        # transformers wraps errors of a config's JSON in an OSError
-        if isinstance(error, (*damaged, KeyError, RuntimeError)) or any(isinstance(e, damaged) for e in _chain(error)):
-            raise ModelFileError(
-                f"{name}: a model file is damaged, truncated or of another kind ({type(error).__name__}: {error})"
-            ) from error
-        if isinstance(error, OSError):
+        broken = any(isinstance(each, damaged) for each in _chain(error))  # in a config's JSON, inside an OSError
+        if isinstance(error, OSError) and not broken:
             reason = f"{name}: the model is incomplete." if Path(name).is_dir() else _unknown(name)
             raise ModelNotFoundError(f"{reason} transformers said: {error}") from error
         if isinstance(error, ValueError) and "trust_remote_code" in str(error):
             raise UnsupportedModelError(
                 f"{name}: needs code that it brings; read that code, then load with trust_remote_code=True"
             ) from error
-        if isinstance(error, ValueError):
+        if isinstance(error, (ValueError, ImportError)) and not broken:
             raise UnsupportedModelError(f"{name}: transformers cannot load it: {error}") from error
-        raise
+        raise ModelFileError(
+            f"{name}: a model file is damaged, truncated or of another kind ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _chain(error: BaseException | None) -> Iterable[BaseException]:
