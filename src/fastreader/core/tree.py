@@ -182,24 +182,28 @@ def partition(
     pairs = list(sequences)
     expect(bool(pairs), "PrefixTree", "at least one sequence", pairs)
     arrays, contexts = [], np.empty(len(pairs), dtype=np.int64)
+    converted: dict[int, IntArray] = {}  # by a context's identity: the candidates of a prompt share its list
     for i, (context, continuation) in enumerate(pairs):
-        arrays.append(_as_array(i, context, continuation))
+        arrays.append(_as_array(i, context, continuation, converted))
         contexts[i] = len(context)
     ordered = _sort(arrays, contexts)
-    bounds = itertools.pairwise(_cuts(ordered, max_batch_tokens, reserve))
-    return [_pack(ordered, arrays, contexts, first, last) for first, last in bounds]
+    trees = []
+    for first, last in itertools.pairwise(_cuts(ordered, max_batch_tokens, reserve)):
+        trees.append(_pack(ordered, arrays, contexts, first, last))
+    return trees
 
 
-def _as_array(index: int, context: Tokens, continuation: Tokens) -> IntArray:
+def _as_array(index: int, context: Tokens, continuation: Tokens, converted: dict[int, IntArray]) -> IntArray:
     if len(context) == 0:
         raise InputError(
             f"PrefixTree: sequences[{index}]: the context is empty; nothing predicts the first token of a text, "
             "so put a beginning-of-text token there"
         )
-    if len(continuation) == 0:
-        ids = np.asarray(context)
-    else:
-        ids = np.concatenate([np.asarray(context), np.asarray(continuation)])
+    ids = converted.get(id(context))
+    if ids is None:
+        ids = converted[id(context)] = np.asarray(context)
+    if len(continuation):
+        ids = np.concatenate([ids, np.asarray(continuation)])
     name = f"PrefixTree: sequences[{index}]"
     expect(ids.dtype.kind in "iu" and ids.ndim == 1, name, "a flat list of integers", ids)
     low, high = int(ids.min()), int(ids.max())
@@ -217,7 +221,7 @@ def _sort(arrays: list[IntArray], contexts: IntArray) -> _Sorted:
         keys.append(inputs[-1].astype(">u4").tobytes())
     order = np.array(sorted(range(len(arrays)), key=keys.__getitem__), dtype=np.int64)
     lengths = lengths[order]
-    flat = np.concatenate([inputs[i] for i in order])
+    flat = np.concatenate(list(map(inputs.__getitem__, order)))
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     shared = np.zeros(len(starts), dtype=np.int64)
     if len(starts) > 1:
@@ -277,7 +281,7 @@ def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: i
     subtree_end = np.full(size, size, dtype=np.int32)
 
     ids = ordered.order[first:last]
-    members = [arrays[i] for i in ids]
+    members = list(map(arrays.__getitem__, ids))
     given = np.array(list(map(len, members)), dtype=np.int64)
     scored = np.maximum(given - contexts[ids], 0)
     source_parts: list[IntArray] = []
@@ -299,8 +303,8 @@ def _pack(ordered: _Sorted, arrays: list[IntArray], contexts: IntArray, first: i
         target_parts.append(members[i][start + 1 :])
 
     by_id = np.argsort(ids, kind="stable")
-    sources = np.concatenate([source_parts[i] for i in by_id])
-    targets = np.concatenate([target_parts[i] for i in by_id])
+    sources = np.concatenate(list(map(source_parts.__getitem__, by_id)))
+    targets = np.concatenate(list(map(target_parts.__getitem__, by_id)))
     counts = scored[by_id]
     pair_keys, pairs = np.unique(sources << 32 | targets, return_inverse=True)
     stats = TreeStats(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -95,7 +97,7 @@ def rerank_planned(reader: Scorer, planned: Plan) -> Ranked:
     """Run a plan; see `rerank`."""
     order = planned.options.order
     example, n = planned.example, len(planned.example.passages)
-    tail = [RankedPassage(p, n + i) for i, p in enumerate(planned.tail)]
+    tail = list(map(RankedPassage, planned.tail, itertools.count(n)))
     if planned.design is None:
         only = RankedPassage(example.passages[0], 0, 0.0, 0.5, (0.0, 0.0), 1.0)
         return Ranked(
@@ -111,9 +113,10 @@ def rerank_planned(reader: Scorer, planned: Plan) -> Ranked:
         notes = ["no calibration for this reader, template and N: random prefixes", *notes]
     worth = utilities.utility
     places = descending(worth) if order == "descending" else matched(worth, utilities.bias)
+    ranked = map(partial(_ranked, example, utilities), places.tolist())
     return Ranked(
         question=example.question,
-        passages=[_ranked(example, utilities, i) for i in places.tolist()] + tail,
+        passages=[*ranked, *tail],
         order=order,
         bias_source=planned.bias_source,
         bias=planned.bias,

@@ -101,7 +101,9 @@ class ReaderBase(PromptWriter):
         if trees is not None:
             check_int("max_batch_tokens", max_batch_tokens, optional=True)
             accept("trees", trees, _TREES)
-            held = sum(len(tree.leaves) for tree in trees)
+            held = 0
+            for tree in trees:
+                held += len(tree.leaves)
             expect(held == len(sequences), "trees", f"those of {len(sequences)} sequences", f"{held} sequences")
         with self._cache() as (kept, keep):
             return score(self.engine, sequences, max_batch_tokens=max_batch_tokens, trees=trees, kept=kept, keep=keep)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from fastreader.models.precision import Arithmetic
 from fastreader.reader.forks import repair_in_children
 from fastreader.reader.prompts.encoder import TextEncoder
 
-_SEQUENCES = kind_of(Sequence[Sequence[Tokens]])
+_PAIRS, _TOKENS = kind_of(Sequence[Sequence[Any]]), kind_of(Tokens)
 
 
 class Engine:
@@ -80,13 +81,18 @@ class Engine:
         check_int("max_batch_tokens", max_batch_tokens, optional=True)
         check_int("new_tokens", new_tokens, 0, MOST_NEW_TOKENS)
         new_tokens = int(new_tokens)  # NumPy's small integers overflow below
-        accept("sequences", sequences, _SEQUENCES)
+        accept("sequences", sequences, _PAIRS)
         expect(len(sequences) > 0, "sequences", "at least one", sequences)
         vocabulary = model.head.weight.shape[0]
         regimes: dict[int, list[int]] = {}
+        checked: dict[int, Tokens] = {}  # by identity: candidates share a context's list
         for i, pair in enumerate(sequences):
             expect(len(pair) == 2, f"sequences[{i}]", "a pair (context, continuation)", pair)
             context, continuation = pair
+            for j, tokens in enumerate(pair):
+                if id(tokens) not in checked:
+                    accept(f"sequences[{i}][{j}]", tokens, _TOKENS)
+                    checked[id(tokens)] = tokens
             length = len(context) + max(len(continuation) - 1, 0)
             if model.max_length is not None and length > model.max_length:
                 raise ContextOverflowError(
@@ -100,7 +106,7 @@ class Engine:
         limit = max(1, most - choosing)
         budget = min(max_batch_tokens or max(1, default - choosing), limit)
         for members in regimes.values():
-            for tree in partition([sequences[i] for i in members], budget, reserve):
+            for tree in partition(map(sequences.__getitem__, members), budget, reserve):
                 size = tree.stats.computed_tokens
                 if size + reserve * len(tree.leaves) > limit:
                     writing = f" and {new_tokens} to write" if new_tokens else ""

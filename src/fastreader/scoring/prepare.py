@@ -110,15 +110,16 @@ def _sequences(fitted: Fitted, options: ScoreOptions) -> Pairs:
     sequences: Pairs = []
     for order in fitted.design.permutations.tolist():
         body = pieces.body(order)
-        before = pieces.head + body
+        context = pieces.head + body + tail  # one list for all candidates, so that it is checked and converted once
         sequences.append(_question(pieces, body))
         for candidate in pieces.candidates:
-            sequences.append((before + tail, candidate))
+            sequences.append((context, candidate))
         if options.score_passages:
             sequences.append((pieces.head, body))
     if options.closed_book:
+        context = pieces.head + tail
         for candidate in pieces.candidates:
-            sequences.append((pieces.head + tail, candidate))
+            sequences.append((context, candidate))
     if options.query_likelihood:
         for passage in range(len(pieces.passages) - len(fitted.dropped)):
             sequences.append(_question(pieces, pieces.body([passage])))
