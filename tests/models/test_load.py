@@ -185,6 +185,20 @@ def test_a_damaged_index_in_the_hub_cache_is_named(tmp_path):
     assert "ModelFileError" in done.stderr and "index.json: damaged" in done.stderr
 
 
+def test_an_adapter_beside_the_weights_is_merged(folder):
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    adapted = peft.get_peft_model(tiny_llama(), config)
+    adapted.save_pretrained(folder)
+    reader = Reader.load(folder, device="cpu", precision="exact")
+    assert not any("lora" in name for name, _ in reader.model.named_modules())
+    ids = torch.tensor([[5, 9, 17, 3]])
+    with torch.no_grad():
+        wanted = adapted(ids).logits[0, 2].log_softmax(-1)[3]
+    (found,) = reader.loglikelihood([(ids[0, :3].tolist(), [3])])
+    assert found.logprob == pytest.approx(float(wanted), abs=1e-5)
+
+
 @pytest.mark.parametrize("other", [None, 5, "", [1, 2], torch.nn.Linear(2, 2)])
 def test_other_types_than_a_model_raise(other):
     with pytest.raises(InputError, match="expected a name, a path or a"):

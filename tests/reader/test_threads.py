@@ -12,9 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 from support import random_sequences
 
-from fastreader.errors import FastreaderError
+from fastreader import Reader
+from fastreader.errors import FastreaderError, ModelNotFoundError
+from fastreader.reader import reader as reader_module
 
 RNG = np.random.default_rng(3)
 SEQUENCES = random_sequences(RNG, 261, count=6)
@@ -118,6 +121,31 @@ def test_a_child_forked_during_a_pass(tiny_reader):
         done.set()
         holder.join()
     assert scored(tiny_reader) == alone
+
+
+@can_fork
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_waits_for_a_load(monkeypatch):
+    """In the child PyTorch's default type is not the one that transformers sets while it loads."""
+    entered, going_on = threading.Event(), threading.Event()
+
+    def load(*_: object) -> Reader:
+        torch.set_default_dtype(torch.bfloat16)
+        entered.set()
+        going_on.wait(30)
+        torch.set_default_dtype(torch.float32)
+        raise ModelNotFoundError("as wanted")
+
+    monkeypatch.setattr(Reader, "_load", load)
+    thread = threading.Thread(target=lambda: pytest.raises(ModelNotFoundError, Reader.load, "smollm2-135m"))
+    thread.start()
+    assert entered.wait(30)
+    threading.Timer(0.3, going_on.set).start()
+    child = os.fork()
+    if not child:
+        os._exit(0 if torch.get_default_dtype() == torch.float32 and reader_module._loading.acquire(timeout=5) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    thread.join()
 
 
 @can_fork

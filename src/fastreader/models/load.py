@@ -76,11 +76,24 @@ def load(
     )
     gguf.check_loading_info(folder, loading_info)
     _check_layers(folder, loaded, loading_info)
+    _merge_adapters(loaded)
     tokenizer = _read(lambda: transformers.AutoTokenizer.from_pretrained(folder, **given), folder)
     if (largest := max(tokenizer.get_vocab().values(), default=0)) >= _MOST_TOKENS:
         # tokenizers walks every id below the largest whenever it copies or saves one: minutes, then memory
         raise ModelFileError(f"{folder}: the tokenizer has token {largest}; at most {_MOST_TOKENS - 1} is possible")
     return loaded.to(arithmetic.device), tokenizer, arithmetic
+
+
+def _merge_adapters(model: Any) -> None:
+    """Add the low-rank updates of a folder's PEFT adapter to the weights that they change, and drop its modules."""
+    if not getattr(model, "_hf_peft_config_loaded", False):
+        return
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, module in list(model.named_modules()):
+        if isinstance(module, BaseTunerLayer):
+            module.merge()
+            model.set_submodule(name, module.get_base_layer())
 
 
 def _check_layers(name: str, model: Any, loading_info: dict[str, Any]) -> None:

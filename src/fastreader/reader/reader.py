@@ -27,6 +27,9 @@ from fastreader.reader.session import Session, open_session
 CHECKS = ("full", "quick", "off")
 # transformers changes PyTorch's default type and patches its initialisers while it loads.
 _loading = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    # A child forked in the middle of a load would keep that type; Python's own import lock is held in the same way.
+    os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
 
 
 @checked
