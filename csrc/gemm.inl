@@ -64,6 +64,124 @@ FR_INLINE void rows_f32(const float* a, int64_t lda, int64_t a_step, const float
   }
 }
 
+// Do the same with weights that are bf16 pairs [depth / 2][32][2], widened as they are read: the bits are those of
+// `rows_f32` on the widened weights.
+template <int R>
+FR_INLINE void rows_widened(const float* a, int64_t lda, int64_t a_step, const bf16* b, float* c, int64_t depth, bool add,
+                            int64_t ldc) {
+  const int32_t* pairs = reinterpret_cast<const int32_t*>(b);
+  for (int64_t lane = 0; lane < kStrip; lane += 2 * kWidth) {
+    vf acc[R][2];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+      for (int n = 0; n < 2; ++n) acc[r][n] = add ? load(c + r * ldc + lane + n * kWidth) : vf{};
+    }
+    for (int64_t k = 0; k < depth; k += 2) {
+      const float* column = a + k / 32 * a_step + k % 32;
+      vf even[2], odd[2];
+#pragma GCC unroll 2
+      for (int n = 0; n < 2; ++n) {
+        const vi both = load(pairs + k / 2 * kStrip + lane + n * kWidth);
+        even[n] = (vf)(both << 16);
+        odd[n] = (vf)(both & fill(static_cast<int32_t>(0xffff0000)));
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const vf first = fill(column[r * lda]), second = fill(column[r * lda + 1]);
+#pragma GCC unroll 2
+        for (int n = 0; n < 2; ++n) acc[r][n] = acc[r][n] + first * even[n];
+#pragma GCC unroll 2
+        for (int n = 0; n < 2; ++n) acc[r][n] = acc[r][n] + second * odd[n];
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+      for (int n = 0; n < 2; ++n) store(c + r * ldc + lane + n * kWidth, acc[r][n]);
+    }
+  }
+}
+
+// Write bf16 pairs [depth / 2][32][2] as float [depth][32].
+FR_INLINE void widen_strip(const bf16* pairs, float* out, int64_t depth) {
+  const int32_t* from = reinterpret_cast<const int32_t*>(pairs);
+  for (int64_t i = 0; i < depth / 2 * kStrip; i += kStrip, out += 2 * kStrip) {
+    for (int64_t lane = 0; lane < kStrip; lane += kWidth) {
+      const vi both = load(from + i + lane);
+      store(out + lane, (vf)(both << 16));
+      store(out + kStrip + lane, (vf)(both & fill(static_cast<int32_t>(0xffff0000))));
+    }
+  }
+}
+
+// Integers of 14 bits, with a scale for every 32 of a row: products of 32 pairs fit in int32, so only the sums of such
+// blocks, in float32, are rounded.
+constexpr float kMostInteger = 8191;
+constexpr int64_t kScaled = 32;
+
+// Return sum + the products of the two int16 in each lane.
+FR_INLINE vi dot_pairs(vi sum, vi a, vi b) {
+#if FR_AVX512 && FR_VNNI
+  return (vi)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#elif FR_AVX512
+  return sum + (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif FR_VNNI
+  return (vi)_mm256_dpwssd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b);
+#elif FR_WIDTH == 8
+  return sum + (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#else
+  return sum + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+// C [R][32] = (or +=) A B. A: int16 as for `rows_f32`, the scales of row r and columns k..k+31 at
+// a_scale[k / 32 * 32 + r]. B: pairs [depth / 2][32][2], the scales of columns k..k+31 at b_scale + k.
+template <int R>
+FR_INLINE void rows_scaled(const int16_t* a, const float* a_scale, int64_t lda, int64_t a_step, const int16_t* b,
+                           const float* b_scale, float* c, int64_t depth, bool add, int64_t ldc) {
+  const int32_t* pairs = reinterpret_cast<const int32_t*>(b);
+  for (int64_t lane = 0; lane < kStrip; lane += 2 * kWidth) {
+    if (!add) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+        for (int n = 0; n < 2; ++n) store(c + r * ldc + lane + n * kWidth, vf{});
+      }
+    }
+    for (int64_t k = 0; k < depth; k += kScaled) {
+      const int16_t* columns = a + k / 32 * a_step;
+      vi acc[R][2] = {};
+#pragma GCC unroll 16
+      for (int64_t j = 0; j < kScaled; j += 2) {
+        vi right[2];
+#pragma GCC unroll 2
+        for (int n = 0; n < 2; ++n) right[n] = load(pairs + (k + j) / 2 * kStrip + lane + n * kWidth);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          int32_t pair;
+          std::memcpy(&pair, columns + r * lda + j, 4);
+          const vi left = fill(pair);
+#pragma GCC unroll 2
+          for (int n = 0; n < 2; ++n) acc[r][n] = dot_pairs(acc[r][n], left, right[n]);
+        }
+      }
+      vf scale[2];
+#pragma GCC unroll 2
+      for (int n = 0; n < 2; ++n) scale[n] = load(b_scale + k + lane + n * kWidth);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const vf left = fill(a_scale[k + r]);
+#pragma GCC unroll 2
+        for (int n = 0; n < 2; ++n) {
+          float* to = c + r * ldc + lane + n * kWidth;
+          store(to, load(to) + __builtin_convertvector(acc[r][n], vf) * (left * scale[n]));
+        }
+      }
+    }
+  }
+}
+
 #if FR_BF16
 // The products of bf16x3 are hi*hi, hi*lo and lo*hi; lo*lo is below fp32 rounding.
 template <int TA, int TB>

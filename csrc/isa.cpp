@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <array>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -13,7 +15,8 @@
 namespace fastreader {
 namespace {
 
-constexpr const char* kNames[kIsaCount] = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
+constexpr const char* kNames[kIsaCount] = {"portable",    "avx2",        "avx2_vnni", "avx512",
+                                            "avx512_vnni", "avx512_bf16", "amx"};
 
 #if defined(__x86_64__)
 // Linux gives the 8 KB tile state only to processes that request it (arch_prctl, Documentation/arch/x86/xstate).
@@ -27,42 +30,59 @@ bool allow_amx() {
 #endif
 }
 
-Isa detect() {
+bool detect(Isa isa) {
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::portable;
-  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
-      !__builtin_cpu_supports("avx512vl")) {
-    return Isa::avx2;
-  }
-  if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
   unsigned a = 0, b = 0, c = 0, d = 0;
-  __get_cpuid_count(7, 0, &a, &b, &c, &d);
-  const bool tiles = (d >> 24 & 1) && (d >> 22 & 1); // AMX-TILE, AMX-BF16
-  return tiles && allow_amx() ? Isa::amx : Isa::avx512_bf16;
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  switch (isa) {
+    case Isa::portable: return true;
+    case Isa::avx2: return avx2;
+    case Isa::avx2_vnni: return avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+    case Isa::avx512: return avx512;
+    case Isa::avx512_vnni: return avx512 && __builtin_cpu_supports("avx512vnni");
+    case Isa::avx512_bf16: return avx512 && __builtin_cpu_supports("avx512bf16");
+    case Isa::amx: // AMX-TILE, AMX-BF16
+      return avx512 && __builtin_cpu_supports("avx512bf16") && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1) &&
+             (d >> 22 & 1) && allow_amx();
+  }
+  return false;
 }
 #else
-Isa detect() { return Isa::portable; }
+bool detect(Isa isa) { return isa == Isa::portable; }
 #endif
 
 } // namespace
 
 const char* isa_name(Isa isa) { return kNames[static_cast<int>(isa)]; }
 
+bool has_isa(Isa isa) {
+  static const std::array<bool, kIsaCount> found = [] {
+    std::array<bool, kIsaCount> all{};
+    for (int i = 0; i < kIsaCount; ++i) all[i] = detect(static_cast<Isa>(i));
+    return all;
+  }();
+  return found[static_cast<int>(isa)];
+}
+
 Isa best_isa() {
-  static const Isa best = detect();
-  return best;
+  int best = kIsaCount - 1;
+  while (!has_isa(static_cast<Isa>(best))) --best; // portable is always there
+  return static_cast<Isa>(best);
 }
 
 Isa resolve_isa(const std::string& name) {
   if (name == "auto") return best_isa();
   for (int i = 0; i < kIsaCount; ++i) {
     if (name == kNames[i]) {
-      TORCH_CHECK(i <= static_cast<int>(best_isa()), "instruction set ", name, " is missing on this machine, ",
+      TORCH_CHECK(has_isa(static_cast<Isa>(i)), "instruction set ", name, " is missing on this machine, ",
                   "whose best is ", isa_name(best_isa()));
       return static_cast<Isa>(i);
     }
   }
-  TORCH_CHECK(false, "instruction set must be auto, portable, avx2, avx512, avx512_bf16 or amx, got ", name);
+  TORCH_CHECK(false, "instruction set must be auto, portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16 or amx, got ",
+              name);
 }
 
 } // namespace fastreader

@@ -5,12 +5,15 @@
 
 namespace fastreader {
 
-// In rising order: a machine that has one also has all before it.
-enum class Isa { portable = 0, avx2, avx512, avx512_bf16, amx };
+// In rising order: the kernels of a later one are at least as fast.
+enum class Isa { portable = 0, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx };
 
-constexpr int kIsaCount = 5;
+constexpr int kIsaCount = 7;
 
 const char* isa_name(Isa isa);
+
+// Return whether the machine and its operating system let a process use an instruction set.
+bool has_isa(Isa isa);
 
 // Return the best instruction set that the machine and its operating system let a process use.
 Isa best_isa();

@@ -17,8 +17,9 @@ constexpr int64_t kStrip = 32; // rows of a strip; values are packed in groups o
 constexpr int64_t kMaxStrips = 64; // in a tile of queries
 
 // Operands of the products. "bf16x3" writes each value as the sum of two bf16 and takes three products; "bf16x2" takes
-// two, since the weight is bf16 already.
-enum class Mode { f32, bf16, bf16x3, bf16x2 };
+// two, since the weight is bf16 already. "widened" multiplies a bf16 weight in float32. "scaled" writes 32 values as
+// integers of 14 bits and a scale. Only linear layers have the last two.
+enum class Mode { f32, bf16, bf16x3, bf16x2, widened, scaled };
 
 // Rows of a strided matrix of float or bf16.
 struct Source {
@@ -168,7 +169,8 @@ struct GateArgs {
 
 struct Kernels {
   int64_t operand_bytes; // of one element of a packed operand, all its terms together
-  int64_t weight_bytes; // of one element of a packed weight, all its terms together
+  // Bytes of a packed weight of so many strips and columns.
+  int64_t (*packed_bytes)(int64_t strips, int64_t padded_size);
   // Pack one chunk of 32 slots of one head.
   void (*pack_keys)(const AttentionArgs&, int64_t head, int64_t chunk);
   // Attend with one tile of queries for one key head, over all segments (part -1) or one.
@@ -201,7 +203,9 @@ struct Kernels {
 // Return the kernels of an instruction set for operands of `mode`, or null if it has none.
 const Kernels* kernels_portable(Mode mode);
 const Kernels* kernels_avx2(Mode mode);
+const Kernels* kernels_avx2_vnni(Mode mode);
 const Kernels* kernels_avx512(Mode mode);
+const Kernels* kernels_avx512_vnni(Mode mode);
 const Kernels* kernels_avx512_bf16(Mode mode);
 const Kernels* kernels_amx(Mode mode);
 

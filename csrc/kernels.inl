@@ -2,6 +2,7 @@
 
 #include "simd.inl"
 #include "gemm.inl"
+#if !FR_PRODUCTS_ONLY
 #include "tree_attention_state.inl"
 #include "tree_attention_softmax.inl"
 #include "tree_attention_units.inl"
@@ -9,6 +10,7 @@
 #include "tree_attention_tile.inl"
 #include "decode_attention_tile.inl"
 #include "linear_logprob_tile.inl"
+#endif
 #include "pointwise_tile.inl"
 #include "linear_tile.inl"
 #include "table.inl"

@@ -12,6 +12,8 @@
 #define FR_ROWS 4
 #define FR_AVX512 0
 #define FR_BF16 0
+#define FR_VNNI 0
+#define FR_PRODUCTS_ONLY 0
 #define FR_AMX 0
 
 namespace fastreader {

@@ -15,7 +15,8 @@ constexpr int64_t kTasksPerThread = 4; // with fewer the others wait longer for 
 
 // A bf16 weight needs one term; any other is rounded to one ("fast") or written as the sum of two ("high").
 Mode mode_of(at::ScalarType weight, const InputPrecision& input_precision) {
-  if (is_float32(input_precision)) return Mode::f32;
+  if (input_precision == "int16") return Mode::scaled;
+  if (is_float32(input_precision)) return weight == at::kBFloat16 ? Mode::widened : Mode::f32;
   if (!is_bf16x3(input_precision)) return Mode::bf16;
   return weight == at::kBFloat16 ? Mode::bf16x2 : Mode::bf16x3;
 }
@@ -36,7 +37,7 @@ Product product_of(int64_t size, const at::Tensor& packed, int64_t width, const 
   a.width = width;
   a.strips = (width + kStrip - 1) / kStrip;
   TORCH_CHECK(packed.is_contiguous() && packed.scalar_type() == at::kByte &&
-                  packed.numel() == a.strips * kStrip * a.padded_size * p.kernels->weight_bytes,
+                  packed.numel() == p.kernels->packed_bytes(a.strips, a.padded_size),
               "linear: this weight was packed for another size, precision or instruction set");
   a.packed = packed.const_data_ptr();
   if (bias.has_value()) {
@@ -99,8 +100,7 @@ at::Tensor pack_weight(const at::Tensor& weight_in, const InputPrecision& input_
   a.size = weight.size(1);
   a.padded_size = round_up(a.size, kStrip);
   a.strips = (a.width + kStrip - 1) / kStrip;
-  const at::Tensor packed =
-      at::empty({a.strips * kStrip * a.padded_size * kernels.weight_bytes}, weight.options().dtype(at::kByte));
+  const at::Tensor packed = at::empty({kernels.packed_bytes(a.strips, a.padded_size)}, weight.options().dtype(at::kByte));
   a.packed = packed.mutable_data_ptr();
   run_tasks(kernels, a.strips, kernels.pack_weight_workspace(a),
             [&](int64_t strip, void* workspace) { kernels.pack_weight(a, strip, workspace); });

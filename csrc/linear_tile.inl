@@ -1,11 +1,30 @@
 // Multiply a block of rows by strips of a packed weight.
 //
 // The weight is packed once in strips of 32 rows and is the second operand of the product. The inputs are the first,
-// rounded (or written as two terms) row by row into the workspace. So a product has the layout of the output and is
-// stored there directly.
+// rounded (or written as two terms, or as integers) row by row into the workspace. So a product has the layout of the
+// output and is stored there directly.
+
+// What the operands of a product are made of. TW and TI are the terms of a weight and of an input.
+template <typename T, int TERMS_W, int TERMS_I>
+struct Plain {
+  using Input = T;
+  using Weight = T;
+  static constexpr int TW = TERMS_W, TI = TERMS_I;
+};
+struct Widened : Plain<float, 1, 1> { // bf16 weights times float32 inputs
+  using Weight = bf16;
+};
+struct Scaled : Plain<int16_t, 1, 1> {}; // integers with a scale for every 32
+
+template <typename F>
+constexpr bool kScales = std::is_same_v<F, Scaled>;
+template <typename F>
+constexpr bool kWidens = std::is_same_v<F, Widened>;
 
 constexpr int64_t kLine = 64; // bytes
-constexpr int64_t kDepth = 288; // 18 KB of a strip, and as much of the rows
+// Depth of a chunk of a strip, which stays in the first cache, with as much of the rows: 24 KB of floats, 18 KB of others.
+template <typename F>
+constexpr int64_t kDepth = sizeof(typename F::Input) == 4 ? 192 : 288;
 
 // Load up to 32 rows of `source` from `first` on as operand rows, with zeros for missing rows.
 template <typename T, int TERMS>
@@ -21,85 +40,191 @@ FR_INLINE void stage_rows(const Source& source, int64_t first, int64_t count, in
   }
 }
 
-template <typename T, int TW>
+// Write 32 values as integers of at most kMostInteger, and return their scale: NaN if a value is not finite.
+FR_INLINE float scale_values(const float* values, int16_t* out) {
+  vf most{};
+  vi odd{};
+  for (int64_t i = 0; i < kScaled; i += kWidth) {
+    const vf x = load(values + i);
+    most = larger(most, larger(x, -x));
+    odd |= x - x != vf{}; // an infinity or a NaN
+  }
+  float largest = 0;
+  for (int i = 0; i < kWidth; ++i) largest = most[i] > largest ? most[i] : largest;
+  const bool finite = !any(odd);
+  // Below, the factor would overflow; such values are zero beside any other.
+  const float factor = finite && largest > 1e-30f ? kMostInteger / largest : 0.0f;
+  for (int64_t i = 0; i < kScaled; i += kWidth) {
+    const vi rounded = __builtin_convertvector(whole(finite ? load(values + i) * fill(factor) : vf{}), vi);
+#if FR_AVX512
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm512_cvtepi32_epi16((__m512i)rounded));
+#else
+    for (int k = 0; k < kWidth; ++k) out[i + k] = static_cast<int16_t>(rounded[k]);
+#endif
+  }
+  return finite ? (factor > 0 ? largest / kMostInteger : 0.0f) : std::numeric_limits<float>::quiet_NaN();
+}
+
+// Bytes of a packed weight: its strips, then their scales.
+template <typename F>
+int64_t packed_bytes(int64_t strips, int64_t padded) {
+  const int64_t values = strips * kStrip * padded;
+  return values * F::TW * static_cast<int64_t>(sizeof(typename F::Weight)) +
+         (kScales<F> ? values / kScaled * static_cast<int64_t>(sizeof(float)) : 0);
+}
+
+// The scales of a strip of a packed weight, [padded / 32][32].
+template <typename F, typename A>
+FR_INLINE float* strip_scales(const A& a, const void* packed, int64_t strip) {
+  const char* first = static_cast<const char*>(packed) +
+                      a.strips * kStrip * a.padded_size * static_cast<int64_t>(sizeof(typename F::Weight));
+  return const_cast<float*>(reinterpret_cast<const float*>(first)) + strip * a.padded_size;
+}
+
+template <typename F>
 void pack_weight(const PackArgs& a, int64_t strip, void* workspace) {
+  using T = typename F::Weight;
   T* staging = static_cast<T*>(workspace);
-  const int64_t size = kStrip * a.padded_size;
-  stage_rows<T, TW>(a.weight, strip * kStrip, lesser(kStrip, a.width - strip * kStrip), a.size, a.padded_size, staging,
-                    size);
-  for (int k = 0; k < TW; ++k) {
+  const int64_t size = kStrip * a.padded_size, first = strip * kStrip, count = lesser(kStrip, a.width - first);
+  if constexpr (kScales<F>) {
+    float* row = reinterpret_cast<float*>(static_cast<char*>(workspace) + size * static_cast<int64_t>(sizeof(T)));
+    float* scales = strip_scales<F>(a, a.packed, strip);
+    for (int64_t i = 0; i < kStrip; ++i) {
+      if (i < count) {
+        load_row<float, 1>(row_of(a.weight, first + i, 0), a.weight.bf16, a.size, a.padded_size, row, 0);
+      } else {
+        std::memset(row, 0, a.padded_size * sizeof(float));
+      }
+      for (int64_t k = 0; k < a.padded_size; k += kScaled) {
+        scales[k + i] = scale_values(row + k, staging + i * a.padded_size + k);
+      }
+    }
+  } else {
+    stage_rows<T, F::TW>(a.weight, first, count, a.size, a.padded_size, staging, size);
+  }
+  for (int k = 0; k < F::TW; ++k) {
     pack_strip<T>(staging + k * size, a.padded_size, a.padded_size,
                   static_cast<T*>(a.packed) + (k * a.strips + strip) * size);
   }
 }
 
-template <typename T, int TW>
+template <typename F>
 int64_t pack_weight_workspace(const PackArgs& a) {
-  return TW * kStrip * a.padded_size * static_cast<int64_t>(sizeof(T));
+  return F::TW * kStrip * a.padded_size * static_cast<int64_t>(sizeof(typename F::Weight)) +
+         (kScales<F> ? a.padded_size * static_cast<int64_t>(sizeof(float)) : 0);
 }
 
-// Do the same with every 32 columns together, [padded / 32][32][32]: the data of one step of a product are then
-// contiguous, and 32 rows of any depth do not compete for a few sets of the cache.
-template <typename T, int TERMS>
-FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count, int64_t size, int64_t padded, T* out,
-                             int64_t term_stride) {
+// Load up to 32 rows with every 32 columns together, [padded / 32][32][32]: the data of one step of a product are then
+// contiguous, and 32 rows of any depth do not compete for a few sets of the cache. Scales are [padded / 32][32].
+template <typename F>
+FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count, int64_t size, int64_t padded,
+                             typename F::Input* out, int64_t term_stride, float* scales) {
+  using T = typename F::Input;
   const int64_t width = source.bf16 ? 2 : 4;
   for (int64_t i = 0; i < kStrip; ++i) {
     const char* row = i < count ? static_cast<const char*>(row_of(source, first + i, 0)) : nullptr;
     for (int64_t k = 0; k < padded; k += kStrip) {
       T* to = out + k * kStrip + i * kStrip;
-      if (row != nullptr) {
-        load_row<T, TERMS>(row + k * width, source.bf16, lesser(kStrip, size - k), kStrip, to, term_stride);
+      if (row == nullptr) {
+        for (int t = 0; t < F::TI; ++t) std::memset(to + t * term_stride, 0, kStrip * sizeof(T));
+        if constexpr (kScales<F>) scales[k + i] = 0;
+      } else if constexpr (kScales<F>) {
+        alignas(64) float values[kStrip];
+        load_row<float, 1>(row + k * width, source.bf16, lesser(kStrip, size - k), kStrip, values, 0);
+        scales[k + i] = scale_values(values, to);
       } else {
-        for (int t = 0; t < TERMS; ++t) std::memset(to + t * term_stride, 0, kStrip * sizeof(T));
+        load_row<T, F::TI>(row + k * width, source.bf16, lesser(kStrip, size - k), kStrip, to, term_stride);
       }
     }
   }
 }
 
 // The rows as operands: in the input itself, or staged.
-template <typename T, int TI>
+template <typename F>
 struct Rows {
-  const T* direct; // whole strips in the input, null if all are staged
+  const typename F::Input* direct; // whole strips in the input, null if all are staged
   int64_t direct_stride, direct_rows;
-  const T* staged; // the others, [padded / 32][32][32] each
+  const typename F::Input* staged; // the others, [padded / 32][32][32] each
+  const float* scales; // of the staged, [padded / 32][32] each
   int64_t padded, term;
+  float* wide; // memory for a widened chunk of a strip
 };
+
+// Call body<R>(row) for the rows of a strip from 0 on, R at a time, as `gemm_few` does; `rows` is a value of
+// `computed_rows`.
+template <typename Body>
+FR_INLINE void by_rows(int64_t rows, const Body& body) {
+  switch (rows) {
+    case 1: return body.template operator()<1>(0);
+    case 2: return body.template operator()<2>(0);
+#if FR_ROWS > 4
+    case 4: return body.template operator()<4>(0);
+#endif
+    default: break;
+  }
+  for (int64_t row = 0; row < rows; row += FR_ROWS) body.template operator()<FR_ROWS>(row);
+}
 
 // Multiply rows begin to end (multiples of 32, or the end) by one strip of the weight, into `out` (or add to it).
 // A chunk of a strip's depth stays in the first cache while all rows pass. Between chunks the sums stay in the output;
 // their order is that of one chunk. Meanwhile the next chunk is prefetched: the weight is larger than the caches near
 // the core, and each row of tiles would wait for its part of it.
-template <typename T, int TW, int TI>
-FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<T, TI>& rows, int64_t strip, int64_t begin, int64_t end,
+template <typename F>
+FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<F>& rows, int64_t strip, int64_t begin, int64_t end,
                               float* out, int64_t out_stride, bool add, int64_t next_strip) {
+  using T = typename F::Input;
+  using W = typename F::Weight;
   const int64_t packed_strip = kStrip * a.padded_size;
-  const T* weight = static_cast<const T*>(a.packed) + strip * packed_strip;
-  const int64_t chunks = end - begin > 2 * kStrip ? (a.padded_size + kDepth - 1) / kDepth : 1;
+  const W* weight = static_cast<const W*>(a.packed) + strip * packed_strip;
+  const int64_t steps = (end - begin + kStrip - 1) / kStrip;
+  const int64_t chunks = steps > 2 ? (a.padded_size + kDepth<F> - 1) / kDepth<F> : 1;
   const int64_t chunk = round_up((a.padded_size + chunks - 1) / chunks, kStrip);
   for (int64_t from = 0; from < a.padded_size; from += chunk) {
     const int64_t depth = lesser(chunk, a.padded_size - from);
-    const Operand<T, TW> right{weight + from * kStrip, a.strips * packed_strip};
     const char* next = reinterpret_cast<const char*>(
         from + chunk < a.padded_size ? weight + (from + chunk) * kStrip
-                                     : static_cast<const T*>(a.packed) + lesser(next_strip, a.strips - 1) * packed_strip);
-    const int64_t lines = lesser(chunk, a.padded_size) * kStrip * static_cast<int64_t>(sizeof(T)) / kLine;
-    const int64_t steps = (end - begin + kStrip - 1) / kStrip, share = (lines + steps - 1) / steps;
+                                     : static_cast<const W*>(a.packed) + lesser(next_strip, a.strips - 1) * packed_strip);
+    const int64_t lines = lesser(chunk, a.padded_size) * kStrip * static_cast<int64_t>(sizeof(W)) / kLine;
+    const int64_t share = (lines + steps - 1) / steps;
     // For a few rows a vector unit reads a strip of weights once, in order, and the hardware prefetches it; further
     // prefetches only delay it.
     const bool ahead = kTiles<T> || steps > 2;
+    if constexpr (kWidens<F>) {
+      if (steps > 2) widen_strip(weight + from * kStrip, rows.wide, depth);
+    }
     for (int64_t row = begin; row < end; row += kStrip) {
       const int64_t line = (row - begin) / kStrip * share;
       const int64_t last = ahead ? lesser(line + share, lines) : line;
       for (int64_t i = line; i < last; ++i) __builtin_prefetch(next + i * kLine, 0, 2);
       float* to = out + (row - begin) * out_stride;
-      if (row < rows.direct_rows) {
-        gemm<T, TI, TW>({rows.direct + row * rows.direct_stride + from, 0}, rows.direct_stride, kStrip, right, to,
-                        kStrip, depth, add || from > 0, out_stride);
+      const int64_t count = lesser(end - row, kStrip);
+      const bool sum = add || from > 0;
+      if constexpr (kScales<F> || kWidens<F>) {
+        const T* left = rows.staged + row * rows.padded + from * kStrip;
+        by_rows(computed_rows<T>(count), [&]<int R>(int64_t r) __attribute__((always_inline)) {
+          const T* some = left + r * kStrip;
+          constexpr int64_t step = kStrip * kStrip;
+          float* into = to + r * out_stride;
+          if constexpr (kScales<F>) {
+            const float* scales = strip_scales<F>(a, a.packed, strip) + from;
+            rows_scaled<R>(some, rows.scales + row / kStrip * rows.padded + from + r, kStrip, step,
+                           weight + from * kStrip, scales, into, depth, sum, out_stride);
+          } else if (steps > 2) {
+            rows_f32<R>(some, kStrip, step, rows.wide, into, depth, sum, out_stride);
+          } else {
+            rows_widened<R>(some, kStrip, step, weight + from * kStrip, into, depth, sum, out_stride);
+          }
+        });
       } else {
-        const T* left = rows.staged + (row - rows.direct_rows) * rows.padded;
-        gemm_few<T, TI, TW>({left + from * kStrip, rows.term}, kStrip, kStrip * kStrip, right, to,
-                            computed_rows<T>(lesser(end - row, kStrip)), depth, add || from > 0, out_stride);
+        const Operand<W, F::TW> right{weight + from * kStrip, a.strips * packed_strip};
+        if (row < rows.direct_rows) {
+          gemm<T, F::TI, F::TW>({rows.direct + row * rows.direct_stride + from, 0}, rows.direct_stride, kStrip, right, to,
+                                kStrip, depth, sum, out_stride);
+        } else {
+          const T* left = rows.staged + (row - rows.direct_rows) * rows.padded;
+          gemm_few<T, F::TI, F::TW>({left + from * kStrip, rows.term}, kStrip, kStrip * kStrip, right, to,
+                                    computed_rows<T>(count), depth, sum, out_stride);
+        }
       }
     }
   }
@@ -107,19 +232,19 @@ FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<T, TI>& rows, int6
 
 // Store the products, or add them to the output. Rows and columns that do not fill a strip go through the buffer and
 // are summed in the same order.
-template <typename T, int TW, int TI>
-FR_INLINE void store_strip(const LinearArgs& a, const Rows<T, TI>& operand, int64_t strip, int64_t begin, int64_t rows,
+template <typename F>
+FR_INLINE void store_strip(const LinearArgs& a, const Rows<F>& operand, int64_t strip, int64_t begin, int64_t rows,
                            float* buffer) {
   const bool add = a.after == After::add;
   const int64_t first = strip * kStrip, columns = lesser(kStrip, a.width - first);
   const int64_t whole = columns == kStrip ? rows / kStrip * kStrip : 0;
   float* out = static_cast<float*>(a.out) + begin * a.out_stride + first;
-  if (whole > 0) multiply_strip<T, TW, TI>(a, operand, strip, 0, whole, out, a.out_stride, add, strip + 1);
+  if (whole > 0) multiply_strip<F>(a, operand, strip, 0, whole, out, a.out_stride, add, strip + 1);
   if (whole < rows) {
     for (int64_t r = whole; add && r < rows; ++r) {
       for (int64_t c = 0; c < columns; ++c) buffer[(r - whole) * kStrip + c] = out[r * a.out_stride + c];
     }
-    multiply_strip<T, TW, TI>(a, operand, strip, whole, rows, buffer, kStrip, add, strip + 1);
+    multiply_strip<F>(a, operand, strip, whole, rows, buffer, kStrip, add, strip + 1);
     for (int64_t r = whole; r < rows; ++r) {
       for (int64_t c = 0; c < columns; ++c) out[r * a.out_stride + c] = buffer[(r - whole) * kStrip + c];
     }
@@ -148,15 +273,41 @@ FR_INLINE void gate_strip(const LinearArgs& a, int64_t strip, int64_t begin, int
   }
 }
 
-template <typename T, int TW, int TI>
+// The parts of a thread's workspace for a block of rows.
+template <typename F>
+struct LinearSpace {
+  typename F::Input* staged; // [TI][row_block][padded]
+  float* scales; // [row_block / 32][padded]
+  float* wide; // a chunk of a strip
+  float* buffer; // [row_block][2][32]
+
+  // Return the bytes of the workspace; set the pointers if it is given.
+  static int64_t layout(const LinearArgs& a, void* base, LinearSpace* out) {
+    int64_t at = 0;
+    LinearSpace none{};
+    LinearSpace& space = out != nullptr ? *out : none;
+    const auto take = [&](auto*& pointer, int64_t count) {
+      using Item = std::remove_reference_t<decltype(*pointer)>;
+      if (base != nullptr) pointer = reinterpret_cast<Item*>(static_cast<char*>(base) + at);
+      at = round_up(at + count * static_cast<int64_t>(sizeof(Item)), 64);
+    };
+    take(space.staged, F::TI * a.row_block * a.padded_size);
+    take(space.scales, kScales<F> ? a.row_block / kStrip * a.padded_size : 0);
+    take(space.wide, kWidens<F> ? kDepth<F> * kStrip : 0);
+    take(space.buffer, 2 * kStrip * a.row_block);
+    return at;
+  }
+};
+
+template <typename F>
 void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) {
-  const int64_t term = a.row_block * a.padded_size;
-  T* staged = static_cast<T*>(workspace);
-  float* buffer = reinterpret_cast<float*>(static_cast<char*>(workspace) +
-                                           round_up(TI * term * static_cast<int64_t>(sizeof(T)), 64));
+  using T = typename F::Input;
+  LinearSpace<F> space{};
+  LinearSpace<F>::layout(a, workspace, &space);
   const int64_t begin = block * a.row_block, rows = lesser(a.row_block, a.rows - begin);
-  Rows<T, TI> operand{nullptr, 0, 0, staged, a.padded_size, term};
-  if constexpr (std::is_same_v<T, bf16> && TI == 1) {
+  const int64_t term = a.row_block * a.padded_size;
+  Rows<F> operand{nullptr, 0, 0, space.staged, space.scales, a.padded_size, term, space.wide};
+  if constexpr (std::is_same_v<T, bf16> && F::TI == 1) {
     if (a.input.bf16 && a.size == a.padded_size) {
       operand.direct = static_cast<const bf16*>(row_of(a.input, begin, 0));
       operand.direct_stride = a.input.token_stride;
@@ -164,24 +315,25 @@ void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) 
     }
   }
   for (int64_t row = operand.direct_rows; row < rows; row += kStrip) {
-    stage_columns<T, TI>(a.input, begin + row, lesser(kStrip, rows - row), a.size, a.padded_size,
-                         staged + (row - operand.direct_rows) * a.padded_size, term);
+    const int64_t at = (row - operand.direct_rows) * a.padded_size;
+    stage_columns<F>(a.input, begin + row, lesser(kStrip, rows - row), a.size, a.padded_size, space.staged + at, term,
+                     kScales<F> ? space.scales + at / kStrip : nullptr);
   }
   const int64_t strips = a.after == After::gate ? a.strips / 2 : a.strips;
   const int64_t low = slice * a.slice_strips, high = lesser(low + a.slice_strips, strips);
+  float* const buffer = space.buffer;
   for (int64_t strip = low; strip < high; ++strip) {
     if (a.after != After::gate) {
-      store_strip<T, TW, TI>(a, operand, strip, begin, rows, buffer);
+      store_strip<F>(a, operand, strip, begin, rows, buffer);
       continue;
     }
-    multiply_strip<T, TW, TI>(a, operand, strip, 0, rows, buffer, 2 * kStrip, false, strips + strip);
-    multiply_strip<T, TW, TI>(a, operand, strips + strip, 0, rows, buffer + kStrip, 2 * kStrip, false, strip + 1);
+    multiply_strip<F>(a, operand, strip, 0, rows, buffer, 2 * kStrip, false, strips + strip);
+    multiply_strip<F>(a, operand, strips + strip, 0, rows, buffer + kStrip, 2 * kStrip, false, strip + 1);
     a.out_bf16 ? gate_strip<bf16>(a, strip, begin, rows, buffer) : gate_strip<float>(a, strip, begin, rows, buffer);
   }
 }
 
-template <typename T, int TW, int TI>
+template <typename F>
 int64_t linear_workspace(const LinearArgs& a) {
-  return round_up(TI * a.row_block * a.padded_size * static_cast<int64_t>(sizeof(T)), 64) +
-         2 * kStrip * a.row_block * static_cast<int64_t>(sizeof(float));
+  return LinearSpace<F>::layout(a, nullptr, nullptr);
 }

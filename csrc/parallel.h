@@ -17,7 +17,8 @@ namespace fastreader {
 const Kernels& kernels_for(Isa isa, Mode mode);
 
 // How an op multiplies float32 operands: "bf16x3" as sums of two bf16 terms, with errors near float32's; "float32" as
-// they are, whatever the type of the weight; nothing as the op does by default.
+// they are, whatever the type of the weight; "int16" as scaled integers, in linear layers only; nothing as the op does by
+// default.
 using InputPrecision = std::optional<c10::string_view>;
 
 inline bool is_bf16x3(const InputPrecision& input_precision) {

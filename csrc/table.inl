@@ -22,36 +22,59 @@ void leave() {
 #endif
 }
 
-template <typename T, int TA, int TB>
+#if !FR_PRODUCTS_ONLY
+template <typename T, int TA, int TB, typename F = Plain<T, TA, TB>>
 constexpr Kernels kTable = {
-    TB * static_cast<int64_t>(sizeof(T)),
-    TA * static_cast<int64_t>(sizeof(T)),
-    pack_keys<T, TA>,
-    attend<T, TA>,
-    join<T, TA>,
-    attend_row,
-    logprob<T, TA, TB>,
-    pack_weight<T, TA>,
-    linear<T, TA, TB>,
-    rms_norm,
-    rotary,
-    gate,
-    attend_workspace<T, TA>,
-    attend_row_workspace,
-    logprob_workspace<T, TA, TB>,
-    linear_workspace<T, TA, TB>,
-    pack_weight_workspace<T, TA>,
-    enter,
-    leave,
+    .operand_bytes = TB * static_cast<int64_t>(sizeof(T)),
+    .packed_bytes = packed_bytes<F>,
+    .pack_keys = pack_keys<T, TA>,
+    .attend = attend<T, TA>,
+    .join = join<T, TA>,
+    .attend_row = attend_row,
+    .logprob = logprob<T, TA, TB>,
+    .pack_weight = pack_weight<F>,
+    .linear = linear<F>,
+    .rms_norm = rms_norm,
+    .rotary = rotary,
+    .gate = gate,
+    .attend_workspace = attend_workspace<T, TA>,
+    .attend_row_workspace = attend_row_workspace,
+    .logprob_workspace = logprob_workspace<T, TA, TB>,
+    .linear_workspace = linear_workspace<F>,
+    .pack_weight_workspace = pack_weight_workspace<F>,
+    .enter = enter,
+    .leave = leave,
+};
+#endif
+
+// Products alone, for operands that no attention takes.
+template <typename F>
+constexpr Kernels kLinearTable = {
+    .operand_bytes = static_cast<int64_t>(sizeof(typename F::Input)),
+    .packed_bytes = packed_bytes<F>,
+    .pack_weight = pack_weight<F>,
+    .linear = linear<F>,
+    .rms_norm = rms_norm,
+    .rotary = rotary,
+    .gate = gate,
+    .linear_workspace = linear_workspace<F>,
+    .pack_weight_workspace = pack_weight_workspace<F>,
+    .enter = enter,
+    .leave = leave,
 };
 
 const Kernels* table(Mode mode) {
-#if FR_BF16
+#if FR_PRODUCTS_ONLY
+  return mode == Mode::scaled ? &kLinearTable<Scaled> : nullptr;
+#elif FR_BF16
   if (mode == Mode::bf16) return &kTable<bf16, 1, 1>;
   if (mode == Mode::bf16x3) return &kTable<bf16, 2, 2>;
   if (mode == Mode::bf16x2) return &kTable<bf16, 1, 2>;
   return nullptr;
 #else
-  return mode == Mode::f32 ? &kTable<float, 1, 1> : nullptr;
+  if (mode == Mode::f32) return &kTable<float, 1, 1>;
+  if (mode == Mode::widened) return &kLinearTable<Widened>;
+  if (mode == Mode::scaled) return &kLinearTable<Scaled>;
+  return nullptr;
 #endif
 }

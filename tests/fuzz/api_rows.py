@@ -233,6 +233,7 @@ ROWS: dict[str, Row] = {
         "device": "cpu",
         "dtype": "float32",
         "precision": "exact",
+        "products": "auto",
         "check": "quick",
         "trust_remote_code": False,
         "deterministic": False,

@@ -11,7 +11,6 @@ from support import byte_tokenizer, one_by_one, random_sequences
 
 from fastreader import Reader
 from fastreader.errors import ContextOverflowError, UnsupportedModelError
-from fastreader.models.precision import cpu_multiplies_bf16
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -56,7 +55,7 @@ def test_precisions(family):
     assert exact.max() < 2e-4
     high, upcast = error("high")
     assert high.max() < (5e-3 if upcast else 2e-4)
-    if upcast and cpu_multiplies_bf16():
+    if upcast:
         own = np.abs(np.concatenate(one_by_one(stored, sequences)) - truth)
         assert error("fast")[0].mean() < own.mean()
 

@@ -12,7 +12,7 @@ from fastreader import Reader
 from fastreader.cli.inputs import model_settings
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from fastreader.models import load as loading
-from fastreader.models import precision
+from fastreader.models import precision, products
 from fastreader.models.silence import silence_progress_bars
 
 
@@ -237,7 +237,7 @@ def test_a_converted_copy_keeps_its_buffers_and_leaves_the_model():
     ("asked", "fits"), [("cuda:1", False), ("cpu", False), ("cuda:0", True), ("cuda", True), ("auto", True)]
 )
 def test_a_borrowed_model_stays_on_its_own_device(monkeypatch, asked, fits):
-    def resolve(device, dtype, wanted, checkpoint):
+    def resolve(device, dtype, wanted, checkpoint, products):
         return precision.Arithmetic(torch.device(device), checkpoint, "fast", "for this test")
 
     model = tiny_llama()
@@ -261,22 +261,22 @@ def test_a_model_of_few_positions(positions):
 
 
 @pytest.mark.parametrize(
-    ("flags", "checkpoint", "arguments", "expected"),
+    ("arguments", "expected"),
     [
-        ({"avx512_bf16"}, torch.bfloat16, {}, (torch.bfloat16, "fast")),
-        ({"amx_bf16"}, torch.bfloat16, {"precision": "high"}, (torch.bfloat16, "high")),
-        ({"avx2"}, torch.bfloat16, {}, (torch.bfloat16, "exact")),
-        ({"avx2"}, torch.bfloat16, {"precision": "high"}, (torch.bfloat16, "exact")),
-        ({"amx_bf16"}, torch.bfloat16, {"precision": "exact"}, (torch.bfloat16, "exact")),
-        ({"amx_bf16"}, torch.bfloat16, {"dtype": "fp32"}, (torch.float32, "fast")),
-        ({"amx_bf16"}, torch.bfloat16, {"dtype": torch.float64}, (torch.float64, "exact")),
+        ({}, (torch.bfloat16, "fast", "bf16")),
+        ({"precision": "high"}, (torch.bfloat16, "high", "bf16x3")),
+        ({"precision": "exact"}, (torch.bfloat16, "exact", "float32")),
+        ({"dtype": "fp32"}, (torch.float32, "fast", "bf16")),
+        ({"dtype": torch.float64}, (torch.float64, "exact", "torch")),
+        ({"products": "torch"}, (torch.bfloat16, "exact", "torch")),
     ],
 )
-def test_arithmetic(monkeypatch, flags, checkpoint, arguments, expected):
-    monkeypatch.setattr(precision, "cpu_flags", lambda: frozenset(flags))
+def test_arithmetic(monkeypatch, arguments, expected):
+    rates = {"float32": 300.0, "int16": 500.0, "bf16": 3000.0, "bf16x3": 1200.0}
+    monkeypatch.setattr(products, "machine_rates", lambda: rates)
     values = {"device": "cpu", "dtype": "auto", "precision": "fast", **arguments}
-    got = precision.resolve(checkpoint=checkpoint, **values)
-    assert (got.dtype, got.precision) == expected and got.reason
+    got = precision.resolve(checkpoint=torch.bfloat16, **values)
+    assert (got.dtype, got.precision, got.products) == expected and got.reason
 
 
 def test_a_cuda_index_that_does_not_exist_raises(monkeypatch):

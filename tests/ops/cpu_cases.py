@@ -15,7 +15,6 @@ from fastreader.ops.tree_attention.reference import visible
 
 MODES = ("float32", "bfloat16", "bf16x3")
 PRECISION = {"float32": None, "bfloat16": None, "bf16x3": "bf16x3"}  # input_precision of each mode
-INSTRUCTION_SETS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 
 # At the worst element, the error of a kernel is at most this many times that of the eager computation with the same
 # operands, plus the rounding of an output near 1 in its own type.
@@ -25,11 +24,11 @@ FLOOR = {"float32": 2e-6, "bfloat16": 4e-3, "bf16x3": 2e-5}
 LSE_FLOOR = {"float32": 3e-6, "bfloat16": 1e-5, "bf16x3": 3e-5}
 
 
-def available() -> list[str]:
+def available(*, products: bool = False) -> list[str]:
+    """Return the instruction sets of this machine, with those that have kernels for integer products alone or not."""
     if extension.why_missing() is not None:
         return []
-    best = extension.best_instruction_set()
-    return list(INSTRUCTION_SETS[: INSTRUCTION_SETS.index(best) + 1])
+    return [name for name in extension.instruction_sets() if products or not name.endswith("vnni")]
 
 
 def forest(rng: np.random.Generator, sequences: int, longest: int, alphabet: int = 2) -> PrefixTree:

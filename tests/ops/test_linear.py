@@ -46,9 +46,56 @@ def test_every_cpu_path(monkeypatch, isa, weight_dtype, size):
 
 
 @no_extension
+@pytest.mark.parametrize("isa", available(products=True))
+@pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32, torch.float16])
+@pytest.mark.parametrize("size", SIZES)
+def test_float32_and_int16_on_every_cpu_path(monkeypatch, isa, weight_dtype, size):
+    """Float32 rounds sums only, int16 the operands to 14 bits before them."""
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    x, weight, bias = inputs(*size, weight_dtype)
+    terms = x.abs().double() @ weight.abs().double().T + bias.abs().double()
+    got = linear(x, weight, bias, precision="float32", impl="cpu")
+    assert ((got - exactly(x, weight, bias)).abs() <= 2.0**-20 * terms).all()
+    got = linear(x, weight, bias, precision="int16", impl="cpu")
+    want = linear(x, weight, bias, precision="int16", impl="reference")
+    assert ((got - want).abs() <= 2.0**-20 * terms).all()
+    assert ((got - exactly(x, weight, bias)).abs() <= 2.0**-11 * terms).all()
+
+
+@no_extension
+@pytest.mark.parametrize("isa", available(products=True))
+def test_int16_of_large_small_and_odd_values(monkeypatch, isa):
+    """A block's scale is its own; sums of the largest integers do not overflow; what is not finite stays so."""
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    x = torch.ones(5, 96)
+    x[0, 32:64] *= 1e30
+    x[1, :32] *= 1e-36
+    x[2] = 0
+    x[3, 70] = float("inf")
+    x[4, 3] = float("nan")
+    weight = torch.ones(33, 96)
+    got = linear(x, weight, precision="int16", impl="cpu")
+    want = x[:3].double().sum(1)
+    torch.testing.assert_close(got[:3].double(), want[:, None].expand(3, 33), rtol=2e-7, atol=1e-30)
+    assert got[3:].isnan().all()
+    worst = linear(torch.full((1, 32), 8191.0), torch.full((1, 32), -8191.0), precision="int16", impl="cpu")
+    assert worst.item() == pytest.approx(-(8191.0**2) * 32, rel=1e-7)
+
+
+@no_extension
 @pytest.mark.parametrize("isa", available())
+def test_float32_products_of_bfloat16_weights_have_the_bits_of_their_float32_copies(monkeypatch, isa):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    for size in SIZES:
+        x, weight, bias = inputs(*size, torch.bfloat16)
+        narrow, wide = (linear(x, w, bias, precision="float32", impl="cpu") for w in (weight, weight.float()))
+        assert torch.equal(narrow, wide)
+
+
+@no_extension
+@pytest.mark.parametrize("isa", available(products=True))
 @pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("precision", ["fast", "high"])
+@pytest.mark.parametrize("precision", ["fast", "high", "float32", "int16"])
 @pytest.mark.parametrize("depth", [40, 320])
 def test_a_row_has_the_same_bits_in_any_company(monkeypatch, isa, weight_dtype, precision, depth):
     """Few rows, as in generation, run in separate loops."""
@@ -122,9 +169,9 @@ def test_a_prepared_weight_serves_many_products(precision):
 @no_extension
 def test_registration():
     x, weight, bias = inputs(5, 16, 7, torch.bfloat16)
-    for precision in ("fast", "high"):
+    for precision in ("fast", "float32", "int16", "high"):
         packed = prepare(weight, precision)
-        arguments = (x, packed.data, 7, bias, "bf16x3" if precision == "high" else None, True, "auto")
+        arguments = (x, packed.data, 7, bias, packed.layout[0], True, "auto")
         torch.library.opcheck(torch.ops.fastreader.linear, arguments)
     with pytest.raises(RuntimeError, match="packed for another size"):
         torch.ops.fastreader.linear(x, packed.data[:-1], 7, bias, "bf16x3", True, "auto")
@@ -165,7 +212,7 @@ def test_bad_input_is_named(change, error, message):
 
 @no_extension
 @pytest.mark.parametrize("isa", available())
-@pytest.mark.parametrize("precision", ["fast", "high"])
+@pytest.mark.parametrize("precision", ["fast", "high", "float32", "int16"])
 @pytest.mark.parametrize("size", SIZES)
 def test_added_to_a_sum(monkeypatch, isa, precision, size):
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
@@ -184,7 +231,7 @@ def test_added_to_a_sum(monkeypatch, isa, precision, size):
 
 @no_extension
 @pytest.mark.parametrize("isa", available())
-@pytest.mark.parametrize("precision", ["fast", "high"])
+@pytest.mark.parametrize("precision", ["fast", "high", "float32", "int16"])
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize(("rows", "depth", "inner"), [(0, 8, 32), (1, 40, 64), (70, 64, 33), (300, 576, 96)])
 def test_gated(monkeypatch, isa, precision, activation, rows, depth, inner):

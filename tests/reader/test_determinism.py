@@ -17,14 +17,15 @@ from support import byte_tokenizer
 
 from fastreader import Reader
 from fastreader.errors import InputError, UnsupportedImplementationError, UnsupportedModelError
-from fastreader.models.precision import cpu_multiplies_bf16
+from fastreader.models.products import ways
 from fastreader.ops import extension
 from fastreader.ops.linear import linear
 
 pytestmark = pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
-needs_bf16 = pytest.mark.skipif(
-    not cpu_multiplies_bf16(), reason="without bfloat16 instructions fast and high run as exact"
-)
+PRODUCTS = [
+    pytest.param(precision, way, marks=pytest.mark.skipif(way not in ways(), reason=f"this CPU has no {way} products"))
+    for precision, way in (("fast", "bf16"), ("fast", "int16"), ("high", "bf16x3"), ("exact", "float32"))
+]
 OWN = ["GPT2", "Mixtral", "Qwen3Moe"]  # run transformers' own modules
 SOME = ["Llama", "Gemma2, window, caps"]
 FEW = [*SOME, "Gemma3, window", "GPTNeoX"]
@@ -40,9 +41,9 @@ OTHERS = [(RNG.integers(5, 261, int(RNG.integers(1, 120))).tolist(), [6, 7]) for
 
 
 @cache
-def reader_of(family: str, precision: str, deterministic: bool) -> Reader:
-    model = tiny(family).to(torch.bfloat16)
-    return Reader.load((model, byte_tokenizer()), device="cpu", precision=precision, deterministic=deterministic)
+def reader_of(family: str, precision: str, products: str, deterministic: bool) -> Reader:
+    pair = tiny(family).to(torch.bfloat16), byte_tokenizer()
+    return Reader.load(pair, device="cpu", precision=precision, products=products, deterministic=deterministic)
 
 
 def scored(reader, sequences=SEQUENCES, **options) -> list[list[float]]:
@@ -93,31 +94,26 @@ WAYS_OF_COPIES = {"many copies": lambda r: written(r, [*CONTEXTS, *[CONTEXTS[2]]
 
 
 @pytest.mark.parametrize("way", WAYS_TO_SCORE)
-@pytest.mark.parametrize("precision", [pytest.param(p, marks=needs_bf16) for p in ("fast", "high")])
+@pytest.mark.parametrize(("precision", "products"), PRODUCTS)
 @pytest.mark.parametrize("family", SOME)
-def test_scores_have_the_same_bits(family, precision, way):
-    reader = reader_of(family, precision, False)
+def test_scores_have_the_same_bits(family, precision, products, way):
+    reader = reader_of(family, precision, products, False)
     assert WAYS_TO_SCORE[way](reader) == in_threads(1, lambda: scored(reader))
 
 
 @pytest.mark.parametrize("way", WAYS_TO_WRITE)
-@pytest.mark.parametrize("precision", [pytest.param(p, marks=needs_bf16) for p in ("fast", "high")])
+@pytest.mark.parametrize(("precision", "products"), PRODUCTS)
 @pytest.mark.parametrize("family", SOME)
-def test_texts_have_the_same_bits(family, precision, way):
+def test_texts_have_the_same_bits(family, precision, products, way):
     """Unless twelve or more of them share their prompt."""
-    reader = reader_of(family, precision, False)
+    reader = reader_of(family, precision, products, False)
     assert WAYS_TO_WRITE[way](reader) == in_threads(1, lambda: written(reader))
 
 
-@pytest.mark.parametrize(
-    ("family", "precision"),
-    [
-        *((name, "exact") for name in TESTED),
-        *(pytest.param(name, p, marks=needs_bf16) for name in TESTED for p in ("fast", "high")),
-    ],
-)
-def test_deterministic_readers_in_every_way(family, precision):
-    reader = reader_of(family, precision, True)
+@pytest.mark.parametrize(("precision", "products"), PRODUCTS)
+@pytest.mark.parametrize("family", TESTED)
+def test_deterministic_readers_in_every_way(family, precision, products):
+    reader = reader_of(family, precision, products, True)
     scores, texts = in_threads(1, lambda: (scored(reader), written(reader)))
     assert len({tuple(tokens) for tokens, _ in texts}) > 1
     for way, call in WAYS_TO_SCORE.items():
@@ -126,13 +122,9 @@ def test_deterministic_readers_in_every_way(family, precision):
         assert call(reader) == texts, way
 
 
-def test_copies_and_exact_need_it():
-    """The switch does something: without it these two change some bits, by rounding only."""
-    plain = reader_of("Llama", "exact", False)
-    apart = [scored(plain, [s])[0] for s in SEQUENCES]
-    assert scored(plain) != apart
-    for together, alone in zip(scored(plain), apart, strict=True):
-        assert together == pytest.approx(alone, abs=1e-4)
+def test_copies_need_it():
+    """The switch does something: without it these change some bits, by rounding only."""
+    plain = reader_of("Llama", "exact", "float32", False)
     few, many = written(plain), WAYS_OF_COPIES["many copies"](plain)
     assert few != many
 
@@ -150,8 +142,8 @@ def test_deterministic_exact_is_as_exact(family):
 def digest() -> str:
     """Return a hash of the bits of scores and texts in each precision."""
     readers = [
-        reader_of("Gemma2, window, caps", precision, precision == "exact" or not cpu_multiplies_bf16())
-        for precision in ("fast", "high", "exact")
+        reader_of("Gemma2, window, caps", precision, products, False)
+        for precision, products in (("fast", "int16"), ("fast", "float32"), ("high", "auto"), ("exact", "auto"))
     ]
     return hashlib.sha256(repr([(scored(reader), written(reader)) for reader in readers]).encode()).hexdigest()
 
@@ -181,8 +173,8 @@ def test_bad_arguments(monkeypatch):
         Reader.load(pair, deterministic=1)
     with pytest.raises(UnsupportedModelError, match="not possible: the C\\+\\+ kernels take float32"):
         Reader.load((tiny("Llama").double(), byte_tokenizer()), deterministic=True)
-    with pytest.raises(UnsupportedImplementationError, match="'fixed' cannot run here"):
-        linear(torch.ones(1, 8), torch.ones(2, 8), precision="fixed", impl="torch")
+    with pytest.raises(UnsupportedImplementationError, match="'float32' cannot run here"):
+        linear(torch.ones(1, 8), torch.ones(2, 8), precision="float32", impl="torch")
     monkeypatch.setattr(extension, "why_missing", lambda: "the C++ extension is missing")
     with pytest.raises(UnsupportedModelError, match=r"not possible: the C\+\+ extension is missing"):
         Reader.load(pair, deterministic=True)

@@ -42,9 +42,9 @@ def test_a_borrowed_model_is_left_as_found():
 
 
 def test_weights_of_a_borrowed_model_are_not_copied():
-    """In "exact", where no kernel wants another layout, the matrices in use are the caller's own memory."""
+    """With PyTorch's products no kernel wants another layout: the matrices in use are the caller's own memory."""
     model = tiny_llama()
-    reader = Reader.load((model, byte_tokenizer()), precision="exact")
+    reader = Reader.load((model, byte_tokenizer()), precision="exact", products="torch")
     single = [m._weight for m in reader.engine.model.model.modules() if isinstance(m, UpcastLinear)]
     joined = [w for m in reader.engine.model.model.modules() if isinstance(m, JoinedLinear) for w in m._weights]
     assert len(single) + len(joined) == 14

@@ -137,7 +137,12 @@ def test_a_fork_waits_for_a_load(monkeypatch):
         raise ModelNotFoundError("as wanted")
 
     monkeypatch.setattr(Reader, "_load", load)
-    thread = threading.Thread(target=lambda: pytest.raises(ModelNotFoundError, Reader.load, "smollm2-135m"))
+
+    def attempt() -> None:
+        with pytest.raises(ModelNotFoundError):
+            Reader.load("smollm2-135m")
+
+    thread = threading.Thread(target=attempt)
     thread.start()
     assert entered.wait(30)
     threading.Timer(0.3, going_on.set).start()

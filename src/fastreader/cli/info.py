@@ -45,9 +45,10 @@ def collect() -> dict[str, dict[str, str]]:
 
     from fastreader.models.cache import cache_dir
     from fastreader.models.packaged import PACKAGED, is_cached
-    from fastreader.models.precision import cpu_flags, resolve
+    from fastreader.models.precision import PRECISIONS, cpu_flags, resolve
 
-    arithmetic = resolve("auto", "auto", "fast", torch.bfloat16)
+    chosen = {name: resolve("auto", "auto", name, torch.bfloat16) for name in PRECISIONS}
+    arithmetic = chosen["fast"]
     device = (
         torch.cuda.get_device_name() if arithmetic.device.type == "cuda" else platform.processor() or platform.machine()
     )
@@ -57,9 +58,12 @@ def collect() -> dict[str, dict[str, str]]:
             "default": f"{arithmetic.device} ({device})",
             "threads": str(torch.get_num_threads()),
             "instructions": ", ".join(
-                sorted(cpu_flags() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16"})
+                sorted(
+                    cpu_flags()
+                    & {"avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "asimd", "bf16"}
+                )
             ),
-            "precision fast": f"{arithmetic.precision}: {arithmetic.reason}",
+            **{f"precision {name}": f"{found.products}: {found.reason}" for name, found in chosen.items()},
         },
         "operators": _operators(),
         "models": {

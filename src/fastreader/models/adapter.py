@@ -19,6 +19,7 @@ from fastreader.models.attention_keys import AttentionKeys, TreeKeys
 from fastreader.models.head import LogitHead
 from fastreader.models.key_values import KeyValues, Reuse
 from fastreader.models.precision import Precision
+from fastreader.models.products import OPERATOR, Products
 from fastreader.models.rotary import rotary_regimes
 from fastreader.models.upcast import upcast, why_not_upcast
 from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
@@ -34,27 +35,37 @@ class TreeModel:
         model: a transformers causal LM on one device.
         name: used in messages.
         precision: of the products, "fast", "high" or "exact".
+        products: how linear layers multiply, see `models.products`.
         deterministic: sum in an order that does not depend on the other sequences of a pass.
 
     Attributes:
         why_not_upcast: None if the modules were upcast (`models.upcast`), else why the model's own modules run as
             they are, in the stored type; "high" and "exact" then mean weights converted to float32.
         precision: the precision that runs.
+        products: how linear layers multiply, a precision of `ops.linear`.
         device: of the weights.
 
     Raises:
         UnsupportedModelError: if the architecture cannot run on a packed tree, or not with `deterministic`.
     """
 
-    def __init__(self, model: Any, name: str, precision: Precision, deterministic: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        name: str,
+        precision: Precision,
+        products: Products,
+        deterministic: bool = False,
+    ) -> None:
         self.name = name
         self.deterministic = deterministic
         check_supported(model, name)
         self.why_not_upcast = why_not_upcast(model)
         if deterministic:
             check_deterministic(model, name, self.why_not_upcast)
-        products: str = "fixed" if deterministic and precision == "exact" else precision
-        if self.why_not_upcast and precision != "fast" and model.dtype in (torch.bfloat16, torch.float16):
+        self.products = OPERATOR[products]
+        # A CPU whose float32 products are as fast as bfloat16's should not run a model's own modules in bfloat16.
+        if self.why_not_upcast and self.products != "fast" and model.dtype in (torch.bfloat16, torch.float16):
             model = copy.deepcopy(model).float()
         self.precision: Precision = precision
         if self.why_not_upcast:
@@ -71,13 +82,13 @@ class TreeModel:
         self.model.config._attn_implementation = ATTENTION_NAME
         if self.why_not_upcast is None:
             compute = torch.float64 if model.dtype == torch.float64 else torch.float32
-            upcast(self.model, products, compute, self.windows)
+            upcast(self.model, self.products, compute, self.windows)
         self.regimes = rotary_regimes(self.config)
         self.head = lm_head(self.model, name)
         self.device: torch.device = self.head.weight.device
         self.logit_scale = logit_scale_of(self.config)
         self.logit_softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
-        head_precision = products
+        head_precision = self.products
         if self.why_not_upcast:  # states are in the stored type already, so bfloat16 loses nothing
             head_precision = "fast" if self.dtype == torch.bfloat16 else "exact"
         self.logits = LogitHead(self.head, head_precision, self.logit_scale, self.logit_softcap)
@@ -100,7 +111,7 @@ class TreeModel:
     @cached_property
     def overhead(self) -> memory.Overhead:
         """Estimated memory of a pass besides that of its tokens."""
-        return memory.pass_overhead(self.config, self.dtype, self.device, self._forward, self.precision)
+        return memory.pass_overhead(self.config, self.dtype, self.device, self._forward, self.products)
 
     @cached_property
     def max_length(self) -> int | None:
@@ -129,7 +140,7 @@ class TreeModel:
     def _operand_dtype(self) -> torch.dtype:
         if self.why_not_upcast:
             return self.dtype
-        if self.precision == "fast":
+        if self.products == "fast":
             return torch.bfloat16
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
@@ -192,7 +203,7 @@ class TreeModel:
 
         Raises as `hidden`.
         """
-        state = TreePass(keys, self.windows, None if self.why_not_upcast else self.precision, selected)
+        state = TreePass(keys, self.windows, None if self.why_not_upcast else self.products, selected)
         states = state.run(self.model, token_ids, positions, self.device)
         state.check_calls(self.name)
         return states if selected is None or state.narrowed else states[selected.rows]
@@ -212,13 +223,11 @@ class TreeModel:
         """Return what `score` returns, from the final states [R, E] of the tree's sources."""
         targets = torch.from_numpy(tree.targets).to(self.device)
         weight, bias = self.head.weight, self.head.bias
-        if self.why_not_upcast is None and self.precision == "fast":
+        if self.why_not_upcast is None and self.products == "fast":
             states, weight = states.bfloat16(), self._bf16_head
         elif not (states.dtype == torch.float32 and weight.dtype == torch.bfloat16):
             weight = weight.to(states.dtype)
-        fixed = self.deterministic and self.precision == "exact"
-        # "exact" uses PyTorch's products and sums, as the linear layers do; the C++ head's are off by 1e-7 nats per
-        # token on average, PyTorch's by 3e-8.
+        kernels = self.why_not_upcast is None and self.products in ("float32", "int16")
         return linear_logprob_stats(
             states,
             weight,
@@ -228,9 +237,9 @@ class TreeModel:
             softcap=self.logit_softcap,
             # "torch" has no bf16x3 and upcasts a narrower weight block by block.
             input_precision=(
-                "float32" if fixed else "bf16x3" if self.precision == "high" or weight.dtype != states.dtype else None
+                "float32" if kernels else "bf16x3" if self.products == "high" or weight.dtype != states.dtype else None
             ),
-            impl="cpu" if fixed else "torch" if self.precision == "exact" else "auto",
+            impl="cpu" if kernels else "torch" if self.products == "exact" else "auto",
         )
 
 

@@ -18,7 +18,8 @@ class LogitHead:
 
     Args:
         layer: the model's LM head.
-        precision: of the products, see `ops.linear`; "fixed" lays out a float32 copy of the weight.
+        precision: of the products, see `ops.linear`; for "int16" the head's are in float32, since few rows wait for
+            bytes.
         scale: factor on the logits.
         softcap: bound on the scaled logits, or None.
     """
@@ -27,7 +28,7 @@ class LogitHead:
         self._layer = layer
         self._scale = scale
         self._softcap = softcap
-        self._precision = precision
+        self._precision = "float32" if precision == "int16" else precision
         self._weight: Tensor | PackedWeight | None = None
 
     def exact(self) -> LogitHead:
@@ -40,7 +41,7 @@ class LogitHead:
         logits = min(max(LOGIT_BYTES, 4 * weight.shape[0]), 4 * weight.shape[0] * rows)
         if self._weight is not None or self._precision == "exact" or weight.device.type != "cpu":
             return _COPIES * logits
-        wide = self._precision == "fixed" or (self._precision == "high" and weight.dtype != torch.bfloat16)
+        wide = self._precision in ("float32", "high") and weight.dtype != torch.bfloat16
         terms = 2 if wide else 1  # of two bytes each
         return _COPIES * logits + 2 * terms * weight.numel()
 

@@ -34,6 +34,7 @@ def load(
     dtype: str | torch.dtype,
     precision: str,
     trust_remote_code: bool = False,
+    products: str = "auto",
 ) -> tuple[Any, Any, Arithmetic]:
     """Load a model by name.
 
@@ -63,7 +64,7 @@ def load(
     # Without an answer transformers asks on standard input whether to run a folder's code.
     given = {"local_files_only": local, "trust_remote_code": trust_remote_code}
     config = _read(lambda: transformers.AutoConfig.from_pretrained(folder, **given), folder)
-    arithmetic = resolve(device, dtype, precision, _checkpoint_dtype(config))
+    arithmetic = resolve(device, dtype, precision, _checkpoint_dtype(config), products)
     loaded, loading_info = _read(
         lambda: transformers.AutoModelForCausalLM.from_pretrained(
             folder,
@@ -129,7 +130,9 @@ def pair(model: Any) -> tuple[Any, Any]:
     return own, tokenizer
 
 
-def borrow(model: Any, device: str | torch.device, dtype: str | torch.dtype, precision: str) -> tuple[Any, Arithmetic]:
+def borrow(
+    model: Any, device: str | torch.device, dtype: str | torch.dtype, precision: str, products: str = "auto"
+) -> tuple[Any, Arithmetic]:
     """Return a caller's own model as it is; copy it only if `dtype` is another type.
 
     A copy has its weights converted, as `load` would store them, and factors such as Gemma's on embeddings; other
@@ -142,7 +145,7 @@ def borrow(model: Any, device: str | torch.device, dtype: str | torch.dtype, pre
         InputError: if `device` is not the model's device.
     """
     own_dtype, own_device = model.dtype, model.device
-    arithmetic = resolve(own_device if device == "auto" else device, dtype, precision, own_dtype)
+    arithmetic = resolve(own_device if device == "auto" else device, dtype, precision, own_dtype, products)
     wanted = arithmetic.device
     same = wanted.type == own_device.type and wanted.index in (None, own_device.index or 0)
     expect(same, "device", f"'auto' or the device of the given model, which is on {own_device}", device)

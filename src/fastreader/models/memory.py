@@ -91,7 +91,7 @@ class Overhead:
 NO_OVERHEAD = Overhead()
 
 
-def pass_overhead(config: Any, dtype: torch.dtype, device: torch.device, forward: Forward, precision: str) -> Overhead:
+def pass_overhead(config: Any, dtype: torch.dtype, device: torch.device, forward: Forward, products: str) -> Overhead:
     """Return a pass's memory besides its tokens: chunks being processed, a block of logits, a converted weight.
 
     On the CPU each thread processes a block; elsewhere all tokens of one larger chunk are processed together.
@@ -101,7 +101,7 @@ def pass_overhead(config: Any, dtype: torch.dtype, device: torch.device, forward
         dtype: storage type of the weights.
         device: of the model.
         forward: as for `bytes_per_token`; "own" has no overhead, its tokens include everything.
-        precision: of the products.
+        products: how linear layers multiply, a precision of `ops.linear`.
     """
     if forward == "own":
         return NO_OVERHEAD
@@ -110,7 +110,7 @@ def pass_overhead(config: Any, dtype: torch.dtype, device: torch.device, forward
     size = max(dtype.itemsize, 4)
     if device.type == "cpu":
         return Overhead(_LOGITS * size, thread_bytes=_BLOCK * (hidden + 2 * inner) * size)
-    operand = torch.bfloat16 if precision == "fast" else torch.float64 if dtype == torch.float64 else torch.float32
+    operand = torch.bfloat16 if products == "fast" else torch.float64 if dtype == torch.float64 else torch.float32
     converted = 0 if dtype == operand else hidden * inner * operand.itemsize
     # the norm's result, and either the projections with their rotated copies, or gate and input with their product
     row_bytes = (hidden + max(3 * inner, 6 * hidden)) * size

@@ -11,6 +11,7 @@ import torch
 
 from fastreader.core.checks import check_choice, expect
 from fastreader.errors import InputError
+from fastreader.models.products import Products, choose
 
 Precision = Literal["fast", "high", "exact"]
 PRECISIONS: tuple[Precision, ...] = ("fast", "high", "exact")
@@ -27,9 +28,10 @@ class Arithmetic:
     Attributes:
         device: of the weights.
         dtype: storage type of the weights.
-        precision: of the products: "fast", operands in bfloat16; "high", operands as sums of two bfloat16 terms;
-            "exact", float32 (float64 if the weights are). Accumulation and everything else is float32 in all three.
-        reason: why this precision was chosen, one line.
+        precision: of the products: "fast", operands at worst in bfloat16; "high", at worst as sums of two bfloat16
+            terms; "exact", float32 (float64 if the weights are). Accumulation and everything else is float32.
+        reason: why this precision and these products were chosen, one line.
+        products: how linear layers multiply, see `models.products`.
         deterministic: whether sums have an order that does not depend on the other sequences of a pass.
     """
 
@@ -37,6 +39,7 @@ class Arithmetic:
     dtype: torch.dtype
     precision: Precision
     reason: str
+    products: Products = "torch"
     deterministic: bool = False
 
 
@@ -49,11 +52,6 @@ def cpu_flags() -> frozenset[str]:
             if line.startswith(("flags", "Features")):
                 return frozenset(line.split(":", 1)[1].split())
     return frozenset()
-
-
-def cpu_multiplies_bf16() -> bool:
-    """Return whether this CPU multiplies bfloat16 faster than float32: AVX-512 BF16, AMX, or Arm's BF16."""
-    return bool(cpu_flags() & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -78,19 +76,23 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def resolve(
-    device: str | torch.device, dtype: str | torch.dtype, precision: str, checkpoint: torch.dtype
+    device: str | torch.device,
+    dtype: str | torch.dtype,
+    precision: str,
+    checkpoint: torch.dtype,
+    products: str = "auto",
 ) -> Arithmetic:
     """Choose device, storage and arithmetic.
 
-    Weights are stored as in the checkpoint unless `dtype` names another type. "fast" on a CPU without bfloat16
-    instructions becomes float32, since half types are slower there and less accurate; float64 weights are always
-    multiplied in float64.
+    Weights are stored as in the checkpoint unless `dtype` names another type. On a CPU, products are those that are
+    fastest there and keep the precision's promise; float64 weights are always multiplied in float64.
 
     Args:
         device: "auto", "cpu", "cuda", ... or a torch.device.
         dtype: "auto", "bfloat16", "float16", "float32", "float64" or a torch.dtype.
         precision: "fast", "high" or "exact".
         checkpoint: type of the stored weights.
+        products: "auto", or how linear layers multiply, see `models.products.choose`.
 
     Raises:
         InputError: if a name is unknown, or this machine has no such device.
@@ -102,6 +104,11 @@ def resolve(
     stored = asked or checkpoint
     if stored == torch.float64:
         return Arithmetic(resolved, stored, "exact", "weights are float64")
-    if precision != "exact" and resolved.type == "cpu" and not cpu_multiplies_bf16():
-        return Arithmetic(resolved, stored, "exact", "this CPU has no bfloat16 instructions, so float32 is faster")
-    return Arithmetic(resolved, stored, cast(Precision, precision), "as requested")
+    if resolved.type != "cpu":
+        own: Products = "bf16" if precision == "fast" else "bf16x3" if precision == "high" else "torch"
+        expect(products in ("auto", own), "products", f"'auto' on {resolved}", products)
+        return Arithmetic(resolved, stored, cast(Precision, precision), "as requested", own)
+    chosen, reason = choose(precision, products)
+    if chosen == "torch":  # float32, since PyTorch's bfloat16 products would also round what they return
+        return Arithmetic(resolved, stored, "exact", reason, chosen)
+    return Arithmetic(resolved, stored, cast(Precision, precision), reason, chosen)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 # Counts the operators' signatures and is part of the extension's name: an extension built from other sources is not
 # loaded, since torch would reject its kernels and end the process.
-ABI = 8
+ABI = 9
 _NAME = f"fastreader._C{ABI}"
 
 HOW_TO_GET = (
@@ -46,9 +46,15 @@ def why_not(tensor: Tensor, dtypes: Collection[torch.dtype] = (torch.float32, to
 def instruction_set() -> str:
     """Return the instruction set of the CPU kernels: FASTREADER_CPU_ISA, for tests and comparisons, or "auto".
 
-    It is one of portable, avx2, avx512, avx512_bf16, amx; the op raises if the machine lacks it.
+    It is one of portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16 and amx; the op raises if the machine
+    lacks it.
     """
     return os.environ.get("FASTREADER_CPU_ISA", "auto")
+
+
+def instruction_sets() -> list[str]:
+    """Return the instruction sets of this machine that have kernels; the extension must be loaded."""
+    return list(importlib.import_module(_NAME).isas())
 
 
 def best_instruction_set() -> str:

@@ -46,6 +46,7 @@ class ReaderBase(PromptWriter):
             "device": str(engine.arithmetic.device),
             "dtype": str(engine.arithmetic.dtype).removeprefix("torch."),
             "precision": engine.arithmetic.precision,
+            "products": engine.arithmetic.products,
             "forward": engine.model.forward_path,
             "check": engine.check,
         }

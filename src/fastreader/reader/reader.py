@@ -61,7 +61,7 @@ class Reader(ReaderBase):
         check_choice("check", check, CHECKS)
         expect(callable(getattr(model, "forward", None)), "model", "a transformers causal LM", model)
         encoder = TextEncoder(tokenizer)
-        tree_model = TreeModel(model, name, arithmetic.precision, arithmetic.deterministic)
+        tree_model = TreeModel(model, name, arithmetic.precision, arithmetic.products, arithmetic.deterministic)
         if tree_model.why_not_upcast and tree_model.precision != arithmetic.precision:
             arithmetic = replace(arithmetic, precision=tree_model.precision, reason=tree_model.why_not_upcast)
         super().__init__(Engine(tree_model, encoder, name, arithmetic, revision))
@@ -77,6 +77,7 @@ class Reader(ReaderBase):
         dtype: str | torch.dtype = "auto",
         precision: str = "fast",
         *,
+        products: str = "auto",
         check: str = "quick",
         trust_remote_code: bool = False,
         deterministic: bool = False,
@@ -88,9 +89,13 @@ class Reader(ReaderBase):
                 model, tokenizer) pair, which is left as found. A cached model needs no network.
             device: "auto" chooses CUDA if available; a pair stays on its own device.
             dtype: how weights are stored: "auto", "bfloat16", "float16", "float32" or "float64".
-            precision: how they are multiplied. "fast": bfloat16 operands (float32 on a CPU without bfloat16
-                instructions); "high": bfloat16 operands split in two, near float32; "exact": float32, or
-                float64 if the weights are. All else runs in float32.
+            precision: how exactly they are multiplied. "fast": operands at worst rounded to bfloat16; "high": at
+                worst split into two bfloat16 terms, near float32; "exact": float32, or float64 if the weights are.
+                All else runs in float32.
+            products: how linear layers multiply on a CPU: "bf16", "int16" (14 bits and a scale for every 32 values)
+                or "float32" for "fast", "bf16x3" or "float32" for "high", "float32" for "exact". "auto" takes the
+                fastest, by rates that are measured once and kept in the cache folder; float32 where nothing is 1.3
+                times as fast. `describe` says which.
             check: the packed pass is compared with the model's own modules, layer by layer, before any number is
                 reported. "full" does so now; "quick" takes the verdict of an earlier check of the same weights,
                 versions and arithmetic from the cache folder, and runs the full check without one; "off" trusts
@@ -110,7 +115,7 @@ class Reader(ReaderBase):
         """
         check_choice("check", check, CHECKS)
         with _loading:
-            return cls._load(model, device, dtype, precision, check, trust_remote_code, deterministic)
+            return cls._load(model, device, dtype, precision, products, check, trust_remote_code, deterministic)
 
     @classmethod
     def _load(
@@ -119,6 +124,7 @@ class Reader(ReaderBase):
         device: str | torch.device,
         dtype: str | torch.dtype,
         precision: str,
+        products: str,
         check: str,
         trust_remote_code: bool,
         deterministic: bool,
@@ -127,10 +133,10 @@ class Reader(ReaderBase):
             own, tokenizer = loading.pair(model)
             given = getattr(own, "name_or_path", "")
             name, of = reader_name(given) if given else type(own).__name__, revision(own, tokenizer)
-            own, arithmetic = loading.borrow(own, device, dtype, precision)
+            own, arithmetic = loading.borrow(own, device, dtype, precision, products)
             arithmetic = replace(arithmetic, deterministic=deterministic)
             return cls(own, tokenizer, name, arithmetic, of, "off" if check == "off" else "full")
-        loaded, tokenizer, arithmetic = loading.load(model, device, dtype, precision, trust_remote_code)
+        loaded, tokenizer, arithmetic = loading.load(model, device, dtype, precision, trust_remote_code, products)
         arithmetic = replace(arithmetic, deterministic=deterministic)
         weights = revision(loaded, tokenizer)
         of = "" if loading.is_packaged(model) else weights
@@ -141,7 +147,9 @@ class Reader(ReaderBase):
     def __repr__(self) -> str:
         a = self.arithmetic
         stored = str(a.dtype).removeprefix("torch.")
-        return f"Reader({self.name!r}, {a.device}, weights {stored}, precision={a.precision!r})"
+        return (
+            f"Reader({self.name!r}, {a.device}, weights {stored}, precision={a.precision!r}, products={a.products!r})"
+        )
 
     @property
     def model(self) -> Any:

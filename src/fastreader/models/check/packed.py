@@ -85,7 +85,7 @@ def run_packed(model: TreeModel, tree: PrefixTree, given: Layers, exact: bool) -
 @contextmanager
 def multiplied_exactly(model: TreeModel) -> Iterator[None]:
     """Within the block, the packed pass multiplies weights as stored in the type of its activations."""
-    precision = model.precision
+    kept = model.products
     with ExitStack() as stack:
         if model.why_not_upcast:
             dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
@@ -93,11 +93,11 @@ def multiplied_exactly(model: TreeModel) -> Iterator[None]:
         for module in model.model.modules():
             if isinstance(module, (UpcastLinear, JoinedLinear, FusedLayer)):
                 stack.enter_context(module.exact())
-        model.precision = "exact"
+        model.products = "exact"
         try:
             yield
         finally:
-            model.precision = precision
+            model.products = kept
 
 
 @contextmanager

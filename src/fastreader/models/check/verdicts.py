@@ -34,7 +34,7 @@ def verdict_path(model: TreeModel, weights: str) -> Path:
         "weights": weights,
         "class": type(model.original).__qualname__,
         "max_length": model.max_length,
-        "arithmetic": [str(model.dtype), model.precision, model.deterministic, model.forward_path],
+        "arithmetic": [str(model.dtype), model.precision, model.products, model.deterministic, model.forward_path],
         "device": [device, extension.instruction_set() if device == "cpu" else ""],
         "versions": [torch.__version__, transformers.__version__, _code()],
     }

@@ -16,7 +16,7 @@ from fastreader.ops.linear.torch_impl import linear_add_cuda, linear_torch
 from fastreader.ops.operands import check_activation, check_operands
 from fastreader.ops.pointwise import gate
 
-PRECISIONS = ("fast", "high", "exact", "fixed")
+PRECISIONS = ("fast", "high", "exact", "float32", "int16")
 
 
 def prepare(weight: Tensor, precision: str) -> Tensor | PackedWeight:
@@ -44,8 +44,9 @@ def linear(
     """Compute ``input @ weight.T + bias`` with float32 accumulation.
 
     "fast" rounds both operands to bfloat16; "high" writes each as the sum of two bfloat16 terms, with errors near
-    float32's; "exact" multiplies in float32 (float64 for a float64 input); "fixed" does so in the C++ kernels, where
-    the sums of a row do not depend on the other rows, like those of "fast" and "high" on the CPU.
+    float32's; "exact" multiplies in float32 (float64 for a float64 input). The C++ kernels have two more, where the
+    sums of a row do not depend on the other rows, like those of "fast" and "high" on the CPU: "float32", and "int16",
+    which writes 32 values as integers of 14 bits and a scale.
 
     Args:
         input: [T, E], float32; also float64 with precision "exact", and bfloat16 with "fast", which then rounds
@@ -67,9 +68,9 @@ def linear(
     chosen = choose("linear", impl, stored, cpu=partial(cpu.why_not, weight, precision))
     if packed is not None and chosen != "cpu":
         raise UnsupportedImplementationError(f"linear: this weight was prepared for impl 'cpu', got {impl!r}")
-    if precision == "fixed" and chosen == "torch":
-        why = cpu.why_not(stored, precision) or "impl 'torch' sums in an order of its own"
-        raise UnsupportedImplementationError(f"linear: precision 'fixed' cannot run here: {why}")
+    if precision in ("float32", "int16") and chosen == "torch":
+        why = cpu.why_not(stored, precision) or "impl 'torch' has no such products"
+        raise UnsupportedImplementationError(f"linear: precision {precision!r} cannot run here: {why}")
     if chosen == "cpu":
         packed = packed or cpu.pack(stored, precision)
         out: Tensor = torch.ops.fastreader.linear(input, packed.data, packed.width, bias, *packed.layout)
@@ -140,7 +141,7 @@ def linear_gated(
 
 def status() -> list[Serving]:
     """Return the implementation that `impl="auto"` picks on each kind of device, and why."""
-    return [cpu_serving("cpu (fast, high)"), Serving("exact, and other devices", "torch", "PyTorch's own products")]
+    return [cpu_serving("cpu"), Serving("other devices", "torch", "PyTorch's own products")]
 
 
 def _check(input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None, precision: str) -> tuple[Tensor, int]:

@@ -30,7 +30,7 @@ class PackedWeight:
         data: uint8, the operand in strips of 32 rows; its layout depends on the instruction set.
         width: F, rows of the weight.
         depth: E, columns of the weight.
-        precision: "fast", "high" or "fixed", for which it was packed.
+        precision: "fast", "high", "float32" or "int16", for which it was packed.
         bf16: whether the weight was stored in bfloat16.
         isa: instruction set for which it was packed.
     """
@@ -49,7 +49,7 @@ class PackedWeight:
 
 
 def _input_precision(precision: str) -> str | None:
-    return {"high": "bf16x3", "fixed": "float32"}.get(precision)
+    return {"high": "bf16x3", "float32": "float32", "int16": "int16"}.get(precision)
 
 
 def pack(weight: Tensor, precision: str) -> PackedWeight:
