@@ -25,6 +25,17 @@ def gemm_rate(dtype: torch.dtype, device: str = "cpu", repeats: int = 5) -> floa
     return 2 * size**3 / best
 
 
+def product_rate(precision: str, device: str = "cpu") -> float:
+    """Best seen rate of any product that keeps what a precision promises, FLOP/s: PyTorch's, and on a CPU the kernels'."""
+    types = [torch.bfloat16, torch.float32] if precision == "fast" else [torch.float32]
+    rates = [gemm_rate(dtype, device) for dtype in types]
+    if device == "cpu":
+        from fastreader.models.products import ALLOWED, measure
+
+        rates += [rate * 1e9 for way, rate in measure().items() if way in ALLOWED[precision]]
+    return max(rates)
+
+
 def finish(device: str) -> None:
     """Wait for what a device was given to do."""
     if device.startswith("cuda"):

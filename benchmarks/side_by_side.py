@@ -2,8 +2,9 @@
 
 Every way runs in a process of its own, in turn, several rounds, so that all see the same machine and each has
 its own peak. The rate of a plain matrix product is measured before and after: when it fell by more than a
-quarter, something else was running and the run is marked as loaded. A pass is held against the product's rate in
-its own process, the faster of just before and just after it. On a GPU every way runs once before it is timed.
+quarter, something else was running and the run is marked as loaded. A pass is held against the fastest product of the
+machine that keeps its precision's promise, in its own process, the faster of just before and just after it. On a GPU
+every way runs once before it is timed.
 
     python benchmarks/side_by_side.py                      workload W1, all usual ways
     python benchmarks/side_by_side.py --workload w2 w3     others (see workloads.py)
@@ -35,6 +36,9 @@ WAYS = {
     "fastreader, fast": ("tree", "fast"),
     "fastreader, high": ("tree", "high"),
     "fastreader, exact": ("tree", "exact"),
+    "fastreader, fast by bf16": ("tree", "fast:bf16"),
+    "fastreader, fast by float32": ("tree", "fast:float32"),
+    "fastreader, fast by int16": ("tree", "fast:int16"),
     "transformers, prefix cache, bf16": ("prefix_cached", "bf16"),
     "transformers, padded by 8, bf16": ("padded", "bf16"),
     "lm-eval HFLM, bf16": ("harness", "bf16"),
@@ -42,7 +46,7 @@ WAYS = {
     "transformers, prefix cache, fp32": ("prefix_cached", "fp32"),
     "transformers, padded by 8, fp32": ("padded", "fp32"),
 }
-USUAL = list(WAYS)[:5]
+USUAL = [way for way in WAYS if " by " not in way and not way.startswith(("lm-eval", "vLLM"))]
 TRUTH = ("one_at_a_time", "fp32")
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -130,11 +134,13 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
     if way == "tree":
         from fastreader import Reader
 
-        reader = Reader.load(arguments.model, device=arguments.device, precision=precision)
+        precision, _, products = precision.partition(":")
+        reader = Reader.load(arguments.model, device=arguments.device, precision=precision, products=products or "auto")
         workload = workloads.make(name, reader.encoder, arguments.tokens, arguments.share)
         trees = reader.plan(workload.sequences())
         longest = max(map(len, trees))
         facts = {
+            "products": reader.arithmetic.products,
             "computed": sum(map(len, trees)),
             "flops": sum(work.flops(trees, reader.engine.model.config).values()),
             "estimated_bytes": reader.engine.model.bytes_per_token * longest
@@ -166,12 +172,13 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
         facts = {"computed": whole if way == "prefix_cached" else workload.given}
     if arguments.device != "cpu":
         score()  # kernels are compiled and loaded when first used
-    rates = [machine.gemm_rate(torch.bfloat16, arguments.device)]
+    promised = precision if way == "tree" else "fast"
+    rates = [machine.product_rate(promised, arguments.device)]
     with Peak(arguments.device) as peak:
         started = time.perf_counter()
         logprobs = score()
         seconds = time.perf_counter() - started
-    rates.append(machine.gemm_rate(torch.bfloat16, arguments.device))
+    rates.append(machine.product_rate(promised, arguments.device))
     facts["gemm_flops"] = max(rates)
     result = {"workload": workload.name, "seconds": seconds, "peak_bytes": peak.bytes, "logprobs": logprobs}
     return {**result, "given": workload.given, **facts}
@@ -195,7 +202,7 @@ def summary(runs: list[dict[str, Any]], truth: list[float] | None) -> dict[str, 
         "seconds": statistics.median(seconds),
         "seconds_all": seconds,
         "peak_bytes": max((r["peak_bytes"] for r in runs if r["peak_bytes"] is not None), default=None),
-        **{k: runs[0][k] for k in ("given", "computed", "flops", "estimated_bytes") if k in runs[0]},
+        **{k: runs[0][k] for k in ("given", "computed", "flops", "estimated_bytes", "products") if k in runs[0]},
     }
     if "flops" in row:
         row["gemm_shares"] = [row["flops"] / r["seconds"] / r["gemm_flops"] for r in runs]
@@ -222,9 +229,11 @@ def table(record: dict[str, Any]) -> str:
         )
     note = " **The machine was loaded: do not quote these times.**" if record["loaded"] else ""
     rates = ", ".join(
-        f"{way.split(', ')[1]} {row['gemm_share']:.2f}" for way, row in record["rows"].items() if "gemm_share" in row
+        f"{way.split(', ')[1]} ({row['products']}) {row['gemm_share']:.2f}"
+        for way, row in record["rows"].items()
+        if "gemm_share" in row
     )
-    share = f" Useful operations against the measured bf16 matrix product: {rates}." if rates else ""
+    share = f" Useful operations against the fastest product measured: {rates}." if rates else ""
     return "\n".join(lines) + f"\n\n{record['workload']}, {record['machine']['processor']}.{share}{note}"
 
 

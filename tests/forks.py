@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,10 +34,12 @@ class Forked:
         code = 70
         try:
             import torch
+            import tqdm
 
             from fastreader import cli
 
             torch.set_num_threads(1)  # a pool of threads does not survive a fork
+            tqdm.tqdm.set_lock(threading.RLock())  # its own is shared by forks, and dies with a killed one
             os.dup2(self.out.fileno(), 1)
             os.dup2(self.err.fileno(), 2)
             sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115

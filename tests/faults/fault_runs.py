@@ -45,7 +45,7 @@ def start(run: Run, output: Path, *options: str, within: Callable[[], object] | 
 def _timeless(value: Any) -> Any:
     """A result without what two runs of the same command may differ in: seconds, and tokens that a kill repeats."""
     if isinstance(value, dict):
-        left_out = ("seconds", "costs", "cost", "stats", "tokens", "device", "forward")
+        left_out = ("seconds", "costs", "cost", "stats", "tokens", "device", "forward", "check")
         return {k: _timeless(v) for k, v in value.items() if k not in left_out}
     if isinstance(value, list):
         return [_timeless(v) for v in value]

@@ -171,6 +171,8 @@ def test_bad_arguments(monkeypatch):
     pair = tiny("Llama"), byte_tokenizer()
     with pytest.raises(InputError, match="deterministic: expected True or False, got 1"):
         Reader.load(pair, deterministic=1)
+    with pytest.raises(UnsupportedModelError, match="not possible: PyTorch's products sum"):
+        Reader.load(pair, precision="exact", products="torch", deterministic=True)
     with pytest.raises(UnsupportedModelError, match="not possible: the C\\+\\+ kernels take float32"):
         Reader.load((tiny("Llama").double(), byte_tokenizer()), deterministic=True)
     with pytest.raises(UnsupportedImplementationError, match="'float32' cannot run here"):

@@ -62,7 +62,7 @@ class TreeModel:
         check_supported(model, name)
         self.why_not_upcast = why_not_upcast(model)
         if deterministic:
-            check_deterministic(model, name, self.why_not_upcast)
+            check_deterministic(model, name, self.why_not_upcast, products)
         self.products = OPERATOR[products]
         # A CPU whose float32 products are as fast as bfloat16's should not run a model's own modules in bfloat16.
         if self.why_not_upcast and self.products != "fast" and model.dtype in (torch.bfloat16, torch.float16):

@@ -32,13 +32,15 @@ def check_supported(model: Any, name: str) -> None:
         )
 
 
-def check_deterministic(model: Any, name: str, why_not_upcast: str | None) -> None:
+def check_deterministic(model: Any, name: str, why_not_upcast: str | None, products: str) -> None:
     """Raise UnsupportedModelError if part of a model's pass sums in an order that other sequences can change."""
     if why_not_upcast:
         reason: str | None = f"transformers' own modules run, whose sums may depend on the batch: {why_not_upcast}"
     else:
         dtypes = (torch.float32, torch.bfloat16, torch.float16)
         reason = extension.why_not(model.get_output_embeddings().weight, dtypes)
+        if reason is None and products == "torch":
+            reason = "PyTorch's products sum in an order that depends on the number of rows"
     if reason is not None:
         raise UnsupportedModelError(f"{name}: deterministic=True is not possible: {reason}")
 

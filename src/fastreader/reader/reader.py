@@ -103,8 +103,7 @@ class Reader(ReaderBase):
             trust_remote_code: run code that the model's folder or the hub brings. Leave it off unless you have read
                 that code: it can do whatever you can.
             deterministic: give a sequence the same bits whatever else is in its pass, on the CPU only. Without it, they
-                may change by rounding in "exact" and in generation; see docs/determinism.md. It makes "exact" slower,
-                and keeps a float32 copy of the weights for it.
+                may change by rounding where many texts are generated from one prompt; see docs/determinism.md.
 
         Raises:
             ModelNotFoundError: if there is no such model.
