@@ -26,7 +26,7 @@ def gemm_rate(dtype: torch.dtype, device: str = "cpu", repeats: int = 5) -> floa
 
 
 def product_rate(precision: str, device: str = "cpu") -> float:
-    """Best seen rate of any product that keeps what a precision promises, FLOP/s: PyTorch's, and on a CPU the kernels'."""
+    """Best seen rate of any product that keeps a precision's promise, FLOP/s: PyTorch's, and on a CPU the kernels'."""
     types = [torch.bfloat16, torch.float32] if precision == "fast" else [torch.float32]
     rates = [gemm_rate(dtype, device) for dtype in types]
     if device == "cpu":

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
+
+from tqdm.std import TqdmDefaultWriteLock
+
+# tqdm's lock is shared by forks: killed with it, one would leave all others waiting. Imported before tqdm makes it.
+TqdmDefaultWriteLock.mp_lock = None
 
 
 @dataclass
@@ -34,12 +38,10 @@ class Forked:
         code = 70
         try:
             import torch
-            import tqdm
 
             from fastreader import cli
 
             torch.set_num_threads(1)  # a pool of threads does not survive a fork
-            tqdm.tqdm.set_lock(threading.RLock())  # its own is shared by forks, and dies with a killed one
             os.dup2(self.out.fileno(), 1)
             os.dup2(self.err.fileno(), 2)
             sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
