@@ -31,10 +31,17 @@ from fastreader import Example, Reader, Template, load_examples
 from fastreader.cli.packing_gain.groups import Group
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.models.packaged import PACKAGED, folder_of
+from fastreader.models.products import ways
 from fastreader.permutations import cyclic
 from fastreader.reader.prompts.pieces import encode
 
-PRECISIONS = ("fast", "high", "exact")
+PRODUCTS = {  # by precision; those that this machine lacks are left out
+    "fast by bf16": ("fast", "bf16"),
+    "fast by int16": ("fast", "int16"),
+    "fast by float32": ("fast", "float32"),
+    "high": ("high", "bf16x3"),
+    "exact": ("exact", "float32"),
+}
 
 
 def main() -> None:
@@ -62,7 +69,11 @@ def main() -> None:
 
 
 def measure(arguments: argparse.Namespace) -> None:
-    readers = {p: Reader.load(arguments.model, device="cpu", precision=p) for p in PRECISIONS}
+    readers = {
+        name: Reader.load(arguments.model, device="cpu", precision=precision, products=products)
+        for name, (precision, products) in PRODUCTS.items()
+        if products in ways()
+    }
     folder = folder_of(arguments.model) if arguments.model in PACKAGED else arguments.model
     load = transformers.AutoModelForCausalLM.from_pretrained
     wide, narrow = load(folder, dtype=torch.float32).eval(), load(folder, dtype=torch.bfloat16).eval()
@@ -71,9 +82,9 @@ def measure(arguments: argparse.Namespace) -> None:
         for i in range(arguments.questions):
             if str(i) in log:
                 continue
-            groups, kinds = drawn(arguments, readers["fast"], examples, i)
+            groups, kinds = drawn(arguments, readers["exact"], examples, i)
             sequences = [pair for group in groups for pair in group.sequences()]
-            values = {f"fastreader, {p}": readers[p].score(sequences).logprob.tolist() for p in PRECISIONS}
+            values = {f"fastreader, {n}": r.score(sequences).logprob.tolist() for n, r in readers.items()}
             values["transformers, bf16"] = peers.prefix_cached(narrow, groups)
             values["float32"] = peers.prefix_cached(wide, groups)
             if i < arguments.float64:
