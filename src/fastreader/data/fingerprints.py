@@ -48,8 +48,8 @@ def file_stamp(path: str | os.PathLike[str]) -> tuple[int, int]:
 def reader_identity(description: Mapping[str, str]) -> dict[str, str]:
     """Return the parts of `Reader.describe` that identify the model and its arithmetic.
 
-    These are name, revision, dtype and precision. Device and forward path change results only by rounding, so a run
-    may resume on another machine; they belong in the rows.
+    These are name, revision, dtype and precision. Device, products and forward path change results only by the rounding
+    that the precision allows, so a run may resume on another machine; they belong in the rows.
     """
     return {name: description[name] for name in ("name", "revision", "dtype", "precision") if name in description}
 

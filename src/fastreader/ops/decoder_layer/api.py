@@ -49,7 +49,7 @@ def why_not(stream: Tensor) -> str | None:
 def status() -> list[Serving]:
     """Return where these ops run, and what runs elsewhere."""
     parts = "the ops it is made of"
-    return [cpu_serving("cpu (fast, high)", parts), Serving("exact, and other devices", parts, "no kernel takes them")]
+    return [cpu_serving("cpu", parts), Serving("other devices, PyTorch's products", parts, "no kernel takes them")]
 
 
 def decoder_layer_in(
