@@ -190,7 +190,7 @@ def after_norm(projected: Tensor, weight: Tensor, epsilon: float, precision: str
     return 2 * error * max(1.0, float(weight.abs().max())) / length
 
 
-SHARE = {"fast": 3e-2, "high": 2e-4, "float32": 2e-5, "int16": 1e-3}
+SHARE = {"fast": 3e-2, "high": 2e-4, "float32": 2e-5, "int16": 1e-2}
 
 
 @fuzz(60, 3000)
@@ -203,6 +203,9 @@ def test_linear(drawn, data):
     bias = d.tensor(width, 1)[:, 0] if d.choice((True, False), "bias") else None
     packed = prepare(weight, precision)
     want = linear(input.double(), weight, bias, precision="exact", impl="reference")
+    if precision == "int16":  # its definition, which rounds the operands as the kernel does, to float32's tolerance
+        defined = linear(input.float(), weight, bias, precision=precision, impl="reference")
+        near(linear(input, packed, bias, precision=precision), defined, "float32")
     near(linear(input, packed, bias, precision=precision), want, precision)
     sum = d.tensor(rows, width)
     expected = sum.double() + want
