@@ -10,6 +10,7 @@ from families import tiny
 from support import byte_tokenizer, one_by_one, random_sequences
 
 from fastreader import Reader
+from fastreader.errors import UnsupportedModelError
 
 pytestmark = pytest.mark.gpu
 SEQUENCES = random_sequences(np.random.default_rng(1), 261)
@@ -29,3 +30,13 @@ def test_precisions(family: str) -> None:
     assert errors["exact"].max() < 2e-4
     assert errors["high"].max() < 5e-3
     assert errors["fast"].mean() < np.abs(np.concatenate(one_by_one(there, SEQUENCES)) - truth).mean()
+
+
+@pytest.mark.parametrize("precision", ["fast", "high", "exact"])
+def test_a_repeated_call_has_the_same_bits(precision: str) -> None:
+    pair = tiny("Llama").bfloat16().cuda(), byte_tokenizer()
+    reader = Reader.load(pair, precision=precision)
+    first, again = (np.concatenate(reader.score(SEQUENCES).token_logprobs) for _ in range(2))
+    assert np.array_equal(first, again)
+    with pytest.raises(UnsupportedModelError, match="deterministic=True is not possible"):
+        Reader.load(pair, precision=precision, deterministic=True)

@@ -46,8 +46,8 @@ class TreePass:
     Attributes:
         keys: what the new tokens attend to.
         windows: expected window of each layer in tokens, None for full attention.
-        precision: of the products: "fast" rounds queries, keys and values to bfloat16, "high" splits them, None and
-            "exact" leave them as they are.
+        precision: of the products, as in `ops.linear`: "fast" rounds queries, keys and values to bfloat16, "high"
+            splits them, all others leave them as they are.
         selected: the tokens whose final states are needed; None for all.
         calls: number of attention calls of each layer.
         narrowed: whether the last layer computed only the selected tokens.
