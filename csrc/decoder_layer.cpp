@@ -98,7 +98,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_layer_in(
     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& query_norm,
     const std::optional<at::Tensor>& key_norm, double head_epsilon, const std::optional<at::Tensor>& cosine_in,
     const std::optional<at::Tensor>& sine_in, int64_t heads, int64_t key_heads, int64_t size, bool to_bf16,
-    const InputPrecision& input_precision, bool bf16_weight, c10::string_view isa) {
+    const InputPrecision& input_precision, c10::string_view weight_type, c10::string_view isa) {
   check_stream(stream, "decoder_layer_in");
   TORCH_CHECK(0 < heads && heads <= kMostHeads && 0 < key_heads && key_heads <= kMostHeads && 0 < size && size <= kMostHeads,
               "decoder_layer_in: expected heads and sizes from 1 to ", kMostHeads, ", got ", heads, ", ", key_heads, " and ",
@@ -107,7 +107,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_layer_in(
   const bool round = !input_precision.has_value();
   const at::Tensor norm_weight = vector_of(norm_in, hidden, "decoder_layer_in: norm");
   const StreamNorm norm{stream, norm_weight, static_cast<float>(epsilon), round};
-  Product product = product_of(hidden, packed, width, bias, input_precision, bf16_weight, isa);
+  Product product = product_of(hidden, packed, width, bias, input_precision, weight_type, isa);
   const Kernels& kernels = *product.kernels;
   HeadNorm of_query, of_key;
   const auto head_norm = [&](const std::optional<at::Tensor>& weight, int64_t count, HeadNorm& out) {
@@ -170,7 +170,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_layer_in(
   product.args.after = After::store;
   product.args.out_stride = width;
   Pieces pieces;
-  const int64_t workspace = pieces.add(kernels.linear_workspace(product.args));
+  const int64_t workspace = pieces.add(multiply_workspace(kernels, product.args));
   const int64_t normed_at = pieces.add(block * hidden * 4), projected_at = pieces.add(block * width * 4);
   run_blocks(kernels, rows, block, pieces.bytes, [&](int64_t begin, int64_t count, char* base) {
     void* normed = base + normed_at;
@@ -180,7 +180,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_layer_in(
     a.input = {normed, round, hidden, 0};
     a.rows = count;
     a.out = projected;
-    kernels.linear(a, 0, 0, base + workspace);
+    multiply_task(kernels, a, 0, 0, base + workspace);
     emit_rows(begin, count, projected);
   });
   return {query, key, value};
@@ -191,7 +191,7 @@ void decoder_layer_out(const at::Tensor& stream, const at::Tensor& attended, con
                        const at::Tensor& inner_packed, int64_t inner, const std::optional<at::Tensor>& inner_bias,
                        c10::string_view activation, const at::Tensor& down_packed,
                        const std::optional<at::Tensor>& down_bias, const InputPrecision& input_precision,
-                       bool bf16_weight, c10::string_view isa) {
+                       c10::string_view weight_type, c10::string_view isa) {
   check_stream(stream, "decoder_layer_out_");
   const int64_t rows = stream.size(0), hidden = stream.size(1);
   TORCH_CHECK(attended.size(0) == rows, "decoder_layer_out_: attention's output has ", attended.size(0),
@@ -201,9 +201,9 @@ void decoder_layer_out(const at::Tensor& stream, const at::Tensor& attended, con
   const bool round = !input_precision.has_value();
   const at::Tensor norm_weight = vector_of(norm_in, hidden, "decoder_layer_out_: norm");
   const StreamNorm norm{stream, norm_weight, static_cast<float>(epsilon), round};
-  Product out = product_of(attended, out_packed, hidden, out_bias, input_precision, bf16_weight, isa);
-  Product gate = product_of(hidden, inner_packed, 2 * inner, inner_bias, input_precision, bf16_weight, isa);
-  Product down = product_of(inner, down_packed, hidden, down_bias, input_precision, bf16_weight, isa);
+  Product out = product_of(attended, out_packed, hidden, out_bias, input_precision, weight_type, isa);
+  Product gate = product_of(hidden, inner_packed, 2 * inner, inner_bias, input_precision, weight_type, isa);
+  Product down = product_of(inner, down_packed, hidden, down_bias, input_precision, weight_type, isa);
   const Kernels& kernels = *out.kernels;
   if (rows == 0) return;
   gate.args.activation = activation_of(activation);
@@ -223,7 +223,7 @@ void decoder_layer_out(const at::Tensor& stream, const at::Tensor& attended, con
   int64_t needed = 0;
   for (Product* p : {&out, &gate, &down}) {
     whole(p->args, block);
-    needed = std::max(needed, kernels.linear_workspace(p->args));
+    needed = std::max(needed, multiply_workspace(kernels, p->args));
   }
   out.args.after = down.args.after = After::add;
   out.args.out_stride = down.args.out_stride = stream.stride(0);
@@ -240,18 +240,18 @@ void decoder_layer_out(const at::Tensor& stream, const at::Tensor& attended, con
     a.input.data = static_cast<const char*>(a.input.data) + begin * a.input.token_stride * (a.input.bf16 ? 2 : 4);
     a.rows = count;
     a.out = part;
-    kernels.linear(a, 0, 0, base + workspace);
+    multiply_task(kernels, a, 0, 0, base + workspace);
     norm(kernels, begin, count, normed);
     LinearArgs g = gate.args;
     g.input = {normed, round, hidden, 0};
     g.rows = count;
     g.out = gated;
-    kernels.linear(g, 0, 0, base + workspace);
+    multiply_task(kernels, g, 0, 0, base + workspace);
     LinearArgs d = down.args;
     d.input = {gated, round, inner, 0};
     d.rows = count;
     d.out = part;
-    kernels.linear(d, 0, 0, base + workspace);
+    multiply_task(kernels, d, 0, 0, base + workspace);
   });
 }
 

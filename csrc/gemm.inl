@@ -136,10 +136,12 @@ FR_INLINE vi dot_pairs(vi sum, vi a, vi b) {
 }
 
 // C [R][32] = (or +=) A B. A: int16 as for `rows_f32`, the scales of row r and columns k..k+31 at
-// a_scale[k / 32 * 32 + r]. B: pairs [depth / 2][32][2], the scales of columns k..k+31 at b_scale + k.
-template <int R>
+// a_scale[k / 32 * 32 + r]. B: pairs [depth / 2][32][2], the scales of columns k..k+31 at b_scale + k. With OFFSETS each
+// value of B has an offset too, at b_offset + k, and the sum of 32 values of a row of A is at a_sum[k / 32 * 32 + r].
+template <int R, bool OFFSETS = false>
 FR_INLINE void rows_scaled(const int16_t* a, const float* a_scale, int64_t lda, int64_t a_step, const int16_t* b,
-                           const float* b_scale, float* c, int64_t depth, bool add, int64_t ldc) {
+                           const float* b_scale, float* c, int64_t depth, bool add, int64_t ldc,
+                           const float* a_sum = nullptr, const float* b_offset = nullptr) {
   const int32_t* pairs = reinterpret_cast<const int32_t*>(b);
   for (int64_t lane = 0; lane < kStrip; lane += 2 * kWidth) {
     if (!add) {
@@ -175,7 +177,9 @@ FR_INLINE void rows_scaled(const int16_t* a, const float* a_scale, int64_t lda, 
 #pragma GCC unroll 2
         for (int n = 0; n < 2; ++n) {
           float* to = c + r * ldc + lane + n * kWidth;
-          store(to, load(to) + __builtin_convertvector(acc[r][n], vf) * (left * scale[n]));
+          vf sum = load(to) + __builtin_convertvector(acc[r][n], vf) * (left * scale[n]);
+          if constexpr (OFFSETS) sum += fill(a_sum[k + r]) * load(b_offset + k + lane + n * kWidth);
+          store(to, sum);
         }
       }
     }

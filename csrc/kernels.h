@@ -21,6 +21,23 @@ constexpr int64_t kMaxStrips = 64; // in a tile of queries
 // integers of 14 bits and a scale. Only linear layers have the last two.
 enum class Mode { f32, bf16, bf16x3, bf16x2, widened, scaled };
 
+// How the rows of a GGUF file write their values: integers of 4 to 8 bits, with scales for 16 or 32 of them.
+enum class BlockFormat : int32_t { q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k };
+constexpr int kBlockFormats = 8;
+
+// A weight that keeps the integers of its file, in strips of 32 rows; see blocks.inl. Joined weights (queries, keys and
+// values) may differ in format.
+struct BlockRun {
+  BlockFormat format;
+  int64_t strips, strip_bytes;
+  const char* data;
+};
+struct Blocks {
+  static constexpr int64_t kMostRuns = 7;
+  int64_t count; // 0: no such weight
+  BlockRun runs[kMostRuns];
+};
+
 // Rows of a strided matrix of float or bf16.
 struct Source {
   const void* data;
@@ -95,6 +112,7 @@ struct alignas(64) LogprobState {
 
 struct LogprobArgs {
   Source hidden, weight; // [R, E], [V, E]
+  Blocks weight_blocks; // the weight, if its count is not 0
   int64_t rows, vocabulary, size, padded_size;
   const int64_t* target; // [R]
   const int64_t* labels; // [L]
@@ -119,6 +137,7 @@ struct LinearArgs {
   Source input; // [T, E]
   int64_t rows, width, size, padded_size;
   const void* packed; // the weight, [terms][F / 32] strips, as pack_weight leaves it
+  Blocks blocks; // the weight, if its count is not 0
   int64_t strips; // F / 32, rounded up
   const float* bias; // [F] or null
   // Work is cut into blocks of rows (a multiple of 32), whose operands stay in cache, times slices of the strips. Each
@@ -185,6 +204,10 @@ struct Kernels {
   void (*pack_weight)(const PackArgs&, int64_t strip, void* workspace);
   // Multiply one block of rows by one slice of the weight.
   void (*linear)(const LinearArgs&, int64_t block, int64_t slice, void* workspace);
+  // Do the same with a weight of blocks.
+  void (*linear_blocks)(const LinearArgs&, int64_t block, int64_t slice, void* workspace);
+  // Write the values of 32 rows (a strip) and 32 columns from `column` on: [column][row].
+  void (*unpack_block)(const Blocks&, int64_t padded_size, int64_t strip, int64_t column, float* out);
   // Run the token-wise ops on rows begin to end.
   void (*rms_norm)(const NormArgs&, int64_t begin, int64_t end);
   void (*rotary)(const RotaryArgs&, int64_t begin, int64_t end);
@@ -194,6 +217,7 @@ struct Kernels {
   int64_t (*attend_row_workspace)(const DecodeAttentionArgs&);
   int64_t (*logprob_workspace)(const LogprobArgs&);
   int64_t (*linear_workspace)(const LinearArgs&);
+  int64_t (*linear_blocks_workspace)(const LinearArgs&);
   int64_t (*pack_weight_workspace)(const PackArgs&);
   // Called around the work of a thread: configure and release tile registers.
   void (*enter)();

@@ -8,6 +8,7 @@
 #include <immintrin.h>
 #endif
 
+#include "block_layout.h"
 #include "kernels.h"
 
 #include "inline.h"

@@ -5,6 +5,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "block_layout.h"
 #include "kernels.h"
 
 #include "inline.h"

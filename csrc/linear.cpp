@@ -24,22 +24,28 @@ Mode mode_of(at::ScalarType weight, const InputPrecision& input_precision) {
 } // namespace
 
 Product product_of(int64_t size, const at::Tensor& packed, int64_t width, const std::optional<at::Tensor>& bias,
-                   const InputPrecision& input_precision, bool bf16_weight, c10::string_view isa) {
+                   const InputPrecision& input_precision, c10::string_view weight_type, c10::string_view isa) {
   TORCH_CHECK(size > 0, "linear: the inputs must have at least one value");
   TORCH_CHECK(size <= kMostSize && 0 <= width && width <= kMostSize, "linear: expected sizes up to ", kMostSize, ", got [",
               width, ", ", size, "]");
   Product p;
-  const Mode mode = mode_of(bf16_weight ? at::kBFloat16 : at::kFloat, input_precision);
+  TORCH_CHECK(weight_type == "float32" || weight_type == "bf16" || weight_type == "blocks",
+              "linear: the weight's type must be float32, bf16 or blocks, got ", std::string(weight_type));
+  const Mode mode = mode_of(weight_type == "bf16" ? at::kBFloat16 : at::kFloat, input_precision);
   p.kernels = &kernels_for(resolve_isa(std::string(isa)), mode);
   LinearArgs& a = p.args;
   a.size = size;
   a.padded_size = round_up(size, kStrip);
   a.width = width;
   a.strips = (width + kStrip - 1) / kStrip;
-  TORCH_CHECK(packed.is_contiguous() && packed.scalar_type() == at::kByte &&
-                  packed.numel() == p.kernels->packed_bytes(a.strips, a.padded_size),
-              "linear: this weight was packed for another size, precision or instruction set");
-  a.packed = packed.const_data_ptr();
+  if (weight_type == "blocks") {
+    a.blocks = blocks_of(packed, width, size);
+  } else {
+    TORCH_CHECK(packed.is_contiguous() && packed.scalar_type() == at::kByte &&
+                    packed.numel() == p.kernels->packed_bytes(a.strips, a.padded_size),
+                "linear: this weight was packed for another size, precision or instruction set");
+    a.packed = packed.const_data_ptr();
+  }
   if (bias.has_value()) {
     p.bias = bias->to(at::kFloat).contiguous();
     TORCH_CHECK(p.bias.numel() == width, "linear: bias must be [F]");
@@ -49,13 +55,13 @@ Product product_of(int64_t size, const at::Tensor& packed, int64_t width, const 
 }
 
 Product product_of(const at::Tensor& input, const at::Tensor& packed, int64_t width,
-                   const std::optional<at::Tensor>& bias, const InputPrecision& input_precision, bool bf16_weight,
+                   const std::optional<at::Tensor>& bias, const InputPrecision& input_precision, c10::string_view weight_type,
                    c10::string_view isa) {
   TORCH_CHECK(input.dim() == 2 && input.size(1) > 0 &&
                   (input.scalar_type() == at::kFloat || input.scalar_type() == at::kBFloat16),
               "linear: the CPU kernel takes a float32 or bfloat16 input [T, E], got ", input.sizes(), " ",
               input.scalar_type());
-  Product p = product_of(input.size(1), packed, width, bias, input_precision, bf16_weight, isa);
+  Product p = product_of(input.size(1), packed, width, bias, input_precision, weight_type, isa);
   p.input = with_contiguous_rows(input);
   p.args.input = source_of(p.input, -1);
   p.args.rows = p.input.size(0);
@@ -76,8 +82,8 @@ void multiply(Product& p, After after, void* out, int64_t out_stride, bool out_b
   const int64_t wanted = threads == 1 ? 1 : std::min(strips, (kTasksPerThread * threads + blocks - 1) / blocks);
   a.slice_strips = (strips + wanted - 1) / wanted;
   const int64_t slices = (strips + a.slice_strips - 1) / a.slice_strips;
-  run_tasks(*p.kernels, blocks * slices, p.kernels->linear_workspace(a),
-            [&](int64_t i, void* workspace) { p.kernels->linear(a, i / slices, i % slices, workspace); });
+  run_tasks(*p.kernels, blocks * slices, multiply_workspace(*p.kernels, a),
+            [&](int64_t i, void* workspace) { multiply_task(*p.kernels, a, i / slices, i % slices, workspace); });
 }
 
 Activation activation_of(c10::string_view name) {
@@ -112,30 +118,30 @@ void run(Product& p, After after, const at::Tensor& out) {
 }
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& packed, int64_t width,
-                  const std::optional<at::Tensor>& bias, const InputPrecision& input_precision, bool bf16_weight,
+                  const std::optional<at::Tensor>& bias, const InputPrecision& input_precision, c10::string_view weight_type,
                   c10::string_view isa_name) {
-  Product p = product_of(input, packed, width, bias, input_precision, bf16_weight, isa_name);
+  Product p = product_of(input, packed, width, bias, input_precision, weight_type, isa_name);
   const at::Tensor out = at::empty({p.args.rows, width}, input.options().dtype(at::kFloat));
   run(p, After::store, out);
   return out;
 }
 
 void linear_add(const at::Tensor& sum, const at::Tensor& input, const at::Tensor& packed,
-                const std::optional<at::Tensor>& bias, const InputPrecision& input_precision, bool bf16_weight,
+                const std::optional<at::Tensor>& bias, const InputPrecision& input_precision, c10::string_view weight_type,
                   c10::string_view isa_name) {
   TORCH_CHECK(sum.dim() == 2 && sum.size(0) == input.size(0) && sum.scalar_type() == at::kFloat && sum.stride(1) == 1,
               "linear_add: expected a float32 sum [", input.size(0), ", F] of contiguous rows, got ", sum.sizes(), " ",
               sum.scalar_type());
-  Product p = product_of(input, packed, sum.size(1), bias, input_precision, bf16_weight, isa_name);
+  Product p = product_of(input, packed, sum.size(1), bias, input_precision, weight_type, isa_name);
   run(p, After::add, sum);
 }
 
 at::Tensor linear_gated(const at::Tensor& input, const at::Tensor& packed, int64_t width,
                         const std::optional<at::Tensor>& bias, c10::string_view activation, bool to_bf16,
-                        const InputPrecision& input_precision, bool bf16_weight, c10::string_view isa_name) {
+                        const InputPrecision& input_precision, c10::string_view weight_type, c10::string_view isa_name) {
   TORCH_CHECK(width % (2 * kStrip) == 0, "linear_gated: the width of the gate must be a multiple of ", kStrip,
               ", got ", width / 2.0);
-  Product p = product_of(input, packed, width, bias, input_precision, bf16_weight, isa_name);
+  Product p = product_of(input, packed, width, bias, input_precision, weight_type, isa_name);
   p.args.activation = activation_of(activation);
   const at::Tensor out =
       at::empty({p.args.rows, width / 2}, input.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat));

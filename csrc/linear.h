@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "blocks.h"
 #include "parallel.h"
 
 namespace fastreader {
@@ -17,14 +18,23 @@ struct Product {
   at::Tensor input, bias;
 };
 
-// Make a product of a weight [width, size] packed by linear_pack.
+// Make a product of a weight [width, size] packed by linear_pack from `weight_type` "float32" or "bf16", or by blocks_pack
+// ("blocks").
 Product product_of(int64_t size, const at::Tensor& packed, int64_t width, const std::optional<at::Tensor>& bias,
-                   const InputPrecision& input_precision, bool bf16_weight, c10::string_view isa);
+                   const InputPrecision& input_precision, c10::string_view weight_type, c10::string_view isa);
 
 // Make a product with its input too, float32 or bfloat16 [T, E].
 Product product_of(const at::Tensor& input, const at::Tensor& packed, int64_t width,
-                   const std::optional<at::Tensor>& bias, const InputPrecision& input_precision, bool bf16_weight,
+                   const std::optional<at::Tensor>& bias, const InputPrecision& input_precision, c10::string_view weight_type,
                    c10::string_view isa);
+
+// Multiply one block of rows by one slice of the weight, and return the workspace that this takes.
+inline void multiply_task(const Kernels& kernels, const LinearArgs& a, int64_t block, int64_t slice, void* workspace) {
+  (a.blocks.count > 0 ? kernels.linear_blocks : kernels.linear)(a, block, slice, workspace);
+}
+inline int64_t multiply_workspace(const Kernels& kernels, const LinearArgs& a) {
+  return (a.blocks.count > 0 ? kernels.linear_blocks_workspace : kernels.linear_workspace)(a);
+}
 
 // Compute the product into `out`, with rows `out_stride` elements apart, float or (only after a gate) bf16. All threads
 // share its strips.

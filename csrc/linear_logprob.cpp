@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "blocks.h"
 #include "parallel.h"
 
 namespace fastreader {
@@ -22,11 +23,14 @@ using Result = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Te
 Result linear_logprob(const at::Tensor& hidden_in, const at::Tensor& weight_in, const at::Tensor& target_in,
                       const std::optional<at::Tensor>& bias_in, const std::optional<at::Tensor>& labels_in,
                       double scale, std::optional<double> softcap, const InputPrecision& input_precision,
-                      c10::string_view isa_name) {
+                      int64_t blocks_width, c10::string_view isa_name) {
   const bool bf16x3 = is_bf16x3(input_precision), mixed = input_precision.has_value();
-  TORCH_CHECK(hidden_in.dim() == 2 && weight_in.dim() == 2 && hidden_in.size(1) == weight_in.size(1),
+  const bool quantised = blocks_width > 0; // the weight keeps its file's integers, and has so many rows
+  TORCH_CHECK(hidden_in.dim() == 2 && (quantised || (weight_in.dim() == 2 && hidden_in.size(1) == weight_in.size(1))),
               "linear_logprob: expected hidden [R, E] and weight [V, E], got ", hidden_in.sizes(), weight_in.sizes());
-  const at::ScalarType dtype = hidden_in.scalar_type(), weight_dtype = weight_in.scalar_type();
+  const at::ScalarType dtype = hidden_in.scalar_type();
+  // Blocks are unpacked to the type of the states, or of the products.
+  const at::ScalarType weight_dtype = quantised ? (mixed ? at::kFloat : dtype) : weight_in.scalar_type();
   TORCH_CHECK(mixed ? dtype == at::kFloat && (weight_dtype == at::kFloat || weight_dtype == at::kBFloat16)
                     : dtype == weight_dtype && (dtype == at::kFloat || dtype == at::kBFloat16),
               "linear_logprob: the CPU kernel takes float32 or bfloat16, with an input_precision float32 states; got ", dtype,
@@ -36,9 +40,13 @@ Result linear_logprob(const at::Tensor& hidden_in, const at::Tensor& weight_in, 
   const at::Tensor labels = labels_in.has_value() ? labels_in->contiguous() : at::empty({0}, target.options());
   LogprobArgs a{};
   a.hidden = source_of(hidden, -1);
-  a.weight = source_of(weight, -1);
   a.rows = hidden.size(0);
-  a.vocabulary = weight.size(0);
+  a.vocabulary = quantised ? blocks_width : weight.size(0);
+  if (quantised) {
+    a.weight_blocks = blocks_of(weight, blocks_width, hidden.size(1));
+  } else {
+    a.weight = source_of(weight, -1);
+  }
   a.size = hidden.size(1);
   a.padded_size = round_up(a.size, kStrip);
   TORCH_CHECK(target.scalar_type() == at::kLong && target.numel() == a.rows && labels.scalar_type() == at::kLong &&

@@ -30,17 +30,33 @@ struct Logits {
   }
 };
 
+// Copy up to 32 rows of a weight of blocks as operand rows: those of strip `first` / 32 in order, or `ids`.
+template <typename T, int TW>
+FR_INLINE void stage_blocks(const LogprobArgs& a, int64_t first, const int64_t* ids, int64_t count, T* out, int64_t term) {
+  alignas(64) float columns[kRecord * kStrip], row[kRecord];
+  for (int64_t k = 0; k < a.padded_size; k += kRecord) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t id = ids != nullptr ? ids[i] : first + i;
+      if (ids != nullptr || i == 0) unpack_block(a.weight_blocks, a.padded_size, id / kStrip, k, columns);
+      for (int64_t c = 0; c < kRecord; ++c) row[c] = columns[c * kStrip + id % kStrip];
+      load_row<T, TW>(row, false, kRecord, kRecord, out + i * a.padded_size + k, term);
+    }
+  }
+}
+
 // Return weight rows `ids` (or first.. in order if null) as the walked operand, copied only if necessary.
 template <typename T, int TW, int TH>
 FR_INLINE Operand<T, TW> weight_rows(const LogprobArgs& a, Logits<T, TW, TH>& t, int64_t first, const int64_t* ids,
                                      int64_t count, int64_t* stride) {
   constexpr bool bf16_operand = !std::is_same_v<T, float>;
-  if (ids == nullptr && count == kStrip && TW == 1 && a.weight.bf16 == bf16_operand && a.size == a.padded_size) {
+  if (a.weight_blocks.count == 0 && ids == nullptr && count == kStrip && TW == 1 && a.weight.bf16 == bf16_operand && a.size == a.padded_size) {
     *stride = a.weight.token_stride;
     return {static_cast<const T*>(row_of(a.weight, first, 0)), 0};
   }
   const int64_t term = kStrip * a.padded_size;
-  for (int64_t i = 0; i < kStrip; ++i) {
+  const bool blocks = a.weight_blocks.count > 0;
+  if (blocks) stage_blocks<T, TW>(a, first, ids, count, t.staging, term);
+  for (int64_t i = blocks ? count : 0; i < kStrip; ++i) {
     T* row = t.staging + i * a.padded_size;
     if (i < count) {
       load_row<T, TW>(row_of(a.weight, ids != nullptr ? ids[i] : first + i, 0), a.weight.bf16, a.size, a.padded_size,

@@ -15,9 +15,16 @@ struct Widened : Plain<float, 1, 1> { // bf16 weights times float32 inputs
   using Weight = bf16;
 };
 struct Scaled : Plain<int16_t, 1, 1> {}; // integers with a scale for every 32
+// A weight of blocks, unpacked to such operands.
+template <typename T, int TERMS_W, int TERMS_I>
+struct Unpacked : Plain<T, TERMS_W, TERMS_I> {
+  static constexpr bool kBlocks = true;
+};
 
 template <typename F>
-constexpr bool kScales = std::is_same_v<F, Scaled>;
+constexpr bool kScales = std::is_same_v<typename F::Input, int16_t>;
+template <typename F>
+constexpr bool kBlocks = requires { F::kBlocks; };
 template <typename F>
 constexpr bool kWidens = std::is_same_v<F, Widened>;
 
@@ -115,10 +122,11 @@ int64_t pack_weight_workspace(const PackArgs& a) {
 }
 
 // Load up to 32 rows with every 32 columns together, [padded / 32][32][32]: the data of one step of a product are then
-// contiguous, and 32 rows of any depth do not compete for a few sets of the cache. Scales are [padded / 32][32].
+// contiguous, and 32 rows of any depth do not compete for a few sets of the cache. Scales are [padded / 32][32], and so are
+// the sums of 32 values, which a weight with offsets needs.
 template <typename F>
 FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count, int64_t size, int64_t padded,
-                             typename F::Input* out, int64_t term_stride, float* scales) {
+                             typename F::Input* out, int64_t term_stride, float* scales, float* sums) {
   using T = typename F::Input;
   const int64_t width = source.bf16 ? 2 : 4;
   for (int64_t i = 0; i < kStrip; ++i) {
@@ -128,10 +136,16 @@ FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count,
       if (row == nullptr) {
         for (int t = 0; t < F::TI; ++t) std::memset(to + t * term_stride, 0, kStrip * sizeof(T));
         if constexpr (kScales<F>) scales[k + i] = 0;
+        if constexpr (kScales<F> && kBlocks<F>) sums[k + i] = 0;
       } else if constexpr (kScales<F>) {
         alignas(64) float values[kStrip];
         load_row<float, 1>(row + k * width, source.bf16, lesser(kStrip, size - k), kStrip, values, 0);
         scales[k + i] = scale_values(values, to);
+        if constexpr (kBlocks<F>) {
+          int32_t sum = 0;
+          for (int64_t c = 0; c < kStrip; ++c) sum += to[c];
+          sums[k + i] = static_cast<float>(sum) * scales[k + i];
+        }
       } else {
         load_row<T, F::TI>(row + k * width, source.bf16, lesser(kStrip, size - k), kStrip, to, term_stride);
       }
@@ -145,9 +159,10 @@ struct Rows {
   const typename F::Input* direct; // whole strips in the input, null if all are staged
   int64_t direct_stride, direct_rows;
   const typename F::Input* staged; // the others, [padded / 32][32][32] each
-  const float* scales; // of the staged, [padded / 32][32] each
+  const float *scales, *sums; // of the staged, [padded / 32][32] each
   int64_t padded, term;
   float* wide; // memory for a widened chunk of a strip
+  UnpackedPart<typename F::Input> part; // and for an unpacked one
 };
 
 // Call body<R>(row) for the rows of a strip from 0 on, R at a time, as `gemm_few` does; `rows` is a value of
@@ -165,6 +180,47 @@ FR_INLINE void by_rows(int64_t rows, const Body& body) {
   for (int64_t row = 0; row < rows; row += FR_ROWS) body.template operator()<FR_ROWS>(row);
 }
 
+// Multiply by one strip of a weight of blocks, as `multiply_strip` does by others: a chunk of its depth is unpacked into
+// the first cache, and all rows pass. For a few rows a chunk is 32 columns, so that reading the strip does not pause.
+template <typename F>
+FR_INLINE void multiply_unpacked(const LinearArgs& a, const Rows<F>& rows, int64_t strip, int64_t begin, int64_t end,
+                                 float* out, int64_t out_stride, bool add) {
+  using T = typename F::Input;
+  const BlockStrip packed = strip_of(a.blocks, strip);
+  const bool offsets = has_offsets(packed.format);
+  const int64_t chunk = end - begin > FR_ROWS ? kDepth<F> : kStrip;
+  for (int64_t from = 0; from < a.padded_size; from += chunk) {
+    const int64_t depth = lesser(chunk, a.padded_size - from);
+    unpack_columns<T, F::TW>(packed, a.padded_size, from, from + depth, rows.part);
+    const Operand<T, F::TW> right{rows.part.values, rows.part.term_stride};
+    for (int64_t row = begin; row < end; row += kStrip) {
+      float* to = out + (row - begin) * out_stride;
+      const bool sum = add || from > 0;
+      const int64_t computed = computed_rows<T>(lesser(end - row, kStrip));
+      if constexpr (kScales<F>) {
+        by_rows(computed, [&]<int R>(int64_t r) __attribute__((always_inline)) {
+          const T* left = rows.staged + row * rows.padded + (from + r) * kStrip;
+          const int64_t at = row / kStrip * rows.padded + from + r;
+          constexpr int64_t step = kStrip * kStrip;
+          float* into = to + r * out_stride;
+          if (offsets) {
+            rows_scaled<R, true>(left, rows.scales + at, kStrip, step, right.data, rows.part.scales, into, depth, sum,
+                                 out_stride, rows.sums + at, rows.part.offsets);
+          } else {
+            rows_scaled<R>(left, rows.scales + at, kStrip, step, right.data, rows.part.scales, into, depth, sum, out_stride);
+          }
+        });
+      } else if (row < rows.direct_rows) {
+        gemm<T, F::TI, F::TW>({rows.direct + row * rows.direct_stride + from, 0}, rows.direct_stride, kStrip, right, to,
+                              kStrip, depth, sum, out_stride);
+      } else {
+        const T* left = rows.staged + (row - rows.direct_rows) * rows.padded + from * kStrip;
+        gemm_few<T, F::TI, F::TW>({left, rows.term}, kStrip, kStrip * kStrip, right, to, computed, depth, sum, out_stride);
+      }
+    }
+  }
+}
+
 // Multiply rows begin to end (multiples of 32, or the end) by one strip of the weight, into `out` (or add to it).
 // A chunk of a strip's depth stays in the first cache while all rows pass. Between chunks the sums stay in the output;
 // their order is that of one chunk. Meanwhile the next chunk is prefetched: the weight is larger than the caches near
@@ -174,6 +230,10 @@ FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<F>& rows, int64_t 
                               float* out, int64_t out_stride, bool add, int64_t next_strip) {
   using T = typename F::Input;
   using W = typename F::Weight;
+  if constexpr (kBlocks<F>) {
+    multiply_unpacked<F>(a, rows, strip, begin, end, out, out_stride, add);
+    return;
+  }
   const int64_t packed_strip = kStrip * a.padded_size;
   const W* weight = static_cast<const W*>(a.packed) + strip * packed_strip;
   const int64_t steps = (end - begin + kStrip - 1) / kStrip;
@@ -277,8 +337,9 @@ FR_INLINE void gate_strip(const LinearArgs& a, int64_t strip, int64_t begin, int
 template <typename F>
 struct LinearSpace {
   typename F::Input* staged; // [TI][row_block][padded]
-  float* scales; // [row_block / 32][padded]
+  float *scales, *sums; // [row_block / 32][padded]
   float* wide; // a chunk of a strip
+  UnpackedPart<typename F::Input> part; // also
   float* buffer; // [row_block][2][32]
 
   // Return the bytes of the workspace; set the pointers if it is given.
@@ -293,7 +354,14 @@ struct LinearSpace {
     };
     take(space.staged, F::TI * a.row_block * a.padded_size);
     take(space.scales, kScales<F> ? a.row_block / kStrip * a.padded_size : 0);
+    take(space.sums, kScales<F> && kBlocks<F> ? a.row_block / kStrip * a.padded_size : 0);
     take(space.wide, kWidens<F> ? kDepth<F> * kStrip : 0);
+    if constexpr (kBlocks<F>) {
+      space.part.term_stride = kDepth<F> * kStrip;
+      take(space.part.values, F::TW * space.part.term_stride);
+      take(space.part.scales, kScales<F> ? kDepth<F> : 0);
+      take(space.part.offsets, kScales<F> ? kDepth<F> : 0);
+    }
     take(space.buffer, 2 * kStrip * a.row_block);
     return at;
   }
@@ -306,7 +374,7 @@ void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) 
   LinearSpace<F>::layout(a, workspace, &space);
   const int64_t begin = block * a.row_block, rows = lesser(a.row_block, a.rows - begin);
   const int64_t term = a.row_block * a.padded_size;
-  Rows<F> operand{nullptr, 0, 0, space.staged, space.scales, a.padded_size, term, space.wide};
+  Rows<F> operand{nullptr, 0, 0, space.staged, space.scales, space.sums, a.padded_size, term, space.wide, space.part};
   if constexpr (std::is_same_v<T, bf16> && F::TI == 1) {
     if (a.input.bf16 && a.size == a.padded_size) {
       operand.direct = static_cast<const bf16*>(row_of(a.input, begin, 0));
@@ -317,7 +385,8 @@ void linear(const LinearArgs& a, int64_t block, int64_t slice, void* workspace) 
   for (int64_t row = operand.direct_rows; row < rows; row += kStrip) {
     const int64_t at = (row - operand.direct_rows) * a.padded_size;
     stage_columns<F>(a.input, begin + row, lesser(kStrip, rows - row), a.size, a.padded_size, space.staged + at, term,
-                     kScales<F> ? space.scales + at / kStrip : nullptr);
+                     kScales<F> ? space.scales + at / kStrip : nullptr,
+                     kScales<F> && kBlocks<F> ? space.sums + at / kStrip : nullptr);
   }
   const int64_t strips = a.after == After::gate ? a.strips / 2 : a.strips;
   const int64_t low = slice * a.slice_strips, high = lesser(low + a.slice_strips, strips);

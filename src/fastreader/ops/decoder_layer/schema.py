@@ -13,7 +13,7 @@ from fastreader.ops.library import define
 @define(
     "decoder_layer_in(Tensor stream, Tensor norm, float epsilon, Tensor packed, Tensor? bias, Tensor? query_norm, "
     "Tensor? key_norm, float head_epsilon, Tensor? cosine, Tensor? sine, int heads, int key_heads, int size, "
-    "bool to_bf16, str? input_precision, bool bf16_weight, str isa) -> (Tensor, Tensor, Tensor)"
+    "bool to_bf16, str? input_precision, str weight_type, str isa) -> (Tensor, Tensor, Tensor)"
 )
 def _in(stream: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     heads, key_heads, size, to_bf16 = others[9:13]
@@ -25,7 +25,7 @@ def _in(stream: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
 @define(
     "decoder_layer_out_(Tensor(a!) stream, Tensor attended, Tensor out_packed, Tensor? out_bias, Tensor norm, "
     "float epsilon, Tensor inner_packed, int inner, Tensor? inner_bias, str activation, Tensor down_packed, "
-    "Tensor? down_bias, str? input_precision, bool bf16_weight, str isa) -> ()"
+    "Tensor? down_bias, str? input_precision, str weight_type, str isa) -> ()"
 )
 def _out(stream: Tensor, *others: Any) -> None:
     return None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fastreader.ops import extension
 from fastreader.ops.linear import schema as _schema  # noqa: F401  (defines the ops)
+from fastreader.ops.linear.blocks import BlockTensor, BlockWeight
 
 GATE_MULTIPLE = 64  # rows of a gated weight come in multiples of two strips of 32
 
@@ -27,11 +28,11 @@ class PackedWeight:
     """A weight laid out for the CPU kernels.
 
     Attributes:
-        data: uint8, the operand in strips of 32 rows; its layout depends on the instruction set.
+        data: uint8, the operand in strips of 32 rows; its layout depends on the instruction set, except for blocks.
         width: F, rows of the weight.
         depth: E, columns of the weight.
         precision: "fast", "high", "float32" or "int16", for which it was packed.
-        bf16: whether the weight was stored in bfloat16.
+        stored: type of the weight before: "float32", "bf16", or "blocks" if it keeps the integers of a file.
         isa: instruction set for which it was packed.
     """
 
@@ -39,22 +40,27 @@ class PackedWeight:
     width: int
     depth: int
     precision: str
-    bf16: bool
+    stored: str
     isa: str
 
     @cached_property
-    def layout(self) -> tuple[str | None, bool, str]:
-        """Return what ops take with `data`: input_precision, bf16 and isa."""
-        return _input_precision(self.precision), self.bf16, self.isa
+    def layout(self) -> tuple[str | None, str, str]:
+        """Return what ops take with `data`: input_precision, weight_type and isa."""
+        return _input_precision(self.precision), self.stored, self.isa
 
 
 def _input_precision(precision: str) -> str | None:
     return {"high": "bf16x3", "float32": "float32", "int16": "int16"}.get(precision)
 
 
-def pack(weight: Tensor, precision: str) -> PackedWeight:
-    """Lay out a weight [F, E] (float32, bfloat16 or float16) once, for many products."""
-    weight = weight.float() if weight.dtype == torch.float16 else weight
+def pack(weight: Tensor | BlockWeight, precision: str) -> PackedWeight:
+    """Lay out a weight [F, E] (float32, bfloat16 or float16) once, for many products; blocks are laid out already."""
     isa = extension.instruction_set()
+    if isinstance(weight, BlockTensor):
+        weight = weight.weight if weight.whole else weight.plain()
+    if isinstance(weight, BlockWeight):
+        return PackedWeight(weight.data, weight.width, weight.depth, precision, "blocks", isa)
+    weight = weight.float() if weight.dtype == torch.float16 else weight
     data = torch.ops.fastreader.linear_pack(weight, _input_precision(precision), isa)
-    return PackedWeight(data, weight.shape[0], weight.shape[1], precision, weight.dtype == torch.bfloat16, isa)
+    stored = "bf16" if weight.dtype == torch.bfloat16 else "float32"
+    return PackedWeight(data, weight.shape[0], weight.shape[1], precision, stored, isa)

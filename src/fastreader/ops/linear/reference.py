@@ -9,12 +9,17 @@ _MOST = torch.tensor(8191.0)  # of the integers of "int16"; products of 32 pairs
 
 
 def linear_reference(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
-    """Multiply the rounded operands and accumulate in float64; arguments are those of `linear`."""
+    """Multiply the rounded operands and accumulate in float64; arguments are those of `linear`.
+
+    The precision "int16 inputs" is "int16" for a weight of blocks, whose own integers are multiplied.
+    """
     left, right = input.double(), weight.double()
     if precision == "fast":
         left, right = input.bfloat16().double(), weight.bfloat16().double()
     elif precision == "int16":
         left, right = _scaled(left), _scaled(right)
+    elif precision == "int16 inputs":
+        left = _scaled(left)
     out = left @ right.T
     if bias is not None:
         out = out + bias.double()

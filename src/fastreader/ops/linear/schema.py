@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastreader.ops.library import LIBRARY, define
 
-_LAYOUT = "str? input_precision, bool bf16_weight, str isa"  # of a packed weight
+_LAYOUT = "str? input_precision, str weight_type, str isa"  # of a packed weight
 LIBRARY.define("linear_pack(Tensor weight, str? input_precision, str isa) -> Tensor")  # type: ignore[no-untyped-call]
 
 

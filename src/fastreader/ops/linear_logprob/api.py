@@ -11,6 +11,7 @@ from torch import Tensor
 from fastreader.errors import InputError
 from fastreader.ops import extension, triton_support
 from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
+from fastreader.ops.linear.blocks import BlockTensor
 from fastreader.ops.linear_logprob.chunked import linear_logprob_chunked
 from fastreader.ops.linear_logprob.reference import linear_logprob_reference
 from fastreader.ops.linear_logprob.schema import LogprobStats
@@ -47,7 +48,7 @@ def linear_logprob_stats(
     Args:
         hidden: [R, E], floating, the states after the final norm.
         weight: [V, E], same dtype and device, the LM head. With `input_precision` it may be bfloat16 although the
-            states are float32.
+            states are float32. A quantised weight (`BlockTensor`) goes with states of any type.
         target: int64 [R], token ids in [0, V).
         bias: [V] or None.
         softcap: if given, logits pass through ``softcap * tanh(logits / softcap)`` (Gemma 2).
@@ -73,7 +74,10 @@ def linear_logprob_stats(
         raise InputError(f"{_OP}: expected states of at least one value, got {list(hidden.shape)}")
     if not hidden.is_floating_point():
         raise InputError(f"{_OP}: hidden must be floating, got {hidden.dtype}")
-    operands = {"hidden": hidden, "weight": weight, "bias": bias}
+    blocks = weight.weight if isinstance(weight, BlockTensor) and weight.whole else None
+    if isinstance(weight, BlockTensor) and (blocks is None or extension.why_not(hidden) or impl not in ("auto", "cpu")):
+        blocks, weight = None, weight.plain().to(hidden.dtype)
+    operands = {"hidden": hidden, "weight": hidden if blocks else weight, "bias": bias}
     check_products(_OP, softcap, input_precision, hidden.dtype, ("bf16x3", "float32"))
     check_operands(_OP, operands, None if input_precision is None else (torch.float32, torch.bfloat16))
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
@@ -89,7 +93,8 @@ def linear_logprob_stats(
         return linear_logprob_triton(hidden, weight, target, bias, softcap, scale, labels)
     if chosen == "cpu":
         logprob, logsumexp, entropy, argmax, label_logprob = torch.ops.fastreader.linear_logprob(
-            hidden, weight, target, bias, labels, scale, softcap, input_precision, extension.instruction_set()
+            *(hidden, blocks.data if blocks else weight, target, bias, labels, scale, softcap, input_precision),
+            *(blocks.width if blocks else 0, extension.instruction_set()),
         )
         return LogprobStats(logprob, logsumexp, entropy, argmax, None if labels is None else label_logprob)
     run = linear_logprob_reference if chosen == "reference" else linear_logprob_chunked

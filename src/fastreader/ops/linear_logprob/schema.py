@@ -30,7 +30,7 @@ class LogprobStats(NamedTuple):
 
 @define(
     "linear_logprob(Tensor hidden, Tensor weight, Tensor target, Tensor? bias, Tensor? labels, float scale, "
-    "float? softcap, str? input_precision, str isa) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "float? softcap, str? input_precision, int blocks_width, str isa) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 def _fake(
     hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, labels: Tensor | None, *others: Any

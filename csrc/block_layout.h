@@ -1,0 +1,49 @@
+// Where the parts of a weight of blocks lie in memory, for any instruction set.
+//
+// Each strip of 32 rows holds its columns in records of 32, so that a product reads it once, in order. A record holds,
+// for 32 rows side by side: the low bits of the integers, their high bits, halves (scale, and offset if there is one), and
+// small integers that scale a half of the strip's head (8 records share it). Low bits come as int32 per row with 2
+// columns side by side in its halves: bits 4t.. of word g are columns 8g + 2t and 8g + 2t + 1.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels.h"
+
+namespace fastreader {
+
+struct BlockShape {
+  int low; // bits of an integer in the first part: 4, or 8 with a sign
+  int high; // bits above them: 0, 1 or 2
+  int base; // subtracted from the integer
+  int halves; // of a record: a scale, or a scale and an offset
+  int smalls; // of a record: small integers
+  int supers; // halves of 8 records: a scale, or a scale and one of the offsets
+};
+
+constexpr BlockShape kBlockShapes[kBlockFormats] = {
+    {4, 0, 8, 1, 0, 0}, // q4_0
+    {4, 0, 0, 2, 0, 0}, // q4_1
+    {4, 1, 16, 1, 0, 0}, // q5_0
+    {4, 1, 0, 2, 0, 0}, // q5_1
+    {8, 0, 0, 1, 0, 0}, // q8_0
+    {4, 0, 0, 0, 2, 2}, // q4_k
+    {4, 1, 0, 0, 2, 2}, // q5_k
+    {4, 2, 32, 0, 2, 1}, // q6_k: the small integers scale 16 columns each
+};
+
+constexpr int64_t kRecord = 32; // columns of a record
+constexpr int64_t kSuper = 8; // records that share a half
+
+constexpr int64_t low_bytes(const BlockShape& s) { return 128 * s.low; }
+constexpr int64_t high_bytes(const BlockShape& s) { return 128 * s.high; }
+constexpr int64_t record_bytes(const BlockShape& s) {
+  return low_bytes(s) + high_bytes(s) + 64 * s.halves + 32 * s.smalls;
+}
+constexpr int64_t super_bytes(const BlockShape& s) { return 64 * s.supers; }
+// A strip: the halves of all its groups of 8 records, then the records.
+constexpr int64_t strip_bytes(const BlockShape& s, int64_t padded_size) {
+  return padded_size / kRecord * record_bytes(s) + padded_size / (kRecord * kSuper) * super_bytes(s);
+}
+
+} // namespace fastreader

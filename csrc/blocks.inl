@@ -1,0 +1,211 @@
+// Weights that keep the integers of their file: unpacked 32 columns of a strip at a time, just before they are
+// multiplied. The values are those of the file's definition in float32, bit for bit.
+
+typedef uint16_t v_u16 __attribute__((vector_size(FR_WIDTH * 2), aligned(2), may_alias));
+typedef uint8_t v_u8 __attribute__((vector_size(FR_WIDTH), aligned(1), may_alias));
+typedef int16_t v_i16 __attribute__((vector_size(FR_WIDTH * 4))); // two in each lane
+
+// Return halves as floats; none of them is infinite, which packing makes sure of.
+FR_INLINE vf widen_halves(const char* halves) {
+  const vi bits = __builtin_convertvector(*reinterpret_cast<const v_u16*>(halves), vi);
+  const vi magnitude = (bits & fill(int32_t{0x7fff})) << 13, sign = (bits & fill(int32_t{0x8000})) << 16;
+  const vi smallest = fill(int32_t{113 << 23});
+  // Below the normal halves, subtracting the exponent's own value leaves the fraction.
+  const vf small = (vf)(magnitude + smallest) - (vf)smallest;
+  const vf normal = (vf)(magnitude + fill(int32_t{112 << 23}));
+  return (vf)((vi)(magnitude < fill(int32_t{1 << 23}) ? small : normal) | sign);
+}
+
+FR_INLINE vi widen_bytes(const char* bytes) {
+  return __builtin_convertvector(*reinterpret_cast<const v_u8*>(bytes), vi);
+}
+
+// The record of 32 columns of a strip, from lane `lane` on.
+template <BlockFormat FORMAT>
+struct Record {
+  static constexpr BlockShape kShape = kBlockShapes[static_cast<int>(FORMAT)];
+  static constexpr bool kOffsets = kShape.halves == 2 || kShape.supers == 2;
+  static constexpr bool kSmallScales = kShape.smalls > 0 && kShape.supers == 1; // within the integers
+  static constexpr int64_t kHighAt = low_bytes(kShape), kHalvesAt = kHighAt + high_bytes(kShape);
+  static constexpr int64_t kSmallsAt = kHalvesAt + 64 * kShape.halves;
+  static constexpr int64_t kBytes = record_bytes(kShape), kSuperBytes = super_bytes(kShape);
+
+  const char* record;
+  const char* super;
+
+  FR_MEMBER Record(const char* strip, int64_t padded_size, int64_t column) {
+    const int64_t supers = padded_size / (kRecord * kSuper) * kSuperBytes;
+    record = strip + supers + column / kRecord * kBytes;
+    super = strip + column / (kRecord * kSuper) * kSuperBytes;
+  }
+
+  FR_MEMBER vi small(int which, int64_t lane) const {
+    return widen_bytes(record + kSmallsAt + 32 * which + lane);
+  }
+
+  FR_MEMBER vf scale(int64_t lane) const {
+    if constexpr (kShape.halves > 0) {
+      return widen_halves(record + kHalvesAt + 2 * lane);
+    } else {
+      const vf shared = widen_halves(super + 2 * lane);
+      if constexpr (kSmallScales) return shared;
+      return shared * __builtin_convertvector(small(0, lane), vf);
+    }
+  }
+
+  FR_MEMBER vf offset(int64_t lane) const {
+    if constexpr (kShape.halves == 2) {
+      return widen_halves(record + kHalvesAt + 64 + 2 * lane);
+    } else if constexpr (kShape.supers == 2) {
+      return -(widen_halves(super + 64 + 2 * lane) * __builtin_convertvector(small(1, lane), vf));
+    } else {
+      return vf{};
+    }
+  }
+
+  // Call body(pair, integers) for the 16 pairs of columns: in each lane the integers of columns 2 pair and 2 pair + 1.
+  template <typename Body>
+  FR_MEMBER void pairs(int64_t lane, const Body& body) const {
+    const int32_t* low = reinterpret_cast<const int32_t*>(record) + lane;
+    const int32_t* high = reinterpret_cast<const int32_t*>(record + kHighAt) + lane;
+    vi factor[2] = {};
+    if constexpr (kSmallScales) {
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const vi signed_byte = small(half, lane) << 24 >> 24;
+        factor[half] = signed_byte << 16 | (signed_byte & fill(int32_t{0xffff}));
+      }
+    }
+    constexpr int kWords = kShape.low, kEach = 16 / kWords; // of the low bits, and pairs in each
+#pragma GCC unroll 8
+    for (int word = 0; word < kWords; ++word) {
+      const vi bits = load(low + word * kStrip);
+#pragma GCC unroll 4
+      for (int t = 0; t < kEach; ++t) {
+        const int pair = word * kEach + t;
+        vi value;
+        if constexpr (kShape.low == 8) {
+          value = (vi)((v_i16)(t == 0 ? bits << 8 : bits) >> 8);
+        } else {
+          value = bits >> 4 * t & fill(int32_t{0x000f000f});
+        }
+        if constexpr (kShape.high == 1) {
+          value |= (load(high) >> pair & fill(int32_t{0x00010001})) << 4;
+        } else if constexpr (kShape.high == 2) {
+          value |= (load(high + pair / 8 * kStrip) >> pair % 8 * 2 & fill(int32_t{0x00030003})) << 4;
+        }
+        if constexpr (kShape.base > 0) value = (vi)((v_i16)value - (v_i16)fill(int32_t{kShape.base << 16 | kShape.base}));
+        if constexpr (kSmallScales) value = (vi)((v_i16)value * (v_i16)factor[pair / 8]);
+        body(pair, value);
+      }
+    }
+  }
+};
+
+FR_INLINE void write(int32_t* p, vi x) { *reinterpret_cast<vi_u*>(p) = x; }
+
+// Write 32 columns as floats [32][32].
+template <BlockFormat FORMAT>
+FR_INLINE void unpack_floats(const Record<FORMAT>& record, float* out) {
+  for (int64_t lane = 0; lane < kStrip; lane += kWidth) {
+    const vf scale = record.scale(lane), offset = record.offset(lane);
+    record.pairs(lane, [&](int pair, vi value) __attribute__((always_inline)) {
+      const vf even = __builtin_convertvector(value << 16 >> 16, vf), odd = __builtin_convertvector(value >> 16, vf);
+      float* to = out + 2 * pair * kStrip + lane;
+      store(to, even * scale + offset);
+      store(to + kStrip, odd * scale + offset);
+    });
+  }
+}
+
+// The operand of a product: TERMS times float [columns][32] or bf16 pairs [columns / 2][32][2], or int16 pairs with a
+// scale and an offset for every 32 columns, [columns / 32][32] each.
+template <typename T>
+struct UnpackedPart {
+  T* values;
+  int64_t term_stride;
+  float *scales, *offsets;
+};
+
+template <BlockFormat FORMAT, typename T, int TERMS>
+FR_INLINE void unpack_record(const Record<FORMAT>& record, const UnpackedPart<T>& out, int64_t column) {
+  T* to = out.values + column * kStrip;
+  if constexpr (std::is_same_v<T, float>) {
+    unpack_floats(record, to);
+  } else if constexpr (std::is_same_v<T, int16_t>) {
+    for (int64_t lane = 0; lane < kStrip; lane += kWidth) {
+      int32_t* pairs = reinterpret_cast<int32_t*>(to) + lane;
+      record.pairs(lane, [&](int pair, vi value) __attribute__((always_inline)) { write(pairs + pair * kStrip, value); });
+      store(out.scales + column + lane, record.scale(lane));
+      store(out.offsets + column + lane, record.offset(lane));
+    }
+  } else {
+    alignas(64) float values[kRecord * kStrip];
+    alignas(64) T parts[2][2][kStrip]; // [term][even, odd]
+    unpack_floats(record, values);
+    for (int64_t pair = 0; pair < kRecord / 2; ++pair) {
+      for (int odd = 0; odd < 2; ++odd) {
+        load_row<T, TERMS>(values + (2 * pair + odd) * kStrip, false, kStrip, kStrip, parts[0][odd], 2 * kStrip);
+      }
+      for (int term = 0; term < TERMS; ++term) {
+        uint32_t* joined = reinterpret_cast<uint32_t*>(to + term * out.term_stride) + pair * kStrip;
+        for (int64_t c = 0; c < kStrip; ++c) {
+          joined[c] = static_cast<uint32_t>(parts[term][1][c]) << 16 | parts[term][0][c];
+        }
+      }
+    }
+  }
+}
+
+// The strip of a weight of blocks: its format and first byte.
+struct BlockStrip {
+  BlockFormat format;
+  const char* data;
+};
+
+FR_INLINE BlockStrip strip_of(const Blocks& blocks, int64_t strip) {
+  int64_t run = 0;
+  while (run + 1 < blocks.count && strip >= blocks.runs[run].strips) strip -= blocks.runs[run++].strips;
+  const BlockRun& r = blocks.runs[run];
+  return {r.format, r.data + strip * r.strip_bytes};
+}
+
+// Call body<FORMAT>().
+template <typename Body>
+FR_INLINE void by_format(BlockFormat format, const Body& body) {
+  switch (format) {
+    case BlockFormat::q4_0: return body.template operator()<BlockFormat::q4_0>();
+    case BlockFormat::q4_1: return body.template operator()<BlockFormat::q4_1>();
+    case BlockFormat::q5_0: return body.template operator()<BlockFormat::q5_0>();
+    case BlockFormat::q5_1: return body.template operator()<BlockFormat::q5_1>();
+    case BlockFormat::q8_0: return body.template operator()<BlockFormat::q8_0>();
+    case BlockFormat::q4_k: return body.template operator()<BlockFormat::q4_k>();
+    case BlockFormat::q5_k: return body.template operator()<BlockFormat::q5_k>();
+    case BlockFormat::q6_k: return body.template operator()<BlockFormat::q6_k>();
+  }
+}
+
+constexpr int64_t kAhead = 4; // records between the one that is unpacked and the one that is prefetched
+
+// Unpack columns begin to end of a strip, multiples of 32, to the start of `out`.
+template <typename T, int TERMS>
+FR_INLINE void unpack_columns(const BlockStrip& strip, int64_t padded_size, int64_t begin, int64_t end,
+                              const UnpackedPart<T>& out) {
+  by_format(strip.format, [&]<BlockFormat FORMAT>() __attribute__((always_inline)) {
+    for (int64_t column = begin; column < end; column += kRecord) {
+      const Record<FORMAT> record(strip.data, padded_size, column);
+      constexpr int64_t bytes = Record<FORMAT>::kBytes;
+      for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(record.record + kAhead * bytes + line, 0, 3);
+      unpack_record<FORMAT, T, TERMS>(record, out, column - begin);
+    }
+  });
+}
+
+FR_INLINE bool has_offsets(BlockFormat format) {
+  const BlockShape& shape = kBlockShapes[static_cast<int>(format)];
+  return shape.halves == 2 || shape.supers == 2;
+}
+
+void unpack_block(const Blocks& blocks, int64_t padded_size, int64_t strip, int64_t column, float* out) {
+  unpack_columns<float, 1>(strip_of(blocks, strip), padded_size, column, column + kRecord, {out, 0, nullptr, nullptr});
+}

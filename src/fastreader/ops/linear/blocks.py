@@ -1,0 +1,201 @@
+"""Weights that keep the integers of a GGUF file (csrc/blocks*), and the tensor by which a model holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fastreader.errors import InputError
+from fastreader.ops.library import LIBRARY
+
+# Values of a block, and its bytes in a file, by the names that GGUF gives to the formats.
+FORMATS = {
+    "Q4_0": (32, 18),
+    "Q4_1": (32, 20),
+    "Q5_0": (32, 22),
+    "Q5_1": (32, 24),
+    "Q8_0": (32, 34),
+    "Q4_K": (256, 144),
+    "Q5_K": (256, 176),
+    "Q6_K": (256, 210),
+}
+_STRIP = 32  # rows that are packed together
+_MOST_PARTS = 7  # of a joined weight
+
+LIBRARY.define("blocks_pack(Tensor rows, str format, int size) -> Tensor")  # type: ignore[no-untyped-call]
+LIBRARY.define("blocks_join(Tensor[] parts, int[] widths, int size) -> Tensor")  # type: ignore[no-untyped-call]
+LIBRARY.define("blocks_unpack(Tensor packed, int width, int size, int first, int count) -> Tensor")  # type: ignore[no-untyped-call]
+LIBRARY.define("blocks_rows(Tensor packed, int width, int size, Tensor ids) -> Tensor")  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, eq=False)
+class BlockWeight:
+    """A weight [width, depth] as its file holds it, in the layout of the kernels, which serves every precision.
+
+    Attributes:
+        data: uint8, from the op `blocks_pack` or `blocks_join`.
+        width, depth: F and E.
+        formats: the names of its parts' formats, in the order of their rows.
+    """
+
+    data: Tensor
+    width: int
+    depth: int
+    formats: tuple[str, ...]
+
+    @classmethod
+    def pack(cls, rows: Tensor, name: str, depth: int) -> BlockWeight:
+        """Lay out rows of a file.
+
+        Args:
+            rows: uint8 [F, bytes of a row].
+            name: a key of `FORMATS`.
+            depth: E, a multiple of the format's block.
+
+        Raises:
+            RuntimeError: if the sizes do not fit, or a scale is not finite.
+        """
+        return cls(torch.ops.fastreader.blocks_pack(rows, name, depth), rows.shape[0], depth, (name,))
+
+    @classmethod
+    def join(cls, parts: Sequence[BlockWeight]) -> BlockWeight:
+        """Return the weights below each other; all but the last have a multiple of 32 rows."""
+        widths = [part.width for part in parts]
+        data = torch.ops.fastreader.blocks_join([part.data for part in parts], widths, parts[0].depth)
+        return cls(data, sum(widths), parts[0].depth, tuple(name for part in parts for name in part.formats))
+
+    def values(self, first: int = 0, count: int | None = None) -> Tensor:
+        """Return the rows from `first` on, all by default, as float32 [count, E]."""
+        count = self.width - first if count is None else count
+        out: Tensor = torch.ops.fastreader.blocks_unpack(self.data, self.width, self.depth, first, count)
+        return out
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Return rows `ids`, int64 [...], as float32 [..., E]."""
+        out: Tensor = torch.ops.fastreader.blocks_rows(self.data, self.width, self.depth, ids.reshape(-1))
+        return out.view(*ids.shape, self.depth)
+
+
+class BlockTensor(Tensor):
+    """Rows of a `BlockWeight`, a float32 tensor to every op of PyTorch, which gets the values when it runs.
+
+    Looking up rows, slicing and splitting stay cheap. It cannot be written to.
+    """
+
+    weight: BlockWeight
+    first: int
+
+    @staticmethod
+    def __new__(cls, weight: BlockWeight, first: int = 0, count: int | None = None) -> BlockTensor:
+        """Hold rows `first` to `first` + `count`, all by default."""
+        size = (weight.width - first if count is None else count, weight.depth)
+        made: BlockTensor = Tensor._make_wrapper_subclass(cls, size, dtype=torch.float32, device=weight.data.device)
+        made.weight, made.first = weight, first
+        return made
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds all rows of its weight."""
+        return self.shape[0] == self.weight.width
+
+    def __repr__(self, **_: Any) -> str:
+        return f"BlockTensor({list(self.shape)}, {' + '.join(self.weight.formats)})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BlockTensor:
+        return self
+
+    def plain(self) -> Tensor:
+        """Return the values, float32 [F, E]."""
+        return self.weight.values(self.first, self.shape[0])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if special := _SPECIAL.get(func):
+            result = special(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
+        if func._schema.is_mutable and any(isinstance(arg, BlockTensor) for arg in _written(func, args, kwargs or {})):
+            raise InputError(f"{func}: expected a tensor that can be written to, got a quantised weight")
+        plain = pytree.tree_map_only(BlockTensor, BlockTensor.plain, (args, kwargs or {}))
+        return func(*plain[0], **plain[1])
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Return the arguments that an op writes to."""
+    written = []
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written.append(args[i] if i < len(args) else kwargs.get(argument.name))
+    return written
+
+
+def _part(tensor: BlockTensor, first: int, count: int) -> BlockTensor:
+    return BlockTensor(tensor.weight, tensor.first + first, count)
+
+
+def _slice(tensor: BlockTensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
+    if dim != 0 or step != 1:
+        return NotImplemented
+    first, last, _ = slice(start, end).indices(tensor.shape[0])
+    return _part(tensor, first, max(last - first, 0))
+
+
+def _split(tensor: BlockTensor, size: int, dim: int = 0) -> Any:
+    if dim != 0:
+        return NotImplemented
+    rows = tensor.shape[0]
+    return [_part(tensor, first, min(size, rows - first)) for first in range(0, rows, size)]
+
+
+def _embedding(weight: BlockTensor, ids: Tensor, *_: Any) -> Any:
+    return weight.weight.rows(ids.long() + weight.first)
+
+
+def _index(tensor: BlockTensor, indices: Sequence[Tensor | None]) -> Any:
+    if len(indices) != 1 or indices[0] is None or indices[0].dtype not in (torch.int64, torch.int32):
+        return NotImplemented
+    ids = indices[0].long()
+    return tensor.weight.rows(torch.where(ids < 0, ids + tensor.shape[0], ids) + tensor.first)
+
+
+def _index_select(tensor: BlockTensor, dim: int, ids: Tensor) -> Any:
+    return _index(tensor, [ids]) if dim == 0 else NotImplemented
+
+
+def _same(tensor: BlockTensor, **_: Any) -> BlockTensor:
+    return _part(tensor, 0, tensor.shape[0])
+
+
+_SPECIAL: dict[Any, Any] = {
+    torch.ops.aten.detach.default: _same,
+    torch.ops.aten.alias.default: _same,
+    torch.ops.aten.clone.default: _same,  # nothing writes to either
+    torch.ops.aten.slice.Tensor: _slice,
+    torch.ops.aten.split.Tensor: _split,
+    torch.ops.aten.embedding.default: _embedding,
+    torch.ops.aten.index.Tensor: _index,
+    torch.ops.aten.index_select.default: _index_select,
+}
+
+
+def can_join(weights: Sequence[Tensor]) -> bool:
+    """Return whether `join` can lay these weights below each other."""
+    if not all(isinstance(weight, BlockTensor) and weight.whole for weight in weights):
+        return False
+    parts = sum(len(weight.weight.formats) for weight in weights)  # type: ignore[attr-defined]
+    return parts <= _MOST_PARTS and all(weight.shape[0] % _STRIP == 0 for weight in weights[:-1])
+
+
+def join(weights: Sequence[Tensor]) -> BlockWeight:
+    """Lay weights below each other, and let them hold their rows of the result, so that no copy remains."""
+    tensors = [weight for weight in weights if isinstance(weight, BlockTensor)]
+    joined, first = BlockWeight.join([tensor.weight for tensor in tensors]), 0
+    for tensor in tensors:
+        tensor.weight, tensor.first = joined, first
+        first += tensor.shape[0]
+    return joined

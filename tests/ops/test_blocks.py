@@ -1,0 +1,175 @@
+"""Weights that keep the integers of a GGUF file, against the gguf package's own dequantisation."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fastreader.errors import InputError
+from fastreader.ops import extension
+from fastreader.ops.linear import BlockTensor, BlockWeight, linear, linear_add, linear_gated, prepare
+from fastreader.ops.linear.blocks import FORMATS, can_join, join
+from fastreader.ops.linear.reference import linear_reference
+from fastreader.ops.linear_logprob import linear_logprob_stats
+
+pytest.importorskip("gguf", reason="needs the extra gguf")
+pytestmark = pytest.mark.skipif(extension.why_missing() is not None, reason="needs the C++ extension")
+INSTRUCTION_SETS = [] if extension.why_missing() else extension.instruction_sets()
+
+
+def file_rows(name, width, depth, seed=0):
+    """Random rows as a file holds them, with scales as models have them, and their values by the gguf package."""
+    from gguf import GGMLQuantizationType, quants
+
+    rng = np.random.default_rng(seed)
+    values, bytes_ = FORMATS[name]
+    blocks = rng.integers(0, 256, (width, depth // values, bytes_), dtype=np.uint8)
+    halves = {"Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q6_K": [208]}.get(name, [0, 2])
+    for at in halves:
+        scales = rng.uniform(-0.02, 0.02, blocks.shape[:2]).astype(np.float16)
+        scales[rng.random(scales.shape) < 0.05] = np.float16(3e-6)  # below the normal halves
+        blocks[:, :, at : at + 2] = scales[..., None].view(np.uint8)
+    rows = blocks.reshape(width, -1)
+    return torch.from_numpy(rows), torch.from_numpy(quants.dequantize(rows, GGMLQuantizationType[name]))
+
+
+def packed(name, width, depth, seed=0):
+    rows, values = file_rows(name, width, depth, seed)
+    return BlockWeight.pack(rows, name, depth), values
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("width", [1, 32, 45, 130])
+def test_values_are_those_of_the_file_bit_for_bit(name, width):
+    weight, values = packed(name, width, 512)
+    assert torch.equal(weight.values(), values)
+    assert torch.equal(weight.values(width // 3, width // 2), values[width // 3 :][: width // 2])
+    ids = torch.randint(0, width, (3, 7))
+    assert torch.equal(weight.rows(ids), values[ids])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_it_takes_the_memory_of_the_file(name):
+    rows, _ = file_rows(name, 64, 768)
+    assert BlockWeight.pack(rows, name, 768).data.numel() <= 1.04 * rows.numel() + 64
+
+
+@pytest.mark.parametrize("isa", INSTRUCTION_SETS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_products_in_float32_and_bfloat16_are_those_of_the_values(name, isa, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    weight, values = packed(name, 100, 768)
+    for rows in (1, 2, 3, 9, 33, 200):
+        inputs = torch.randn(rows, 768, generator=torch.Generator().manual_seed(rows))
+        for precision in ("fast", "high", "float32"):
+            ours = linear(inputs, prepare(BlockTensor(weight), precision), precision=precision)
+            assert torch.equal(ours, linear(inputs, prepare(values, precision), precision=precision)), (rows, precision)
+
+
+@pytest.mark.parametrize("isa", INSTRUCTION_SETS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_int16_rounds_only_the_inputs(name, isa, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    weight, values = packed(name, 96, 768)
+    whole = None
+    for rows in (200, 1, 2, 3, 9, 33):
+        inputs = torch.randn(200, 768, generator=torch.Generator().manual_seed(1))[:rows]
+        inputs *= torch.logspace(-3, 3, 768)
+        ours = linear(inputs, prepare(BlockTensor(weight), "int16"), precision="int16")
+        exact = linear_reference(inputs, values, None, "int16 inputs")
+        scale = (inputs.double().abs() @ values.double().abs().T).float()
+        assert ((ours - exact).abs() <= 3e-7 * scale).all()
+        whole = ours if whole is None else whole
+        assert torch.equal(ours, whole[:rows])  # whatever the company
+
+
+def test_joined_weights_multiply_as_one_and_keep_one_copy():
+    parts = [packed(name, width, 512, i) for i, (name, width) in enumerate([("Q4_K", 64), ("Q6_K", 32), ("Q4_1", 40)])]
+    tensors = [BlockTensor(weight) for weight, _ in parts]
+    values = torch.cat([values for _, values in parts])
+    assert can_join(tensors) and not can_join(tensors[::-1])
+    joined = join(tensors)
+    assert joined.formats == ("Q4_K", "Q6_K", "Q4_1") and torch.equal(joined.values(), values)
+    for tensor, (_, own) in zip(tensors, parts, strict=True):
+        assert tensor.weight is joined and torch.equal(tensor.plain(), own)
+    assert not can_join(tensors)  # none of them is a whole weight any more
+    inputs = torch.randn(5, 512)
+    assert torch.equal(
+        linear(inputs, prepare(BlockTensor(joined), "float32"), precision="float32"),
+        linear(inputs, prepare(values, "float32"), precision="float32"),
+    )
+
+
+@pytest.mark.parametrize("precision", ["fast", "high", "float32", "int16"])
+def test_added_and_gated_products(precision):
+    weight, values = packed("Q4_K", 128, 512)
+    inputs, bias = torch.randn(7, 512) / 100, torch.randn(128)
+    layer = prepare(BlockTensor(weight), precision)
+    name = {"int16": "int16 inputs", "float32": "exact"}.get(precision, precision)
+    exact = linear_reference(inputs, values, bias, name)
+    total = torch.ones(7, 128)
+    linear_add(total, inputs, layer, bias, precision=precision)
+    assert torch.allclose(total, exact + 1, atol=1e-4)
+    gated = linear_gated(inputs, layer, bias, activation="silu", precision=precision)
+    assert torch.allclose(gated, F.silu(exact[:, :64]) * exact[:, 64:], atol=1e-4)
+
+
+@pytest.mark.parametrize("isa", INSTRUCTION_SETS)
+@pytest.mark.parametrize("name", ["Q8_0", "Q6_K", "Q4_1"])
+def test_log_probabilities_are_those_of_the_values(name, isa, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+    weight, values = packed(name, 300, 256)
+    targets, labels = torch.randint(0, 300, (40,)), torch.tensor([299, 0, 64])
+    for states, options in (
+        (torch.randn(40, 256), {"input_precision": "float32"}),
+        (torch.randn(40, 256), {"input_precision": "bf16x3"}),
+        (torch.randn(40, 256), {}),
+        (torch.randn(40, 256).bfloat16(), {}),
+    ):
+        ours = linear_logprob_stats(states, BlockTensor(weight), targets, labels=labels, impl="cpu", **options)
+        if states.dtype == torch.bfloat16 and isa not in ("avx512_bf16", "amx"):
+            states = states.float()  # such kernels multiply bfloat16 in float32, and round no weight to it
+        plain = linear_logprob_stats(states, values.to(states.dtype), targets, labels=labels, impl="cpu", **options)
+        for mine, theirs in zip(ours, plain, strict=True):
+            assert torch.equal(mine, theirs)
+    other = linear_logprob_stats(torch.randn(4, 256), BlockTensor(weight), targets[:4], impl="reference")
+    assert other.logprob.isfinite().all()
+
+
+def test_the_tensor_is_a_float32_tensor_to_pytorch():
+    weight, values = packed("Q5_K", 70, 256)
+    tensor = torch.nn.Parameter(BlockTensor(weight), requires_grad=False)
+    assert isinstance(tensor, BlockTensor) and tensor.shape == values.shape and tensor.dtype == torch.float32
+    inputs = torch.randn(3, 256)
+    assert torch.equal(F.linear(inputs, tensor), F.linear(inputs, values))
+    assert torch.equal(F.embedding(torch.tensor([[3, 69]]), tensor), values[[3, 69]][None])
+    assert torch.equal(tensor[torch.tensor([1, -1])], values[[1, -1]])
+    assert isinstance(tensor[5:50], BlockTensor) and torch.equal(tensor[5:50].plain(), values[5:50])
+    assert [part.shape[0] for part in torch.split(tensor, 32)] == [32, 32, 6]
+    assert torch.equal(torch.split(tensor, 32)[2] + 0, values[64:])
+    assert torch.equal(tensor.T + 0, values.T) and torch.equal(tensor.abs(), values.abs())
+    assert copy.deepcopy(tensor).weight is weight and "Q5_K" in repr(tensor)
+    with pytest.raises(InputError, match="quantised weight"):
+        tensor.zero_()
+
+
+def test_bad_rows_and_damaged_weights_raise():
+    rows, _ = file_rows("Q4_0", 32, 64)
+    with pytest.raises(RuntimeError, match="expected uint8 rows of 96 values"):
+        BlockWeight.pack(rows, "Q4_0", 96)
+    infinite = rows.clone()
+    infinite[3, 1] = 0x7C
+    with pytest.raises(RuntimeError, match="not finite"):
+        BlockWeight.pack(infinite, "Q4_0", 64)
+    weight = BlockWeight.pack(rows, "Q4_0", 64)
+    for at, value in ((0, 9), (8, 200), (0, 0)):
+        damaged = weight.data.clone()
+        damaged[at] = value
+        with pytest.raises(RuntimeError, match="blocks:"):
+            torch.ops.fastreader.blocks_unpack(damaged, 32, 64, 0, 32)
+    with pytest.raises(RuntimeError, match="another size"):
+        torch.ops.fastreader.blocks_unpack(weight.data, 64, 64, 0, 64)
+    with pytest.raises(IndexError, match="ids from 0 to 31"):
+        weight.rows(torch.tensor([32]))
