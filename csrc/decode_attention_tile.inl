@@ -24,6 +24,8 @@ FR_INLINE vf read_some(const T* p, int64_t n) {
 FR_INLINE float total_of(vf x) {
 #if FR_AVX512
   return _mm512_reduce_add_ps((__m512)x);
+#elif FR_NEON
+  return vaddvq_f32((float32x4_t)x);
 #else
   float sum = 0.0f;
   for (int i = 0; i < kWidth; ++i) sum += x[i];

@@ -135,6 +135,36 @@ FR_INLINE vi dot_pairs(vi sum, vi a, vi b) {
 #endif
 }
 
+#if FR_NEON
+// Add the products of 32 columns. NEON multiplies by one lane of a register, so that the values of 8 columns are loaded
+// at once; the halves of the pairs are separated once for all rows.
+template <int R>
+FR_INLINE void add_scaled(const int16_t* a, int64_t lda, const int32_t* pairs, vi (&acc)[R][2]) {
+#pragma GCC unroll 1
+  for (int64_t j = 0; j < kScaled; j += 8, pairs += 4 * kStrip) {
+    int16x8_t left[R];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) left[r] = vld1q_s16(a + r * lda + j);
+    const auto step = [&]<int P>() __attribute__((always_inline)) {
+#pragma GCC unroll 2
+      for (int n = 0; n < 2; ++n) {
+        const int32x4_t both = (int32x4_t)load(pairs + P * kStrip + n * kWidth);
+        const int16x4_t even = vmovn_s32(both), odd = vshrn_n_s32(both, 16);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          const int32x4_t half = vmlal_laneq_s16((int32x4_t)acc[r][n], even, left[r], 2 * P);
+          acc[r][n] = (vi)vmlal_laneq_s16(half, odd, left[r], 2 * P + 1);
+        }
+      }
+    };
+    step.template operator()<0>();
+    step.template operator()<1>();
+    step.template operator()<2>();
+    step.template operator()<3>();
+  }
+}
+#endif
+
 // C [R][32] = (or +=) A B. A: int16 as for `rows_f32`, the scales of row r and columns k..k+31 at
 // a_scale[k / 32 * 32 + r]. B: pairs [depth / 2][32][2], the scales of columns k..k+31 at b_scale + k. With OFFSETS each
 // value of B has an offset too, at b_offset + k, and the sum of 32 values of a row of A is at a_sum[k / 32 * 32 + r].
@@ -154,6 +184,9 @@ FR_INLINE void rows_scaled(const int16_t* a, const float* a_scale, int64_t lda, 
     for (int64_t k = 0; k < depth; k += kScaled) {
       const int16_t* columns = a + k / 32 * a_step;
       vi acc[R][2] = {};
+#if FR_NEON
+      add_scaled<R>(columns, lda, pairs + k / 2 * kStrip + lane, acc);
+#else
 #pragma GCC unroll 16
       for (int64_t j = 0; j < kScaled; j += 2) {
         vi right[2];
@@ -168,6 +201,7 @@ FR_INLINE void rows_scaled(const int16_t* a, const float* a_scale, int64_t lda, 
           for (int n = 0; n < 2; ++n) acc[r][n] = dot_pairs(acc[r][n], left, right[n]);
         }
       }
+#endif
       vf scale[2];
 #pragma GCC unroll 2
       for (int n = 0; n < 2; ++n) scale[n] = load(b_scale + k + lane + n * kWidth);
@@ -281,38 +315,67 @@ FR_INLINE void gemm_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Opera
   }
 }
 #else
+// Add the products of 32 columns, with pairs of `b` as vectors of the strip.
+template <int R>
+FR_INLINE void add_bf16(const bf16* a, int64_t lda, const int32_t* b, vf (&acc)[R][2]) {
+#if FR_NEON
+#pragma GCC unroll 1
+  for (int64_t j = 0; j < 32; j += 8, b += 4 * kStrip) { // by one lane of a register, as in `add_scaled`
+    bfloat16x8_t left[R];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) left[r] = vreinterpretq_bf16_u16(vld1q_u16(a + r * lda + j));
+    const auto step = [&]<int P>() __attribute__((always_inline)) {
+#pragma GCC unroll 2
+      for (int n = 0; n < 2; ++n) {
+        const bfloat16x8_t right = vreinterpretq_bf16_s32((int32x4_t)load(b + P * kStrip + n * kWidth));
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) acc[r][n] = (vf)vbfdotq_laneq_f32((float32x4_t)acc[r][n], right, left[r], P);
+      }
+    };
+    step.template operator()<0>();
+    step.template operator()<1>();
+    step.template operator()<2>();
+    step.template operator()<3>();
+  }
+#else
+  for (int64_t j = 0; j < 32; j += 2, b += kStrip) {
+    const __m512bh first = (__m512bh)load(b), second = (__m512bh)load(b + kWidth);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      int32_t pair;
+      std::memcpy(&pair, a + r * lda + j, 4);
+      const __m512bh spread = (__m512bh)fill(pair);
+      acc[r][0] = (vf)_mm512_dpbf16_ps((__m512)acc[r][0], spread, first);
+      acc[r][1] = (vf)_mm512_dpbf16_ps((__m512)acc[r][1], spread, second);
+    }
+  }
+#endif
+}
+
 template <int TA, int TB, int R>
 FR_INLINE void rows_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Operand<bf16, TB> b, float* c, int64_t depth,
                          bool add, int64_t ldc) {
-  __m512 acc[R][2];
+  for (int64_t lane = 0; lane < kStrip; lane += 2 * kWidth) {
+    vf acc[R][2];
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-    acc[r][0] = add ? _mm512_loadu_ps(c + r * ldc) : _mm512_setzero_ps();
-    acc[r][1] = add ? _mm512_loadu_ps(c + r * ldc + 16) : _mm512_setzero_ps();
-  }
-  for (int64_t k = 0; k < depth; k += 32) {
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+      for (int n = 0; n < 2; ++n) acc[r][n] = add ? load(c + r * ldc + lane + n * kWidth) : vf{};
+    }
+    for (int64_t k = 0; k < depth; k += 32) {
 #pragma GCC unroll 4
-    for (int product = 0; product < kProducts<TA, TB>; ++product) {
-      const bf16* left = a.data + term_of_a<TA, TB>(product) * a.term_stride + k / 32 * a_step;
-      const bf16* right = b.data + term_of_b<TA, TB>(product) * b.term_stride + k * kStrip;
-      for (int64_t j = 0; j < 32; j += 2, right += 2 * kStrip) {
-        const __m512bh first = (__m512bh)_mm512_loadu_si512(right);
-        const __m512bh second = (__m512bh)_mm512_loadu_si512(right + 32);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          int32_t pair;
-          std::memcpy(&pair, left + r * lda + j, 4);
-          const __m512bh spread = (__m512bh)_mm512_set1_epi32(pair);
-          acc[r][0] = _mm512_dpbf16_ps(acc[r][0], spread, first);
-          acc[r][1] = _mm512_dpbf16_ps(acc[r][1], spread, second);
-        }
+      for (int product = 0; product < kProducts<TA, TB>; ++product) {
+        const bf16* left = a.data + term_of_a<TA, TB>(product) * a.term_stride + k / 32 * a_step;
+        const int32_t* right =
+            reinterpret_cast<const int32_t*>(b.data + term_of_b<TA, TB>(product) * b.term_stride + k * kStrip) + lane;
+        add_bf16<R>(left, lda, right, acc);
       }
     }
-  }
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-    _mm512_storeu_ps(c + r * ldc, acc[r][0]);
-    _mm512_storeu_ps(c + r * ldc + 16, acc[r][1]);
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+      for (int n = 0; n < 2; ++n) store(c + r * ldc + lane + n * kWidth, acc[r][n]);
+    }
   }
 }
 #endif

@@ -1,22 +1,26 @@
 #include "isa.h"
 
-#include <c10/util/Exception.h>
-
 #include <array>
+
+#include "kernels.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
-#if defined(__linux__)
+#if defined(__linux__) && defined(__x86_64__)
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__linux__) && defined(__aarch64__)
+#include <sys/auxv.h>
+#elif defined(__APPLE__) && defined(__aarch64__)
+#include <sys/sysctl.h>
 #endif
 
 namespace fastreader {
 namespace {
 
-constexpr const char* kNames[kIsaCount] = {"portable",    "avx2",        "avx2_vnni", "avx512",
-                                            "avx512_vnni", "avx512_bf16", "amx"};
+constexpr const char* kNames[kIsaCount] = {"portable",    "avx2", "avx2_vnni", "avx512",   "avx512_vnni",
+                                            "avx512_bf16", "amx",  "neon",      "neon_bf16"};
 
 #if defined(__x86_64__)
 // Linux gives the 8 KB tile state only to processes that request it (arch_prctl, Documentation/arch/x86/xstate).
@@ -46,8 +50,30 @@ bool detect(Isa isa) {
     case Isa::amx: // AMX-TILE, AMX-BF16
       return avx512 && __builtin_cpu_supports("avx512bf16") && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1) &&
              (d >> 22 & 1) && allow_amx();
+    default: return false;
   }
+}
+#elif defined(__aarch64__)
+bool has_bf16() {
+#if defined(__linux__)
+  constexpr unsigned long kBf16 = 1ul << 14; // HWCAP2_BF16, which older headers lack
+  return (getauxval(AT_HWCAP2) & kBf16) != 0;
+#elif defined(__APPLE__)
+  int found = 0;
+  size_t size = sizeof(found);
+  return sysctlbyname("hw.optional.arm.FEAT_BF16", &found, &size, nullptr, 0) == 0 && found != 0;
+#else
   return false;
+#endif
+}
+
+bool detect(Isa isa) {
+  switch (isa) {
+    case Isa::portable: return true;
+    case Isa::neon: return true; // part of the architecture
+    case Isa::neon_bf16: return kernels_neon_bf16(Mode::bf16) != nullptr && has_bf16(); // older compilers leave it out
+    default: return false;
+  }
 }
 #else
 bool detect(Isa isa) { return isa == Isa::portable; }
@@ -72,17 +98,12 @@ Isa best_isa() {
   return static_cast<Isa>(best);
 }
 
-Isa resolve_isa(const std::string& name) {
-  if (name == "auto") return best_isa();
-  for (int i = 0; i < kIsaCount; ++i) {
-    if (name == kNames[i]) {
-      TORCH_CHECK(has_isa(static_cast<Isa>(i)), "instruction set ", name, " is missing on this machine, ",
-                  "whose best is ", isa_name(best_isa()));
-      return static_cast<Isa>(i);
-    }
-  }
-  TORCH_CHECK(false, "instruction set must be auto, portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16 or amx, got ",
-              name);
+const Kernels* kernels_of(Isa isa, Mode mode) {
+  using Table = const Kernels* (*)(Mode);
+  constexpr Table kTables[kIsaCount] = {kernels_portable,    kernels_avx2,        kernels_avx2_vnni,
+                                        kernels_avx512,      kernels_avx512_vnni, kernels_avx512_bf16,
+                                        kernels_amx,         kernels_neon,        kernels_neon_bf16};
+  return kTables[static_cast<int>(isa)](mode);
 }
 
 } // namespace fastreader

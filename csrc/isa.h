@@ -1,14 +1,12 @@
 // The instruction sets for which the kernels are compiled, and the best one of this machine.
 #pragma once
 
-#include <string>
-
 namespace fastreader {
 
-// In rising order: the kernels of a later one are at least as fast.
-enum class Isa { portable = 0, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx };
+// In rising order: of those that a machine has, the kernels of a later one are at least as fast.
+enum class Isa { portable = 0, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx, neon, neon_bf16 };
 
-constexpr int kIsaCount = 7;
+constexpr int kIsaCount = 9;
 
 const char* isa_name(Isa isa);
 
@@ -17,8 +15,5 @@ bool has_isa(Isa isa);
 
 // Return the best instruction set that the machine and its operating system let a process use.
 Isa best_isa();
-
-// Return the named one, or the best for "auto"; throw if the name is unknown or the machine lacks it.
-Isa resolve_isa(const std::string& name);
 
 } // namespace fastreader

@@ -232,6 +232,11 @@ const Kernels* kernels_avx512(Mode mode);
 const Kernels* kernels_avx512_vnni(Mode mode);
 const Kernels* kernels_avx512_bf16(Mode mode);
 const Kernels* kernels_amx(Mode mode);
+const Kernels* kernels_neon(Mode mode);
+const Kernels* kernels_neon_bf16(Mode mode);
+
+// Return the kernels of exactly this instruction set, or null.
+const Kernels* kernels_of(Isa isa, Mode mode);
 
 inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 

@@ -18,6 +18,7 @@
 #define FR_BF16 0
 #define FR_VNNI 0
 #define FR_PRODUCTS_ONLY 0
+#define FR_NEON 0
 #define FR_AMX 0
 
 #if defined(__x86_64__)

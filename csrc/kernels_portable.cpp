@@ -15,6 +15,7 @@
 #define FR_BF16 0
 #define FR_VNNI 0
 #define FR_PRODUCTS_ONLY 0
+#define FR_NEON 0
 #define FR_AMX 0
 
 namespace fastreader {

@@ -12,8 +12,12 @@
 
 namespace fastreader {
 
+// Return the named instruction set, or the best for "auto"; throw if the name is unknown or the machine lacks it.
+Isa resolve_isa(const std::string& name);
+
 // Return the kernels of the best instruction set up to `isa` for operands of `mode`. If a CPU has no bf16 products
-// (before AVX-512 BF16), bf16 operands of any mode are widened to fp32, which is faster there and at least as exact.
+// (before AVX-512 BF16, or BF16 of ARM), bf16 operands of any mode are widened to fp32, which is faster there and at
+// least as exact.
 const Kernels& kernels_for(Isa isa, Mode mode);
 
 // How an op multiplies float32 operands: "bf16x3" as sums of two bf16 terms, with errors near float32's; "float32" as

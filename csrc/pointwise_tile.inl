@@ -15,7 +15,9 @@ FR_INLINE void store_some(float* p, vf x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = part[i];
 }
 FR_INLINE void store_some(bf16* p, vf x, int64_t n) {
-#if FR_BF16
+#if FR_BF16 && FR_NEON
+  if (n >= kWidth) return vst1_u16(p, vreinterpret_u16_bf16(vcvt_bf16_f32((float32x4_t)x)));
+#elif FR_BF16
   if (n >= kWidth) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh((__m512)x));
 #endif
   alignas(64) float part[kWidth];

@@ -18,12 +18,14 @@ FR_INLINE vf larger(vf a, vf b) {
 #if FR_AVX512
   return (vf)_mm512_max_ps((__m512)a, (__m512)b);
 #else
-  return a > b ? a : b;
+  return a > b ? a : b; // on NEON too, whose maximum treats NaN otherwise
 #endif
 }
 FR_INLINE bool any(vi mask) {
 #if FR_AVX512
   return _mm512_movepi32_mask((__m512i)mask) != 0;
+#elif FR_NEON
+  return vmaxvq_u32((uint32x4_t)mask) != 0;
 #else
   int32_t all = 0;
   for (int i = 0; i < kWidth; ++i) all |= mask[i];
@@ -175,15 +177,37 @@ FR_INLINE bf16 narrow(float x) {
   return static_cast<bf16>((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+#if FR_BF16 && FR_NEON
+FR_INLINE bfloat16x8_t narrow_both(vf low, vf high) {
+  return vcvtq_high_bf16_f32(vcvtq_low_bf16_f32((float32x4_t)low), (float32x4_t)high);
+}
+#endif
+
 FR_INLINE void narrow_row(const float* from, bf16* to, int64_t n) {
   int64_t i = 0;
-#if FR_BF16
+#if FR_BF16 && FR_NEON
+  for (; i + 8 <= n; i += 8) vst1q_u16(to + i, vreinterpretq_u16_bf16(narrow_both(load(from + i), load(from + i + 4))));
+#elif FR_BF16
   for (; i + 16 <= n; i += 16) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(from + i)));
   }
 #endif
   for (; i < n; ++i) to[i] = narrow(from[i]);
 }
+
+#if FR_BF16
+// Round pairs to bf16, the even one in the lower half of a lane.
+FR_INLINE vi narrow_pairs(vf even, vf odd) {
+#if FR_NEON
+  const uint16x8_t both = vreinterpretq_u16_bf16(narrow_both(even, odd));
+  return (vi)vzip1q_u16(both, vextq_u16(both, both, 4));
+#else
+  const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
+                                              6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  return (vi)_mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even));
+#endif
+}
+#endif
 
 FR_INLINE void copy_row(const bf16* from, bf16* to, int64_t n) {
   int64_t i = 0; // a call to memcpy costs more than such a row
@@ -250,6 +274,21 @@ FR_INLINE void transpose16(const float* in, int64_t in_stride, float* out, int64
     _mm512_storeu_ps(out + (c + 4) * out_stride, _mm512_shuffle_f32x4(d, e, 0x88));
     _mm512_storeu_ps(out + (c + 8) * out_stride, _mm512_shuffle_f32x4(a, b, 0xdd));
     _mm512_storeu_ps(out + (c + 12) * out_stride, _mm512_shuffle_f32x4(d, e, 0xdd));
+  }
+#elif FR_NEON
+  for (int i = 0; i < 16; i += 4) {
+    for (int j = 0; j < 16; j += 4) {
+      const float* from = in + i * in_stride + j;
+      const float32x4_t a = vld1q_f32(from), b = vld1q_f32(from + in_stride);
+      const float32x4_t c = vld1q_f32(from + 2 * in_stride), d = vld1q_f32(from + 3 * in_stride);
+      const float64x2_t e = vreinterpretq_f64_f32(vtrn1q_f32(a, b)), f = vreinterpretq_f64_f32(vtrn2q_f32(a, b));
+      const float64x2_t g = vreinterpretq_f64_f32(vtrn1q_f32(c, d)), h = vreinterpretq_f64_f32(vtrn2q_f32(c, d));
+      float* to = out + j * out_stride + i;
+      vst1q_f32(to, vreinterpretq_f32_f64(vtrn1q_f64(e, g)));
+      vst1q_f32(to + out_stride, vreinterpretq_f32_f64(vtrn1q_f64(f, h)));
+      vst1q_f32(to + 2 * out_stride, vreinterpretq_f32_f64(vtrn2q_f64(e, g)));
+      vst1q_f32(to + 3 * out_stride, vreinterpretq_f32_f64(vtrn2q_f64(f, h)));
+    }
   }
 #else
   for (int i = 0; i < 16; ++i) {

@@ -46,42 +46,46 @@ FR_INLINE void exponentiate(float* scores, T* weights, int64_t term_stride, int6
   } else {
 #if FR_BF16
     constexpr int DEGREE = TERMS == 2 ? 5 : 4;
-    const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
-                                                22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    const auto pair = [&](vf even, vf odd) {
-      return _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even));
-    };
-    const vf spread = fill(factor), m[2] = {load(maximum), load(maximum + 16)};
-    vf sum[2] = {load(total), load(total + 16)}, mass[2] = {load(total + kStrip), load(total + kStrip + 16)};
-    for (int64_t r = 0; r < rows; r += 2) {
-      if (r % kRowsAStep == 0) queue.step();
-      vf even[2], odd[2];
+    const vf spread = fill(factor);
+    for (int64_t lane = 0; lane < kStrip; lane += 2 * kWidth) { // once with vectors of 16
+      vf m[2], sum[2], mass[2];
 #pragma GCC unroll 2
-      for (int i = 0; i < 2; ++i) { // read a whole row before it is overwritten
-        const float* at = scores + r * kStrip + 16 * i;
-        even[i] = exp2_below<DEGREE>(load(at) * spread, m[i]);
-        odd[i] = exp2_below<DEGREE>(load(at + kStrip) * spread, m[i]);
+      for (int i = 0; i < 2; ++i) {
+        const int64_t at = lane + i * kWidth;
+        m[i] = load(maximum + at);
+        sum[i] = load(total + at);
+        mass[i] = load(total + kStrip + at);
+      }
+      for (int64_t r = 0; r < rows; r += 2) {
+        if (r % kRowsAStep == 0) queue.step();
+        vf even[2], odd[2];
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) { // pairs take the place of the scores of their lanes in earlier rows
+          const float* at = scores + r * kStrip + lane + i * kWidth;
+          even[i] = exp2_below<DEGREE>(load(at) * spread, m[i]);
+          odd[i] = exp2_below<DEGREE>(load(at + kStrip) * spread, m[i]);
+        }
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) {
+          T* out = weights + r * kStrip + 2 * (lane + i * kWidth);
+          const vi high = narrow_pairs(even[i], odd[i]);
+          *reinterpret_cast<vi_u*>(out) = high;
+          const vf even_high = (vf)(high << 16), odd_high = (vf)(high & fill(static_cast<int32_t>(0xffff0000)));
+          sum[i] += even_high + odd_high;
+          if constexpr (TERMS == 2) {
+            const vi low = narrow_pairs(even[i] - even_high, odd[i] - odd_high);
+            *reinterpret_cast<vi_u*>(out + term_stride) = low;
+            sum[i] += (vf)(low << 16) + (vf)(low & fill(static_cast<int32_t>(0xffff0000)));
+          }
+          if constexpr (LSE) mass[i] += even[i] + odd[i];
+        }
       }
 #pragma GCC unroll 2
       for (int i = 0; i < 2; ++i) {
-        T* out = weights + r * kStrip + 32 * i;
-        const __m512i high = pair(even[i], odd[i]);
-        _mm512_storeu_si512(out, high);
-        const vf even_high = (vf)_mm512_slli_epi32(high, 16);
-        const vf odd_high = (vf)((vi)high & fill(static_cast<int32_t>(0xffff0000)));
-        sum[i] += even_high + odd_high;
-        if constexpr (TERMS == 2) {
-          const __m512i low = pair(even[i] - even_high, odd[i] - odd_high);
-          _mm512_storeu_si512(out + term_stride, low);
-          sum[i] += (vf)_mm512_slli_epi32(low, 16) + (vf)((vi)low & fill(static_cast<int32_t>(0xffff0000)));
-        }
-        if constexpr (LSE) mass[i] += even[i] + odd[i];
+        const int64_t at = lane + i * kWidth;
+        store(total + at, sum[i]);
+        if constexpr (LSE) store(total + kStrip + at, mass[i]);
       }
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; ++i) {
-      store(total + 16 * i, sum[i]);
-      if constexpr (LSE) store(total + kStrip + 16 * i, mass[i]);
     }
 #endif
   }
@@ -124,7 +128,8 @@ FR_INLINE void raise_maximum(const vf* best, float factor, float* maximum, float
       store(outer_total + at, load(outer_total + at) * scaling[v]);
     }
   }
-  for (float* array : {sums, outer_sums}) {
+  float* const arrays[2] = {sums, outer_sums};
+  for (float* array : arrays) {
     for (int64_t c = 0; array != nullptr && c < columns; ++c) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {

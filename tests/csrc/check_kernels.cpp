@@ -1,0 +1,770 @@
+// Compare the CPU kernels of every instruction set of this machine with plain loops in double.
+//
+//     check_kernels [INSTRUCTION_SET ...]
+//
+// It needs no torch, so that it can be cross-compiled and run in an emulator (`make arm64`). It prints one line per
+// kernel with the number of values compared and the largest error, and exits with 1 if an error exceeds its bound.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+
+namespace {
+
+using namespace fastreader;
+using Vector = std::vector<float>;
+using bf16 = uint16_t;
+
+constexpr double kFloat = 1.2e-7; // a rounding to float32, relative
+constexpr double kHalf = 3.92e-3; // to bf16
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+constexpr const char* kModeNames[] = {"f32", "bf16", "bf16x3", "bf16x2", "widened", "scaled"};
+constexpr Mode kModes[] = {Mode::f32, Mode::bf16, Mode::bf16x3, Mode::bf16x2, Mode::widened, Mode::scaled};
+
+const char* name_of(Mode mode) { return kModeNames[static_cast<int>(mode)]; }
+
+// The same numbers with every compiler and library, unlike <random>.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed * 2 + 1) {}
+  uint32_t next() {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<uint32_t>(state_ >> 33);
+  }
+  float uniform() { return static_cast<float>(next()) / 1073741824.0f - 1; } // [-1, 1)
+  float normal() { return uniform() + uniform() + uniform(); } // variance 1
+  Vector normals(int64_t n) {
+    Vector out(n);
+    for (float& x : out) x = normal();
+    return out;
+  }
+
+ private:
+  uint64_t state_;
+};
+
+float widen(bf16 x) {
+  const uint32_t u = static_cast<uint32_t>(x) << 16;
+  float out;
+  std::memcpy(&out, &u, 4);
+  return out;
+}
+bf16 narrow(float x) { // to nearest even
+  uint32_t u;
+  std::memcpy(&u, &x, 4);
+  return static_cast<bf16>((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+float rounded(float x) { return widen(narrow(x)); }
+
+// Values in the type that a kernel reads or writes, rounded to it.
+struct Stored {
+  bool half;
+  Vector values; // as stored
+  std::vector<bf16> halves;
+  Stored(Vector from, bool as_bf16) : half(as_bf16), values(std::move(from)) {
+    if (!half) return;
+    halves.resize(values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      halves[i] = narrow(values[i]);
+      values[i] = widen(halves[i]);
+    }
+  }
+  const void* data() const { return half ? static_cast<const void*>(halves.data()) : values.data(); }
+};
+
+// Memory for results; a kernel must set all of it.
+struct Output {
+  bool half;
+  Vector floats;
+  std::vector<bf16> halves;
+  Output(int64_t n, bool as_bf16) : half(as_bf16) {
+    half ? halves.assign(n, 0x7fc0) : floats.assign(n, std::nanf(""));
+  }
+  void* data() { return half ? static_cast<void*>(halves.data()) : floats.data(); }
+  float operator[](int64_t i) const { return half ? widen(halves[i]) : floats[i]; }
+};
+
+// 64-byte aligned memory. The workspaces of the kernels start out as NaN, so that reading unset values shows.
+class Memory {
+ public:
+  explicit Memory(int64_t bytes) : all_(bytes + 64, static_cast<char>(0xff)) {}
+  void* get() { return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(all_.data()) + 63) / 64 * 64); }
+
+ private:
+  std::vector<char> all_;
+};
+
+// Errors of one kind of result, relative to their bounds.
+struct Check {
+  std::string name;
+  int64_t count = 0, misses = 0;
+  double error = 0, share = 0;
+  void add(double got, double expected, double bound) {
+    ++count;
+    if (std::isnan(expected) || std::isinf(expected)) {
+      misses += std::isnan(expected) ? !std::isnan(got) : got != expected;
+      return;
+    }
+    const double off = std::fabs(got - expected);
+    if (!(off <= bound)) ++misses;
+    if (std::isnan(off)) return;
+    error = std::max(error, off);
+    share = std::max(share, off / bound);
+  }
+};
+
+class Report {
+ public:
+  Check& operator[](const std::string& name) {
+    for (Check& check : checks_) {
+      if (check.name == name) return check;
+    }
+    checks_.push_back({name});
+    return checks_.back();
+  }
+  // Print all checks; return the number of misses.
+  int64_t print(const char* isa) const {
+    int64_t misses = 0;
+    for (const Check& c : checks_) {
+      std::printf("%-12s %-24s %8lld values, largest error %.2e (%.2f of its bound)%s\n", isa, c.name.c_str(),
+                  static_cast<long long>(c.count), c.error, c.share, c.misses > 0 ? "  MISSED" : "");
+      misses += c.misses;
+    }
+    return misses;
+  }
+
+ private:
+  std::vector<Check> checks_;
+};
+
+double activated(Activation kind, double x) {
+  const double z = kind == Activation::silu ? x : 1.5957691216057308 * (x + 0.044715 * x * x * x);
+  return x / (1 + std::exp(-z));
+}
+
+// The values that a mode multiplies: `values` [rows][size] as the sum of their terms, or as integers with scales.
+std::vector<double> operand(const Vector& values, int64_t size, Mode mode, bool weight) {
+  std::vector<double> out(values.begin(), values.end());
+  if (mode == Mode::bf16 || (mode == Mode::bf16x2 && weight)) {
+    for (double& x : out) x = rounded(static_cast<float>(x));
+  } else if (mode == Mode::scaled) {
+    for (size_t row = 0; row < values.size(); row += size) {
+      for (int64_t from = 0; from < size; from += 32) {
+        const int64_t to = std::min(from + 32, size);
+        float most = 0;
+        for (int64_t k = from; k < to; ++k) most = std::max(most, std::fabs(values[row + k]));
+        const float factor = most > 0 ? 8191 / most : 0, scale = most > 0 ? most / 8191 : 0;
+        for (int64_t k = from; k < to; ++k) {
+          out[row + k] = static_cast<double>(std::nearbyint(values[row + k] * factor)) * scale;
+        }
+      }
+    }
+  }
+  return out;
+}
+
+// Error of a product's sum relative to the sum of the absolute values of its terms.
+double product_bound(Mode mode, int64_t size) {
+  const double sums = kFloat * (4 + std::sqrt(static_cast<double>(size)));
+  return mode == Mode::bf16x3 || mode == Mode::bf16x2 ? sums + 2e-5 : sums;
+}
+
+struct Shape {
+  int64_t rows, width, size, row_block, slices;
+  bool bias, half_input;
+};
+
+void check_linear(const Kernels& kernels, Mode mode, const Shape& s, After after, bool half_out, bool constant,
+                  Report& report) {
+  Random random(s.rows * 131 + s.width * 17 + s.size);
+  const bool half_weight = mode == Mode::widened || mode == Mode::bf16x2;
+  Vector input_values = random.normals(s.rows * s.size), weight_values = random.normals(s.width * s.size);
+  if (constant) { // the largest sums of integers
+    std::fill(input_values.begin(), input_values.end(), -0.5f);
+    std::fill(weight_values.begin(), weight_values.end(), 0.25f);
+  }
+  const Stored input(input_values, s.half_input), weight(weight_values, half_weight);
+  const Vector bias = random.normals(s.width);
+
+  PackArgs pack{};
+  pack.weight = {weight.data(), half_weight, s.size, 0};
+  pack.width = s.width;
+  pack.size = s.size;
+  pack.padded_size = round_up(s.size, kStrip);
+  pack.strips = round_up(s.width, kStrip) / kStrip;
+  Memory packed(kernels.packed_bytes(pack.strips, pack.padded_size)), packing(kernels.pack_weight_workspace(pack));
+  pack.packed = packed.get();
+  for (int64_t strip = 0; strip < pack.strips; ++strip) kernels.pack_weight(pack, strip, packing.get());
+
+  LinearArgs a{};
+  a.input = {input.data(), s.half_input, s.size, 0};
+  a.rows = s.rows;
+  a.width = s.width;
+  a.size = s.size;
+  a.padded_size = pack.padded_size;
+  a.packed = pack.packed;
+  a.strips = pack.strips;
+  a.bias = s.bias ? bias.data() : nullptr;
+  a.row_block = s.row_block;
+  const int64_t strips = after == After::gate ? a.strips / 2 : a.strips;
+  a.slice_strips = (strips + s.slices - 1) / s.slices;
+  a.after = after;
+  a.activation = s.rows % 2 == 0 ? Activation::silu : Activation::gelu_tanh;
+  a.out_bf16 = half_out;
+  const int64_t out_width = after == After::gate ? s.width / 2 : s.width;
+  a.out_stride = out_width;
+  Output out(s.rows * out_width, half_out);
+  const Vector before = random.normals(s.rows * out_width);
+  if (after == After::add) out.floats = before;
+  a.out = out.data();
+  Memory workspace(kernels.linear_workspace(a));
+  kernels.enter();
+  for (int64_t block = 0; block * s.row_block < s.rows; ++block) {
+    for (int64_t slice = 0; slice * a.slice_strips < strips; ++slice) {
+      kernels.linear(a, block, slice, workspace.get());
+    }
+  }
+  kernels.leave();
+
+  const std::vector<double> left = operand(input.values, s.size, mode, false);
+  const std::vector<double> right = operand(weight.values, s.size, mode, true);
+  Check& check = report[std::string("linear ") + name_of(mode)];
+  const auto product = [&](int64_t r, int64_t f, double* bound) {
+    double sum = 0, size = 0;
+    for (int64_t k = 0; k < s.size; ++k) {
+      const double term = left[r * s.size + k] * right[f * s.size + k];
+      sum += term;
+      size += std::fabs(term);
+    }
+    *bound = size * product_bound(mode, s.size);
+    return sum + (s.bias ? static_cast<double>(bias[f]) : 0.0);
+  };
+  for (int64_t r = 0; r < s.rows; ++r) {
+    for (int64_t f = 0; f < out_width; ++f) {
+      double bound = 0, expected = product(r, f, &bound);
+      if (after == After::add) expected += before[r * out_width + f];
+      if (after == After::gate) {
+        double up_bound = 0;
+        const double up = product(r, out_width + f, &up_bound), gate = activated(a.activation, expected);
+        bound = 1.2 * bound * std::fabs(up) + (std::fabs(gate) + bound) * up_bound;
+        expected = gate * up;
+        bound += 8 * kFloat * std::fabs(expected);
+      }
+      bound += kFloat * (2 + std::fabs(expected)) + (half_out ? kHalf * std::fabs(expected) : 0);
+      check.add(out[r * out_width + f], expected, bound);
+    }
+  }
+}
+
+// A value that is not finite spoils its row and no other.
+void check_poisoned(const Kernels& kernels, Mode mode, float poison, Report& report) {
+  Random random(7);
+  constexpr int64_t rows = 5, width = 32, size = 64;
+  Vector input = random.normals(rows * size);
+  const Stored weight(random.normals(width * size), mode == Mode::widened || mode == Mode::bf16x2);
+  input[2 * size + 40] = poison;
+  PackArgs pack{{weight.data(), weight.half, size, 0}, width, size, size, 1, nullptr};
+  Memory packed(kernels.packed_bytes(1, size)), packing(kernels.pack_weight_workspace(pack));
+  pack.packed = packed.get();
+  kernels.pack_weight(pack, 0, packing.get());
+  Vector out(rows * width);
+  LinearArgs a{};
+  a.input = {input.data(), false, size, 0};
+  a.rows = rows;
+  a.width = width;
+  a.size = a.padded_size = size;
+  a.packed = pack.packed;
+  a.strips = a.slice_strips = 1;
+  a.row_block = 32;
+  a.out = out.data();
+  a.out_stride = width;
+  Memory workspace(kernels.linear_workspace(a));
+  kernels.enter();
+  kernels.linear(a, 0, 0, workspace.get());
+  kernels.leave();
+  Check& check = report[std::string("not finite ") + name_of(mode)];
+  for (int64_t i = 0; i < rows * width; ++i) check.add(std::isfinite(out[i]), i / width != 2, 0.5);
+}
+
+void check_norm(const Kernels& kernels, int64_t size, bool half, Report& report) {
+  Random random(size);
+  constexpr int64_t rows = 3;
+  const int64_t stride = size + 5;
+  const Vector input = random.normals(rows * stride), weight = random.normals(size);
+  Output out(rows * size, half);
+  kernels.rms_norm({input.data(), stride, size, weight.data(), 1e-5f, out.data(), size, half}, 0, rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (int64_t i = 0; i < size; ++i) sum += static_cast<double>(input[r * stride + i]) * input[r * stride + i];
+    const double factor = 1 / std::sqrt(sum / static_cast<double>(size) + static_cast<double>(1e-5f));
+    for (int64_t i = 0; i < size; ++i) {
+      const double expected = input[r * stride + i] * factor * weight[i];
+      report["rms_norm"].add(out[r * size + i], expected, std::fabs(expected) * (half ? kHalf : 8 * kFloat) + 1e-30);
+    }
+  }
+}
+
+void check_rotary(const Kernels& kernels, int64_t size, int64_t rotated, bool half, Report& report) {
+  Random random(size + rotated);
+  constexpr int64_t tokens = 3, heads = 2;
+  const Vector input = random.normals(tokens * heads * size), cosine = random.normals(tokens * rotated);
+  const Vector sine = random.normals(tokens * rotated);
+  Output out(tokens * heads * size, half);
+  const RotaryArgs a{input.data(), heads * size,  size,    heads,      size, rotated,
+                     cosine.data(), sine.data(), rotated, out.data(), half};
+  kernels.rotary(a, 0, tokens);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t h = 0; h < heads; ++h) {
+      const float* x = input.data() + (t * heads + h) * size;
+      for (int64_t i = 0; i < size; ++i) {
+        const int64_t half_size = rotated / 2, other = i < half_size ? i + half_size : i - half_size;
+        double expected = x[i], bound = 0;
+        if (i < rotated) {
+          const double own = static_cast<double>(x[i]) * cosine[t * rotated + i];
+          const double turned = static_cast<double>(x[other]) * sine[t * rotated + i];
+          expected = i < half_size ? own - turned : own + turned;
+          bound = 3 * kFloat * (std::fabs(own) + std::fabs(turned));
+        }
+        bound += half ? kHalf * std::fabs(expected) : 0;
+        report["rotary"].add(out[(t * heads + h) * size + i], expected, bound + 1e-30);
+      }
+    }
+  }
+}
+
+void check_gate(const Kernels& kernels, int64_t size, Activation kind, bool half, Report& report) {
+  Random random(size);
+  Vector gate = random.normals(size);
+  const Vector up = random.normals(size);
+  for (int64_t i = 0; i < size; i += 3) gate[i] *= 40; // up to both ends of the exponential
+  Output out(size, half);
+  kernels.gate({gate.data(), size, up.data(), size, size, kind, out.data(), half}, 0, 1);
+  for (int64_t i = 0; i < size; ++i) {
+    const double expected = activated(kind, gate[i]) * up[i];
+    // The exponential's argument has a rounding of its own.
+    const double cubed = kind == Activation::silu ? 0 : std::fabs(gate[i]) * gate[i] * gate[i] / 10;
+    const double bound = std::fabs(expected) * (kFloat * (16 + 2 * (std::fabs(gate[i]) + cubed)) + (half ? kHalf : 0));
+    report["gate"].add(out[i], expected, bound + 1e-30);
+  }
+}
+
+// Attention of queries over a tree of a prefix and two branches after it, and the slots of its keys as tree_slots.cpp
+// lays them out: a branch that leaves a chunk half full starts a new one with copies of the earlier keys.
+struct Tree {
+  int64_t prefix, first, second; // numbers of tokens
+  int64_t tokens() const { return prefix + first + second; }
+  int64_t depth(int64_t token) const { return token < prefix + first ? token : token - first; }
+  bool sees(int64_t query, int64_t key) const {
+    return key <= query && (query < prefix + first || key < prefix || key >= prefix + first);
+  }
+};
+
+struct Slots {
+  std::vector<int32_t> key, birth, end;
+  std::vector<Chunk> chunks;
+
+  void open(int64_t level) {
+    key.resize(key.size() + kStrip, -1);
+    birth.resize(birth.size() + kStrip, std::numeric_limits<int32_t>::max());
+    end.resize(end.size() + kStrip, 0);
+    chunks.push_back({static_cast<int32_t>(level), 0, 0, 0, 0});
+  }
+  void put(int64_t slot, int64_t token, int64_t from, int64_t to) {
+    key[slot] = static_cast<int32_t>(token);
+    birth[slot] = static_cast<int32_t>(from);
+    end[slot] = static_cast<int32_t>(to);
+  }
+  explicit Slots(const Tree& tree) {
+    const int64_t branch = tree.prefix + tree.first, last = tree.tokens(), level = tree.prefix / kStrip;
+    for (int64_t token = 0; token < branch; ++token) {
+      if (token % kStrip == 0) open(token / kStrip);
+      const bool shared = token < tree.prefix && token / kStrip < level;
+      put(token, token, token, shared ? last : branch);
+    }
+    int64_t slot = static_cast<int64_t>(key.size());
+    for (int64_t depth = level * kStrip; tree.second > 0 && depth < tree.prefix + tree.second; ++depth, ++slot) {
+      if (depth % kStrip == 0) open(depth / kStrip);
+      const int64_t token = depth < tree.prefix ? depth : depth + tree.first;
+      put(slot, token, std::max(token, branch), last);
+    }
+    for (size_t c = 0; c < chunks.size(); ++c) {
+      const auto begin = static_cast<int64_t>(c) * kStrip, stop = begin + kStrip;
+      const auto births = std::minmax_element(birth.begin() + begin, birth.begin() + stop);
+      const auto ends = std::minmax_element(end.begin() + begin, end.begin() + stop);
+      chunks[c].first_birth = *births.first;
+      chunks[c].last_birth = 0; // as in tree_slots.cpp, where empty slots are never born
+      for (int64_t i = begin; i < stop; ++i) chunks[c].last_birth = std::max(chunks[c].last_birth, birth[i]);
+      chunks[c].first_end = *ends.first;
+      chunks[c].last_end = *ends.second;
+    }
+  }
+};
+
+struct Heads {
+  int64_t key_heads, groups, size, value_size;
+};
+
+void check_attention(const Kernels& kernels, Mode mode, const Tree& tree, const Heads& h, int64_t window, float softcap,
+                     bool parts, Report& report) {
+  Random random(tree.tokens() + h.size);
+  const bool half = mode == Mode::bf16;
+  const int64_t tokens = tree.tokens(), heads = h.key_heads * h.groups;
+  const Stored query(random.normals(tokens * heads * h.size), half);
+  const Stored key(random.normals(tokens * h.key_heads * h.size), half);
+  const Stored value(random.normals(tokens * h.key_heads * h.value_size), half);
+  const Slots slots(tree);
+  std::vector<int32_t> node(tokens), position(tokens);
+  for (int64_t i = 0; i < tokens; ++i) {
+    node[i] = static_cast<int32_t>(i);
+    position[i] = static_cast<int32_t>(tree.depth(i));
+  }
+  AttentionArgs a{};
+  a.query = {query.data(), half, heads * h.size, h.size};
+  a.key = {key.data(), half, h.key_heads * h.size, h.size};
+  a.value = {value.data(), half, h.key_heads * h.value_size, h.value_size};
+  a.queries = a.keys = tokens;
+  a.heads = heads;
+  a.key_heads = h.key_heads;
+  a.groups = h.groups;
+  a.size = h.size;
+  a.value_size = h.value_size;
+  a.slots = static_cast<int64_t>(slots.key.size());
+  a.padded_size = round_up(h.size, kStrip);
+  a.padded_value_size = round_up(h.value_size, kStrip);
+  a.query_node = node.data();
+  a.slot_key = slots.key.data();
+  a.slot_birth = slots.birth.data();
+  a.slot_end = slots.end.data();
+  a.chunks = slots.chunks.data();
+  a.query_positions = a.key_positions = position.data();
+  a.scale = 1 / std::sqrt(static_cast<float>(h.size));
+  a.window = window;
+  a.softcap = softcap;
+
+  constexpr int64_t tile = 40, block = 2 * kStrip;
+  std::vector<int32_t> tile_start, tile_stop, block_ptr{0}, block_start, block_stop;
+  std::vector<char> block_full;
+  const int64_t chunk_count = a.slots / kStrip;
+  for (int64_t start = 0; start < tokens; start += tile) {
+    const int64_t stop = std::min(start + tile, tokens);
+    tile_start.push_back(static_cast<int32_t>(start));
+    tile_stop.push_back(static_cast<int32_t>(stop));
+    for (int64_t chunk = 0; chunk < chunk_count;) {
+      const int64_t from = chunk++;
+      const auto segment = [&](int64_t c) { return slots.chunks[c].level / kSegment; };
+      while (chunk < chunk_count && (chunk - from) * kStrip < block && segment(chunk) == segment(from)) ++chunk;
+      bool full = window == 0;
+      for (int64_t c = from; c < chunk; ++c) {
+        full = full && slots.chunks[c].last_birth <= start && stop <= slots.chunks[c].first_end;
+      }
+      block_start.push_back(static_cast<int32_t>(from * kStrip));
+      block_stop.push_back(static_cast<int32_t>(chunk * kStrip));
+      block_full.push_back(full);
+    }
+    block_ptr.push_back(static_cast<int32_t>(block_start.size()));
+  }
+  a.tiles = static_cast<int64_t>(tile_start.size());
+  a.tile_rows = round_up(tile * h.groups, kStrip);
+  a.key_block = block;
+  a.threads = 1;
+  a.tile_start = tile_start.data();
+  a.tile_stop = tile_stop.data();
+  a.block_ptr = block_ptr.data();
+  a.block_start = block_start.data();
+  a.block_stop = block_stop.data();
+  a.block_full = reinterpret_cast<const bool*>(block_full.data());
+  Memory keys(kernels.operand_bytes * a.key_heads * a.slots * a.padded_size);
+  Memory values(kernels.operand_bytes * a.key_heads * a.slots * a.padded_value_size);
+  a.packed_keys = keys.get();
+  a.packed_values = values.get();
+  if (parts) a.parts = slots.chunks.back().level / kSegment + 1;
+  const int64_t part_rows = a.tiles * a.key_heads * a.parts * a.tile_rows;
+  Memory sums(part_rows * a.padded_value_size * 4), maximum(part_rows * 4), total(part_rows * 8);
+  a.part_sums = static_cast<float*>(sums.get());
+  a.part_maximum = static_cast<float*>(maximum.get());
+  a.part_total = static_cast<float*>(total.get());
+  Output out(tokens * heads * h.value_size, half);
+  Vector lse(tokens * heads, std::nanf(""));
+  a.out = out.data();
+  a.out_bf16 = half;
+  a.lse = lse.data();
+  Memory workspace(kernels.attend_workspace(a));
+  for (int64_t head = 0; head < a.key_heads; ++head) {
+    for (int64_t chunk = 0; chunk < chunk_count; ++chunk) kernels.pack_keys(a, head, chunk);
+  }
+  kernels.enter();
+  for (int64_t t = 0; t < a.tiles; ++t) {
+    for (int64_t head = 0; head < a.key_heads; ++head) {
+      if (!parts) kernels.attend(a, t, head, -1, workspace.get());
+      for (int64_t part = 0; part < a.parts; ++part) kernels.attend(a, t, head, part, workspace.get());
+      if (parts) kernels.join(a, t, head, workspace.get());
+    }
+  }
+  kernels.leave();
+
+  const double bound = half ? 2e-2 : mode == Mode::bf16x3 ? 2e-4 : 1e-5;
+  const std::string suffix = name_of(mode);
+  std::vector<double> weights(tokens);
+  for (int64_t q = 0; q < tokens; ++q) {
+    for (int64_t head = 0; head < heads; ++head) {
+      const int64_t key_head = head / h.groups;
+      double most = -kInfinity, mass = 0;
+      for (int64_t k = 0; k < tokens; ++k) {
+        weights[k] = -kInfinity;
+        if (!tree.sees(q, k) || (window > 0 && position[k] <= position[q] - window)) continue;
+        double score = 0;
+        for (int64_t i = 0; i < h.size; ++i) {
+          score += static_cast<double>(query.values[(q * heads + head) * h.size + i]) *
+                   key.values[(k * h.key_heads + key_head) * h.size + i];
+        }
+        score *= a.scale;
+        weights[k] = softcap > 0 ? softcap * std::tanh(score / softcap) : score;
+        most = std::max(most, weights[k]);
+      }
+      for (double& w : weights) mass += w = std::exp(w - most);
+      for (int64_t i = 0; i < h.value_size; ++i) {
+        double expected = 0;
+        for (int64_t k = 0; k < tokens; ++k) {
+          if (weights[k] > 0) expected += weights[k] * value.values[(k * h.key_heads + key_head) * h.value_size + i];
+        }
+        expected /= mass;
+        report["attention " + suffix].add(out[(q * heads + head) * h.value_size + i], expected, bound * 2);
+      }
+      report["attention lse " + suffix].add(lse[q * heads + head], most + std::log(mass), bound);
+    }
+  }
+}
+
+void check_decoding(const Kernels& kernels, bool half, const Heads& h, float softcap, Report& report) {
+  Random random(h.groups * 10 + h.size);
+  const int64_t heads = h.key_heads * h.groups;
+  const int64_t lengths[2] = {150, 40};
+  const Stored keys[2] = {{random.normals(lengths[0] * h.key_heads * h.size), half},
+                          {random.normals(lengths[1] * h.key_heads * h.size), half}};
+  const Stored values[2] = {{random.normals(lengths[0] * h.key_heads * h.value_size), half},
+                            {random.normals(lengths[1] * h.key_heads * h.value_size), half}};
+  Source key_sources[2], value_sources[2];
+  for (int i = 0; i < 2; ++i) {
+    key_sources[i] = {keys[i].data(), half, h.key_heads * h.size, h.size};
+    value_sources[i] = {values[i].data(), half, h.key_heads * h.value_size, h.value_size};
+  }
+  // Row 0 sees two ranges and a longer one, row 1 one key, row 2 nothing.
+  const int32_t row_ptr[] = {0, 3, 4, 4}, part[] = {0, 1, 0, 1}, start[] = {3, 0, 70, 5}, stop[] = {60, 33, 150, 6};
+  constexpr int64_t rows = 3;
+  const Vector query = random.normals(rows * heads * h.size);
+  Vector out(rows * heads * h.value_size, std::nanf("")), lse(rows * heads, std::nanf(""));
+  const DecodeAttentionArgs a{{query.data(), false, heads * h.size, h.size},
+                              key_sources,
+                              value_sources,
+                              heads,
+                              h.groups,
+                              h.size,
+                              h.value_size,
+                              round_up(h.size, kStrip),
+                              round_up(h.value_size, kStrip),
+                              row_ptr,
+                              part,
+                              start,
+                              stop,
+                              1 / std::sqrt(static_cast<float>(h.size)),
+                              softcap,
+                              out.data(),
+                              lse.data()};
+  Memory workspace(kernels.attend_row_workspace(a));
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t head = 0; head < h.key_heads; ++head) kernels.attend_row(a, row, head, workspace.get());
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t head = 0; head < heads; ++head) {
+      const int64_t key_head = head / h.groups;
+      std::vector<double> sums(h.value_size);
+      double mass = 0;
+      for (int32_t r = row_ptr[row]; r < row_ptr[row + 1]; ++r) {
+        for (int64_t k = start[r]; k < stop[r]; ++k) {
+          double score = 0;
+          for (int64_t i = 0; i < h.size; ++i) {
+            score += static_cast<double>(query[(row * heads + head) * h.size + i]) *
+                     keys[part[r]].values[(k * h.key_heads + key_head) * h.size + i];
+          }
+          score *= a.scale;
+          const double weight = std::exp(softcap > 0 ? softcap * std::tanh(score / softcap) : score);
+          mass += weight;
+          for (int64_t i = 0; i < h.value_size; ++i) {
+            sums[i] += weight * values[part[r]].values[(k * h.key_heads + key_head) * h.value_size + i];
+          }
+        }
+      }
+      for (int64_t i = 0; i < h.value_size; ++i) {
+        report["decode_attention"].add(out[(row * heads + head) * h.value_size + i], mass > 0 ? sums[i] / mass : 0, 1e-5);
+      }
+      report["decode_attention lse"].add(lse[row * heads + head], mass > 0 ? std::log(mass) : -kInfinity, 1e-5);
+    }
+  }
+}
+
+void check_logprob(const Kernels& kernels, Mode mode, int64_t rows, int64_t vocabulary, int64_t size, bool biased,
+                   float softcap, Report& report) {
+  Random random(rows + vocabulary);
+  const bool half = mode == Mode::bf16;
+  const Stored hidden(random.normals(rows * size), half);
+  Vector raw = random.normals(vocabulary * size);
+  for (float& x : raw) x *= 2 / std::sqrt(static_cast<float>(size));
+  const Stored weight(raw, half || mode == Mode::bf16x2);
+  const Vector bias = random.normals(vocabulary);
+  std::vector<int64_t> target(rows), labels;
+  for (int64_t& t : target) t = random.next() % vocabulary;
+  for (int64_t i = 0; i < 35; ++i) labels.push_back(random.next() % vocabulary);
+  LogprobArgs a{};
+  a.hidden = {hidden.data(), half, size, 0};
+  a.weight = {weight.data(), weight.half, size, 0};
+  a.rows = rows;
+  a.vocabulary = vocabulary;
+  a.size = size;
+  a.padded_size = round_up(size, kStrip);
+  a.target = target.data();
+  a.labels = labels.data();
+  a.label_count = static_cast<int64_t>(labels.size());
+  a.bias = biased ? bias.data() : nullptr;
+  a.scale = softcap > 0 ? 0.7f : 1;
+  a.softcap = softcap;
+  a.row_block = 64;
+  a.blocks = (rows + a.row_block - 1) / a.row_block;
+  a.slice_size = 64;
+  const int64_t slices = (vocabulary + a.slice_size - 1) / a.slice_size, strips = a.row_block / kStrip;
+  Memory states(static_cast<int64_t>(sizeof(LogprobState)) * slices * a.blocks * strips);
+  a.states = static_cast<LogprobState*>(states.get());
+  Vector label_logits(rows * a.label_count, std::nanf(""));
+  a.label_logits = label_logits.data();
+  Memory workspace(kernels.logprob_workspace(a));
+  kernels.enter();
+  for (int64_t block = 0; block < a.blocks; ++block) {
+    for (int64_t slice = 0; slice < slices; ++slice) kernels.logprob(a, block, slice, workspace.get());
+  }
+  kernels.leave();
+
+  const double bound = half || mode == Mode::f32 ? 2e-5 : 3e-4;
+  Check& check = report[std::string("linear_logprob ") + name_of(mode)];
+  for (int64_t row = 0; row < rows; ++row) {
+    std::vector<double> logits(vocabulary);
+    for (int64_t v = 0; v < vocabulary; ++v) {
+      for (int64_t k = 0; k < size; ++k) {
+        logits[v] += static_cast<double>(hidden.values[row * size + k]) * weight.values[v * size + k];
+      }
+      logits[v] = (logits[v] + (biased ? bias[v] : 0.0f)) * a.scale;
+      if (softcap > 0) logits[v] = softcap * std::tanh(logits[v] / softcap);
+    }
+    double mass = 0, weighted = 0, got_mass = 0, got_weighted = 0;
+    for (const double x : logits) {
+      mass += std::exp(x);
+      weighted += std::exp(x) * x;
+    }
+    float best = -kInfinity;
+    int64_t winner = -1;
+    const int64_t lane = row % kStrip, strip = row / a.row_block * strips + row % a.row_block / kStrip;
+    for (int64_t slice = 0; slice < slices; ++slice) {
+      const LogprobState& s = a.states[slice * a.blocks * strips + strip];
+      const double factor = std::exp2(static_cast<double>(s.maximum[lane]));
+      got_mass += (static_cast<double>(s.total[lane]) - s.total_lost[lane]) * factor;
+      got_weighted += (static_cast<double>(s.weighted[lane]) - s.weighted_lost[lane]) * factor;
+      if (s.best[lane] > best) {
+        best = s.best[lane];
+        winner = s.argmax[lane];
+      }
+      if (target[row] / a.slice_size == slice) check.add(s.picked[lane], logits[target[row]], bound);
+    }
+    check.add(std::log(got_mass), std::log(mass), bound);
+    check.add(got_weighted / got_mass, weighted / mass, 4 * bound);
+    check.add(best, *std::max_element(logits.begin(), logits.end()), bound);
+    check.add(logits[winner], best, bound);
+    for (int64_t i = 0; i < a.label_count; ++i) {
+      check.add(label_logits[row * a.label_count + i], logits[labels[i]], bound);
+    }
+  }
+}
+
+void check_isa(Isa isa, Report& report) {
+  for (const Mode mode : kModes) {
+    const Kernels* kernels = kernels_of(isa, mode);
+    if (kernels == nullptr) continue;
+    if (kernels->linear != nullptr) {
+      for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 31, 32, 33, 100}) {
+        check_linear(*kernels, mode, {rows, 40, 70, 32, 1, true, false}, After::store, false, false, report);
+      }
+      check_linear(*kernels, mode, {100, 96, 640, 64, 2, false, false}, After::store, false, false, report);
+      check_linear(*kernels, mode, {70, 64, 608, 128, 2, false, true}, After::add, false, false, report);
+      check_linear(*kernels, mode, {37, 45, 33, 32, 1, true, true}, After::add, false, false, report);
+      check_linear(*kernels, mode, {66, 128, 96, 96, 2, true, false}, After::gate, false, false, report);
+      check_linear(*kernels, mode, {5, 64, 96, 32, 1, false, false}, After::gate, true, false, report);
+      check_linear(*kernels, mode, {9, 32, 96, 32, 1, false, false}, After::store, false, true, report);
+      for (const float poison : {std::nanf(""), kInfinity}) check_poisoned(*kernels, mode, poison, report);
+    }
+    for (const int64_t size : {1, 16, 70, 576}) {
+      for (const bool half : {false, true}) {
+        check_norm(*kernels, size, half, report);
+        check_gate(*kernels, size, Activation::silu, half, report);
+        check_gate(*kernels, size, Activation::gelu_tanh, half, report);
+      }
+    }
+    for (const bool half : {false, true}) {
+      check_rotary(*kernels, 64, 64, half, report);
+      check_rotary(*kernels, 20, 6, half, report);
+    }
+    if (kernels->attend_row != nullptr) {
+      for (const int64_t groups : {1, 2, 3, 7}) {
+        check_decoding(*kernels, false, {2, groups, 64, 64}, 0, report);
+        check_decoding(*kernels, true, {1, groups, 20, 33}, 5, report);
+      }
+    }
+    if (kernels->attend != nullptr && mode != Mode::bf16x2) { // no op has attention with such operands
+      check_attention(*kernels, mode, {50, 40, 37}, {2, 3, 40, 24}, 0, 0, false, report);
+      check_attention(*kernels, mode, {50, 40, 37}, {1, 2, 64, 64}, 20, 4, false, report);
+      check_attention(*kernels, mode, {500, 60, 70}, {1, 1, 32, 32}, 0, 0, false, report);
+      check_attention(*kernels, mode, {500, 60, 70}, {1, 1, 32, 32}, 0, 0, true, report);
+    }
+    if (kernels->logprob != nullptr) {
+      check_logprob(*kernels, mode, 70, 170, 64, false, 0, report);
+      check_logprob(*kernels, mode, 5, 100, 40, true, 3, report);
+    }
+  }
+}
+
+} // namespace
+
+int main(int count, char** names) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  for (int i = 1; i < count; ++i) {
+    bool known = false;
+    for (int isa = 0; isa < kIsaCount; ++isa) known = known || std::strcmp(names[i], isa_name(static_cast<Isa>(isa))) == 0;
+    if (known) continue;
+    std::printf("unknown instruction set %s\n", names[i]);
+    return 2;
+  }
+  int64_t misses = 0;
+  std::string run;
+  for (int i = 0; i < kIsaCount; ++i) {
+    const Isa isa = static_cast<Isa>(i);
+    const auto named = [&](const char* name) { return std::strcmp(name, isa_name(isa)) == 0; };
+    if (count > 1 && std::none_of(names + 1, names + count, named)) continue;
+    if (!has_isa(isa)) {
+      if (count == 1) continue;
+      std::printf("this machine has no %s\n", isa_name(isa));
+      return 2;
+    }
+    Report report;
+    check_isa(isa, report);
+    misses += report.print(isa_name(isa));
+    run += std::string(run.empty() ? "" : ", ") + isa_name(isa);
+  }
+  std::printf("%s: %lld values outside their bounds\n", run.c_str(), static_cast<long long>(misses));
+  return misses == 0 ? 0 : 1;
+}
