@@ -5,14 +5,21 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 MODEL := smollm2-135m
 ENCODER := all-minilm-l6-v2
+# The C++ kernels alone, without torch, and a program that compares them with plain loops.
+KERNELS := csrc/isa.cpp $(wildcard csrc/kernels_*.cpp) tests/csrc/check_kernels.cpp
+KERNEL_FLAGS := -std=c++20 -O3 -ffp-contract=fast -Icsrc
+ARM64_CXX ?= aarch64-linux-gnu-g++
+ARM64_QEMU ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test test-site lint audit fuzz faults sanitize format docs bench bench-ops bench-eor bench-gpu model encoder clean help
+.PHONY: demo test test-site lint audit fuzz faults sanitize kernels arm64 format docs bench bench-ops bench-eor bench-gpu model encoder clean help
 
 help:
 	@echo "make demo       what the order of passages does to an answer, with the packaged reader"
 	@echo "make test       all tests"
 	@echo "make sanitize   the C++ kernels under AddressSanitizer and UndefinedBehaviorSanitizer (g++)"
+	@echo "make kernels    the C++ kernels of this machine beside plain loops, without torch"
+	@echo "make arm64      the same compiled for arm64, in an emulator (g++-aarch64-linux-gnu, qemu-user)"
 	@echo "make test-site  the report in a browser (chromium on the path), and the documentation's build"
 	@echo "make lint       ruff, mypy, the import contracts, bandit and the house English"
 	@echo "make audit      known vulnerabilities of the pinned dependencies (asks the network)"
@@ -58,6 +65,20 @@ sanitize: $(VENV)/.developing
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		$(BIN)/python -m pytest -s -p no:faulthandler tests/fuzz/test_kernels.py tests/fuzz/test_kernels_hostile.py
+
+kernels:
+	@mkdir -p build/kernels
+	$(CXX) $(KERNEL_FLAGS) -o build/kernels/check_kernels $(KERNELS)
+	build/kernels/check_kernels
+
+# cortex-a53 has nothing beyond NEON; max has all that the emulator knows.
+arm64:
+	@for tool in "$(firstword $(ARM64_CXX))" "$(firstword $(ARM64_QEMU))"; do command -v $$tool > /dev/null || \
+		{ echo "make arm64: $$tool is missing; on Debian: apt-get install g++-aarch64-linux-gnu qemu-user"; exit 1; }; done
+	@mkdir -p build/arm64
+	$(ARM64_CXX) $(KERNEL_FLAGS) -o build/arm64/check_kernels $(KERNELS)
+	$(ARM64_QEMU) -cpu cortex-a53 build/arm64/check_kernels portable neon
+	$(ARM64_QEMU) -cpu max build/arm64/check_kernels portable neon neon_bf16
 
 # What `test` skips where these tools are absent: the report in a real browser, the documentation's strict build.
 test-site: $(VENV)/.developing model

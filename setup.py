@@ -48,7 +48,8 @@ def extension() -> tuple[list[Extension], dict[str, type[Command]]]:
                     raise
                 print(f"fastreader: no C++ extension, since it did not build: {error}", file=sys.stderr)
 
-    # Without -fopenmp at::parallel_for runs on one thread, silently.
+    # Without -fopenmp at::parallel_for runs on one thread, silently. Apple's compiler has no OpenMP, so on macOS
+    # csrc/parallel.h runs tasks on the system's own threads.
     openmp = [] if platform.system() == "Darwin" else ["-fopenmp"]
     optimised = ["-O1", "-g", "-fno-omit-frame-pointer", *_SANITIZERS] if SANITIZE else ["-O3", "-g0"]
     module = CppExtension(

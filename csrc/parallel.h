@@ -8,6 +8,10 @@
 #include <optional>
 #include <string>
 
+#if defined(__APPLE__) && !defined(_OPENMP)
+#include <dispatch/dispatch.h>
+#endif
+
 #include "kernels.h"
 
 namespace fastreader {
@@ -36,6 +40,20 @@ inline bool is_float32(const InputPrecision& input_precision) {
   return !is_bf16x3(input_precision) && input_precision.has_value();
 }
 
+// Run work(i) for i from 0 to threads - 1, each in a thread of its own if it is free.
+template <typename Work>
+void on_threads(int64_t threads, const Work& work) {
+#if defined(__APPLE__) && !defined(_OPENMP)
+  // Apple's compiler comes without OpenMP, and at::parallel_for compiled so has one thread.
+  dispatch_apply_f(static_cast<size_t>(threads), DISPATCH_APPLY_AUTO, const_cast<Work*>(&work),
+                   [](void* context, size_t i) { (*static_cast<const Work*>(context))(static_cast<int64_t>(i)); });
+#else
+  at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) work(i);
+  });
+#endif
+}
+
 // Run task(i, workspace) for every i; tasks start in order, each on a free thread. Tasks are independent, so results
 // depend neither on the number of threads nor on the order.
 template <typename Task>
@@ -46,11 +64,9 @@ void run_tasks(const Kernels& kernels, int64_t count, int64_t workspace_bytes, c
   const at::Tensor memory = at::empty({threads * bytes + 64}, at::kByte);
   char* base = reinterpret_cast<char*>(round_up(reinterpret_cast<int64_t>(memory.data_ptr()), 64));
   std::atomic<int64_t> next{0};
-  at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+  on_threads(threads, [&](int64_t thread) {
     kernels.enter();
-    for (int64_t thread = begin; thread < end; ++thread) {
-      for (int64_t i = next++; i < count; i = next++) task(i, base + thread * bytes);
-    }
+    for (int64_t i = next++; i < count; i = next++) task(i, base + thread * bytes);
     kernels.leave();
   });
 }

@@ -118,7 +118,7 @@ FR_INLINE vf whole(vf x) {
 #else
   const vf magic = fill(12582912.0f), bound = fill(4194304.0f);
   const vf rounded = (x + magic) - magic;
-  return (x < bound) & (x > -bound) ? rounded : x;
+  return ((x < bound) & (x > -bound)) ? rounded : x;
 #endif
 }
 

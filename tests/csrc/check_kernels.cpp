@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -30,6 +29,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 constexpr const char* kModeNames[] = {"f32", "bf16", "bf16x3", "bf16x2", "widened", "scaled"};
 constexpr Mode kModes[] = {Mode::f32, Mode::bf16, Mode::bf16x3, Mode::bf16x2, Mode::widened, Mode::scaled};
+
+const char* to_bf16(bool half) { return half ? " to bf16" : ""; }
 
 const char* name_of(Mode mode) { return kModeNames[static_cast<int>(mode)]; }
 
@@ -238,7 +239,7 @@ void check_linear(const Kernels& kernels, Mode mode, const Shape& s, After after
 
   const std::vector<double> left = operand(input.values, s.size, mode, false);
   const std::vector<double> right = operand(weight.values, s.size, mode, true);
-  Check& check = report[std::string("linear ") + name_of(mode)];
+  Check& check = report[std::string("linear ") + name_of(mode) + to_bf16(half_out)];
   const auto product = [&](int64_t r, int64_t f, double* bound) {
     double sum = 0, size = 0;
     for (int64_t k = 0; k < s.size; ++k) {
@@ -309,7 +310,7 @@ void check_norm(const Kernels& kernels, int64_t size, bool half, Report& report)
     const double factor = 1 / std::sqrt(sum / static_cast<double>(size) + static_cast<double>(1e-5f));
     for (int64_t i = 0; i < size; ++i) {
       const double expected = input[r * stride + i] * factor * weight[i];
-      report["rms_norm"].add(out[r * size + i], expected, std::fabs(expected) * (half ? kHalf : 8 * kFloat) + 1e-30);
+      report[std::string("rms_norm") + to_bf16(half)].add(out[r * size + i], expected, std::fabs(expected) * (half ? kHalf : 8 * kFloat) + 1e-30);
     }
   }
 }
@@ -336,7 +337,7 @@ void check_rotary(const Kernels& kernels, int64_t size, int64_t rotated, bool ha
           bound = 3 * kFloat * (std::fabs(own) + std::fabs(turned));
         }
         bound += half ? kHalf * std::fabs(expected) : 0;
-        report["rotary"].add(out[(t * heads + h) * size + i], expected, bound + 1e-30);
+        report[std::string("rotary") + to_bf16(half)].add(out[(t * heads + h) * size + i], expected, bound + 1e-30);
       }
     }
   }
@@ -354,7 +355,7 @@ void check_gate(const Kernels& kernels, int64_t size, Activation kind, bool half
     // The exponential's argument has a rounding of its own.
     const double cubed = kind == Activation::silu ? 0 : std::fabs(gate[i]) * gate[i] * gate[i] / 10;
     const double bound = std::fabs(expected) * (kFloat * (16 + 2 * (std::fabs(gate[i]) + cubed)) + (half ? kHalf : 0));
-    report["gate"].add(out[i], expected, bound + 1e-30);
+    report[std::string("gate") + to_bf16(half)].add(out[i], expected, bound + 1e-30);
   }
 }
 

@@ -58,6 +58,12 @@ def test_arguments_and_the_variable_force_it(monkeypatch):
         choose("fast", "bf16")
 
 
+def test_ways_follow_the_instruction_set(monkeypatch):
+    for isa, has_bf16 in {"amx": True, "avx512_bf16": True, "neon_bf16": True, "neon": False, "avx2": False}.items():
+        monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
+        assert ways() == ("float32", "int16", *(("bf16", "bf16x3") if has_bf16 else ()))
+
+
 def test_rates_are_measured_once_and_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path))
     products._machine_rates.cache_clear()

@@ -85,7 +85,7 @@ def _why_not(products: str) -> str | None:
 
 
 def _has_bf16() -> bool:
-    return _instruction_set() in ("avx512_bf16", "amx")
+    return _instruction_set() in ("avx512_bf16", "amx", "neon_bf16")
 
 
 def _instruction_set() -> str:

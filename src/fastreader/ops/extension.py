@@ -46,8 +46,8 @@ def why_not(tensor: Tensor, dtypes: Collection[torch.dtype] = (torch.float32, to
 def instruction_set() -> str:
     """Return the instruction set of the CPU kernels: FASTREADER_CPU_ISA, for tests and comparisons, or "auto".
 
-    It is one of portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16 and amx; the op raises if the machine
-    lacks it.
+    It is one of portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx, neon and neon_bf16; the op raises if
+    the machine lacks it.
     """
     return os.environ.get("FASTREADER_CPU_ISA", "auto")
 

@@ -1,0 +1,39 @@
+"""The C++ kernels beside plain loops, without torch: the program that `make arm64` runs in an emulator."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """Build the program with the portable kernels alone; all of them would take a minute."""
+    folder = tmp_path_factory.mktemp("kernels")
+    others = sorted(path.stem for path in (ROOT / "csrc").glob("kernels_*.cpp") if path.stem != "kernels_portable")
+    absent = folder / "absent.cpp"
+    stubs = "".join(f"const Kernels* {name}(Mode) {{ return nullptr; }}\n" for name in others)
+    absent.write_text(f'#include "kernels.h"\nnamespace fastreader {{\n{stubs}}}\n')
+    kernels = [ROOT / "csrc" / name for name in ("isa.cpp", "kernels_portable.cpp")]
+    command = [COMPILER, "-std=c++20", "-O1", "-ffp-contract=fast", f"-I{ROOT / 'csrc'}", "-o", folder / "check"]
+    subprocess.run([*command, ROOT / "tests/csrc/check_kernels.cpp", absent, *kernels], check=True)
+    return folder / "check"
+
+
+def test_the_portable_kernels_agree_with_plain_loops(program):
+    done = subprocess.run([program, "portable"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "portable: 0 values outside their bounds"
+    for kernel in ("linear f32", "linear widened", "linear scaled", "attention f32", "linear_logprob f32", "rms_norm"):
+        assert any(line.split(None, 1)[1].startswith(f"{kernel} ") for line in lines[:-1]), kernel
+
+
+def test_an_unknown_instruction_set_is_an_error(program):
+    done = subprocess.run([program, "sse9"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "unknown instruction set sse9\n")
