@@ -95,7 +95,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 def measure_vllm(arguments: argparse.Namespace) -> None:
-    from side_by_side import vllm
+    from apart import vllm
 
     reader = Reader.load(arguments.model, device="cpu")
     folder = folder_of(arguments.model) if arguments.model in PACKAGED else arguments.model

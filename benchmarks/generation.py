@@ -12,6 +12,9 @@ and the run is marked as loaded. On a GPU every way runs once before it is timed
 
     python benchmarks/generation.py                                        all workloads, 128 new tokens
     python benchmarks/generation.py --workload 64x1 --prompt 60 --rows 4 --new 4 --rounds 1    to see it work
+    python benchmarks/generation.py --workload 64x1 --rows 16 --steps      milliseconds a step, too
+
+llama.cpp is a peer on request, in an environment of its own: --ways ... "llama.cpp, Q4_1" --llamacpp-python PYTHON.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import apart
+import gguf_file
 import machine
 import torch
 import workloads
@@ -39,6 +44,9 @@ WAYS = {
     "fastreader, exact": ("tree", "exact"),
     "transformers, prefix cache, fp32": ("prefix_cached", "fp32"),
     "transformers, padded, fp32": ("padded", "fp32"),
+    "llama.cpp, Q4_1": ("llamacpp", "Q4_1"),
+    "llama.cpp, Q8_0": ("llamacpp", "Q8_0"),
+    "llama.cpp, BF16": ("llamacpp", "BF16"),
 }
 USUAL = list(WAYS)[:3]
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -53,20 +61,44 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=1500, help="tokens of 64x1's prompt, of others' at most")
     parser.add_argument("--rows", type=int, help="fewer rows than the workload has")
     parser.add_argument("--new", type=int, default=128, help="tokens written a row")
+    parser.add_argument("--steps", action="store_true", help="time one new token too, for the milliseconds a step")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", nargs="+", default=USUAL, choices=list(WAYS), metavar="WAY", help=", ".join(WAYS))
+    parser.add_argument("--llamacpp-python", default="python", help="interpreter of an environment with llama.cpp")
+    parser.add_argument("--gguf", nargs="+", type=Path, default=[], help="files for llama.cpp; else the packaged one")
     parser.add_argument("--output", type=Path, default=RESULTS, help="results are appended here")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         print(json.dumps(child(arguments, *arguments.child)))
         return
+    try:
+        prepare(arguments)
+    except (ValueError, FileNotFoundError) as error:
+        parser.error(str(error))
     for name in arguments.workload:
         record = run(arguments, name)
         arguments.output.parent.mkdir(exist_ok=True)
         with arguments.output.open("a") as stream:
             stream.write(json.dumps(record) + "\n")
         print(table(record), end="\n\n")
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Check that llama.cpp can run where it is asked for, before anything takes time.
+
+    Raises:
+        ValueError: if it cannot; the message says how to set it up.
+        FileNotFoundError: if it lacks a file.
+    """
+    if arguments.steps and arguments.new < 2:
+        raise ValueError("--steps needs at least two new tokens")
+    for kind in (kind for name, kind in map(WAYS.__getitem__, arguments.ways) if name == "llamacpp"):
+        if arguments.device != "cpu":
+            raise ValueError("llama.cpp is run on the CPU here; leave it out of --ways with another --device")
+        if said := apart.missing("llamacpp", arguments.llamacpp_python):
+            raise ValueError(said)
+        gguf_file.find(arguments.model, kind, arguments.gguf)
 
 
 def run(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -94,8 +126,14 @@ def run(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
 def spawn(arguments: argparse.Namespace, name: str, way: tuple[str, str]) -> dict[str, Any]:
     command = [sys.executable, __file__, "--model", arguments.model, "--new", str(arguments.new)]
     command += ["--device", arguments.device, "--prompt", str(arguments.prompt), "--child", name, *way]
+    options = ["--llamacpp-python", arguments.llamacpp_python]
     if arguments.rows:
-        command[-4:-4] = ["--rows", str(arguments.rows)]
+        options += ["--rows", str(arguments.rows)]
+    if arguments.steps:
+        options += ["--steps"]
+    if arguments.gguf:
+        options += ["--gguf", *map(str, arguments.gguf)]
+    command[-4:-4] = options
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
@@ -110,36 +148,45 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
     from fastreader.reader.prompts.encoder import TextEncoder
 
     folder = str(folder_of(arguments.model)) if arguments.model in PACKAGED else arguments.model
-    stored = DTYPES.get(precision, torch.bfloat16)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=stored).eval().to(arguments.device)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     prompts = make(name, TextEncoder(tokenizer), arguments.prompt, arguments.rows)
+    if way == "llamacpp":
+        file = gguf_file.find(arguments.model, precision, arguments.gguf)
+        told = apart.llamacpp_writes(arguments.llamacpp_python, file, prompts, arguments.new)
+        return {**told, "prompts": [len(prompt) for prompt in prompts]}
+    stored = DTYPES.get(precision, torch.bfloat16)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=stored).eval().to(arguments.device)
     writers.endless(model, tokenizer)
     facts: dict[str, Any] = {}
     if way == "tree":
         reader = Reader.load((model, tokenizer), precision=precision)
 
-        def write() -> list[list[int]]:
-            results = reader.generate(prompts, max_new_tokens=arguments.new)
+        def write(new: int) -> list[list[int]]:
+            results = reader.generate(prompts, max_new_tokens=new)
             facts["computed"] = results.stats.computed_tokens
             return [text.token_ids for (text,) in results]
     else:
         ask = getattr(writers, way)
         ask(model, [prompts[0][:4]], 2)  # weights come from the disk when first used; our reader was probed already
 
-        def write() -> list[list[int]]:
-            rows: list[list[int]] = ask(model, prompts, arguments.new)
+        def write(new: int) -> list[list[int]]:
+            rows: list[list[int]] = ask(model, prompts, new)
             return rows
 
     if arguments.device != "cpu":
-        write()  # kernels are compiled and loaded when first used
+        write(arguments.new)  # kernels are compiled and loaded when first used
     with Peak(arguments.device) as peak:
         started = time.perf_counter()
-        rows = write()
+        rows = write(arguments.new)
         seconds = time.perf_counter() - started
+    computed = dict(facts)
+    if arguments.steps:
+        started = time.perf_counter()
+        write(1)
+        computed["first_seconds"] = time.perf_counter() - started
     assert all(len(row) == arguments.new for row in rows), "a row ended early"
     lengths = [len(prompt) for prompt in prompts]
-    return {"seconds": seconds, "peak_bytes": peak.bytes, "tokens": rows, "prompts": lengths, **facts}
+    return {"seconds": seconds, "peak_bytes": peak.bytes, "tokens": rows, "prompts": lengths, **computed}
 
 
 def make(name: str, encoder: Any, longest: int, rows: int | None) -> list[list[int]]:
@@ -172,19 +219,32 @@ def summary(runs: list[dict[str, Any]], reference: list[list[int]]) -> dict[str,
         "peak_bytes": max(r["peak_bytes"] for r in runs),
         "new_tokens_per_second": len(pairs) / statistics.median(seconds),
         "tokens_like_first": sum(a == b for a, b in pairs) / len(pairs),
-        **({"computed": runs[0]["computed"]} if "computed" in runs[0] else {}),
+        **{k: runs[0][k] for k in ("computed", "versions") if k in runs[0]},
+        **({"step_ms": statistics.median(map(step_ms, runs))} if can_step(runs) else {}),
     }
+
+
+def can_step(runs: list[dict[str, Any]]) -> bool:
+    return all("first_seconds" in told and len(told["tokens"][0]) > 1 for told in runs)
+
+
+def step_ms(told: dict[str, Any]) -> float:
+    """Milliseconds a step that writes one token of each text, after the first."""
+    return float(1000 * (told["seconds"] - told["first_seconds"]) / (len(told["tokens"][0]) - 1))
 
 
 def table(record: dict[str, Any]) -> str:
     ours = next(iter(record["rows"].values()))["seconds"]
-    lines = ["| way | seconds (min .. max) | times the first | new tokens a second | peak above weights |"]
-    lines.append("|-|-|-|-|-|")
+    steps = any("step_ms" in row for row in record["rows"].values())
+    heads = ["way", "seconds (min .. max)", "times the first", "new tokens a second", "peak above weights"]
+    heads += ["ms a step"] * steps
+    lines = [f"| {' | '.join(heads)} |", "|-" * len(heads) + "|"]
     for way, row in record["rows"].items():
         spread = f"{min(row['seconds_all']):.2f} .. {max(row['seconds_all']):.2f}"
+        step = (f" {row['step_ms']:.1f} |" if "step_ms" in row else " - |") if steps else ""
         lines.append(
             f"| {way} | {row['seconds']:.2f} ({spread}) | {row['seconds'] / ours:.1f} "
-            f"| {row['new_tokens_per_second']:.0f} | {row['peak_bytes'] / 1e6:,.0f} MB |"
+            f"| {row['new_tokens_per_second']:.0f} | {row['peak_bytes'] / 1e6:,.0f} MB |{step}"
         )
     lengths = record["prompts"]
     size = f"{min(lengths):,}" if len(set(lengths)) == 1 else f"{min(lengths):,} to {max(lengths):,}"

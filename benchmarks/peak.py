@@ -7,8 +7,6 @@ import resource
 import threading
 from pathlib import Path
 
-import torch
-
 
 class Peak:
     """Memory above what was held on entry; a context manager.
@@ -21,6 +19,8 @@ class Peak:
 
     def __enter__(self) -> Peak:
         if self._device is not None:
+            import torch  # peers' environments have none
+
             torch.cuda.reset_peak_memory_stats(self._device)
             self.base = self.highest = torch.cuda.memory_allocated(self._device)
             return self
@@ -32,6 +32,8 @@ class Peak:
 
     def __exit__(self, *_: object) -> None:
         if self._device is not None:
+            import torch
+
             self.highest = torch.cuda.max_memory_allocated(self._device)
             return
         self._stop.set()

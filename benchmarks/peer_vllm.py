@@ -13,6 +13,7 @@ from typing import Any
 
 
 def main() -> None:
+    import vllm
     from vllm import LLM, SamplingParams
 
     asked: dict[str, Any] = json.load(sys.stdin)
@@ -37,7 +38,8 @@ def main() -> None:
         values = output.prompt_logprobs[len(context) :]
         logprobs.append(sum(v[token].logprob for v, token in zip(values, continuation, strict=True)))
     computed = sum(len(context) + len(continuation) for context, continuation in sequences)
-    print(json.dumps({"seconds": seconds, "peak_bytes": None, "logprobs": logprobs, "computed": computed}))
+    told = {"seconds": seconds, "peak_bytes": None, "logprobs": logprobs, "computed": computed}
+    print(json.dumps({**told, "versions": {"vllm": vllm.__version__}}))
 
 
 if __name__ == "__main__":

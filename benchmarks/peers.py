@@ -1,4 +1,4 @@
-"""The usual ways (fastreader.cli.packing_gain.peers), and lm-eval's."""
+"""The usual ways (fastreader.cli.packing_gain.peers), lm-eval's, and what a prefill alone is compared with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from fastreader.cli.packing_gain.groups import Group
 from fastreader.cli.packing_gain.peers import PADDED_ROWS, one_at_a_time, padded, prefix_cached
 
-__all__ = ["harness", "one_at_a_time", "padded", "prefix_cached"]
+__all__ = ["first_tokens", "harness", "one_at_a_time", "padded", "prefix_cached"]
 
 
 def harness(folder: str, dtype: torch.dtype, groups: list[Group], device: str = "cpu") -> Any:
@@ -20,3 +20,10 @@ def harness(folder: str, dtype: torch.dtype, groups: list[Group], device: str = 
     model = HFLM(pretrained=folder, dtype=name, device=device, batch_size=PADDED_ROWS)
     requests = [(("", ""), context, continuation) for group in groups for context, continuation in group.sequences()]
     return lambda: [score for score, _ in model._loglikelihood_tokens(requests, disable_tqdm=True)]
+
+
+@torch.inference_mode()
+def first_tokens(model: Any, groups: list[Group]) -> list[int]:
+    """The likeliest token after each context."""
+    contexts = (torch.tensor([group.context], device=model.device) for group in groups)
+    return [int(model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[0, -1].argmax()) for ids in contexts]

