@@ -12,7 +12,7 @@ and the run is marked as loaded. On a GPU every way runs once before it is timed
 
     python benchmarks/generation.py                                        all workloads, 128 new tokens
     python benchmarks/generation.py --workload 64x1 --prompt 60 --rows 4 --new 4 --rounds 1    to see it work
-    python benchmarks/generation.py --workload 64x1 --rows 16 --steps      milliseconds a step, too
+    python benchmarks/generation.py --workload 64x1 --rows 16 --steps                         milliseconds a step, too
 
 llama.cpp is a peer on request, in an environment of its own: --ways ... "llama.cpp, Q4_1" --llamacpp-python PYTHON.
 """
