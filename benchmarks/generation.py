@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Check that llama.cpp can run where it is asked for, before anything takes time.
+    """Check that llama.cpp can run if its ways are named, before anything takes time.
 
     Raises:
         ValueError: if it cannot; the message says how to set it up.

@@ -13,7 +13,7 @@ def find(model: str, kind: str, given: list[Path]) -> Path:
     """Return the file of a kind such as Q4_1: a given one with the kind in its name, else the packaged reader's.
 
     Raises:
-        FileNotFoundError: if a given file is missing, or there is none of that kind; the message says how to make one.
+        FileNotFoundError: if a given file is missing, or no file has that kind; the message says how to make one.
     """
     for path in given:
         if kind.lower() in path.name.lower():

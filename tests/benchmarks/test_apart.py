@@ -1,4 +1,4 @@
-"""Peers in environments of their own: what is said without one, what is asked, and what is made of an answer.
+"""Peers in environments of their own: the message without one, the request to one, and the use of an answer.
 
 The peers here are stand-ins for an interpreter that print what a script would.
 """
@@ -158,14 +158,16 @@ def test_what_is_made_of_answers(script):
     common = {"given": 9, "computed": 5, "versions": {"x": "1"}}
     scored = {"seconds": 1.0, "peak_bytes": 2_000_000, "logprobs": [-1.0, -2.0], **common}
     prefilled = {"seconds": 1.0, "peak_bytes": None, "logprobs": None, "first_tokens": [1, 2, 3, 4], **common}
-    near, far = side.summary([scored], [-1.1, -2.3]), side.summary([scored], [-9.0, -2.0])
+    near, far = side.summary([scored], [-1.1, -2.3]), side.summary([scored], [-9.0, -20.0])
     assert near["error_mean"] == pytest.approx(0.2)
     assert near["versions"] == {"x": "1"}
+    long = side.summary([{**scored, "logprobs": [-1.0, -2.0, -900.0]}], [-1.1, -2.3, -904.0])  # of a whole text
     alike = side.summary([prefilled], [-1.0, -2.0], [1, 2, 3, 5])
     apart = side.summary([prefilled], [-1.0, -2.0], [1, 6, 7, 5])
     assert "error_mean" not in alike
     assert alike["first_tokens_like_truth"] == 0.75
     llama, openvino = "llama.cpp, prefix cache, Q4_1", "OpenVINO GenAI, prefill only, int8"
+    assert side.others({llama: long}) == []
     assert side.others({llama: near, openvino: alike, "fastreader, fast": far}) == []
     assert side.others({llama: far, openvino: apart}) == [llama, openvino]
     record = {"workload": "w1", "machine": {"processor": "P"}, "loaded": False, "rows": {llama: near, openvino: alike}}
