@@ -8,6 +8,7 @@
 #include <arm_neon.h>
 #endif
 
+#include "block_layout.h"
 #include "kernels.h"
 
 #include "inline.h"
