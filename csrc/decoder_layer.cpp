@@ -5,10 +5,9 @@
 // one block per thread, as when texts are written, the threads share each product instead, so that each weight is read
 // once. Both ways give the same bits.
 
-#include <ATen/ATen.h>
-#include <torch/library.h>
+#include "decoder_layer.h"
 
-#include "linear.h"
+#include <torch/library.h>
 
 namespace fastreader {
 namespace {
@@ -44,126 +43,117 @@ void whole(LinearArgs& a, int64_t block) {
   a.slice_strips = a.strips;
 }
 
-void check_stream(const at::Tensor& stream, const char* op) {
-  TORCH_CHECK(stream.dim() == 2 && stream.scalar_type() == at::kFloat && stream.stride(1) == 1, op,
-              ": the residual stream must be float32 [T, E] of contiguous rows, got ", stream.sizes(), " ",
-              stream.scalar_type());
-}
-
 at::Tensor vector_of(const at::Tensor& weight, int64_t size, const char* name) {
   TORCH_CHECK(weight.dim() == 1 && weight.size(0) == size && weight.scalar_type() == at::kFloat, name,
               " must be float32 [", size, "], got ", weight.sizes(), " ", weight.scalar_type());
   return weight.contiguous();
 }
 
-// Normalise heads (each row has several) or whole rows, in place.
-struct HeadNorm {
-  at::Tensor weight;
-  float epsilon = 0;
-  void operator()(const Kernels& kernels, float* first, int64_t rows, int64_t stride, int64_t features) const {
-    if (!weight.defined()) return;
-    const int64_t size = weight.size(0);
-    for (int64_t r = 0; r < rows; ++r) {
-      float* row = first + r * stride;
-      const NormArgs norm{row, size, size, weight.const_data_ptr<float>(), epsilon, row, size, false};
-      kernels.rms_norm(norm, 0, features / size);
-    }
-  }
-};
+HeadNorm head_norm_of(const std::optional<at::Tensor>& weight, int64_t heads, int64_t size, double epsilon) {
+  if (!weight.has_value()) return {};
+  TORCH_CHECK(weight->numel() == size || weight->numel() == heads * size,
+              "decoder_layer_in: a norm of heads must be that of one head or of all, got ", weight->sizes());
+  return {vector_of(*weight, weight->numel(), "decoder_layer_in: norm of heads"), static_cast<float>(epsilon)};
+}
 
-// Normalise rows of the stream, rounded if the next product would round them.
-struct StreamNorm {
-  const at::Tensor& stream;
-  at::Tensor weight;
-  float epsilon;
-  bool to_bf16;
-  void operator()(const Kernels& kernels, int64_t begin, int64_t count, void* out) const {
-    const int64_t size = stream.size(1), stride = stream.stride(0);
-    const float* first = stream.const_data_ptr<float>() + begin * stride;
-    kernels.rms_norm({first, stride, size, weight.const_data_ptr<float>(), epsilon, out, size, to_bf16}, 0, count);
-  }
-  // Normalise all rows, block by block.
-  at::Tensor all(const Kernels& kernels) const {
-    const at::Tensor out = at::empty(stream.sizes(), stream.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat));
-    char* const first = static_cast<char*>(out.mutable_data_ptr());
-    const int64_t row = stream.size(1) * out.element_size();
-    run_blocks(kernels, stream.size(0), kStrip, 0,
-               [&](int64_t begin, int64_t count, char*) { (*this)(kernels, begin, count, first + begin * row); });
-    return out;
-  }
-};
+at::Tensor rows_of(const at::Tensor& like, int64_t rows, int64_t width, bool to_bf16) {
+  return at::empty({rows, width}, like.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat));
+}
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_layer_in(
-    const at::Tensor& stream, const at::Tensor& norm_in, double epsilon, const at::Tensor& packed,
-    const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& query_norm,
-    const std::optional<at::Tensor>& key_norm, double head_epsilon, const std::optional<at::Tensor>& cosine_in,
-    const std::optional<at::Tensor>& sine_in, int64_t heads, int64_t key_heads, int64_t size, bool to_bf16,
-    const InputPrecision& input_precision, c10::string_view weight_type, c10::string_view isa) {
-  check_stream(stream, "decoder_layer_in");
-  TORCH_CHECK(0 < heads && heads <= kMostHeads && 0 < key_heads && key_heads <= kMostHeads && 0 < size && size <= kMostHeads,
-              "decoder_layer_in: expected heads and sizes from 1 to ", kMostHeads, ", got ", heads, ", ", key_heads, " and ",
-              size);
-  const int64_t rows = stream.size(0), hidden = stream.size(1), width = (heads + 2 * key_heads) * size;
-  const bool round = !input_precision.has_value();
-  const at::Tensor norm_weight = vector_of(norm_in, hidden, "decoder_layer_in: norm");
-  const StreamNorm norm{stream, norm_weight, static_cast<float>(epsilon), round};
-  Product product = product_of(hidden, packed, width, bias, input_precision, weight_type, isa);
+} // namespace
+
+void check_stream(const at::Tensor& stream, const char* op) {
+  TORCH_CHECK(stream.dim() == 2 && stream.scalar_type() == at::kFloat && stream.stride(1) == 1, op,
+              ": the residual stream must be float32 [T, E] of contiguous rows, got ", stream.sizes(), " ",
+              stream.scalar_type());
+}
+
+void HeadNorm::operator()(const Kernels& kernels, float* first, int64_t rows, int64_t stride, int64_t features) const {
+  if (!weight.defined()) return;
+  const int64_t size = weight.size(0);
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = first + r * stride;
+    const NormArgs norm{row, size, size, weight.const_data_ptr<float>(), epsilon, row, size, false};
+    kernels.rms_norm(norm, 0, features / size);
+  }
+}
+
+void StreamNorm::operator()(const Kernels& kernels, const at::Tensor& stream, int64_t begin, int64_t count,
+                            void* out) const {
+  const int64_t size = stream.size(1), stride = stream.stride(0);
+  const float* first = stream.const_data_ptr<float>() + begin * stride;
+  kernels.rms_norm({first, stride, size, weight.const_data_ptr<float>(), epsilon, out, size, to_bf16}, 0, count);
+}
+
+at::Tensor StreamNorm::all(const Kernels& kernels, const at::Tensor& stream) const {
+  const at::Tensor out = rows_of(stream, stream.size(0), stream.size(1), to_bf16);
+  char* const first = static_cast<char*>(out.mutable_data_ptr());
+  const int64_t row = stream.size(1) * out.element_size();
+  run_blocks(kernels, stream.size(0), kStrip, 0,
+             [&](int64_t begin, int64_t count, char*) { (*this)(kernels, stream, begin, count, first + begin * row); });
+  return out;
+}
+
+Angles Angles::of(const std::optional<at::Tensor>& cosine, const std::optional<at::Tensor>& sine, int64_t rows,
+                  int64_t size) {
+  if (!cosine.has_value()) return {};
+  TORCH_CHECK(sine.has_value() && cosine->dim() == 2 && cosine->sizes() == sine->sizes() && cosine->size(0) == rows &&
+                  cosine->size(1) % 2 == 0 && cosine->size(1) <= size && cosine->scalar_type() == at::kFloat &&
+                  sine->scalar_type() == at::kFloat,
+              "decoder_layer_in: cosine and sine must be float32 [T, R], R even and at most ", size);
+  return {cosine->contiguous(), sine->contiguous()};
+}
+
+HeadRows HeadRows::of(const at::Tensor& out, const int64_t* index) {
+  return {static_cast<char*>(out.mutable_data_ptr()), out.size(1) * out.size(2) * out.element_size(),
+          out.scalar_type() == at::kBFloat16, index};
+}
+
+LayerIn::LayerIn(int64_t hidden, const LayerInParts& parts, const Heads& heads_in, const Layout& layout)
+    : heads(heads_in) {
+  const auto& [query, key, size] = heads;
+  TORCH_CHECK(0 < query && query <= kMostHeads && 0 < key && key <= kMostHeads && 0 < size && size <= kMostHeads,
+              "decoder_layer_in: expected heads and sizes from 1 to ", kMostHeads, ", got ", query, ", ", key, " and ", size);
+  norm = {vector_of(parts.norm, hidden, "decoder_layer_in: norm"), static_cast<float>(parts.epsilon), layout.rounds()};
+  product = layout.product(hidden, parts.packed, (query + 2 * key) * size, parts.bias);
+  query_norm = head_norm_of(parts.query_norm, query, size, parts.head_epsilon);
+  key_norm = head_norm_of(parts.key_norm, key, size, parts.head_epsilon);
+}
+
+void LayerIn::emit(const Kernels& kernels, const HeadRows& out, int64_t some, int64_t begin, int64_t count,
+                   const float* from, const Angles& angles) const {
+  const int64_t rotated = angles.size(), stride = product.args.width;
+  const int64_t together = out.index == nullptr ? count : 1; // rows that lie one after the other
+  for (int64_t r = begin; r < begin + count; r += together, from += together * stride) {
+    const float* cosine = rotated > 0 ? angles.cosine.const_data_ptr<float>() + r * rotated : nullptr;
+    const float* sine = rotated > 0 ? angles.sine.const_data_ptr<float>() + r * rotated : nullptr;
+    kernels.rotary({from, stride, heads.size, some, heads.size, rotated, cosine, sine, rotated, out.row(r), out.bf16}, 0,
+                   together);
+  }
+}
+
+void LayerIn::run(const at::Tensor& stream, const Angles& angles, const HeadRows& query, const HeadRows& key,
+                  const HeadRows& value) {
   const Kernels& kernels = *product.kernels;
-  HeadNorm of_query, of_key;
-  const auto head_norm = [&](const std::optional<at::Tensor>& weight, int64_t count, HeadNorm& out) {
-    if (!weight.has_value()) return;
-    TORCH_CHECK(weight->numel() == size || weight->numel() == count * size,
-                "decoder_layer_in: a norm of heads must be that of one head or of all, got ", weight->sizes());
-    out = {vector_of(*weight, weight->numel(), "decoder_layer_in: norm of heads"), static_cast<float>(head_epsilon)};
-  };
-  head_norm(query_norm, heads, of_query);
-  head_norm(key_norm, key_heads, of_key);
-  at::Tensor cosine, sine;
-  if (cosine_in.has_value()) {
-    TORCH_CHECK(sine_in.has_value() && cosine_in->dim() == 2 && cosine_in->sizes() == sine_in->sizes() &&
-                    cosine_in->size(0) == rows && cosine_in->size(1) % 2 == 0 && cosine_in->size(1) <= size &&
-                    cosine_in->scalar_type() == at::kFloat && sine_in->scalar_type() == at::kFloat,
-                "decoder_layer_in: cosine and sine must be float32 [T, R], R even and at most ", size);
-    cosine = cosine_in->contiguous();
-    sine = sine_in->contiguous();
-  }
-  const auto type = stream.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat);
-  const at::Tensor query = at::empty({rows, heads, size}, type), key = at::empty({rows, key_heads, size}, type);
-  const at::Tensor value = at::empty({rows, key_heads, size}, type);
-  if (rows == 0) return {query, key, value};
-
-  const int64_t rotated = cosine.defined() ? cosine.size(1) : 0;
+  const int64_t rows = stream.size(0), hidden = stream.size(1), width = product.args.width;
+  if (rows == 0) return;
   const auto emit_rows = [&](int64_t begin, int64_t count, float* projected) {
-    of_query(kernels, projected, count, width, heads * size);
-    of_key(kernels, projected + heads * size, count, width, key_heads * size);
-    const auto emit = [&](const float* from, int64_t some, const at::Tensor& out, int64_t turned) {
-      const int64_t bytes = begin * some * size * out.element_size();
-      const RotaryArgs r{from,
-                         width,
-                         size,
-                         some,
-                         size,
-                         turned,
-                         turned > 0 ? cosine.const_data_ptr<float>() + begin * rotated : nullptr,
-                         turned > 0 ? sine.const_data_ptr<float>() + begin * rotated : nullptr,
-                         rotated,
-                         static_cast<char*>(out.mutable_data_ptr()) + bytes,
-                         to_bf16};
-      kernels.rotary(r, 0, count);
-    };
-    emit(projected, heads, query, rotated);
-    emit(projected + heads * size, key_heads, key, rotated);
-    emit(projected + (heads + key_heads) * size, key_heads, value, 0);
+    float* const keys = projected + heads.query * heads.size;
+    query_norm(kernels, projected, count, width, heads.query * heads.size);
+    key_norm(kernels, keys, count, width, heads.key * heads.size);
+    emit(kernels, query, heads.query, begin, count, projected, angles);
+    emit(kernels, key, heads.key, begin, count, keys, angles);
+    emit(kernels, value, heads.key, begin, count, keys + heads.key * heads.size, {});
   };
   if (shared_by_threads(rows)) {
-    const at::Tensor normed = norm.all(kernels), projected = at::empty({rows, width}, stream.options());
+    const at::Tensor normed = norm.all(kernels, stream), projected = rows_of(stream, rows, width, false);
     float* const wide = projected.mutable_data_ptr<float>();
     product.args.input = source_of(normed, -1);
     product.args.rows = rows;
     multiply(product, After::store, wide, width, false);
     run_blocks(kernels, rows, kStrip, 0,
                [&](int64_t begin, int64_t count, char*) { emit_rows(begin, count, wide + begin * width); });
-    return {query, key, value};
+    return;
   }
   const int64_t block = block_of(rows);
   whole(product.args, block);
@@ -175,46 +165,41 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_layer_in(
   run_blocks(kernels, rows, block, pieces.bytes, [&](int64_t begin, int64_t count, char* base) {
     void* normed = base + normed_at;
     float* projected = reinterpret_cast<float*>(base + projected_at);
-    norm(kernels, begin, count, normed);
+    norm(kernels, stream, begin, count, normed);
     LinearArgs a = product.args;
-    a.input = {normed, round, hidden, 0};
+    a.input = {normed, norm.to_bf16, hidden, 0};
     a.rows = count;
     a.out = projected;
     multiply_task(kernels, a, 0, 0, base + workspace);
     emit_rows(begin, count, projected);
   });
-  return {query, key, value};
 }
 
-void decoder_layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::Tensor& out_packed,
-                       const std::optional<at::Tensor>& out_bias, const at::Tensor& norm_in, double epsilon,
-                       const at::Tensor& inner_packed, int64_t inner, const std::optional<at::Tensor>& inner_bias,
-                       c10::string_view activation, const at::Tensor& down_packed,
-                       const std::optional<at::Tensor>& down_bias, const InputPrecision& input_precision,
-                       c10::string_view weight_type, c10::string_view isa) {
-  check_stream(stream, "decoder_layer_out_");
-  const int64_t rows = stream.size(0), hidden = stream.size(1);
-  TORCH_CHECK(attended.size(0) == rows, "decoder_layer_out_: attention's output has ", attended.size(0),
-              " rows, the stream ", rows);
-  TORCH_CHECK(0 < inner && inner <= kMostInner && inner % kStrip == 0, "decoder_layer_out_: the gate's width must be a positive multiple of ",
-              kStrip, " up to ", kMostInner, ", got ", inner);
-  const bool round = !input_precision.has_value();
-  const at::Tensor norm_weight = vector_of(norm_in, hidden, "decoder_layer_out_: norm");
-  const StreamNorm norm{stream, norm_weight, static_cast<float>(epsilon), round};
-  Product out = product_of(attended, out_packed, hidden, out_bias, input_precision, weight_type, isa);
-  Product gate = product_of(hidden, inner_packed, 2 * inner, inner_bias, input_precision, weight_type, isa);
-  Product down = product_of(inner, down_packed, hidden, down_bias, input_precision, weight_type, isa);
-  const Kernels& kernels = *out.kernels;
-  if (rows == 0) return;
+LayerOut::LayerOut(int64_t hidden, int64_t attended, const LayerOutParts& parts, int64_t inner,
+                   c10::string_view activation, const Layout& layout) {
+  TORCH_CHECK(0 < inner && inner <= kMostInner && inner % kStrip == 0,
+              "decoder_layer_out_: the gate's width must be a positive multiple of ", kStrip, " up to ", kMostInner,
+              ", got ", inner);
+  norm = {vector_of(parts.norm, hidden, "decoder_layer_out_: norm"), static_cast<float>(parts.epsilon), layout.rounds()};
+  out = layout.product(attended, parts.out, hidden, parts.out_bias);
+  gate = layout.product(hidden, parts.inner, 2 * inner, parts.inner_bias);
+  down = layout.product(inner, parts.down, hidden, parts.down_bias);
   gate.args.activation = activation_of(activation);
+}
+
+void LayerOut::run(const at::Tensor& stream, const Source& attended) {
+  const Kernels& kernels = *out.kernels;
+  const int64_t rows = stream.size(0), hidden = stream.size(1), inner = down.args.size;
+  if (rows == 0) return;
+  out.args.input = attended;
+  float* const sums = stream.mutable_data_ptr<float>();
   if (shared_by_threads(rows)) {
-    float* const sums = stream.mutable_data_ptr<float>();
+    out.args.rows = gate.args.rows = down.args.rows = rows;
     multiply(out, After::add, sums, stream.stride(0), false);
-    const at::Tensor normed = norm.all(kernels), gated = at::empty({rows, inner}, normed.options());
+    const at::Tensor normed = norm.all(kernels, stream), gated = rows_of(stream, rows, inner, norm.to_bf16);
     gate.args.input = source_of(normed, -1);
     down.args.input = source_of(gated, -1);
-    gate.args.rows = down.args.rows = rows;
-    multiply(gate, After::gate, gated.mutable_data_ptr(), inner, round);
+    multiply(gate, After::gate, gated.mutable_data_ptr(), inner, norm.to_bf16);
     multiply(down, After::add, sums, stream.stride(0), false);
     return;
   }
@@ -230,29 +215,67 @@ void decoder_layer_out(const at::Tensor& stream, const at::Tensor& attended, con
   gate.args.after = After::gate;
   gate.args.slice_strips = gate.args.strips / 2;
   gate.args.out_stride = inner;
-  gate.args.out_bf16 = round;
+  gate.args.out_bf16 = norm.to_bf16;
   const int64_t workspace = pieces.add(needed);
   const int64_t normed_at = pieces.add(block * hidden * 4), gated_at = pieces.add(block * inner * 4);
   run_blocks(kernels, rows, block, pieces.bytes, [&](int64_t begin, int64_t count, char* base) {
-    float* part = stream.mutable_data_ptr<float>() + begin * stream.stride(0);
+    float* part = sums + begin * stream.stride(0);
     void *normed = base + normed_at, *gated = base + gated_at;
     LinearArgs a = out.args;
     a.input.data = static_cast<const char*>(a.input.data) + begin * a.input.token_stride * (a.input.bf16 ? 2 : 4);
     a.rows = count;
     a.out = part;
     multiply_task(kernels, a, 0, 0, base + workspace);
-    norm(kernels, begin, count, normed);
+    norm(kernels, stream, begin, count, normed);
     LinearArgs g = gate.args;
-    g.input = {normed, round, hidden, 0};
+    g.input = {normed, norm.to_bf16, hidden, 0};
     g.rows = count;
     g.out = gated;
     multiply_task(kernels, g, 0, 0, base + workspace);
     LinearArgs d = down.args;
-    d.input = {gated, round, inner, 0};
+    d.input = {gated, norm.to_bf16, inner, 0};
     d.rows = count;
     d.out = part;
     multiply_task(kernels, d, 0, 0, base + workspace);
   });
+}
+
+namespace {
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_layer_in(
+    const at::Tensor& stream, const at::Tensor& norm, double epsilon, const at::Tensor& packed,
+    const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& query_norm,
+    const std::optional<at::Tensor>& key_norm, double head_epsilon, const std::optional<at::Tensor>& cosine,
+    const std::optional<at::Tensor>& sine, int64_t heads, int64_t key_heads, int64_t size, bool to_bf16,
+    const InputPrecision& input_precision, c10::string_view weight_type, c10::string_view isa) {
+  check_stream(stream, "decoder_layer_in");
+  const int64_t rows = stream.size(0);
+  LayerIn layer(stream.size(1), {norm, epsilon, packed, bias, query_norm, key_norm, head_epsilon},
+                {heads, key_heads, size}, {input_precision, weight_type, isa});
+  const Angles angles = Angles::of(cosine, sine, rows, size);
+  const auto type = stream.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat);
+  const at::Tensor query = at::empty({rows, heads, size}, type), key = at::empty({rows, key_heads, size}, type);
+  const at::Tensor value = at::empty({rows, key_heads, size}, type);
+  layer.run(stream, angles, HeadRows::of(query), HeadRows::of(key), HeadRows::of(value));
+  return {query, key, value};
+}
+
+void decoder_layer_out(const at::Tensor& stream, const at::Tensor& attended, const at::Tensor& out,
+                       const std::optional<at::Tensor>& out_bias, const at::Tensor& norm, double epsilon,
+                       const at::Tensor& inner_packed, int64_t inner, const std::optional<at::Tensor>& inner_bias,
+                       c10::string_view activation, const at::Tensor& down,
+                       const std::optional<at::Tensor>& down_bias, const InputPrecision& input_precision,
+                       c10::string_view weight_type, c10::string_view isa) {
+  check_stream(stream, "decoder_layer_out_");
+  TORCH_CHECK(attended.dim() == 2 && attended.size(0) == stream.size(0) &&
+                  (attended.scalar_type() == at::kFloat || attended.scalar_type() == at::kBFloat16),
+              "decoder_layer_out_: attention's output must be float32 or bfloat16 of ", stream.size(0), " rows, got ",
+              attended.sizes(), " ", attended.scalar_type());
+  LayerOut layer(stream.size(1), attended.size(1),
+                 {out, out_bias, norm, epsilon, inner_packed, inner_bias, down, down_bias}, inner, activation,
+                 {input_precision, weight_type, isa});
+  const at::Tensor rows = with_contiguous_rows(attended);
+  layer.run(stream, source_of(rows, -1));
 }
 
 } // namespace

@@ -12,6 +12,7 @@
 #include <dispatch/dispatch.h>
 #endif
 
+#include "crew.h"
 #include "kernels.h"
 
 namespace fastreader {
@@ -54,6 +55,28 @@ void on_threads(int64_t threads, const Work& work) {
 #endif
 }
 
+// Run task(i, workspace) for every i on the threads of a crew.
+template <typename Task>
+void run_tasks_on(Crew& crew, const Kernels& kernels, int64_t count, int64_t bytes, const Task& task) {
+  char* const base = crew.memory(crew.threads() * bytes);
+  if (count == 1) { // another thread's start would only be waited for
+    kernels.enter();
+    task(0, base);
+    return kernels.leave();
+  }
+  const auto work = [&](int64_t thread, int64_t first) {
+    int64_t done = 0;
+    kernels.enter();
+    for (int64_t i = first; i >= 0; i = crew.take(), ++done) task(i, base + thread * bytes);
+    kernels.leave();
+    return done;
+  };
+  using Work = decltype(work);
+  crew.run({count, [](const void* context, int64_t thread, int64_t first) {
+              return (*static_cast<Work*>(context))(thread, first);
+            }, &work});
+}
+
 // Run task(i, workspace) for every i; tasks start in order, each on a free thread. Tasks are independent, so results
 // depend neither on the number of threads nor on the order.
 template <typename Task>
@@ -61,6 +84,7 @@ void run_tasks(const Kernels& kernels, int64_t count, int64_t workspace_bytes, c
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), count);
   if (threads < 1) return;
   const int64_t bytes = round_up(workspace_bytes, 4096);
+  if (Crew* crew = Crew::led_here()) return run_tasks_on(*crew, kernels, count, bytes, task);
   const at::Tensor memory = at::empty({threads * bytes + 64}, at::kByte);
   char* base = reinterpret_cast<char*>(round_up(reinterpret_cast<int64_t>(memory.data_ptr()), 64));
   std::atomic<int64_t> next{0};
