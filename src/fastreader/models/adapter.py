@@ -16,6 +16,7 @@ from fastreader.models import fused, memory
 from fastreader.models.architecture import check_deterministic, check_supported, context_length, lm_head, logit_scale_of
 from fastreader.models.attention import ATTENTION_NAME, SelectedRows, TreePass, attention_forward, layer_windows
 from fastreader.models.attention_keys import AttentionKeys, TreeKeys
+from fastreader.models.decode_cache import DecodeCache
 from fastreader.models.head import LogitHead
 from fastreader.models.key_values import KeyValues, Reuse
 from fastreader.models.precision import Precision
@@ -92,6 +93,10 @@ class TreeModel:
         if self.why_not_upcast:  # states are in the stored type already, so bfloat16 loses nothing
             head_precision = "fast" if self.dtype == torch.bfloat16 else "exact"
         self.logits = LogitHead(self.head, head_precision, self.logit_scale, self.logit_softcap)
+        self._step: fused.FusedStep | str = "transformers' own modules"
+        if self.why_not_upcast is None:
+            tried = fused.trial_starts(self.model)
+            self._step = fused.FusedStep.of(self.model, self.windows, self.products, tried)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -102,6 +107,11 @@ class TreeModel:
     def forward_path(self) -> str:
         """The code that runs the forward pass, in words: fused parts, upcast modules, or transformers' own."""
         return f"transformers' own: {self.why_not_upcast}" if self.why_not_upcast else fused.describe(self.model)
+
+    @property
+    def writing_path(self) -> str:
+        """How a step of writing runs, in words; texts that share their prompts are written layer by layer anyway."""
+        return f"layer by layer: {self._step}" if isinstance(self._step, str) else "a step in one call"
 
     @cached_property
     def bytes_per_token(self) -> int:
@@ -203,6 +213,10 @@ class TreeModel:
 
         Raises as `hidden`.
         """
+        if isinstance(keys, DecodeCache) and isinstance(self._step, fused.FusedStep):
+            row_keys = keys.row_keys(self.windows)
+            if row_keys is not None:
+                return self._step(token_ids, positions, row_keys)
         state = TreePass(keys, self.windows, None if self.why_not_upcast else self.products, selected)
         states = state.run(self.model, token_ids, positions, self.device)
         state.check_calls(self.name)

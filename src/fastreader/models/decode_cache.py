@@ -13,6 +13,7 @@ from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.models.attention_keys import AttentionParams, PackedKeys
 from fastreader.models.key_values import KeyValues
 from fastreader.ops.decode_attention import Ranges, decode_attention
+from fastreader.ops.decoder_step import RowKeys
 from fastreader.ops.extension import why_not as why_not_cpu
 from fastreader.ops.merge_state import merge_state
 
@@ -97,13 +98,32 @@ class DecodeCache:
         if not self._row_kernel:
             self._plan_generated(new)
 
+    def row_keys(self, windows: list[int | None]) -> RowKeys | None:
+        """Return this step's keys for `decoder_step`, or None if they are not all read row by row.
+
+        Args:
+            windows: of each layer.
+        """
+        if self._tiled or not self._row_kernel:
+            return None
+        while (layer := len(self._generated.keys)) < len(self._prompt.keys):
+            key, value = self._prompt.keys[layer], self._prompt.values[layer]
+            self._add_layer(layer, key, value)
+        distinct = list(dict.fromkeys(windows))
+        return RowKeys(
+            self._prompt.keys,
+            self._prompt.values,
+            self._generated.keys,
+            self._generated.values,
+            self._new,
+            [self._ranges_of(window) for window in distinct],
+            [distinct.index(window) for window in windows],
+        )
+
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """Compute attention of one layer for one new token per row, see `AttentionKeys.attend`."""
         if layer == len(self._generated.keys):
-            shape = self._slot_count * self._capacity, key.shape[1]
-            self._generated.add_layer(
-                layer, key.new_zeros(*shape, key.shape[2]), value.new_zeros(*shape, value.shape[2])
-            )
+            self._add_layer(layer, key, value)
         keys, values = self._generated.keys[layer], self._generated.values[layer]
         keys.index_copy_(0, self._new, key)
         values.index_copy_(0, self._new, value)
@@ -125,6 +145,11 @@ class DecodeCache:
             states.append(_attend(self._generated_keys, query, self._generated, layer, params))
         out = states[0][0] if len(states) == 1 else merge_state(*states[0], *states[1])[0]
         return out.to(query.dtype)
+
+    def _add_layer(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Make room for the new tokens of a layer with such keys [T, Hk, D] and values [T, Hk, Dv]."""
+        slots = self._slot_count * self._capacity
+        self._generated.add_layer(layer, *(x.new_zeros(slots, *x.shape[1:]) for x in (key, value)))
 
     def _plan_prompt(self) -> None:
         """Choose how prompts are read; valid until rows leave."""

@@ -38,7 +38,7 @@ class ReaderBase(PromptWriter):
         yield None, None
 
     def describe(self) -> dict[str, str]:
-        """Return name, revision, device, dtype, precision, the forward's path and the check that ran at load."""
+        """Return name, revision, device, dtype, precision, the paths of reading and writing, and the check that ran at load."""
         engine = self.engine
         return {
             "name": engine.name,
@@ -47,7 +47,7 @@ class ReaderBase(PromptWriter):
             "dtype": str(engine.arithmetic.dtype).removeprefix("torch."),
             "precision": engine.arithmetic.precision,
             "products": engine.arithmetic.products,
-            "forward": engine.model.forward_path,
+            "forward": f"{engine.model.forward_path}; writes {engine.model.writing_path}",
             "check": engine.check,
         }
 

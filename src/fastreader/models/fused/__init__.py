@@ -2,17 +2,20 @@
 
 from fastreader.models.fused.attention import FusedAttention
 from fastreader.models.fused.layer import FusedLayer
-from fastreader.models.fused.match import covers, describe, fuse
+from fastreader.models.fused.match import covers, describe, fuse, trial_starts
 from fastreader.models.fused.parts import FusedFeedForward, FusedNorm, JoinedLinear, UpcastLinear
+from fastreader.models.fused.step import FusedStep
 
 __all__ = [
     "FusedAttention",
     "FusedFeedForward",
     "FusedLayer",
     "FusedNorm",
+    "FusedStep",
     "JoinedLinear",
     "UpcastLinear",
     "covers",
     "describe",
     "fuse",
+    "trial_starts",
 ]

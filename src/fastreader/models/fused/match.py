@@ -50,13 +50,13 @@ def fuse(model: Any, layers: dict[str, nn.Linear], windows: Windows, precision: 
         windows: each layer's attention window in tokens, or None.
         precision: of the products.
     """
-    starts = _starts(model)
+    tried = trial_starts(model)
     with ExitStack() as stack:  # rounded products would hide one activation behind another
         for module in list(model.base_model.modules()):
             if isinstance(module, UpcastLinear):
                 stack.enter_context(module.exact())
-        _fuse_parts(model, layers, windows, precision, starts, stack)
-    _fuse_layers(model, windows, precision, starts)
+        _fuse_parts(model, layers, windows, precision, tried, stack)
+    _fuse_layers(model, windows, precision, tried)
 
 
 def _fuse_parts(
@@ -230,7 +230,7 @@ def _output(layer: nn.Module, call: LayerCall) -> Tensor:
     return output
 
 
-def _starts(model: Any) -> list[int]:
+def trial_starts(model: Any) -> list[int]:
     """Return the positions to try: the first, and the last that the model allows, if it sets a limit."""
     config = model.config.get_text_config()
     limit = context_length(config, rotary_regimes(config))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -83,6 +85,17 @@ def trace_layers(model: Any, windows: Windows, precision: str, start: int) -> tu
     return calls, states
 
 
+def sample(
+    model: Any, windows: Windows, precision: str, start: int, trace: dict[int, AttentionInputs] | None = None
+) -> tuple[TreePass, npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Return a pass of a few tokens from position `start`, their ids and their positions; see `trace_attention`."""
+    device = next(model.base_model.parameters()).device
+    vocabulary = model.config.get_text_config().vocab_size
+    tree = PrefixTree.build([([(7 * i + 3) % vocabulary for i in range(TOKENS)], [])])
+    state = TreePass(TreeKeys(tree, device), windows, precision, trace=trace)
+    return state, tree.token_ids, (start + tree.positions).astype(np.int32)
+
+
 def _run(
     model: Any,
     windows: Windows,
@@ -94,10 +107,7 @@ def _run(
 ) -> Tensor:
     """Return final hidden states [T, E] of a few tokens; call `hook` after each module with these attributes."""
     base = model.base_model
-    device = next(base.parameters()).device
-    vocabulary = model.config.get_text_config().vocab_size
-    tree = PrefixTree.build([([(7 * i + 3) % vocabulary for i in range(TOKENS)], [])])
-    state = TreePass(TreeKeys(tree, device), windows, precision, trace=trace)
+    state, token_ids, positions = sample(model, windows, precision, start, trace)
 
     def named(name: str) -> Callable[..., None]:
         return lambda *call: hook(name, *call)
@@ -109,7 +119,7 @@ def _run(
     ]
     try:
         with torch.inference_mode():
-            return state.run(model, tree.token_ids, start + tree.positions, device)
+            return state.run(model, token_ids, positions, next(base.parameters()).device)
     finally:
         for handle in handles:
             handle.remove()

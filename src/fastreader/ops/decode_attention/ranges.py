@@ -48,8 +48,9 @@ class Ranges:
     def _check(self, rows: int, lengths: list[int]) -> None:
         count = len(self.part)
         for name, length in (("row_ptr", rows + 1), ("part", count), ("start", count), ("stop", count)):
-            array, fits = getattr(self, name), f"int32 [{length}]"
-            _expect(f"{array.dtype} {list(array.shape)}" == fits, name, fits, f"{array.dtype} {list(array.shape)}")
+            array = getattr(self, name)
+            if array.dtype != np.int32 or array.shape != (length,):
+                _expect(False, name, f"int32 [{length}]", f"{array.dtype} {list(array.shape)}")
         ascends = self.row_ptr[0] == 0 and self.row_ptr[-1] == count and (np.diff(self.row_ptr) >= 0).all()
         _expect(ascends, "row_ptr", f"values that ascend from 0 to {count}", self.row_ptr)
         if count == 0:

@@ -1,0 +1,130 @@
+"""A step of writing through a fused model: embedding, all layers in one call, final norm.
+
+transformers' forward calls each layer from Python. The same modules are called here without it, if they give the same
+bits: the check runs a few tokens both ways, so it depends on no list of class names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from fastreader.errors import InputError
+from fastreader.models.attention import KEYWORD
+from fastreader.models.fused.attention import Angles
+from fastreader.models.fused.layer import FusedLayer
+from fastreader.models.fused.trace import Windows, sample
+from fastreader.ops.decoder_step import Layer, Layers, RowKeys, Shape, decoder_step
+
+LAYER_BY_LAYER = "writes layer by layer"
+
+
+@dataclass(frozen=True, eq=False)
+class FusedStep:
+    """The parts of a model that a step runs.
+
+    Attributes:
+        embedding: of token ids.
+        rotary: returns cosine and sine from the embedded tokens and their positions.
+        layers: the decoder layers.
+        norm: of the final states.
+    """
+
+    embedding: nn.Module
+    rotary: nn.Module
+    layers: Layers
+    norm: nn.Module
+
+    @classmethod
+    def of(cls, model: Any, windows: Windows, precision: str, starts: list[int]) -> FusedStep | str:
+        """Return the step of an upcast model, or why its texts are written layer by layer.
+
+        Args:
+            model, windows, precision: as for `fuse`.
+            starts: positions from which a few tokens are tried.
+        """
+        base = model.base_model
+        parts = [getattr(base, name, None) for name in ("rotary_emb", "norm")]
+        modules = list(getattr(base, "layers", ()))
+        if None in parts or not modules or not all(isinstance(module, FusedLayer) for module in modules):
+            return "not all layers are fused"
+        layers = _layers(modules, windows)
+        if isinstance(layers, str):
+            return layers
+        step = cls(base.get_input_embeddings(), parts[0], layers, parts[1])
+        if not all(step.gives_the_bits(model, modules, windows, precision, start) for start in starts):
+            return "the model does more than embed, run its layers and normalise"
+        return step
+
+    def __call__(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], keys: RowKeys) -> Tensor:
+        """Return the final states [B, E] of one new token of each row."""
+        stream, angles = self._embedded(token_ids, positions)
+        decoder_step(stream[0], self.layers, (angles[0][0], angles[1][0]), keys)
+        states: Tensor = self.norm(stream)
+        return states[0]
+
+    def gives_the_bits(
+        self, model: Any, modules: list[FusedLayer], windows: Windows, precision: str, start: int
+    ) -> bool:
+        """Return whether these parts, called in turn, give the bits of the model's own forward."""
+        state, token_ids, positions = sample(model, windows, precision, start)
+        device = next(model.base_model.parameters()).device
+        with torch.inference_mode():
+            want = state.run(model, token_ids, positions, device)
+            state, _, _ = sample(model, windows, precision, start)
+            stream, angles = self._embedded(token_ids, positions)
+            for module in modules:
+                stream = module(stream, position_embeddings=angles, **{KEYWORD: state})
+            return torch.equal(self.norm(stream)[0], want)
+
+    def _embedded(
+        self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32]
+    ) -> tuple[Tensor, Angles]:
+        stream: Tensor = self.embedding(torch.from_numpy(token_ids)[None])
+        angles: Angles = self.rotary(stream, torch.from_numpy(positions).long()[None])
+        return stream, angles
+
+
+def _layers(modules: list[FusedLayer], windows: Windows) -> Layers | str:
+    """Return the layers as the op takes them, or why it does not."""
+    layers, shapes = [], set()
+    for module, window in zip(modules, windows, strict=True):
+        kernels, attention, constants = module.kernels, module.self_attn, module.self_attn.constants
+        if kernels is None or kernels.first.epsilon != kernels.second.epsilon:
+            return "a layer has parts that the kernels do not compute"
+        if constants["sliding_window"] != window or constants["dropout"]:
+            return "attention is not called as the config says"
+        scale = attention.head_dim**-0.5 if constants["scaling"] is None else constants["scaling"]
+        shapes.add(
+            Shape(
+                attention.heads,
+                attention.key_heads,
+                kernels.first.epsilon,
+                module.mlp.activation,
+                float(scale),
+                constants["softcap"],
+            )
+        )
+        layers.append(
+            Layer(
+                kernels.first.weight,
+                kernels.second.weight,
+                kernels.projections,
+                kernels.head_norms,
+                kernels.out,
+                kernels.inner,
+                kernels.down,
+                attention.rotates,
+            )
+        )
+    if len(shapes) > 1:
+        return "the layers differ"
+    try:
+        return Layers(layers, shapes.pop())
+    except InputError as error:
+        return str(error)

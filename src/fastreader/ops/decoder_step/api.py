@@ -1,0 +1,55 @@
+"""decoder_step: all decoder layers of one step of writing, on the CPU.
+
+It gives the bits of `decoder_layer_in`, `decode_attention` and `decoder_layer_out` in turn. One call a step instead of
+three a layer: with small weights Python and the start of threads take longer than the products.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fastreader.errors import InputError
+from fastreader.ops.decoder_step import schema as _schema  # noqa: F401  (defines the op)
+from fastreader.ops.decoder_step.operands import Layers, RowKeys
+from fastreader.ops.dispatch import Serving, cpu_serving
+
+
+def decoder_step(stream: Tensor, layers: Layers, angles: tuple[Tensor, Tensor] | None, keys: RowKeys) -> None:
+    """Run the layers over the newest token of B rows, and write its keys and values.
+
+    Args:
+        stream: [B, E], float32 of contiguous rows, overwritten.
+        layers: the layers.
+        angles: cosine and sine, [B, R] each, float32; None for no rotary embedding.
+        keys: keys and values of the rows; those of the new token are written to their slots.
+
+    Raises:
+        InputError: if the keys do not fit the layers or the rows.
+    """
+    rows = len(stream)
+    counts = {len(x) for x in (keys.keys, keys.values, keys.new_keys, keys.new_values, keys.ranges_of)}
+    if counts != {layers.count}:
+        raise InputError(f"decoder_step: expected keys, values and ranges of {layers.count} layers, got {counts}")
+    if stream.shape[1] != layers.hidden or len(keys.slots) != rows:
+        raise InputError(
+            f"decoder_step: expected a stream [B, {layers.hidden}] and B slots, got {list(stream.shape)} and "
+            f"{len(keys.slots)}"
+        )
+    lengths = [len(keys.keys[0]), len(keys.new_keys[0])]
+    ranges = [tensor for of_window in keys.ranges for tensor in of_window.tensors(rows, lengths)]
+    torch.ops.fastreader.decoder_step_(
+        stream,
+        *layers.before,
+        *(angles if angles is not None and layers.rotates else (None, None)),
+        *layers.after,
+        *(keys.keys, keys.values, keys.new_keys, keys.new_values, keys.slots, ranges, keys.ranges_of),
+        *layers.scores,
+        *layers.layout,
+    )
+
+
+def status() -> list[Serving]:
+    """Return where this op runs, and what runs elsewhere."""
+    parts = "the ops it is made of"
+    return [cpu_serving("cpu", parts), Serving("other devices, PyTorch's products", parts, "no kernel takes them")]

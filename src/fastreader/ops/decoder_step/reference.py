@@ -1,0 +1,55 @@
+"""decoder_step as its definition reads, in float64, with plain weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fastreader.ops.decode_attention.reference import decode_attention_reference
+from fastreader.ops.decoder_layer.reference import Plain, decoder_layer_in_reference, decoder_layer_out_reference
+from fastreader.ops.decoder_step.operands import RowKeys, Shape
+
+
+@dataclass(frozen=True, eq=False)
+class PlainLayer:
+    """As `Layer`, with plain weights; head norms are (query, key, epsilon)."""
+
+    first: Tensor
+    second: Tensor
+    projections: Plain
+    head_norms: tuple[Tensor, Tensor, float] | None
+    out: Plain
+    inner: Plain
+    down: Plain
+    rotates: bool = True
+
+
+def decoder_step_reference(
+    stream: Tensor, layers: Sequence[PlainLayer], shape: Shape, angles: tuple[Tensor, Tensor] | None, keys: RowKeys
+) -> Tensor:
+    """Return the stream after the layers; keys and values of the new token are written in their own type."""
+    stream = stream.double()
+    for i, layer in enumerate(layers):
+        query, key, value = decoder_layer_in_reference(
+            stream,
+            layer.first,
+            shape.epsilon,
+            layer.projections,
+            heads=shape.heads,
+            key_heads=shape.key_heads,
+            head_norms=layer.head_norms,
+            angles=angles if layer.rotates else None,
+        )
+        keys.new_keys[i][keys.slots] = key.to(keys.new_keys[i].dtype)
+        keys.new_values[i][keys.slots] = value.to(keys.new_values[i].dtype)
+        seen = [[part.double() for part in parts] for parts in
+                ((keys.keys[i], keys.new_keys[i]), (keys.values[i], keys.new_values[i]))]
+        attended, _ = decode_attention_reference(
+            query, *seen, keys.ranges[keys.ranges_of[i]], shape.scale, shape.softcap
+        )
+        stream = decoder_layer_out_reference(
+            stream, attended.flatten(1), layer.out, layer.second, shape.epsilon, layer.inner, shape.activation, layer.down
+        )
+    return stream
