@@ -24,6 +24,11 @@ class RotaryRegimes:
     kind: str
     threshold: int
 
+    @property
+    def fixed(self) -> bool:
+        """Whether all lengths share a regime."""
+        return self.kind == "fixed"
+
     def of(self, length: int) -> int:
         """Return the regime of a sequence of `length` input tokens; only equal regimes share a pass.
 
@@ -31,7 +36,7 @@ class RotaryRegimes:
             ContextOverflowError: above the threshold of a dynamic scheme. Every length has its own frequencies there,
                 and transformers keeps those of the longest text seen before, so scores would depend on history.
         """
-        if self.kind == "fixed" or length <= self.threshold:
+        if self.fixed or length <= self.threshold:
             return 0
         if self.kind == "dynamic":
             raise ContextOverflowError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,7 @@ from fastreader.models.key_values import KeyValues, Reuse
 from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.decoding import Row, StopStrings
 from fastreader.reader.engine import Engine
-from fastreader.reader.sampling import choose, row_generator
+from fastreader.reader.sampling import choose, most_likely, row_generator
 
 
 def generate(
@@ -128,51 +129,56 @@ def run(
         return
     cache = DecodeCache(tree, key_values, leaves, room - 1, any(model.windows), row_by_row=model.deterministic)
     while True:
-        live, newest = [], []
-        for i, position in enumerate(cache.next_positions.tolist()):
-            if not rows[i].finish_reason and model.regimes.of(position + 1) == regime:
-                live.append(i)
-                newest.append(rows[i].tokens[-1])
-        if not live:
-            return
-        if len(live) < len(rows):
-            rows = [rows[i] for i in live]
-            cache.select(np.asarray(live, dtype=np.int64))
+        if finished or not model.regimes.fixed:
+            live = []
+            for i, position in enumerate(cache.next_positions.tolist()):
+                if not rows[i].finish_reason and model.regimes.of(position + 1) == regime:
+                    live.append(i)
+            if not live:
+                return
+            if len(live) < len(rows):
+                rows = [rows[i] for i in live]
+                cache.select(np.asarray(live, dtype=np.int64))
         cache.begin_step()
-        tokens = np.asarray(newest, dtype=np.int64)
+        tokens = np.array([row.tokens[-1] for row in rows], dtype=np.int64)
         with engine.lock:
             states = model.forward(tokens, cache.step_positions, cache)
-            finished = _decode_step(model, states, np.arange(len(rows)), rows, options, eos)
-        advance(finished)
+            finished = _decode_step(model, states, None, rows, options, eos)
+        if finished:
+            advance(finished)
 
 
 def _decode_step(
     model: TreeModel,
     states: Tensor,
-    state_of: IntArray,
+    state_of: IntArray | None,
     rows: list[Row],
     options: GenerateOptions,
     eos: frozenset[int],
 ) -> int:
     """Choose the next token of every row, and return the number of rows that it finishes.
 
-    Row r's distribution comes from ``states[state_of[r]]`` (ascending).
+    Row r's distribution comes from ``states[state_of[r]]`` (ascending), or from ``states[r]`` for None.
     """
     finished = 0
     per = max(1, LOGIT_BYTES // (4 * model.head.weight.shape[0]))
     for first in range(0, len(rows), per):
         part = rows[first : first + per]
-        used, of = np.unique(state_of[first : first + per], return_inverse=True)
-        logits = model.logits(states[torch.from_numpy(used).to(states.device)])
-        if len(used) < len(part):
-            logits = logits[torch.from_numpy(of).to(states.device)]
-        if not bool(torch.isfinite(logits.amax(dim=-1)).all()):
+        if state_of is None:
+            logits = model.logits(states[first : first + per])
+        else:
+            used, of = np.unique(state_of[first : first + per], return_inverse=True)
+            logits = model.logits(states[torch.from_numpy(used).to(states.device)])
+            if len(used) < len(part):
+                logits = logits[torch.from_numpy(of).to(states.device)]
+        chosen, highest = most_likely(logits)
+        if not all(map(math.isfinite, highest.tolist())):
             raise NumericsError(
                 f"{model.name}: the logits of a next token are not finite; the weights are damaged, or their products "
                 f"too large for precision {model.precision!r}"
             )
-        uniforms = [row.draw.random() for row in part if row.draw is not None]
-        chosen = choose(logits, options, uniforms)
+        if options.temperature:
+            chosen = choose(logits, options, [row.draw.random() for row in part if row.draw is not None])
         logprobs: list[float] | list[None] = [None] * len(part)
         if options.token_logprobs:
             picked = logits.gather(1, chosen[:, None])[:, 0]

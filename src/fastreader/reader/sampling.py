@@ -25,6 +25,22 @@ def row_generator(seed: int, prompt: Sequence[int], sample: int) -> np.random.Ge
     return np.random.Generator(np.random.Philox(key=key))
 
 
+def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each row's most likely token, the first of equals, and its logit; NaN counts as the largest.
+
+    Args:
+        logits: [R, V], float32 or float64.
+
+    Returns:
+        int64 [R], and [R] in the type of the logits.
+    """
+    if logits.device.type == "cpu":  # NumPy compares a vector at a time, torch one value
+        tokens = torch.from_numpy(logits.numpy().argmax(axis=-1))
+    else:
+        tokens = logits.argmax(dim=-1)
+    return tokens, logits.gather(1, tokens[:, None])[:, 0]
+
+
 def choose(logits: Tensor, sampling: Sampling, uniforms: Sequence[float]) -> Tensor:
     """Choose one token for each row.
 
@@ -37,7 +53,7 @@ def choose(logits: Tensor, sampling: Sampling, uniforms: Sequence[float]) -> Ten
         int64 [R]
     """
     if sampling.temperature == 0:
-        return logits.argmax(dim=-1)
+        return most_likely(logits)[0]
     # Relative to the largest, and by a number the type can hold, so that a tiny temperature leaves 0 and -inf.
     lowered = logits - logits.amax(dim=-1, keepdim=True)
     scaled = lowered.div_(max(sampling.temperature, torch.finfo(logits.dtype).tiny))
