@@ -35,11 +35,6 @@ void wait_until(const Done& done) {
 
 Crew* Crew::led_here() { return led; }
 
-char* Crew::memory(int64_t bytes) {
-  if (!memory_.defined() || memory_.numel() < bytes + 64) memory_ = at::empty({bytes + 64}, at::kByte);
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory_.data_ptr()) + 63) / 64 * 64);
-}
-
 void Crew::run(const Tasks& tasks) {
   TORCH_CHECK(tasks.count <= static_cast<int64_t>(kLeft), "too many tasks: ", tasks.count);
   tasks_ = tasks;
@@ -80,8 +75,8 @@ void Crew::follow(int64_t thread) {
 void Crew::dismiss() { dismissed_.store(true, std::memory_order_release); }
 
 void with_crew(void (*body)(const void*), const void* context) {
-  const int64_t threads = at::get_num_threads();
-  if (threads < 2 || led != nullptr || at::in_parallel_region()) return body(context);
+  if (led != nullptr) return body(context);
+  const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
   Crew crew(threads);
   at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t) {
     if (begin > 0) return crew.follow(begin);

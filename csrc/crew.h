@@ -4,10 +4,10 @@
 // takes longer than a small product. Within `with_crew` they are woken once, and `run_tasks` hands them set after set.
 #pragma once
 
-#include <ATen/ATen.h>
-
 #include <atomic>
 #include <cstdint>
+
+#include "buffer.h"
 
 namespace fastreader {
 
@@ -32,7 +32,7 @@ class Crew {
   int64_t threads() const { return threads_; }
 
   // Return memory for one set of tasks, aligned to 64 bytes.
-  char* memory(int64_t bytes);
+  char* memory(int64_t bytes) { return memory_.of(bytes); }
 
   // Run a set of tasks on all threads, this one included; only the leader calls it.
   void run(const Tasks& tasks);
@@ -48,7 +48,7 @@ class Crew {
   void work(int64_t thread);
 
   const int64_t threads_;
-  at::Tensor memory_;
+  Buffer memory_;
   Tasks tasks_{};
   uint64_t number_ = 0;
   alignas(64) std::atomic<uint64_t> ticket_{0};
@@ -58,7 +58,7 @@ class Crew {
 
 void with_crew(void (*body)(const void*), const void* context);
 
-// Call body() on this thread, which leads a crew meanwhile if there are threads for one.
+// Call body() on this thread, which leads a crew meanwhile: of all threads, or alone within a parallel region.
 template <typename Body>
 void with_crew(const Body& body) {
   with_crew([](const void* context) { (*static_cast<const Body*>(context))(); }, &body);

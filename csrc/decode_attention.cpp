@@ -38,7 +38,7 @@ KeyRanges::KeyRanges(const at::Tensor& row_ptr, const at::Tensor& part, const at
   }
 }
 
-void KeyRanges::check(const std::vector<at::Tensor>& keys) const {
+void KeyRanges::check(at::TensorList keys) const {
   for (int64_t r = 0; r < count; ++r) {
     TORCH_CHECK(0 <= part[r] && part[r] < static_cast<int64_t>(keys.size()), "decode_attention: range ", r,
                 " is of part ", part[r]);

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <c10/util/SmallVector.h>
 
+#include <array>
 #include <optional>
-#include <vector>
 
 #include "parallel.h"
 
@@ -15,9 +16,9 @@ struct KeyRanges {
   KeyRanges(const at::Tensor& row_ptr, const at::Tensor& part, const at::Tensor& start, const at::Tensor& stop);
 
   // A range past its keys would read foreign memory.
-  void check(const std::vector<at::Tensor>& keys) const;
+  void check(at::TensorList keys) const;
 
-  std::vector<at::Tensor> tensors;
+  std::array<at::Tensor, 4> tensors;
   int64_t rows, count;
   const int32_t *row_ptr, *part, *start, *stop;
 };
@@ -45,8 +46,8 @@ class RowAttention {
 
  private:
   at::Tensor query_;
-  std::vector<at::Tensor> keys_, values_;
-  std::vector<Source> key_sources_, value_sources_;
+  c10::SmallVector<at::Tensor, 2> keys_, values_;
+  c10::SmallVector<Source, 2> key_sources_, value_sources_;
 };
 
 } // namespace fastreader

@@ -56,10 +56,6 @@ HeadNorm head_norm_of(const std::optional<at::Tensor>& weight, int64_t heads, in
   return {vector_of(*weight, weight->numel(), "decoder_layer_in: norm of heads"), static_cast<float>(epsilon)};
 }
 
-at::Tensor rows_of(const at::Tensor& like, int64_t rows, int64_t width, bool to_bf16) {
-  return at::empty({rows, width}, like.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat));
-}
-
 } // namespace
 
 void check_stream(const at::Tensor& stream, const char* op) {
@@ -85,13 +81,13 @@ void StreamNorm::operator()(const Kernels& kernels, const at::Tensor& stream, in
   kernels.rms_norm({first, stride, size, weight.const_data_ptr<float>(), epsilon, out, size, to_bf16}, 0, count);
 }
 
-at::Tensor StreamNorm::all(const Kernels& kernels, const at::Tensor& stream) const {
-  const at::Tensor out = rows_of(stream, stream.size(0), stream.size(1), to_bf16);
-  char* const first = static_cast<char*>(out.mutable_data_ptr());
-  const int64_t row = stream.size(1) * out.element_size();
-  run_blocks(kernels, stream.size(0), kStrip, 0,
-             [&](int64_t begin, int64_t count, char*) { (*this)(kernels, stream, begin, count, first + begin * row); });
-  return out;
+Source StreamNorm::all(const Kernels& kernels, const at::Tensor& stream, Buffer& buffer) const {
+  const int64_t rows = stream.size(0), size = stream.size(1), row_bytes = size * (to_bf16 ? 2 : 4);
+  char* const first = buffer.of(rows * row_bytes);
+  run_blocks(kernels, rows, kStrip, 0, [&](int64_t begin, int64_t count, char*) {
+    (*this)(kernels, stream, begin, count, first + begin * row_bytes);
+  });
+  return {first, to_bf16, size, 0};
 }
 
 Angles Angles::of(const std::optional<at::Tensor>& cosine, const std::optional<at::Tensor>& sine, int64_t rows,
@@ -133,7 +129,7 @@ void LayerIn::emit(const Kernels& kernels, const HeadRows& out, int64_t some, in
 }
 
 void LayerIn::run(const at::Tensor& stream, const Angles& angles, const HeadRows& query, const HeadRows& key,
-                  const HeadRows& value) {
+                  const HeadRows& value, LayerBuffers& buffers) {
   const Kernels& kernels = *product.kernels;
   const int64_t rows = stream.size(0), hidden = stream.size(1), width = product.args.width;
   if (rows == 0) return;
@@ -146,9 +142,8 @@ void LayerIn::run(const at::Tensor& stream, const Angles& angles, const HeadRows
     emit(kernels, value, heads.key, begin, count, keys + heads.key * heads.size, {});
   };
   if (shared_by_threads(rows)) {
-    const at::Tensor normed = norm.all(kernels, stream), projected = rows_of(stream, rows, width, false);
-    float* const wide = projected.mutable_data_ptr<float>();
-    product.args.input = source_of(normed, -1);
+    float* const wide = reinterpret_cast<float*>(buffers.wide.of(rows * width * 4));
+    product.args.input = norm.all(kernels, stream, buffers.normed);
     product.args.rows = rows;
     multiply(product, After::store, wide, width, false);
     run_blocks(kernels, rows, kStrip, 0,
@@ -187,7 +182,7 @@ LayerOut::LayerOut(int64_t hidden, int64_t attended, const LayerOutParts& parts,
   gate.args.activation = activation_of(activation);
 }
 
-void LayerOut::run(const at::Tensor& stream, const Source& attended) {
+void LayerOut::run(const at::Tensor& stream, const Source& attended, LayerBuffers& buffers) {
   const Kernels& kernels = *out.kernels;
   const int64_t rows = stream.size(0), hidden = stream.size(1), inner = down.args.size;
   if (rows == 0) return;
@@ -196,10 +191,10 @@ void LayerOut::run(const at::Tensor& stream, const Source& attended) {
   if (shared_by_threads(rows)) {
     out.args.rows = gate.args.rows = down.args.rows = rows;
     multiply(out, After::add, sums, stream.stride(0), false);
-    const at::Tensor normed = norm.all(kernels, stream), gated = rows_of(stream, rows, inner, norm.to_bf16);
-    gate.args.input = source_of(normed, -1);
-    down.args.input = source_of(gated, -1);
-    multiply(gate, After::gate, gated.mutable_data_ptr(), inner, norm.to_bf16);
+    char* const gated = buffers.wide.of(rows * inner * 4);
+    gate.args.input = norm.all(kernels, stream, buffers.normed);
+    down.args.input = {gated, norm.to_bf16, inner, 0};
+    multiply(gate, After::gate, gated, inner, norm.to_bf16);
     multiply(down, After::add, sums, stream.stride(0), false);
     return;
   }
@@ -256,7 +251,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decoder_layer_in(
   const auto type = stream.options().dtype(to_bf16 ? at::kBFloat16 : at::kFloat);
   const at::Tensor query = at::empty({rows, heads, size}, type), key = at::empty({rows, key_heads, size}, type);
   const at::Tensor value = at::empty({rows, key_heads, size}, type);
-  layer.run(stream, angles, HeadRows::of(query), HeadRows::of(key), HeadRows::of(value));
+  LayerBuffers buffers;
+  layer.run(stream, angles, HeadRows::of(query), HeadRows::of(key), HeadRows::of(value), buffers);
   return {query, key, value};
 }
 
@@ -275,7 +271,8 @@ void decoder_layer_out(const at::Tensor& stream, const at::Tensor& attended, con
                  {out, out_bias, norm, epsilon, inner_packed, inner_bias, down, down_bias}, inner, activation,
                  {input_precision, weight_type, isa});
   const at::Tensor rows = with_contiguous_rows(attended);
-  layer.run(stream, source_of(rows, -1));
+  LayerBuffers buffers;
+  layer.run(stream, source_of(rows, -1), buffers);
 }
 
 } // namespace

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "buffer.h"
 #include "linear.h"
 
 namespace fastreader {
@@ -36,8 +37,8 @@ struct StreamNorm {
   float epsilon = 0;
   bool to_bf16 = false;
   void operator()(const Kernels& kernels, const at::Tensor& stream, int64_t begin, int64_t count, void* out) const;
-  // Normalise all rows, block by block.
-  at::Tensor all(const Kernels& kernels, const at::Tensor& stream) const;
+  // Normalise all rows, block by block, into the buffer.
+  Source all(const Kernels& kernels, const at::Tensor& stream, Buffer& buffer) const;
 };
 
 // Cosine and sine of a rotary embedding, float32 [T, R] each; undefined for none.
@@ -62,6 +63,11 @@ struct HeadRows {
   char* row(int64_t r) const { return first + (index == nullptr ? r : index[r]) * row_bytes; }
 };
 
+// Memory of a layer, for the next one too.
+struct LayerBuffers {
+  Buffer normed, wide;
+};
+
 struct LayerInParts {
   const at::Tensor& norm;
   double epsilon;
@@ -74,7 +80,7 @@ struct LayerInParts {
 struct LayerIn {
   LayerIn(int64_t hidden, const LayerInParts& parts, const Heads& heads, const Layout& layout);
   void run(const at::Tensor& stream, const Angles& angles, const HeadRows& query, const HeadRows& key,
-           const HeadRows& value);
+           const HeadRows& value, LayerBuffers& buffers);
 
   Heads heads;
   StreamNorm norm;
@@ -101,7 +107,7 @@ struct LayerOutParts {
 struct LayerOut {
   LayerOut(int64_t hidden, int64_t attended, const LayerOutParts& parts, int64_t inner, c10::string_view activation,
            const Layout& layout);
-  void run(const at::Tensor& stream, const Source& attended);
+  void run(const at::Tensor& stream, const Source& attended, LayerBuffers& buffers);
 
   StreamNorm norm;
   Product out, gate, down;

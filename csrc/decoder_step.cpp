@@ -6,6 +6,9 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "decode_attention.h"
 #include "decoder_layer.h"
 
@@ -114,6 +117,7 @@ void decoder_step(const at::Tensor& stream, at::TensorList norms, double epsilon
     const int64_t at = row * width + head * together;
     if (to != nullptr) std::copy(sums + at, sums + at + together, to + at);
   };
+  LayerBuffers buffers;
   with_crew([&] {
     for (size_t i = 0; i < count; ++i) {
       TORCH_CHECK(0 <= ranges_of[i] && ranges_of[i] < static_cast<int64_t>(ranges.size()), "decoder_step_: no ranges ",
@@ -121,12 +125,12 @@ void decoder_step(const at::Tensor& stream, at::TensorList norms, double epsilon
       check_slots(slots, rows, new_keys[i], new_values[i], heads, type);
       LayerIn before = layers.in(i, hidden, heads);
       before.run(stream, rotates[i] != 0 ? angles : Angles{}, HeadRows::of(query), HeadRows::of(new_keys[i], slot),
-                 HeadRows::of(new_values[i], slot));
+                 HeadRows::of(new_values[i], slot), buffers);
       RowAttention attention(query, {keys[i], new_keys[i]}, {values[i], new_values[i]}, ranges[ranges_of[i]], scale,
                              softcap);
       TORCH_CHECK(attention.args.value_size == size, "decoder_step_: values must have the size of keys");
       attention.run(kernels, sums, lse.mutable_data_ptr<float>(), round);
-      layers.out(i, hidden, heads, inner, activation).run(stream, source_of(rounded, -1));
+      layers.out(i, hidden, heads, inner, activation).run(stream, source_of(rounded, -1), buffers);
     }
   });
 }
