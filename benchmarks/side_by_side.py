@@ -59,9 +59,7 @@ WAYS = {
 USUAL = [w for w, (kind, _) in WAYS.items() if "fast by" not in w and kind not in ("harness", *apart.PEERS)]
 TRUTH = ("one_at_a_time", "fp32")
 TRUE_TOKENS = ("first_tokens", "fp32")
-MOST_ERROR = (
-    1.0  # nats, the median; llama.cpp is off by 0.3 to 0.5 with 8-bit activations, other tokens would be by tens
-)
+MOST_ERROR = 1.0  # nats, the median; 8-bit activations are off by 0.3 to 0.5, other tokens would be by tens
 FEWEST_TOKENS = 0.5  # of the first new tokens like the truth's
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
