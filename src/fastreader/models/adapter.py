@@ -23,6 +23,7 @@ from fastreader.models.precision import Precision
 from fastreader.models.products import OPERATOR, Products
 from fastreader.models.rotary import rotary_regimes
 from fastreader.models.upcast import upcast, why_not_upcast
+from fastreader.ops.linear import BlockTensor
 from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
 
 
@@ -238,8 +239,9 @@ class TreeModel:
         targets = torch.from_numpy(tree.targets).to(self.device)
         weight, bias = self.head.weight, self.head.bias
         if self.why_not_upcast is None and self.products == "fast":
-            states, weight = states.bfloat16(), self._bf16_head
-        elif not (states.dtype == torch.float32 and weight.dtype == torch.bfloat16):
+            states = states.bfloat16()
+            weight = weight if isinstance(weight, BlockTensor) else self._bf16_head
+        elif not isinstance(weight, BlockTensor) and not (states.dtype == torch.float32 and weight.dtype == torch.bfloat16):
             weight = weight.to(states.dtype)
         kernels = self.why_not_upcast is None and self.products in ("float32", "int16")
         return linear_logprob_stats(
@@ -251,7 +253,7 @@ class TreeModel:
             softcap=self.logit_softcap,
             # "torch" has no bf16x3 and upcasts a narrower weight block by block.
             input_precision=(
-                "float32" if kernels else "bf16x3" if self.products == "high" or weight.dtype != states.dtype else None
+                "float32" if kernels else "bf16x3" if self.products == "high" or weight.dtype == torch.bfloat16 != states.dtype else None
             ),
             impl="cpu" if kernels else "torch" if self.products == "exact" else "auto",
         )

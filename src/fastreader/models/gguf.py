@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fastreader.data.files import write_text
 from fastreader.data.fingerprints import digest, file_digest
 from fastreader.errors import MissingExtraError, ModelFileError, UnsupportedModelError
+from fastreader.models import blocks
 from fastreader.models.cache import building, cache_dir
 from fastreader.models.silence import silence_progress_bars
 
@@ -25,7 +26,7 @@ _MAGIC = b"GGUF"
 _FLOAT_TYPES = ("F16", "F32", "F64")
 _STRING, _ARRAY = 8, 9
 _WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of the other types of values
-_CONVERSION = 2  # version of the conversion; folders of older versions are not used
+CONVERSION = 3  # version of the conversion; folders of older versions are not used
 
 
 def converted(path: Path) -> Path:
@@ -39,7 +40,7 @@ def converted(path: Path) -> Path:
         ModelFileError: if the file is not GGUF or is truncated.
     """
     check_magic(path)  # before the whole file is read for its digest
-    target = cache_dir() / "gguf" / f"{_file_digest(path)[:24]}-{_CONVERSION}"
+    target = cache_dir() / "gguf" / f"{_file_digest(path)[:24]}-{CONVERSION}"
     with building(target) as making:
         if making is not None:
             logger.warning("converting %s once; this takes about 20 seconds for 135M parameters", path.name)
@@ -58,7 +59,7 @@ def convert(path: Path, folder: Path) -> None:
     """Write the model and tokenizer of a GGUF file to `folder`: safetensors, config, tokenizer.
 
     Quantised and BF16 files become bfloat16. A file with most weights in F16, F32 or F64 becomes float32, which keeps
-    every bit of the first two.
+    every bit of the first two. Quantised weights are written as they are, too (`models.blocks`).
 
     Raises:
         MissingExtraError: if `gguf` or `accelerate` is not installed.
@@ -88,6 +89,7 @@ def convert(path: Path, folder: Path) -> None:
         plain.load_state_dict(dequantised.state_dict())
         plain.save_pretrained(folder)
         transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+    blocks.write(path, dequantised, folder)
     # save_pretrained makes the weights readable by their owner only; others read a shared cache.
     for file in folder.iterdir():
         file.chmod(0o644)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fastreader.ops.linear import PackedWeight, linear, prepare
+from fastreader.ops.linear import BlockTensor, PackedWeight, linear, prepare
 
 LOGIT_BYTES = 64 << 20  # logits held at once while tokens are chosen
 _COPIES = 6  # of the logits, in float32: some draws sort or weight a copy, log-probabilities need two in float64
@@ -39,7 +39,8 @@ class LogitHead:
         """Return the memory of choosing the next tokens of `rows` rows, with the weight's layout if not made yet."""
         weight = self._layer.weight
         logits = min(max(LOGIT_BYTES, 4 * weight.shape[0]), 4 * weight.shape[0] * rows)
-        if self._weight is not None or self._precision == "exact" or weight.device.type != "cpu":
+        laid_out = self._weight is not None or isinstance(weight, BlockTensor)
+        if laid_out or self._precision == "exact" or weight.device.type != "cpu":
             return _COPIES * logits
         wide = self._precision in ("float32", "high") and weight.dtype != torch.bfloat16
         terms = 2 if wide else 1  # of two bytes each

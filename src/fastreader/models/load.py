@@ -9,6 +9,7 @@ import pickle
 import re
 import socket
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,8 +18,8 @@ from urllib.request import getproxies
 import torch
 
 from fastreader.core.checks import expect
-from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
-from fastreader.models import gguf, packaged
+from fastreader.errors import FastreaderError, InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
+from fastreader.models import blocks, gguf, packaged
 from fastreader.models.precision import Arithmetic, resolve
 from fastreader.models.silence import silence_progress_bars
 
@@ -64,6 +65,11 @@ def load(
     # Without an answer transformers asks on standard input whether to run a folder's code.
     given = {"local_files_only": local, "trust_remote_code": trust_remote_code}
     config = _read(lambda: transformers.AutoConfig.from_pretrained(folder, **given), folder)
+    if dtype == "file":
+        arithmetic = resolve(device, "float32", precision, torch.float32, products)
+        loaded = _read(lambda: blocks.load(folder, config, arithmetic.device), folder)
+        arithmetic = replace(arithmetic, formats=blocks.formats_of(loaded))
+        return loaded, _tokenizer(folder, given), arithmetic
     arithmetic = resolve(device, dtype, precision, _checkpoint_dtype(config), products)
     loaded, loading_info = _read(
         lambda: transformers.AutoModelForCausalLM.from_pretrained(
@@ -78,11 +84,17 @@ def load(
     gguf.check_loading_info(folder, loading_info)
     _check_layers(folder, loaded, loading_info)
     _merge_adapters(loaded)
+    return loaded.to(arithmetic.device), _tokenizer(folder, given), arithmetic
+
+
+def _tokenizer(folder: str, given: dict[str, Any]) -> Any:
+    import transformers
+
     tokenizer = _read(lambda: transformers.AutoTokenizer.from_pretrained(folder, **given), folder)
     if (largest := max(tokenizer.get_vocab().values(), default=0)) >= _MOST_TOKENS:
         # tokenizers walks every id below the largest whenever it copies or saves one: minutes, then memory
         raise ModelFileError(f"{folder}: the tokenizer has token {largest}; at most {_MOST_TOKENS - 1} is possible")
-    return loaded.to(arithmetic.device), tokenizer, arithmetic
+    return tokenizer
 
 
 def _merge_adapters(model: Any) -> None:
@@ -284,7 +296,7 @@ def _read(action: Any, name: str) -> Any:
     try:
         with silence_progress_bars():
             return action()
-    except (torch.OutOfMemoryError, MemoryError):
+    except (torch.OutOfMemoryError, MemoryError, FastreaderError):
         raise
     except Exception as error:
         broken = any(isinstance(each, damaged) for each in _chain(error))  # in a config's JSON, inside an OSError

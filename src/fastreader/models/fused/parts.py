@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fastreader.models.chunking import map_chunks
 from fastreader.ops.decoder_layer import Weight
-from fastreader.ops.linear import PackedWeight, linear, linear_add, linear_gated, prepare
+from fastreader.ops.linear import BlockTensor, PackedWeight, linear, linear_add, linear_gated, prepare
+from fastreader.ops.linear.blocks import can_join, join
 from fastreader.ops.pointwise import gate, rms_norm
 
 
@@ -59,7 +60,11 @@ class JoinedLinear(nn.Module):
         self.widths = [layer.out_features for layer in layers]
         self._weights: list[Tensor | PackedWeight] = []
         self._biases: list[Tensor | None] = []
-        if len(layers) > 1 and isinstance(prepare(layers[0].weight.detach()[:1], precision), PackedWeight):
+        weights = [layer.weight for layer in layers]
+        if len(layers) > 1 and can_join(weights) and isinstance(prepare(weights[0], precision), PackedWeight):
+            self._weights = [prepare(BlockTensor(join(weights)), precision)]
+            self._biases = [_joined_bias(layers)]
+        elif len(layers) > 1 and _plain(weights) and isinstance(prepare(weights[0].detach()[:1], precision), PackedWeight):
             self._weights = [prepare(torch.cat([layer.weight.detach() for layer in layers]), precision)]
             self._biases = [_joined_bias(layers)]
         else:
@@ -141,6 +146,10 @@ class FusedFeedForward(nn.Module):
     def add_to(self, sum: Tensor, rows: Tensor) -> None:
         """Add the output for rows [B, E] of one chunk to `sum` [B, E] in place."""
         self.down.add_to(sum, self.inner.gated(rows, self.activation))
+
+
+def _plain(weights: list[Tensor]) -> bool:
+    return not any(isinstance(weight, BlockTensor) for weight in weights)
 
 
 def _joined_bias(layers: list[nn.Linear]) -> Tensor | None:

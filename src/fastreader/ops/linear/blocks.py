@@ -135,7 +135,8 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
 
 
 def _part(tensor: BlockTensor, first: int, count: int) -> BlockTensor:
-    return BlockTensor(tensor.weight, tensor.first + first, count)
+    with torch.inference_mode(False):  # PyTorch counts versions of a view, which a tensor made in that mode has not
+        return BlockTensor(tensor.weight, tensor.first + first, count)
 
 
 def _slice(tensor: BlockTensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:

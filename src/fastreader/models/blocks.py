@@ -1,0 +1,130 @@
+"""Models whose weights keep the integers of a GGUF file: writing them beside a converted model, and loading them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fastreader.core.checks import expect
+from fastreader.errors import MissingExtraError, ModelFileError
+from fastreader.ops import extension
+from fastreader.ops.linear import BlockTensor, BlockWeight
+from fastreader.ops.linear.blocks import FORMATS
+
+FILE = "blocks.safetensors"
+_FORMATS = "formats"  # its metadata: the format of each quantised weight, as JSON
+
+
+def write(path: Path, model: nn.Module, folder: Path) -> None:
+    """Write the weights of a GGUF file with their integers, or nothing if none has a format of `FORMATS`.
+
+    transformers may reorder rows of a file (those of queries and keys, for its rotary embedding). So a weight is
+    recognised by its values: it keeps its integers if its rows are those of a tensor of the file in some order. Other
+    weights are written as they are, matrices in bfloat16.
+
+    Args:
+        path: the GGUF file.
+        model: what transformers made of it, in float32.
+        folder: of the converted model.
+    """
+    from gguf import GGUFReader, quants
+    from safetensors.torch import save_file
+
+    weights = {name: p.detach() for name, p in model.named_parameters() if p.dim() == 2}
+    signed = {(tuple(p.shape), _signature(_row_hashes(p))): name for name, p in weights.items()}
+    tensors: dict[str, Tensor] = {}
+    formats: dict[str, str] = {}
+    for tensor in GGUFReader(path).tensors:
+        kind = tensor.tensor_type
+        if kind.name not in FORMATS or len(tensor.shape) != 2:
+            continue
+        raw = np.asarray(tensor.data)
+        hashes = _row_hashes(torch.from_numpy(quants.dequantize(raw, kind)))
+        shape = (raw.shape[0], int(tensor.shape[0]))
+        name = signed.get((shape, _signature(hashes)))
+        if name is None or name in formats:
+            continue
+        place = {value: row for row, value in enumerate(hashes)}
+        order = [place[value] for value in _row_hashes(weights[name])]
+        tensors[name], formats[name] = torch.from_numpy(np.ascontiguousarray(raw[order])), kind.name
+    if not formats:
+        return
+    for name, parameter in model.named_parameters():
+        if name not in tensors:
+            plain = parameter.detach()
+            tensors[name] = (plain.bfloat16() if plain.dim() > 1 else plain).contiguous()
+    save_file(tensors, folder / FILE, metadata={_FORMATS: json.dumps(formats)})
+
+
+def _row_hashes(weight: Tensor) -> list[int]:
+    return [hash(row.tobytes()) for row in weight.contiguous().numpy()]
+
+
+def _signature(hashes: list[int]) -> int:
+    """Return a number that does not depend on the order of the rows."""
+    return hash(tuple(sorted(hashes)))
+
+
+def load(folder: str, config: Any, device: torch.device) -> Any:
+    """Return the model of a converted GGUF file with its quantised weights as `BlockTensor`s, float32 to transformers.
+
+    Raises:
+        InputError: if the folder has no such weights, or the C++ kernels cannot multiply them here.
+        MissingExtraError: if `accelerate` is not installed.
+        ModelFileError: if the file is damaged or lacks weights.
+    """
+    import transformers
+    from safetensors import SafetensorError, safe_open
+
+    file = Path(folder) / FILE
+    expect(file.is_file(), "dtype", "another type than 'file', since this is no GGUF file of quantised weights", "file")
+    expect(device.type == "cpu", "dtype", f"another type than 'file' on {device}", "file")
+    missing = extension.why_missing()
+    expect(missing is None, "dtype", f"another type than 'file', since {missing}", "file")
+    try:
+        from accelerate import init_empty_weights
+    except ImportError as error:
+        raise MissingExtraError("accelerate", "gguf") from error
+    with init_empty_weights(include_buffers=False):  # no weight is allocated twice
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    try:
+        with safe_open(file, framework="pt") as stream:
+            formats = json.loads(stream.metadata()[_FORMATS])
+            wanted = dict(model.named_parameters())
+            if absent := sorted(wanted.keys() - set(stream.keys())):
+                raise ModelFileError(f"{file}: lacks {len(absent)} weights of the model, {absent[0]} first")
+            for name, parameter in wanted.items():
+                value = _weight(stream.get_tensor(name), formats.get(name), parameter)
+                if value.shape != parameter.shape:
+                    raise ModelFileError(
+                        f"{file}: {name} is {list(value.shape)}, expected {list(parameter.shape)} by the config"
+                    )
+                owner, _, last = name.rpartition(".")
+                setattr(model.get_submodule(owner), last, nn.Parameter(value, requires_grad=False))
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ModelFileError(f"{file}: damaged or truncated ({error})") from error
+    model.tie_weights()
+    if (Path(folder) / "generation_config.json").is_file():
+        model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+    return model.eval()
+
+
+def _weight(stored: Tensor, name: str | None, parameter: Tensor) -> Tensor:
+    if name is None:
+        return stored.float()
+    return BlockTensor(BlockWeight.pack(stored, name, parameter.shape[1]))
+
+
+def formats_of(model: Any) -> tuple[str, ...]:
+    """Return the formats of a model's quantised weights, most frequent first."""
+    counts: dict[str, int] = {}
+    for parameter in model.parameters():
+        if isinstance(parameter, BlockTensor):
+            for name in parameter.weight.formats:
+                counts[name] = counts.get(name, 0) + 1
+    return tuple(sorted(counts, key=lambda name: (-counts[name], name)))

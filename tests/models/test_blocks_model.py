@@ -1,0 +1,104 @@
+"""Readers whose weights keep the integers of a GGUF file, against transformers on the dequantised file."""
+
+import pytest
+import torch
+from support import PACKAGED, tiny_llama
+from test_gguf import write
+
+from fastreader import Reader
+from fastreader.errors import InputError, ModelFileError
+from fastreader.models import blocks, gguf
+from fastreader.models import load as loading
+from fastreader.ops import extension
+from fastreader.ops.linear import BlockTensor
+
+pytest.importorskip("gguf", reason="needs the extra gguf")
+pytestmark = pytest.mark.skipif(extension.why_missing() is not None, reason="needs the C++ extension")
+PAIRS = [([3, 50, 60, 7], [9, 11]), ([3, 50, 60, 7], [12]), (list(range(5, 90)), [40, 41, 42])]  # tokens
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def dequantised(file):
+    import transformers
+
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32, local_files_only=True
+    ).eval()
+
+
+def alone(model, ids, continuation):
+    """Log-likelihood of a continuation by transformers, one sequence at a time."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*ids, *continuation]])).logits[0, len(ids) - 1 : -1].double()
+    return logits.log_softmax(-1).gather(1, torch.tensor(continuation)[:, None]).sum().item()
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+def test_a_reader_of_a_quantised_file_is_that_of_its_values(tmp_path, cache, kind):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), kind)
+    plain = dequantised(file)
+    reader = Reader.load(file, "cpu", "file", "exact", check="full")
+    assert reader.describe()["dtype"] == kind and kind in repr(reader)
+    loaded, _, _ = loading.load(file, "cpu", "file", "exact")
+    kept = {name: p for name, p in loaded.named_parameters() if isinstance(p, BlockTensor)}
+    assert kept.keys() == {name for name, p in plain.named_parameters() if p.dim() == 2}
+    for name, parameter in kept.items():
+        assert torch.equal(parameter.plain(), plain.get_parameter(name)), name
+    assert isinstance(reader.model.get_output_embeddings().weight, BlockTensor)
+    for precision, bound in (("exact", 1e-4), ("high", 1e-3), ("fast", 0.05)):
+        reader = Reader.load(file, "cpu", "file", precision, check="full")
+        for (context, continuation), ours in zip(PAIRS, reader.loglikelihood(PAIRS), strict=True):
+            assert abs(ours.logprob - alone(plain, context, continuation)) <= bound
+
+
+@pytest.mark.parametrize("products", ["bf16", "int16", "float32"])
+def test_every_way_to_multiply_reads_and_writes(tmp_path, cache, products):
+    if products == "bf16" and extension.best_instruction_set() not in ("avx512_bf16", "amx"):
+        pytest.skip("this machine has no bfloat16 products")
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q4_0")
+    reader = Reader.load(file, "cpu", "file", products=products)
+    alone, together = (reader.generate(prompts, max_new_tokens=8) for prompts in (["the quick"], ["the quick", "a"]))
+    assert alone[0][0].token_ids == together[0][0].token_ids
+
+
+def test_joined_weights_are_held_once(tmp_path, cache):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
+    reader = Reader.load(file, "cpu", "file")
+    held = {}
+    for module in reader.model.modules():
+        for value in [*vars(module).values(), *module.parameters(recurse=False)]:
+            for item in value if isinstance(value, list) else [value]:
+                data = item.weight.data if isinstance(item, BlockTensor) else getattr(item, "data", None)
+                if isinstance(data, torch.Tensor) and not isinstance(data, BlockTensor):
+                    held[data.data_ptr()] = data.numel() * data.element_size()
+    assert sum(held.values()) <= 1.15 * file.stat().st_size
+
+
+def test_a_folder_without_a_quantised_file_is_named(tmp_path, cache, model):
+    with pytest.raises(InputError, match="dtype.*no GGUF file of quantised weights"):
+        Reader.load(model, "cpu", "file")
+    file = write(tmp_path / "plain.gguf", tiny_llama(), "F16")
+    with pytest.raises(InputError, match="dtype.*no GGUF file of quantised weights"):
+        Reader.load(file, "cpu", "file")
+
+
+def test_damaged_blocks_are_named(tmp_path, cache):
+    folder = gguf.converted(write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0"))
+    whole = (folder / blocks.FILE).read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"\xff" * 100, b""):
+        (folder / blocks.FILE).write_bytes(damaged)
+        with pytest.raises(ModelFileError, match="blocks"):
+            Reader.load(folder, "cpu", "file")
+
+
+def test_the_packaged_reader_with_the_integers_of_its_file(packaged_model):
+    loaded, _, arithmetic = loading.load(PACKAGED, "cpu", "file", "exact")
+    assert arithmetic.stored == "Q4_1 + Q8_0"
+    for name, parameter in loaded.named_parameters():
+        if isinstance(parameter, BlockTensor):
+            assert torch.equal(parameter.plain().bfloat16().float(), packaged_model.get_parameter(name)), name
