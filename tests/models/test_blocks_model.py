@@ -80,10 +80,10 @@ def test_joined_weights_are_held_once(tmp_path, cache):
 
 
 def test_a_folder_without_a_quantised_file_is_named(tmp_path, cache, model):
-    with pytest.raises(InputError, match="dtype.*no GGUF file of quantised weights"):
+    with pytest.raises(InputError, match=r"dtype.*no GGUF file of quantised weights"):
         Reader.load(model, "cpu", "file")
     file = write(tmp_path / "plain.gguf", tiny_llama(), "F16")
-    with pytest.raises(InputError, match="dtype.*no GGUF file of quantised weights"):
+    with pytest.raises(InputError, match=r"dtype.*no GGUF file of quantised weights"):
         Reader.load(file, "cpu", "file")
 
 

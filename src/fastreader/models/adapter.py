@@ -238,11 +238,12 @@ class TreeModel:
         """Return what `score` returns, from the final states [R, E] of the tree's sources."""
         targets = torch.from_numpy(tree.targets).to(self.device)
         weight, bias = self.head.weight, self.head.bias
+        blocks, narrow = isinstance(weight, BlockTensor), False
         if self.why_not_upcast is None and self.products == "fast":
-            states = states.bfloat16()
-            weight = weight if isinstance(weight, BlockTensor) else self._bf16_head
-        elif not isinstance(weight, BlockTensor) and not (states.dtype == torch.float32 and weight.dtype == torch.bfloat16):
-            weight = weight.to(states.dtype)
+            states, weight = states.bfloat16(), weight if blocks else self._bf16_head
+        else:
+            narrow = states.dtype == torch.float32 and weight.dtype == torch.bfloat16
+            weight = weight if narrow or blocks else weight.to(states.dtype)
         kernels = self.why_not_upcast is None and self.products in ("float32", "int16")
         return linear_logprob_stats(
             states,
@@ -252,9 +253,7 @@ class TreeModel:
             scale=self.logit_scale,
             softcap=self.logit_softcap,
             # "torch" has no bf16x3 and upcasts a narrower weight block by block.
-            input_precision=(
-                "float32" if kernels else "bf16x3" if self.products == "high" or weight.dtype == torch.bfloat16 != states.dtype else None
-            ),
+            input_precision="float32" if kernels else "bf16x3" if self.products == "high" or narrow else None,
             impl="cpu" if kernels else "torch" if self.products == "exact" else "auto",
         )
 

@@ -92,6 +92,7 @@ def load(folder: str, config: Any, device: torch.device) -> Any:
         raise MissingExtraError("accelerate", "gguf") from error
     with init_empty_weights(include_buffers=False):  # no weight is allocated twice
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.tie_weights()  # a weight that is another one is not in the file
     try:
         with safe_open(file, framework="pt") as stream:
             formats = json.loads(stream.metadata()[_FORMATS])
@@ -106,6 +107,8 @@ def load(folder: str, config: Any, device: torch.device) -> Any:
                     )
                 owner, _, last = name.rpartition(".")
                 setattr(model.get_submodule(owner), last, nn.Parameter(value, requires_grad=False))
+    except ModelFileError:
+        raise
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ModelFileError(f"{file}: damaged or truncated ({error})") from error
     model.tie_weights()

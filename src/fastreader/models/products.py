@@ -35,7 +35,7 @@ ALLOWED: dict[str, tuple[Products, ...]] = {
 OPERATOR: dict[str, str] = {"bf16": "fast", "bf16x3": "high", "float32": "float32", "int16": "int16", "torch": "exact"}
 VARIABLE = "FASTREADER_PRODUCTS"
 _GAIN = 1.3  # of a rounded product over float32, below which float32 is worth more; and of int16 over bf16
-_ROWS, _DEPTH, _WIDTH = 512, 576, 1536
+_ROWS, _DEPTH, _WIDTH = 256, 576, 1536
 _REPEATS, _SECONDS = 3, 0.03  # least number of rounds, and the time after which no other begins
 Rates = dict[str, float]
 
@@ -94,17 +94,17 @@ def _instruction_set() -> str:
 
 
 def _said(rates: Rates) -> str:
-    return "measured GFLOP/s: " + ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items())
+    return "measured GFLOP/s in one thread: " + ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items())
 
 
 def machine_rates() -> Rates:
-    """Return the GFLOP/s of each way on this machine with the present number of threads, from the cache if known."""
-    return dict(_machine_rates(_instruction_set(), torch.get_num_threads()))
+    """Return the GFLOP/s of each way on this machine in one thread, from the cache if known."""
+    return dict(_machine_rates(_instruction_set()))
 
 
 @cache
-def _machine_rates(instructions: str, threads: int) -> tuple[tuple[str, float], ...]:
-    used = [_cpu_name(), instructions, threads, version("fastreader"), torch.__version__, extension.ABI]
+def _machine_rates(instructions: str) -> tuple[tuple[str, float], ...]:
+    used = [_cpu_name(), instructions, "one thread", version("fastreader"), torch.__version__, extension.ABI]
     path = cache_dir() / "rates" / f"{digest(used, 16)}.json"
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
@@ -127,7 +127,10 @@ def ways() -> tuple[Products, ...]:
 
 
 def measure() -> Rates:
-    """Time each way on a product of 512 x 576 by 576 x 1536 in turn, and return the best GFLOP/s of each."""
+    """Time each way on a product of 256 x 576 by 576 x 1536 in turn, and return the best GFLOP/s of each in one thread.
+
+    With several, other work on the machine would delay one of them most of the time, and the cache keep the result.
+    """
     from fastreader.ops.linear import linear, prepare
 
     generator = torch.Generator().manual_seed(0)
@@ -136,12 +139,17 @@ def measure() -> Rates:
     packed = {way: prepare(weight, OPERATOR[way]) for way in ways()}
     best = dict.fromkeys(packed, float("inf"))
     started, rounds = time.perf_counter(), 0
-    while rounds < _REPEATS or time.perf_counter() - started < _SECONDS:
-        for way in best:
-            before = time.perf_counter()
-            linear(rows, packed[way], precision=OPERATOR[way])
-            best[way] = min(best[way], time.perf_counter() - before)
-        rounds += 1
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        while rounds < _REPEATS or time.perf_counter() - started < _SECONDS:
+            for way in best:
+                before = time.perf_counter()
+                linear(rows, packed[way], precision=OPERATOR[way])
+                best[way] = min(best[way], time.perf_counter() - before)
+            rounds += 1
+    finally:
+        torch.set_num_threads(threads)
     return {way: round(2 * _ROWS * _DEPTH * _WIDTH / seconds / 1e9, 1) for way, seconds in best.items()}
 
 

@@ -38,7 +38,7 @@ class ReaderBase(PromptWriter):
         yield None, None
 
     def describe(self) -> dict[str, str]:
-        """Return name, revision, device, dtype, precision, the paths of reading and writing, and the check that ran at load."""
+        """Return name, revision, device, dtype, precision, how it reads and writes, and the check that ran at load."""
         engine = self.engine
         return {
             "name": engine.name,

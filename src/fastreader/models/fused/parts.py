@@ -60,12 +60,14 @@ class JoinedLinear(nn.Module):
         self.widths = [layer.out_features for layer in layers]
         self._weights: list[Tensor | PackedWeight] = []
         self._biases: list[Tensor | None] = []
-        weights = [layer.weight for layer in layers]
-        if len(layers) > 1 and can_join(weights) and isinstance(prepare(weights[0], precision), PackedWeight):
-            self._weights = [prepare(BlockTensor(join(weights)), precision)]
+        weights = [layer.weight.detach() for layer in layers]
+        blocks = any(isinstance(weight, BlockTensor) for weight in weights)
+        kernels = len(layers) > 1 and isinstance(prepare(weights[0][:1], precision), PackedWeight)
+        if kernels and can_join([layer.weight for layer in layers]):
+            self._weights = [prepare(BlockTensor(join([layer.weight for layer in layers])), precision)]
             self._biases = [_joined_bias(layers)]
-        elif len(layers) > 1 and _plain(weights) and isinstance(prepare(weights[0].detach()[:1], precision), PackedWeight):
-            self._weights = [prepare(torch.cat([layer.weight.detach() for layer in layers]), precision)]
+        elif kernels and not blocks:
+            self._weights = [prepare(torch.cat(weights), precision)]
             self._biases = [_joined_bias(layers)]
         else:
             self._weights = [prepare(layer.weight.detach(), precision) for layer in layers]
@@ -146,10 +148,6 @@ class FusedFeedForward(nn.Module):
     def add_to(self, sum: Tensor, rows: Tensor) -> None:
         """Add the output for rows [B, E] of one chunk to `sum` [B, E] in place."""
         self.down.add_to(sum, self.inner.gated(rows, self.activation))
-
-
-def _plain(weights: list[Tensor]) -> bool:
-    return not any(isinstance(weight, BlockTensor) for weight in weights)
 
 
 def _joined_bias(layers: list[nn.Linear]) -> Tensor | None:

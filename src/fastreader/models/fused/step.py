@@ -82,9 +82,7 @@ class FusedStep:
                 stream = module(stream, position_embeddings=angles, **{KEYWORD: state})
             return torch.equal(self.norm(stream)[0], want)
 
-    def _embedded(
-        self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32]
-    ) -> tuple[Tensor, Angles]:
+    def _embedded(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32]) -> tuple[Tensor, Angles]:
         stream: Tensor = self.embedding(torch.from_numpy(token_ids)[None])
         angles: Angles = self.rotary(stream, torch.from_numpy(positions).long()[None])
         return stream, angles

@@ -79,7 +79,9 @@ class Layers:
             "down": (self.hidden, inner),
         }
         if rest or first.inner.packed.width % GATE_MULTIPLE:
-            raise InputError(f"decoder_step: sizes do not fit {shape}: {first.projections.packed}, {first.inner.packed}")
+            raise InputError(
+                f"decoder_step: sizes do not fit {shape}: {first.projections.packed}, {first.inner.packed}"
+            )
         weights = [(name, getattr(layer, name)) for layer in layers for name in wanted]
         for name, weight in weights:
             got = weight.packed.width, weight.packed.depth
