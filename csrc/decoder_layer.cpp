@@ -100,6 +100,11 @@ Angles Angles::of(const std::optional<at::Tensor>& cosine, const std::optional<a
   return {cosine->contiguous(), sine->contiguous()};
 }
 
+void Heads::check(const char* op) const {
+  TORCH_CHECK(0 < query && query <= kMostHeads && 0 < key && key <= kMostHeads && 0 < size && size <= kMostHeads, op,
+              ": expected heads and sizes from 1 to ", kMostHeads, ", got ", query, ", ", key, " and ", size);
+}
+
 HeadRows HeadRows::of(const at::Tensor& out, const int64_t* index) {
   return {static_cast<char*>(out.mutable_data_ptr()), out.size(1) * out.size(2) * out.element_size(),
           out.scalar_type() == at::kBFloat16, index};
@@ -107,9 +112,8 @@ HeadRows HeadRows::of(const at::Tensor& out, const int64_t* index) {
 
 LayerIn::LayerIn(int64_t hidden, const LayerInParts& parts, const Heads& heads_in, const Layout& layout)
     : heads(heads_in) {
+  heads.check("decoder_layer_in");
   const auto& [query, key, size] = heads;
-  TORCH_CHECK(0 < query && query <= kMostHeads && 0 < key && key <= kMostHeads && 0 < size && size <= kMostHeads,
-              "decoder_layer_in: expected heads and sizes from 1 to ", kMostHeads, ", got ", query, ", ", key, " and ", size);
   norm = {vector_of(parts.norm, hidden, "decoder_layer_in: norm"), static_cast<float>(parts.epsilon), layout.rounds()};
   product = layout.product(hidden, parts.packed, (query + 2 * key) * size, parts.bias);
   query_norm = head_norm_of(parts.query_norm, query, size, parts.head_epsilon);

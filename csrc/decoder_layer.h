@@ -51,6 +51,7 @@ struct Angles {
 
 struct Heads {
   int64_t query, key, size;
+  void check(const char* op) const; // that numbers of bytes do not overflow
 };
 
 // Rows of heads [H, D] to write: row r goes to row r, or to row index[r].

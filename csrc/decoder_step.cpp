@@ -98,12 +98,12 @@ void decoder_step(const at::Tensor& stream, at::TensorList norms, double epsilon
     ranges.emplace_back(ranges_in[i], ranges_in[i + 1], ranges_in[i + 2], ranges_in[i + 3]);
   }
   const Heads heads{heads_in, key_heads, size};
+  heads.check("decoder_step_");
   const Layers layers{norms, packed, head_norms, biases, epsilon, head_epsilon, {input_precision, weight_type, isa}};
   const Angles angles = Angles::of(cosine, sine, rows, size);
   const Kernels& kernels = kernels_for(resolve_isa(std::string(isa)), Mode::bf16);
   const at::ScalarType type = layers.layout.rounds() ? at::kBFloat16 : at::kFloat;
   const int64_t width = heads.query * size;
-  TORCH_CHECK(heads.query > 0 && heads.key > 0 && size > 0, "decoder_step_: expected heads of at least one value");
   const at::Tensor query = at::empty({rows, heads.query, size}, stream.options().dtype(type));
   const at::Tensor attended = at::empty({rows, width}, stream.options());
   const at::Tensor rounded = type == at::kFloat ? attended : at::empty({rows, width}, attended.options().dtype(type));

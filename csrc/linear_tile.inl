@@ -129,7 +129,8 @@ FR_INLINE void stage_columns(const Source& source, int64_t first, int64_t count,
                              typename F::Input* out, int64_t term_stride, float* scales, float* sums) {
   using T = typename F::Input;
   const int64_t width = source.bf16 ? 2 : 4;
-  for (int64_t i = 0; i < kStrip; ++i) {
+  const int64_t computed = computed_rows<T>(count); // the others are not read
+  for (int64_t i = 0; i < computed; ++i) {
     const char* row = i < count ? static_cast<const char*>(row_of(source, first + i, 0)) : nullptr;
     for (int64_t k = 0; k < padded; k += kStrip) {
       T* to = out + k * kStrip + i * kStrip;

@@ -18,6 +18,7 @@ from torch import Tensor
 from fastreader.ops import extension
 from fastreader.ops.decode_attention import schema as _decode  # noqa: F401  (defines the op)
 from fastreader.ops.decoder_layer import schema as _layer  # noqa: F401
+from fastreader.ops.decoder_step import schema as _step  # noqa: F401
 from fastreader.ops.linear import schema as _linear  # noqa: F401
 from fastreader.ops.pointwise import schema as _pointwise  # noqa: F401
 from fastreader.ops.tree_attention.cpu import query_block
@@ -118,6 +119,19 @@ def decoder_layer_out_(seed: int, isa: str) -> list:
     ]
 
 
+def decoder_step_(seed: int, isa: str) -> list:
+    rows, layers = (3, 40)[seed % 2], 2
+    weights = packed(32, 20, isa), packed(20, 16, isa), packed(64, 20, isa), packed(20, 32, isa)
+    biases, head_norms = (normal(32), normal(20), normal(64), normal(20)), (normal(8), normal(8))
+    ranges = int32(*range(0, 2 * rows + 1, 2)), int32(*[0, 1] * rows), int32(*[0] * 2 * rows), int32(*[9, 5] * rows)
+    return [
+        *(normal(rows, 20), [normal(20)] * 2 * layers, 1e-5, [*weights] * layers, [*biases] * layers),
+        *([*head_norms] * layers, 1e-5, normal(rows, 6), normal(rows, 6), [1, 0], 2, 1, 8, 32, "silu"),
+        *([normal(n, 1, 8, dtype=torch.bfloat16) for _ in range(layers)] for n in (9, 9, rows + 5, rows + 5)),
+        *(torch.arange(rows) + 2, [*ranges], [0, 0], 0.3, None, None, False, isa),
+    ]
+
+
 def tree_slots(seed: int, isa: str) -> list:
     return [random_case(seed)[1]]
 
@@ -126,7 +140,7 @@ CASES = {
     case.__name__: case
     for case in (
         *(tree_attention, decode_attention, linear_logprob, linear, linear_add_, linear_gated, linear_pack),
-        *(rms_norm, rotary, gate, decoder_layer_in, decoder_layer_out_, tree_slots),
+        *(rms_norm, rotary, gate, decoder_layer_in, decoder_layer_out_, decoder_step_, tree_slots),
     )
 }
 
@@ -178,7 +192,7 @@ def test_damaged_operands(op, data):
     torch.manual_seed(seed)
     arguments = CASES[op](seed, isa)
     torch.manual_seed(seed)
-    sound = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
+    sound = [a.clone() if isinstance(a, Tensor) else a for a in arguments]  # lists are of what may be written twice
     getattr(OPS, op)(*sound)
     for _ in range(data.draw(st.integers(1, 2), label="how many arguments")):
         place = data.draw(st.integers(0, len(arguments) - 1), label="argument")

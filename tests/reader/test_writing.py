@@ -26,7 +26,7 @@ IN_ONE_CALL = ["Llama", "Llama, biases", "Qwen2", "Qwen3", "Mistral, window", "S
 LAYER_BY_LAYER = {
     "Gemma2, window, caps": "a layer has parts that the kernels do not compute",
     "Granite": "a layer has parts that the kernels do not compute",
-    "GPTNeoX": "not all layers are fused",
+    "GPTNeoX": "some layers are the model's own",
     "GPT2": "transformers' own modules",
 }
 

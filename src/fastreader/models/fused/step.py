@@ -21,8 +21,6 @@ from fastreader.models.fused.layer import FusedLayer
 from fastreader.models.fused.trace import Windows, sample
 from fastreader.ops.decoder_step import Layer, Layers, RowKeys, Shape, decoder_step
 
-LAYER_BY_LAYER = "writes layer by layer"
-
 
 @dataclass(frozen=True, eq=False)
 class FusedStep:
@@ -52,7 +50,7 @@ class FusedStep:
         parts = [getattr(base, name, None) for name in ("rotary_emb", "norm")]
         modules = list(getattr(base, "layers", ()))
         if None in parts or not modules or not all(isinstance(module, FusedLayer) for module in modules):
-            return "not all layers are fused"
+            return "some layers are the model's own"
         layers = _layers(modules, windows)
         if isinstance(layers, str):
             return layers

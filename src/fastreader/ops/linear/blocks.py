@@ -103,7 +103,7 @@ class BlockTensor(Tensor):
         """Whether it holds all rows of its weight."""
         return self.shape[0] == self.weight.width
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"BlockTensor({list(self.shape)}, {' + '.join(self.weight.formats)})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BlockTensor:
@@ -114,7 +114,7 @@ class BlockTensor(Tensor):
         return self.weight.values(self.first, self.shape[0])
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         if special := _SPECIAL.get(func):
             result = special(*args, **(kwargs or {}))
             if result is not NotImplemented:
@@ -186,10 +186,10 @@ _SPECIAL: dict[Any, Any] = {
 
 def can_join(weights: Sequence[Tensor]) -> bool:
     """Return whether `join` can lay these weights below each other."""
-    if not all(isinstance(weight, BlockTensor) and weight.whole for weight in weights):
-        return False
-    parts = sum(len(weight.weight.formats) for weight in weights)  # type: ignore[attr-defined]
-    return parts <= _MOST_PARTS and all(weight.shape[0] % _STRIP == 0 for weight in weights[:-1])
+    whole = [weight for weight in weights if isinstance(weight, BlockTensor) and weight.whole]
+    parts = sum(len(weight.weight.formats) for weight in whole)
+    aligned = all(weight.shape[0] % _STRIP == 0 for weight in weights[:-1])
+    return len(whole) == len(weights) and parts <= _MOST_PARTS and aligned
 
 
 def join(weights: Sequence[Tensor]) -> BlockWeight:
