@@ -19,6 +19,7 @@ from fastreader.ops.pointwise import rms_norm, rotary
 
 pytestmark = pytest.mark.skipif(not available(), reason=f"no C++ extension: {extension.why_missing()}")
 
+
 def normed(x: Tensor, weight: Tensor) -> Tensor:
     return F.rms_norm(x.double(), (x.shape[-1],), weight.double(), EPSILON)
 

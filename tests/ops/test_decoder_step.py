@@ -48,9 +48,7 @@ class Step:
         self.windows = windows or [None] * LAYERS
         self.slots = torch.randperm(rows + 2, generator=first.generator)[:rows]
         self.first = {
-            name: [
-                first.random(length, KEY_HEADS, SIZE).to(self.dtype) for _ in range(LAYERS)
-            ]
+            name: [first.random(length, KEY_HEADS, SIZE).to(self.dtype) for _ in range(LAYERS)]
             for name, length in (
                 *(("keys", PROMPT), ("values", PROMPT)),
                 *(("new_keys", (rows + 2) * CAPACITY), ("new_values", (rows + 2) * CAPACITY)),
@@ -62,7 +60,7 @@ class Step:
         return [case.weights[name] for name in ("out", "inner", "down")]
 
     def ranges(self, window) -> Ranges:
-        """Row b sees the prompt's first keys, a branch of its own, and its new tokens, the last of them just written."""
+        """Row b sees the prompt's first keys, a branch of its own, and its new tokens, the last just written."""
         part, start, stop = [], [], []
         for b in range(self.rows):
             new = int(self.slots[b]) * CAPACITY
@@ -233,7 +231,10 @@ def test_layers_that_do_not_go_together_are_rejected():
         Layers([], plain.shape)
     with pytest.raises(InputError, match=r"out must be \[40, 72\], got \[40, 96\]"):
         first = plain.list[0]
-        Layers([Layer(*(first.first, first.second, first.projections, None, first.down, first.inner, first.down))], plain.shape)
+        Layers(
+            [Layer(*(first.first, first.second, first.projections, None, first.down, first.inner, first.down))],
+            plain.shape,
+        )
     layers, keys = Layers(plain.list[:2], plain.shape), plain.keys()
     with pytest.raises(InputError, match="ranges of 2 layers"):
         decoder_step(plain.stream, layers, plain.angles, keys)

@@ -1,4 +1,4 @@
-"""A step of writing in one call gives the bits of one that goes layer by layer, and falls back only where it says so."""
+"""A step of writing in one call gives the bits of one that goes layer by layer, or says why it cannot."""
 
 from __future__ import annotations
 

@@ -47,14 +47,19 @@ class FusedStep:
             starts: positions from which a few tokens are tried.
         """
         base = model.base_model
-        parts = [getattr(base, name, None) for name in ("rotary_emb", "norm")]
+        rotary, norm = (getattr(base, name, None) for name in ("rotary_emb", "norm"))
         modules = list(getattr(base, "layers", ()))
-        if None in parts or not modules or not all(isinstance(module, FusedLayer) for module in modules):
+        if (
+            rotary is None
+            or norm is None
+            or not modules
+            or not all(isinstance(module, FusedLayer) for module in modules)
+        ):
             return "some layers are the model's own"
         layers = _layers(modules, windows)
         if isinstance(layers, str):
             return layers
-        step = cls(base.get_input_embeddings(), parts[0], layers, parts[1])
+        step = cls(base.get_input_embeddings(), rotary, layers, norm)
         if not all(step.gives_the_bits(model, modules, windows, precision, start) for start in starts):
             return "the model does more than embed, run its layers and normalise"
         return step
