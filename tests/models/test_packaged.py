@@ -203,5 +203,7 @@ def test_loading_a_cached_reader_touches_no_network(packaged_folder):
 def test_the_packaged_reader_runs_fused_throughout(packaged_folder):
     """Rounding must not exclude a layer: trained weights round more than the tests' small models."""
     reader = Reader.load(packaged_folder, device="cpu", precision="high")
-    parts = "30 layer, 30 attention, 30 feed-forward, 61 norm"
-    assert reader.describe()["forward"] == f"fused ({parts}); writes a step in one call"
+    assert (
+        reader.describe()["forward"]
+        == "fused (30 layer, 30 attention, 30 feed-forward, 61 norm); writes a step in one call"
+    )

@@ -1,4 +1,4 @@
-"""A step of writing in one call gives the bits of one that goes layer by layer, or says why it cannot."""
+"""A step of writing in one call gives the bits of one layer by layer, which runs only where `describe` says so."""
 
 from __future__ import annotations
 

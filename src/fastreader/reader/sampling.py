@@ -34,9 +34,9 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         int64 [R], and [R] in the type of the logits.
     """
-    # NumPy compares a vector at a time, torch one value.
-    on_cpu = logits.device.type == "cpu"
-    tokens = torch.from_numpy(logits.numpy().argmax(axis=-1)) if on_cpu else logits.argmax(dim=-1)
+    # On the CPU NumPy compares a vector at a time, torch one value.
+    cpu = logits.device.type == "cpu"
+    tokens = torch.from_numpy(logits.numpy().argmax(axis=-1)) if cpu else logits.argmax(dim=-1)
     return tokens, logits.gather(1, tokens[:, None])[:, 0]
 
 

@@ -47,22 +47,21 @@ class FusedStep:
             starts: positions from which a few tokens are tried.
         """
         base = model.base_model
-        rotary, norm = (getattr(base, name, None) for name in ("rotary_emb", "norm"))
+        rotary, norm = getattr(base, "rotary_emb", None), getattr(base, "norm", None)
         modules = list(getattr(base, "layers", ()))
-        if (
-            rotary is None
-            or norm is None
-            or not modules
-            or not all(isinstance(module, FusedLayer) for module in modules)
-        ):
+        if not modules or not all(isinstance(module, FusedLayer) for module in modules):
             return "some layers are the model's own"
+        if rotary is None or norm is None:
+            return "its rotary embedding or final norm is not where others have it"
         layers = _layers(modules, windows)
         if isinstance(layers, str):
             return layers
         step = cls(base.get_input_embeddings(), rotary, layers, norm)
-        if not all(step.gives_the_bits(model, modules, windows, precision, start) for start in starts):
-            return "the model does more than embed, run its layers and normalise"
-        return step
+        try:
+            same = all(step.gives_the_bits(model, modules, windows, precision, start) for start in starts)
+        except (TypeError, ValueError) as error:
+            return f"its parts take other arguments than those of Llama ({error})"
+        return step if same else "the model does more than embed, run its layers and normalise"
 
     def __call__(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], keys: RowKeys) -> Tensor:
         """Return the final states [B, E] of one new token of each row."""

@@ -44,10 +44,10 @@ def decoder_step_reference(
         )
         keys.new_keys[i][keys.slots] = key.to(keys.new_keys[i].dtype)
         keys.new_values[i][keys.slots] = value.to(keys.new_values[i].dtype)
-        all_keys = [part.double() for part in (keys.keys[i], keys.new_keys[i])]
-        all_values = [part.double() for part in (keys.values[i], keys.new_values[i])]
+        seen_keys = [part.double() for part in (keys.keys[i], keys.new_keys[i])]
+        seen_values = [part.double() for part in (keys.values[i], keys.new_values[i])]
         ranges = keys.ranges[keys.ranges_of[i]]
-        attended, _ = decode_attention_reference(query, all_keys, all_values, ranges, shape.scale, shape.softcap)
+        attended, _ = decode_attention_reference(query, seen_keys, seen_values, ranges, shape.scale, shape.softcap)
         stream = decoder_layer_out_reference(
             stream,
             attended.flatten(1),
