@@ -66,7 +66,7 @@ def decode_attention(seed: int, isa: str) -> list:
 
 def linear_logprob(seed: int, isa: str) -> list:
     tokens = torch.tensor([0, 39, 7]), normal(40), torch.tensor([39, 0])
-    return [normal(3, 20), normal(40, 20), *tokens, 1.0, None, None, isa]
+    return [normal(3, 20), normal(40, 20), *tokens, 1.0, None, None, 0, isa]
 
 
 def packed(width: int, depth: int, isa: str) -> Tensor:
@@ -74,15 +74,15 @@ def packed(width: int, depth: int, isa: str) -> Tensor:
 
 
 def linear(seed: int, isa: str) -> list:
-    return [normal(5, 20), packed(40, 20, isa), 40, normal(40), None, False, isa]
+    return [normal(5, 20), packed(40, 20, isa), 40, normal(40), None, "float32", isa]
 
 
 def linear_add_(seed: int, isa: str) -> list:
-    return [normal(5, 40), normal(5, 20), packed(40, 20, isa), normal(40), None, False, isa]
+    return [normal(5, 40), normal(5, 20), packed(40, 20, isa), normal(40), None, "float32", isa]
 
 
 def linear_gated(seed: int, isa: str) -> list:
-    return [normal(5, 20), packed(128, 20, isa), 128, normal(128), "silu", seed % 2 == 0, None, False, isa]
+    return [normal(5, 20), packed(128, 20, isa), 128, normal(128), "silu", seed % 2 == 0, None, "float32", isa]
 
 
 def linear_pack(seed: int, isa: str) -> list:
@@ -107,7 +107,7 @@ def decoder_layer_in(seed: int, isa: str) -> list:
     return [
         *(normal(rows, 20), normal(20), 1e-5, packed(32, 20, isa), normal(32), normal(8), normal(8), 1e-5),
         *angles,
-        *(2, 1, 8, False, None, False, isa),
+        *(2, 1, 8, False, None, "float32", isa),
     ]
 
 
@@ -115,7 +115,7 @@ def decoder_layer_out_(seed: int, isa: str) -> list:
     rows = (3, 300)[seed % 2]
     return [
         *(normal(rows, 20), normal(rows, 16), packed(20, 16, isa), normal(20), normal(20), 1e-5),
-        *(packed(64, 20, isa), 32, normal(64), "silu", packed(20, 32, isa), normal(20), None, False, isa),
+        *(packed(64, 20, isa), 32, normal(64), "silu", packed(20, 32, isa), normal(20), None, "float32", isa),
     ]
 
 
@@ -128,7 +128,7 @@ def decoder_step_(seed: int, isa: str) -> list:
         *(normal(rows, 20), [normal(20)] * 2 * layers, 1e-5, [*weights] * layers, [*biases] * layers),
         *([*head_norms] * layers, 1e-5, normal(rows, 6), normal(rows, 6), [1, 0], 2, 1, 8, 32, "silu"),
         *([normal(n, 1, 8, dtype=torch.bfloat16) for _ in range(layers)] for n in (9, 9, rows + 5, rows + 5)),
-        *(torch.arange(rows) + 2, [*ranges], [0, 0], 0.3, None, None, False, isa),
+        *(torch.arange(rows) + 2, [*ranges], [0, 0], 0.3, None, None, "float32", isa),
     ]
 
 

@@ -138,11 +138,11 @@ def test_opcheck():
     case = Case(5, "fast", biases=True, norms="head")
     weight, norms = case.weights["projections"], case.head_norms
     arguments = (case.stream, case.norm, EPSILON, weight.packed.data, weight.bias, norms.query, norms.key, EPSILON)
-    sizes = (HEADS, KEY_HEADS, SIZE, True, None, True, "auto")
+    sizes = (HEADS, KEY_HEADS, SIZE, True, None, "bf16", "auto")
     torch.library.opcheck(torch.ops.fastreader.decoder_layer_in, (*arguments, *case.angles, *sizes))
     out, inner, down = (case.weights[name] for name in ("out", "inner", "down"))
     arguments = (case.stream, case.attended, out.packed.data, out.bias, case.second, EPSILON)
-    rest = (inner.packed.data, INNER, inner.bias, "silu", down.packed.data, down.bias, None, True, "auto")
+    rest = (inner.packed.data, INNER, inner.bias, "silu", down.packed.data, down.bias, None, "bf16", "auto")
     torch.library.opcheck(torch.ops.fastreader.decoder_layer_out_, (*arguments, *rest))
 
 

@@ -171,12 +171,12 @@ def test_registration():
     x, weight, bias = inputs(5, 16, 7, torch.bfloat16)
     for precision in ("fast", "float32", "int16", "high"):
         packed = prepare(weight, precision)
-        arguments = (x, packed.data, 7, bias, packed.layout[0], True, "auto")
+        arguments = (x, packed.data, 7, bias, packed.layout[0], "bf16", "auto")
         torch.library.opcheck(torch.ops.fastreader.linear, arguments)
     with pytest.raises(RuntimeError, match="packed for another size"):
-        torch.ops.fastreader.linear(x, packed.data[:-1], 7, bias, "bf16x3", True, "auto")
+        torch.ops.fastreader.linear(x, packed.data[:-1], 7, bias, "bf16x3", "bf16", "auto")
     with pytest.raises(RuntimeError, match='expected "bf16x3", "float32" or None, got tf32'):
-        torch.ops.fastreader.linear(x, packed.data, 7, bias, "tf32", True, "auto")
+        torch.ops.fastreader.linear(x, packed.data, 7, bias, "tf32", "bf16", "auto")
 
 
 @pytest.mark.parametrize("impl", ["auto", "torch", "reference"])
@@ -280,7 +280,7 @@ def test_opcheck_of_sums_and_gates():
     x, weight, bias = inputs(5, 9, 64, torch.bfloat16)
     packed = prepare(weight, "fast")
     torch.library.opcheck(
-        torch.ops.fastreader.linear_add_, (torch.zeros(5, 64), x, packed.data, bias, None, True, "auto")
+        torch.ops.fastreader.linear_add_, (torch.zeros(5, 64), x, packed.data, bias, None, "bf16", "auto")
     )
-    arguments = (x, packed.data, 64, bias, "silu", True, None, True, "auto")
+    arguments = (x, packed.data, 64, bias, "silu", True, None, "bf16", "auto")
     torch.library.opcheck(torch.ops.fastreader.linear_gated, arguments)

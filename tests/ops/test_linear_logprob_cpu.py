@@ -138,7 +138,7 @@ def test_opcheck(mode):
     hidden, weight, bias, target, labels = inputs(mode, 5, 16, 40)
     for optional in ((None, None), (bias, labels)):
         torch.library.opcheck(
-            torch.ops.fastreader.linear_logprob.default, (hidden, weight, target, *optional, 1.0, 2.0, None, "auto")
+            torch.ops.fastreader.linear_logprob.default, (hidden, weight, target, *optional, 1.0, 2.0, None, 0, "auto")
         )
 
 

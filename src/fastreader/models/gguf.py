@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from fastreader.data.files import write_text
 from fastreader.data.fingerprints import digest, file_digest
 from fastreader.errors import MissingExtraError, ModelFileError, UnsupportedModelError
-from fastreader.models import blocks
 from fastreader.models.cache import building, cache_dir
 from fastreader.models.silence import silence_progress_bars
 
@@ -70,6 +69,8 @@ def convert(path: Path, folder: Path) -> None:
     check_complete(path)
     import torch
     import transformers
+
+    from fastreader.models import blocks
 
     source = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name, "local_files_only": True}
     source["trust_remote_code"] = False
