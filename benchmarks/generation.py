@@ -42,6 +42,7 @@ WAYS = {
     "transformers, prefix cache, bf16": ("prefix_cached", "bf16"),
     "transformers, padded, bf16": ("padded", "bf16"),
     "fastreader, exact": ("tree", "exact"),
+    "fastreader, fast, the file's integers": ("tree", "fast:file"),
     "transformers, prefix cache, fp32": ("prefix_cached", "fp32"),
     "transformers, padded, fp32": ("padded", "fp32"),
     "llama.cpp, Q4_1": ("llamacpp", "Q4_1"),
@@ -154,12 +155,18 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
         file = gguf_file.find(arguments.model, precision, arguments.gguf)
         told = apart.llamacpp_writes(arguments.llamacpp_python, file, prompts, arguments.new)
         return {**told, "prompts": [len(prompt) for prompt in prompts]}
-    stored = DTYPES.get(precision, torch.bfloat16)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=stored).eval().to(arguments.device)
-    writers.endless(model, tokenizer)
+    precision, _, kept = precision.partition(":")
     facts: dict[str, Any] = {}
+    if not kept:
+        stored = DTYPES.get(precision, torch.bfloat16)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=stored).eval().to(arguments.device)
+        writers.endless(model, tokenizer)
     if way == "tree":
-        reader = Reader.load((model, tokenizer), precision=precision)
+        if kept:
+            reader = Reader.load(arguments.model, device=arguments.device, dtype=kept, precision=precision)
+            writers.endless(reader.model, reader.tokenizer)
+        else:
+            reader = Reader.load((model, tokenizer), precision=precision)
 
         def write(new: int) -> list[list[int]]:
             results = reader.generate(prompts, max_new_tokens=new)
