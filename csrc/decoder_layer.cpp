@@ -155,6 +155,7 @@ void LayerIn::run(const at::Tensor& stream, const Angles& angles, const HeadRows
     return;
   }
   const int64_t block = block_of(rows);
+  product.prepare_for(rows);
   whole(product.args, block);
   product.args.after = After::store;
   product.args.out_stride = width;
@@ -206,6 +207,7 @@ void LayerOut::run(const at::Tensor& stream, const Source& attended, LayerBuffer
   Pieces pieces;
   int64_t needed = 0;
   for (Product* p : {&out, &gate, &down}) {
+    p->prepare_for(rows);
     whole(p->args, block);
     needed = std::max(needed, multiply_workspace(kernels, p->args));
   }

@@ -206,6 +206,9 @@ struct Kernels {
   void (*linear)(const LinearArgs&, int64_t block, int64_t slice, void* workspace);
   // Do the same with a weight of blocks.
   void (*linear_blocks)(const LinearArgs&, int64_t block, int64_t slice, void* workspace);
+  // Write a strip of a weight of blocks to where `pack_weight` puts it: null if the operands have scales, or unpacking them
+  // takes little beside a product.
+  void (*unpack_strip)(const LinearArgs&, int64_t strip, void* packed);
   // Write the values of 32 rows (a strip) and 32 columns from `column` on: [column][row].
   void (*unpack_block)(const Blocks&, int64_t padded_size, int64_t strip, int64_t column, float* out);
   // Run the token-wise ops on rows begin to end.

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kStagedBytes = 512 << 10; // operands of a block of rows, which stay in L2 with a strip of the weight
 constexpr int64_t kMostRows = 256;
+constexpr int64_t kManyRows = 1024;
 constexpr int64_t kMostSize = int64_t{1} << 29; // of a weight's sides: numbers of bytes do not overflow
 constexpr int64_t kTasksPerThread = 4; // with fewer the others wait longer for the last one
 
@@ -54,6 +55,15 @@ Product product_of(int64_t size, const at::Tensor& packed, int64_t width, const 
   return p;
 }
 
+void Product::prepare_for(int64_t rows) {
+  if (args.blocks.count == 0 || kernels->unpack_strip == nullptr || rows < kManyRows) return;
+  unpacked = at::empty({kernels->packed_bytes(args.strips, args.padded_size) + 64}, at::kByte);
+  char* const first = reinterpret_cast<char*>(round_up(reinterpret_cast<int64_t>(unpacked.data_ptr()), 64));
+  run_tasks(*kernels, args.strips, 0, [&](int64_t strip, void*) { kernels->unpack_strip(args, strip, first); });
+  args.packed = first;
+  args.blocks = {};
+}
+
 Product product_of(const at::Tensor& input, const at::Tensor& packed, int64_t width,
                    const std::optional<at::Tensor>& bias, const InputPrecision& input_precision, c10::string_view weight_type,
                    c10::string_view isa) {
@@ -71,6 +81,7 @@ Product product_of(const at::Tensor& input, const at::Tensor& packed, int64_t wi
 void multiply(Product& p, After after, void* out, int64_t out_stride, bool out_bf16) {
   LinearArgs& a = p.args;
   if (a.rows == 0 || a.width == 0) return;
+  p.prepare_for(a.rows);
   a.after = after;
   a.out = out;
   a.out_stride = out_stride;

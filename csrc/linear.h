@@ -15,7 +15,10 @@ namespace fastreader {
 struct Product {
   LinearArgs args{};
   const Kernels* kernels = nullptr;
-  at::Tensor input, bias;
+  at::Tensor input, bias, unpacked;
+
+  // Unpack a weight of blocks once if so many rows follow that this takes less than doing so for each block of them.
+  void prepare_for(int64_t rows);
 };
 
 // Make a product of a weight [width, size] packed by linear_pack from `weight_type` "float32" or "bf16", or by blocks_pack

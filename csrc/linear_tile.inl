@@ -121,6 +121,13 @@ int64_t pack_weight_workspace(const PackArgs& a) {
          (kScales<F> ? a.padded_size * static_cast<int64_t>(sizeof(float)) : 0);
 }
 
+template <typename T, int TERMS>
+void unpack_strip(const LinearArgs& a, int64_t strip, void* packed) {
+  const int64_t size = kStrip * a.padded_size;
+  const UnpackedPart<T> out{static_cast<T*>(packed) + strip * size, a.strips * size, nullptr, nullptr};
+  unpack_columns<T, TERMS>(strip_of(a.blocks, strip), a.padded_size, 0, a.padded_size, out);
+}
+
 // Load up to 32 rows with every 32 columns together, [padded / 32][32][32]: the data of one step of a product are then
 // contiguous, and 32 rows of any depth do not compete for a few sets of the cache. Scales are [padded / 32][32], and so are
 // the sums of 32 values, which a weight with offsets needs.

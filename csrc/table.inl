@@ -23,6 +23,11 @@ void leave() {
 }
 
 #if !FR_PRODUCTS_ONLY
+template <typename T, int TERMS>
+constexpr auto unpack_strip_of() {
+  return std::is_same_v<T, bf16> ? unpack_strip<T, TERMS> : nullptr;
+}
+
 template <typename T, int TA, int TB, typename F = Plain<T, TA, TB>>
 constexpr Kernels kTable = {
     .operand_bytes = TB * static_cast<int64_t>(sizeof(T)),
@@ -35,6 +40,7 @@ constexpr Kernels kTable = {
     .pack_weight = pack_weight<F>,
     .linear = linear<F>,
     .linear_blocks = linear<Unpacked<T, TA, TB>>,
+    .unpack_strip = unpack_strip_of<T, TB>(),
     .unpack_block = unpack_block,
     .rms_norm = rms_norm,
     .rotary = rotary,

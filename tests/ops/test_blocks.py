@@ -61,7 +61,7 @@ def test_it_takes_the_memory_of_the_file(name):
 def test_products_in_float32_and_bfloat16_are_those_of_the_values(name, isa, monkeypatch):
     monkeypatch.setenv("FASTREADER_CPU_ISA", isa)
     weight, values = packed(name, 100, 768)
-    for rows in (1, 2, 3, 9, 33, 200):
+    for rows in (1, 2, 3, 9, 33, 200, 1100):
         inputs = torch.randn(rows, 768, generator=torch.Generator().manual_seed(rows))
         for precision in ("fast", "high", "float32"):
             ours = linear(inputs, prepare(BlockTensor(weight), precision), precision=precision)

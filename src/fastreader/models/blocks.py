@@ -25,7 +25,7 @@ def write(path: Path, model: nn.Module, folder: Path) -> None:
 
     transformers may reorder rows of a file (those of queries and keys, for its rotary embedding). So a weight is
     recognised by its values: it keeps its integers if its rows are those of a tensor of the file in some order. Other
-    weights are written as they are, matrices in bfloat16.
+    weights are written in the shortest type that holds their values.
 
     Args:
         path: the GGUF file.
@@ -56,9 +56,16 @@ def write(path: Path, model: nn.Module, folder: Path) -> None:
         return
     for name, parameter in model.named_parameters():
         if name not in tensors:
-            plain = parameter.detach()
-            tensors[name] = (plain.bfloat16() if plain.dim() > 1 else plain).contiguous()
+            tensors[name] = _shortest(parameter.detach()).contiguous()
     save_file(tensors, folder / FILE, metadata={_FORMATS: json.dumps(formats)})
+
+
+def _shortest(values: Tensor) -> Tensor:
+    """Return float32 values in bfloat16 or float16 if that keeps their bits, else as they are."""
+    for dtype in (torch.bfloat16, torch.float16):
+        if torch.equal((short := values.to(dtype)).float(), values):
+            return short
+    return values
 
 
 def _row_hashes(weight: Tensor) -> list[int]:
@@ -107,7 +114,7 @@ def load(folder: str, config: Any, device: torch.device) -> Any:
                     )
                 owner, _, last = name.rpartition(".")
                 setattr(model.get_submodule(owner), last, nn.Parameter(value, requires_grad=False))
-    except ModelFileError:
+    except (ModelFileError, torch.OutOfMemoryError):
         raise
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ModelFileError(f"{file}: damaged or truncated ({error})") from error

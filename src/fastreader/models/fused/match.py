@@ -216,11 +216,27 @@ def _layer(module: nn.Module, calls: list[LayerCall], precision: str) -> FusedLa
         if children != {"self_attn", "mlp", *filter(None, names)}:
             continue
         fused = FusedLayer(module, names, float(getattr(module, "residual_multiplier", 1.0)))
-        if _close(_output(fused, first), first.output) and all(
-            _close(_output(fused, call), call.output, tolerance) for call in others
-        ):
+        if not all(_close(_output(fused, call), call.output, tolerance) for call in (first, *others)):
+            continue
+        rounds = precision == "fast"
+        if _same_unrounded(module, fused, first) if rounds else _close(_output(fused, first), first.output):
             return fused
     return None
+
+
+def _same_unrounded(module: nn.Module, fused: FusedLayer, call: LayerCall) -> bool:
+    """Return whether both give the same if no operand is rounded: a sum in another order may move one to a neighbour."""
+    state: TreePass = call.arguments[KEYWORD]
+    kept = state.precision
+    with ExitStack() as stack:
+        for part in fused.modules():  # both have the same attention and feed-forward
+            if isinstance(part, (UpcastLinear, JoinedLinear, FusedLayer)):
+                stack.enter_context(part.exact())
+        state.precision = "exact"
+        try:
+            return _close(_output(fused, call), _output(module, call))
+        finally:
+            state.precision = kept
 
 
 def _output(layer: nn.Module, call: LayerCall) -> Tensor:
