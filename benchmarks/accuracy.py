@@ -14,6 +14,7 @@ goes into a second file beside the first.
 from __future__ import annotations
 
 import argparse
+import copy
 import random
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,6 @@ from typing import Any
 import numpy as np
 import peers
 import torch
-import transformers
 from scipy.stats import kendalltau
 from workloads import Workload
 
@@ -50,6 +50,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--report", type=Path, help="print the table of a run")
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument(
+        "--dtype", default="bfloat16", choices=["bfloat16", "file"], help="file: a GGUF's own values, also as the truth"
+    )
     parser.add_argument("--questions", type=int, default=50)
     parser.add_argument("--passages", type=int, default=5)
     parser.add_argument("--candidates", type=int, default=4)
@@ -69,14 +72,14 @@ def main() -> None:
 
 
 def measure(arguments: argparse.Namespace) -> None:
+    dtype = arguments.dtype
     readers = {
-        name: Reader.load(arguments.model, device="cpu", precision=precision, products=products)
+        name: Reader.load(arguments.model, device="cpu", dtype=dtype, precision=precision, products=products)
         for name, (precision, products) in PRODUCTS.items()
         if products in ways()
     }
-    folder = folder_of(arguments.model) if arguments.model in PACKAGED else arguments.model
-    load = transformers.AutoModelForCausalLM.from_pretrained
-    wide, narrow = load(folder, dtype=torch.float32).eval(), load(folder, dtype=torch.bfloat16).eval()
+    narrow = peers.plain_model(arguments.model, torch.bfloat16)
+    wide = peers.plain_model(arguments.model, torch.float32) if dtype == "file" else copy.deepcopy(narrow).float()
     examples = load_examples(arguments.data)
     with ResultLog(arguments.output, settings=settings_of(arguments), resume=arguments.output.exists()) as log:
         for i in range(arguments.questions):
@@ -115,7 +118,8 @@ def measure_vllm(arguments: argparse.Namespace) -> None:
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the rows depend on."""
-    apart = ("output", "data", "report", "questions", "vllm_python", "vllm_questions")
+    apart = ["output", "data", "report", "questions", "vllm_python", "vllm_questions"]
+    apart += ["dtype"] if arguments.dtype == "bfloat16" else []  # older rows do not name it
     return {k: v for k, v in vars(arguments).items() if k not in apart}
 
 

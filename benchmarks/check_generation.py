@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import transformers
+from peers import plain_model
 
 from fastreader import Example, Reader, load_examples
 from fastreader.data.result_log import ResultLog, iter_results
@@ -37,7 +38,7 @@ def main() -> None:
 
     examples = load_examples(arguments.data)[: arguments.questions]
     folder = folder_of(arguments.model) if arguments.model in PACKAGED else arguments.model
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = plain_model(arguments.model, torch.float32)
     reader = Reader.load((model, transformers.AutoTokenizer.from_pretrained(folder)), precision="exact")
     settings = {k: v for k, v in vars(arguments).items() if k not in ("output", "data", "questions")}
     with ResultLog(arguments.output, settings=settings, resume=True) as log:

@@ -13,11 +13,10 @@ import sys
 from pathlib import Path
 
 import torch
-import transformers
+from peers import plain_model
 
 from fastreader import Example, Reader, Template, load_examples, score_permutations
 from fastreader.data.result_log import ResultLog, iter_results
-from fastreader.models.packaged import PACKAGED, folder_of
 from fastreader.reader.prompts.pieces import PromptPieces, encode
 
 
@@ -35,9 +34,7 @@ def main() -> None:
 
     examples = load_examples(arguments.data)
     reader = Reader.load(arguments.model, device=arguments.device, precision="exact")
-    folder = folder_of(arguments.model) if arguments.model in PACKAGED else arguments.model
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    model = model.eval().to(arguments.device)
+    model = plain_model(arguments.model, torch.float32, arguments.device)
     settings = {k: v for k, v in vars(arguments).items() if k not in ("output", "data", "device")}
     with ResultLog(arguments.output, settings=settings, resume=True) as log:
         for i in range(arguments.questions):

@@ -31,6 +31,7 @@ from typing import Any
 import apart
 import gguf_file
 import machine
+import peers
 import torch
 import workloads
 import writers
@@ -42,7 +43,7 @@ WAYS = {
     "transformers, prefix cache, bf16": ("prefix_cached", "bf16"),
     "transformers, padded, bf16": ("padded", "bf16"),
     "fastreader, exact": ("tree", "exact"),
-    "fastreader, fast, the file's integers": ("tree", "fast:file"),
+    "fastreader, fast, bf16 weights": ("tree", "fast:bfloat16"),
     "transformers, prefix cache, fp32": ("prefix_cached", "fp32"),
     "transformers, padded, fp32": ("padded", "fp32"),
     "llama.cpp, Q4_1": ("llamacpp", "Q4_1"),
@@ -155,24 +156,19 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
         file = gguf_file.find(arguments.model, precision, arguments.gguf)
         told = apart.llamacpp_writes(arguments.llamacpp_python, file, prompts, arguments.new)
         return {**told, "prompts": [len(prompt) for prompt in prompts]}
-    precision, _, kept = precision.partition(":")
+    precision, _, dtype = precision.partition(":")
     facts: dict[str, Any] = {}
-    if not kept:
-        stored = DTYPES.get(precision, torch.bfloat16)
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=stored).eval().to(arguments.device)
-        writers.endless(model, tokenizer)
     if way == "tree":
-        if kept:
-            reader = Reader.load(arguments.model, device=arguments.device, dtype=kept, precision=precision)
-            writers.endless(reader.model, reader.tokenizer)
-        else:
-            reader = Reader.load((model, tokenizer), precision=precision)
+        reader = Reader.load(arguments.model, device=arguments.device, dtype=dtype or "auto", precision=precision)
+        writers.endless(reader.model, reader.tokenizer)
 
         def write(new: int) -> list[list[int]]:
             results = reader.generate(prompts, max_new_tokens=new)
             facts["computed"] = results.stats.computed_tokens
             return [text.token_ids for (text,) in results]
     else:
+        model = peers.plain_model(arguments.model, DTYPES[precision], arguments.device)
+        writers.endless(model, tokenizer)
         ask = getattr(writers, way)
         ask(model, [prompts[0][:4]], 2)  # weights come from the disk when first used; our reader was probed already
 

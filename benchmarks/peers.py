@@ -8,8 +8,14 @@ import torch
 
 from fastreader.cli.packing_gain.groups import Group
 from fastreader.cli.packing_gain.peers import PADDED_ROWS, one_at_a_time, padded, prefix_cached
+from fastreader.models import load as loading
 
-__all__ = ["first_tokens", "harness", "one_at_a_time", "padded", "prefix_cached"]
+__all__ = ["first_tokens", "harness", "one_at_a_time", "padded", "plain_model", "prefix_cached"]
+
+
+def plain_model(name: str, dtype: torch.dtype, device: str = "cpu") -> Any:
+    """Transformers' model; in float32 with the values that a quantised file holds, in other types rounded."""
+    return loading.load(name, device, dtype, "exact", keep=False)[0].eval()
 
 
 def harness(folder: str, dtype: torch.dtype, groups: list[Group], device: str = "cpu") -> Any:

@@ -44,6 +44,8 @@ WAYS = {
     "fastreader, fast by bf16": ("tree", "fast:bf16"),
     "fastreader, fast by float32": ("tree", "fast:float32"),
     "fastreader, fast by int16": ("tree", "fast:int16"),
+    "fastreader, fast, bf16 weights": ("tree", "fast::bfloat16"),
+    "fastreader, fast by bf16, bf16 weights": ("tree", "fast:bf16:bfloat16"),
     "transformers, prefix cache, bf16": ("prefix_cached", "bf16"),
     "transformers, padded by 8, bf16": ("padded", "bf16"),
     "lm-eval HFLM, bf16": ("harness", "bf16"),
@@ -56,7 +58,7 @@ WAYS = {
     "OpenVINO GenAI, prefill only, f32": ("openvino", "f32"),
     "OpenVINO GenAI, prefill only, int8": ("openvino", "int8"),
 }
-USUAL = [w for w, (kind, _) in WAYS.items() if "fast by" not in w and kind not in ("harness", *apart.PEERS)]
+USUAL = [w for w, (kind, how) in WAYS.items() if ":" not in how and kind not in ("harness", *apart.PEERS)]
 TRUTH = ("one_at_a_time", "fp32")
 TRUE_TOKENS = ("first_tokens", "fp32")
 MOST_ERROR = 1.0  # nats, the median; 8-bit activations are off by 0.3 to 0.5, other tokens would be by tens
@@ -207,8 +209,9 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
     if way == "tree":
         from fastreader import Reader
 
-        precision, _, products = precision.partition(":")
-        reader = Reader.load(arguments.model, device=arguments.device, precision=precision, products=products or "auto")
+        precision, products, dtype = [*precision.split(":"), "", ""][:3]
+        choices = {"precision": precision, "products": products or "auto", "dtype": dtype or "auto"}
+        reader = Reader.load(arguments.model, device=arguments.device, **choices)
         workload = workloads.make(name, reader.encoder, arguments.tokens, arguments.share)
         trees = reader.plan(workload.sequences())
         longest = max(map(len, trees))
@@ -235,8 +238,7 @@ def child(arguments: argparse.Namespace, name: str, way: str, precision: str) ->
         if way == "harness":
             score = peers.harness(folder, DTYPES[precision], workload.groups, arguments.device)
         else:
-            model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[precision])
-            model = model.eval().to(arguments.device)
+            model = peers.plain_model(arguments.model, DTYPES[precision], arguments.device)
             if way == "first_tokens":
                 return {"first_tokens": peers.first_tokens(model, workload.groups)}
             ask: Callable[..., list[float]] = getattr(peers, way)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from peers import plain_model
 
 from fastreader import Reader
 
@@ -69,7 +70,7 @@ def transformers_runner(model: str, dtype: torch.dtype, use_cache: bool) -> Run:
 
     transformers.utils.logging.disable_progress_bar()
     folder = folder_of(model) if model in PACKAGED else model
-    own = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    own = plain_model(model, dtype)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
 
     @torch.inference_mode()

@@ -36,10 +36,14 @@ def packaged_reader(packaged_folder):
 
 
 @pytest.fixture(scope="session")
-def packaged_model(packaged_folder):
-    """The packaged model in float32 as transformers loads and runs it."""
+def packaged_model(packaged_folder, packaged_reader):
+    """The packaged model in float32 as transformers runs it, with the values that the reader's weights have."""
     import transformers
 
+    from fastreader.models import load
+
+    if packaged_reader.arithmetic.formats:
+        return load.load(PACKAGED, "cpu", "float32", "exact")[0].eval()
     return transformers.AutoModelForCausalLM.from_pretrained(packaged_folder, dtype=torch.float32).eval()
 
 

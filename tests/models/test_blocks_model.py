@@ -96,9 +96,50 @@ def test_damaged_blocks_are_named(tmp_path, cache):
             Reader.load(folder, "cpu", "file")
 
 
-def test_the_packaged_reader_with_the_integers_of_its_file(packaged_model):
-    loaded, _, arithmetic = loading.load(PACKAGED, "cpu", "file", "exact")
+def test_the_packaged_reader_with_the_integers_of_its_file(packaged_folder):
+    import transformers
+
+    rounded = transformers.AutoModelForCausalLM.from_pretrained(packaged_folder, dtype=torch.bfloat16)
+    loaded, _, arithmetic = loading.load(PACKAGED, "cpu", "auto", "exact")
     assert arithmetic.stored == "Q4_1 + Q8_0"
     for name, parameter in loaded.named_parameters():
         if isinstance(parameter, BlockTensor):
-            assert torch.equal(parameter.plain().bfloat16().float(), packaged_model.get_parameter(name)), name
+            assert torch.equal(parameter.plain().bfloat16(), rounded.get_parameter(name)), name
+
+
+def test_the_type_says_what_becomes_of_the_integers(tmp_path, cache, monkeypatch):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q4_1")
+    plain = dequantised(file).state_dict()
+
+    def load(dtype, **options):
+        loaded, _, arithmetic = loading.load(file, "cpu", dtype, "exact", **options)
+        return {name: value.float() for name, value in loaded.state_dict().items()}, arithmetic
+
+    for dtype in ("auto", "file", "float32", torch.float64):
+        values, arithmetic = load(dtype)
+        assert bool(arithmetic.formats) == (dtype in ("auto", "file"))
+        assert all(torch.equal(value, plain[name]) for name, value in values.items())
+    for values, arithmetic in (load("bfloat16"), load("auto", keep=False)):
+        assert not arithmetic.formats and arithmetic.dtype == torch.bfloat16
+        assert all(torch.equal(value, plain[name].bfloat16().float()) for name, value in values.items())
+    monkeypatch.setattr(extension, "why_missing", lambda: "it is not there")
+    values, arithmetic = load("auto")
+    assert arithmetic.dtype == torch.bfloat16 and not arithmetic.formats
+    assert all(torch.equal(value, plain[name]) for name, value in load("float32")[0].items())
+    with pytest.raises(InputError, match=r"dtype.*it is not there"):
+        load("file")
+
+
+def test_weights_that_keep_no_integers_keep_their_values(tmp_path, cache):
+    half = "model.layers.0.mlp.down_proj.weight"
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0", halves=[half])
+    plain = dequantised(file)
+    assert not torch.equal(plain.get_parameter(half).bfloat16().float(), plain.get_parameter(half))
+    for dtype in ("file", "float32"):
+        loaded, _, _ = loading.load(file, "cpu", dtype, "exact")
+        assert torch.equal(loaded.get_parameter(half), plain.get_parameter(half))
+
+
+def test_a_given_model_has_no_file(tiny_reader):
+    with pytest.raises(InputError, match=r"dtype.*for a given model"):
+        Reader.load((tiny_llama(), tiny_reader.tokenizer), dtype="file")

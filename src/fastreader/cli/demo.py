@@ -47,7 +47,7 @@ def demo(
     console.print(f"{reader!r}")
     console.print(verdicts(examples, scored))
     console.print(flip(examples, scored))
-    console.print(side_by_side(reader, model, examples[0], device, dtype, precision))
+    console.print(side_by_side(reader, model, examples[0]))
     console.print(
         "Next: fastreader rerank questions.jsonl   or   fastreader ask questions.jsonl   with your own questions"
     )
@@ -96,18 +96,15 @@ def flip(examples: list[Example], scored: list[PermutationScores]) -> Renderable
     return Text("No question changes its answer with the order of its passages for this reader.")
 
 
-def side_by_side(
-    reader: Reader, model: str, example: Example, device: str, dtype: str, precision: str
-) -> RenderableType:
+def side_by_side(reader: Reader, model: str, example: Example) -> RenderableType:
     """Time one question's scores by fastreader and by transformers, in turn, and compare the numbers."""
     from fastreader.cli.packing_gain import Group as Contexts
     from fastreader.cli.packing_gain import peers
-    from fastreader.models import load as loading
     from fastreader.permutations import cyclic
     from fastreader.reader.prompts.pieces import encode
     from fastreader.reader.prompts.template import Template
 
-    own, _, _ = loading.load(model, device, dtype, precision)
+    own = peers.model_beside(reader, model)
     pieces = encode(reader.encoder, Template(), example.question, example.passages, example.candidates)
     orders = cyclic(len(example.passages)).permutations.tolist()
     contexts = [Contexts(pieces.head + pieces.body(order) + pieces.tail(), pieces.candidates) for order in orders]

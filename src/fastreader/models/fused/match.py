@@ -225,7 +225,7 @@ def _layer(module: nn.Module, calls: list[LayerCall], precision: str) -> FusedLa
 
 
 def _same_unrounded(module: nn.Module, fused: FusedLayer, call: LayerCall) -> bool:
-    """Return whether both give the same if no operand is rounded: a sum in another order may move one to a neighbour."""
+    """Return whether both give the same if nothing is rounded; sums in another order may round to a neighbour."""
     state: TreePass = call.arguments[KEYWORD]
     kept = state.precision
     with ExitStack() as stack:

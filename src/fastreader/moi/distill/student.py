@@ -112,7 +112,7 @@ class Student:
             MissingExtraError, UnsupportedModelError: as `Student`.
         """
         if isinstance(model, (str, os.PathLike)):
-            own, tokenizer, _ = loading.load(model, device, dtype, "exact")
+            own, tokenizer, _ = loading.load(model, device, dtype, "exact", keep=False)
             return cls(own, tokenizer, reader_name(model), lora)
         expect(isinstance(model, (tuple, list)), "model", "a name, or a pair of model and tokenizer", model)
         own, tokenizer = loading.pair(model)
