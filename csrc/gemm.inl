@@ -2,7 +2,7 @@
 // value of `computed_rows`.
 // A: row r, columns k..k+31 at A + r * lda + (k / 32) * a_step. B: float [depth][32], or bf16 pairs [depth / 2][32][2].
 // Depth is summed 32 at a time, all products of bf16x3 operands before the next 32, in this order for any size, so that
-// a product in several calls (each adding to C) gives the bits of one.
+// a product in several calls (each adding to C) gives the bits of one; with a BLOCK, if all but the last have whole ones.
 
 // One operand of a product: TERMS matrices whose sum is the value.
 template <typename T, int TERMS>
@@ -34,32 +34,48 @@ FR_INLINE int64_t computed_rows(int64_t rows) {
   return rows == 3 ? 4 : rows;
 }
 
-template <int R>
+// Columns whose float products are summed before they are added to the output of a linear layer: one sum over a depth of
+// thousands would be off by several times as much. Attention adds in turn, since its calls have other depths.
+constexpr int64_t kBlock = 96, kNoBlock = int64_t{1} << 40;
+
+// Store the sums of a block of columns, or add them to the output; without blocks they hold it already.
+template <int R, int64_t BLOCK>
+FR_INLINE void add_block(vf (&acc)[R][2], float* c, int64_t ldc, bool add) {
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+    for (int n = 0; n < 2; ++n) {
+      float* at = c + r * ldc + n * kWidth;
+      store(at, BLOCK == kBlock && add ? load(at) + acc[r][n] : acc[r][n]);
+    }
+  }
+}
+
+template <int R, int64_t BLOCK>
 FR_INLINE void rows_f32(const float* a, int64_t lda, int64_t a_step, const float* b, float* c, int64_t depth, bool add,
                         int64_t ldc) {
   constexpr int N = 2;
   for (int64_t lane = 0; lane < kStrip; lane += N * kWidth) {
-    vf acc[R][N];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 2
-      for (int n = 0; n < N; ++n) acc[r][n] = add ? load(c + r * ldc + lane + n * kWidth) : vf{};
-    }
-    for (int64_t k = 0; k < depth; ++k) {
-      const float* column = a + k / 32 * a_step + k % 32;
-      vf right[N];
-#pragma GCC unroll 2
-      for (int n = 0; n < N; ++n) right[n] = load(b + k * kStrip + lane + n * kWidth);
+    for (int64_t first = 0; first < depth; first += BLOCK) {
+      const int64_t last = lesser(first + BLOCK, depth);
+      vf acc[R][N];
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-        for (int n = 0; n < N; ++n) acc[r][n] += fill(column[r * lda]) * right[n];
+        for (int n = 0; n < N; ++n) acc[r][n] = BLOCK == kNoBlock && add ? load(c + r * ldc + lane + n * kWidth) : vf{};
       }
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
+      for (int64_t k = first; k < last; ++k) {
+        const float* column = a + k / 32 * a_step + k % 32;
+        vf right[N];
 #pragma GCC unroll 2
-      for (int n = 0; n < N; ++n) store(c + r * ldc + lane + n * kWidth, acc[r][n]);
+        for (int n = 0; n < N; ++n) right[n] = load(b + k * kStrip + lane + n * kWidth);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+          for (int n = 0; n < N; ++n) acc[r][n] += fill(column[r * lda]) * right[n];
+        }
+      }
+      add_block<R, BLOCK>(acc, c + lane, ldc, add || first > 0);
     }
   }
 }
@@ -71,34 +87,28 @@ FR_INLINE void rows_widened(const float* a, int64_t lda, int64_t a_step, const b
                             int64_t ldc) {
   const int32_t* pairs = reinterpret_cast<const int32_t*>(b);
   for (int64_t lane = 0; lane < kStrip; lane += 2 * kWidth) {
-    vf acc[R][2];
+    for (int64_t start = 0; start < depth; start += kBlock) {
+      const int64_t last = lesser(start + kBlock, depth);
+      vf acc[R][2] = {};
+      for (int64_t k = start; k < last; k += 2) {
+        const float* column = a + k / 32 * a_step + k % 32;
+        vf even[2], odd[2];
+#pragma GCC unroll 2
+        for (int n = 0; n < 2; ++n) {
+          const vi both = load(pairs + k / 2 * kStrip + lane + n * kWidth);
+          even[n] = (vf)(both << 16);
+          odd[n] = (vf)(both & fill(static_cast<int32_t>(0xffff0000)));
+        }
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
+        for (int r = 0; r < R; ++r) {
+          const vf first = fill(column[r * lda]), second = fill(column[r * lda + 1]);
 #pragma GCC unroll 2
-      for (int n = 0; n < 2; ++n) acc[r][n] = add ? load(c + r * ldc + lane + n * kWidth) : vf{};
-    }
-    for (int64_t k = 0; k < depth; k += 2) {
-      const float* column = a + k / 32 * a_step + k % 32;
-      vf even[2], odd[2];
+          for (int n = 0; n < 2; ++n) acc[r][n] = acc[r][n] + first * even[n];
 #pragma GCC unroll 2
-      for (int n = 0; n < 2; ++n) {
-        const vi both = load(pairs + k / 2 * kStrip + lane + n * kWidth);
-        even[n] = (vf)(both << 16);
-        odd[n] = (vf)(both & fill(static_cast<int32_t>(0xffff0000)));
+          for (int n = 0; n < 2; ++n) acc[r][n] = acc[r][n] + second * odd[n];
+        }
       }
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const vf first = fill(column[r * lda]), second = fill(column[r * lda + 1]);
-#pragma GCC unroll 2
-        for (int n = 0; n < 2; ++n) acc[r][n] = acc[r][n] + first * even[n];
-#pragma GCC unroll 2
-        for (int n = 0; n < 2; ++n) acc[r][n] = acc[r][n] + second * odd[n];
-      }
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 2
-      for (int n = 0; n < 2; ++n) store(c + r * ldc + lane + n * kWidth, acc[r][n]);
+      add_block<R, kBlock>(acc, c + lane, ldc, add || start > 0);
     }
   }
 }
@@ -382,11 +392,11 @@ FR_INLINE void rows_bf16(Operand<bf16, TA> a, int64_t lda, int64_t a_step, Opera
 #endif
 
 // Compute R rows on the vector units, starting at the first.
-template <int R, typename T, int TA, int TB>
+template <int R, int64_t BLOCK, typename T, int TA, int TB>
 FR_INLINE void some_rows(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB> b, float* c, int64_t depth,
                          bool add, int64_t ldc) {
   if constexpr (std::is_same_v<T, float>) {
-    rows_f32<R>(a.data, lda, a_step, b.data, c, depth, add, ldc);
+    rows_f32<R, BLOCK>(a.data, lda, a_step, b.data, c, depth, add, ldc);
   } else {
 #if FR_BF16 && !FR_AMX
     rows_bf16<TA, TB, R>(a, lda, a_step, b, c, depth, add, ldc);
@@ -394,7 +404,7 @@ FR_INLINE void some_rows(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<
   }
 }
 
-template <typename T, int TA, int TB>
+template <typename T, int TA, int TB, int64_t BLOCK = kNoBlock>
 FR_INLINE void gemm(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB> b, float* c, int64_t rows,
                     int64_t depth, bool add, int64_t ldc = kStrip) {
 #if FR_AMX
@@ -404,25 +414,26 @@ FR_INLINE void gemm(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB
   }
 #endif
   for (int64_t row = 0; row < rows; row += FR_ROWS) {
-    some_rows<FR_ROWS>(Operand<T, TA>{a.data + row * lda, a.term_stride}, lda, a_step, b, c + row * ldc, depth, add, ldc);
+    const Operand<T, TA> some{a.data + row * lda, a.term_stride};
+    some_rows<FR_ROWS, BLOCK>(some, lda, a_step, b, c + row * ldc, depth, add, ldc);
   }
 }
 
 // Run `gemm` for `computed_rows` rows; all of them must be readable in A and writable in C.
-template <typename T, int TA, int TB>
+template <typename T, int TA, int TB, int64_t BLOCK>
 FR_INLINE void gemm_few(Operand<T, TA> a, int64_t lda, int64_t a_step, Operand<T, TB> b, float* c, int64_t rows,
                         int64_t depth, bool add, int64_t ldc) {
   if constexpr (!kTiles<T>) {
     switch (rows) {
-      case 1: return some_rows<1>(a, lda, a_step, b, c, depth, add, ldc);
-      case 2: return some_rows<2>(a, lda, a_step, b, c, depth, add, ldc);
+      case 1: return some_rows<1, BLOCK>(a, lda, a_step, b, c, depth, add, ldc);
+      case 2: return some_rows<2, BLOCK>(a, lda, a_step, b, c, depth, add, ldc);
 #if FR_ROWS > 4
-      case 4: return some_rows<4>(a, lda, a_step, b, c, depth, add, ldc);
+      case 4: return some_rows<4, BLOCK>(a, lda, a_step, b, c, depth, add, ldc);
 #endif
       default: break;
     }
   }
-  gemm<T, TA, TB>(a, lda, a_step, b, c, rows, depth, add, ldc);
+  gemm<T, TA, TB, BLOCK>(a, lda, a_step, b, c, rows, depth, add, ldc);
 }
 
 // Products in pieces between other instructions: tile units run asynchronously, so vector units need not wait for them.

@@ -178,8 +178,8 @@ void logprob(const LogprobArgs& a, int64_t block, int64_t slice, void* workspace
     const int64_t count = first + kStrip < high ? kStrip : high - first;
     const Operand<T, TW> weight = weight_rows<T, TW, TH>(a, t, first, nullptr, count, &stride);
     for (int64_t strip = 0; strip < strips; ++strip) {
-      gemm<T, TW, TH>(weight, stride, kStrip, {t.hidden + strip * a.padded_size * kStrip, term}, t.tile, kStrip,
-                      a.padded_size, false);
+      gemm<T, TW, TH, kBlock>(weight, stride, kStrip, {t.hidden + strip * a.padded_size * kStrip, term}, t.tile,
+                              kStrip, a.padded_size, false);
       transform_logits(a, t.tile, first, nullptr, count);
       // Products of bf16 have larger errors than the shorter polynomial.
       absorb<std::is_same_v<T, float> || TH == 2 ? 6 : 5>(t.tile, first, count, t.state[strip]);
@@ -191,8 +191,8 @@ void logprob(const LogprobArgs& a, int64_t block, int64_t slice, void* workspace
     const int64_t count = first + kStrip < a.label_count ? kStrip : a.label_count - first;
     const Operand<T, TW> weight = weight_rows<T, TW, TH>(a, t, 0, a.labels + first, count, &stride);
     for (int64_t strip = 0; strip < strips; ++strip) {
-      gemm<T, TW, TH>(weight, stride, kStrip, {t.hidden + strip * a.padded_size * kStrip, term}, t.tile, kStrip,
-                      a.padded_size, false);
+      gemm<T, TW, TH, kBlock>(weight, stride, kStrip, {t.hidden + strip * a.padded_size * kStrip, term}, t.tile,
+                              kStrip, a.padded_size, false);
       transform_logits(a, t.tile, 0, a.labels + first, count);
       for (int64_t lane = 0; lane < kStrip && strip * kStrip + lane < rows; ++lane) {
         float* out = a.label_logits + (begin + strip * kStrip + lane) * a.label_count + first;

@@ -33,6 +33,10 @@ constexpr int64_t kLine = 64; // bytes
 template <typename F>
 constexpr int64_t kDepth = sizeof(typename F::Input) == 4 ? 192 : 288;
 
+// What a chunk is a multiple of, so that sums do not depend on how many there are.
+template <typename F>
+constexpr int64_t kChunkStep = sizeof(typename F::Input) == 4 ? kBlock : kStrip;
+
 // Load up to 32 rows of `source` from `first` on as operand rows, with zeros for missing rows.
 template <typename T, int TERMS>
 FR_INLINE void stage_rows(const Source& source, int64_t first, int64_t count, int64_t size, int64_t padded, T* out,
@@ -189,14 +193,14 @@ FR_INLINE void by_rows(int64_t rows, const Body& body) {
 }
 
 // Multiply by one strip of a weight of blocks, as `multiply_strip` does by others: a chunk of its depth is unpacked into
-// the first cache, and all rows pass. For a few rows a chunk is 32 columns, so that reading the strip does not pause.
+// the first cache, and all rows pass. For a few rows a chunk is small, so that reading the strip does not pause.
 template <typename F>
 FR_INLINE void multiply_unpacked(const LinearArgs& a, const Rows<F>& rows, int64_t strip, int64_t begin, int64_t end,
                                  float* out, int64_t out_stride, bool add) {
   using T = typename F::Input;
   const BlockStrip packed = strip_of(a.blocks, strip);
   const bool offsets = has_offsets(packed.format);
-  const int64_t chunk = end - begin > FR_ROWS ? kDepth<F> : kStrip;
+  const int64_t chunk = end - begin > FR_ROWS ? kDepth<F> : kChunkStep<F>;
   for (int64_t from = 0; from < a.padded_size; from += chunk) {
     const int64_t depth = lesser(chunk, a.padded_size - from);
     unpack_columns<T, F::TW>(packed, a.padded_size, from, from + depth, rows.part);
@@ -219,11 +223,12 @@ FR_INLINE void multiply_unpacked(const LinearArgs& a, const Rows<F>& rows, int64
           }
         });
       } else if (row < rows.direct_rows) {
-        gemm<T, F::TI, F::TW>({rows.direct + row * rows.direct_stride + from, 0}, rows.direct_stride, kStrip, right, to,
-                              kStrip, depth, sum, out_stride);
+        const Operand<T, F::TI> left{rows.direct + row * rows.direct_stride + from, 0};
+        gemm<T, F::TI, F::TW, kBlock>(left, rows.direct_stride, kStrip, right, to, kStrip, depth, sum, out_stride);
       } else {
         const T* left = rows.staged + (row - rows.direct_rows) * rows.padded + from * kStrip;
-        gemm_few<T, F::TI, F::TW>({left, rows.term}, kStrip, kStrip * kStrip, right, to, computed, depth, sum, out_stride);
+        gemm_few<T, F::TI, F::TW, kBlock>({left, rows.term}, kStrip, kStrip * kStrip, right, to, computed, depth, sum,
+                                          out_stride);
       }
     }
   }
@@ -246,7 +251,7 @@ FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<F>& rows, int64_t 
   const W* weight = static_cast<const W*>(a.packed) + strip * packed_strip;
   const int64_t steps = (end - begin + kStrip - 1) / kStrip;
   const int64_t chunks = steps > 2 ? (a.padded_size + kDepth<F> - 1) / kDepth<F> : 1;
-  const int64_t chunk = round_up((a.padded_size + chunks - 1) / chunks, kStrip);
+  const int64_t chunk = round_up((a.padded_size + chunks - 1) / chunks, kChunkStep<F>);
   for (int64_t from = 0; from < a.padded_size; from += chunk) {
     const int64_t depth = lesser(chunk, a.padded_size - from);
     const char* next = reinterpret_cast<const char*>(
@@ -278,7 +283,7 @@ FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<F>& rows, int64_t 
             rows_scaled<R>(some, rows.scales + row / kStrip * rows.padded + from + r, kStrip, step,
                            weight + from * kStrip, scales, into, depth, sum, out_stride);
           } else if (steps > 2) {
-            rows_f32<R>(some, kStrip, step, rows.wide, into, depth, sum, out_stride);
+            rows_f32<R, kBlock>(some, kStrip, step, rows.wide, into, depth, sum, out_stride);
           } else {
             rows_widened<R>(some, kStrip, step, weight + from * kStrip, into, depth, sum, out_stride);
           }
@@ -286,12 +291,12 @@ FR_INLINE void multiply_strip(const LinearArgs& a, const Rows<F>& rows, int64_t 
       } else {
         const Operand<W, F::TW> right{weight + from * kStrip, a.strips * packed_strip};
         if (row < rows.direct_rows) {
-          gemm<T, F::TI, F::TW>({rows.direct + row * rows.direct_stride + from, 0}, rows.direct_stride, kStrip, right, to,
-                                kStrip, depth, sum, out_stride);
+          const Operand<T, F::TI> left{rows.direct + row * rows.direct_stride + from, 0};
+          gemm<T, F::TI, F::TW, kBlock>(left, rows.direct_stride, kStrip, right, to, kStrip, depth, sum, out_stride);
         } else {
           const T* left = rows.staged + (row - rows.direct_rows) * rows.padded;
-          gemm_few<T, F::TI, F::TW>({left + from * kStrip, rows.term}, kStrip, kStrip * kStrip, right, to,
-                                    computed_rows<T>(count), depth, sum, out_stride);
+          gemm_few<T, F::TI, F::TW, kBlock>({left + from * kStrip, rows.term}, kStrip, kStrip * kStrip, right, to,
+                                            computed_rows<T>(count), depth, sum, out_stride);
         }
       }
     }

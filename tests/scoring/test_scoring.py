@@ -424,7 +424,7 @@ def test_real_reader_on_a_bundled_question(packaged_reader, packaged_model):
     scores = score_permutations(packaged_reader, example, permutations="cyclic")
     assert scores.stats.sharing_ratio > 3
     pieces = encode(packaged_reader.encoder, Template(), example.question, example.passages, example.candidates)
-    model = copy.deepcopy(packaged_model).double()  # in float32 it would be off by as much as ours
+    model = copy.deepcopy(packaged_model).double()  # in float32 it is off by as much as ours
     for m in (0, 3):
         context = pieces.head + pieces.body(scores.permutations[m].tolist()) + pieces.tail()
         own = [w.sum() for w in one_by_one(model, [(context, c) for c in pieces.candidates])]
