@@ -173,3 +173,26 @@ def test_bad_rows_and_damaged_weights_raise():
         torch.ops.fastreader.blocks_unpack(weight.data, 64, 64, 0, 64)
     with pytest.raises(IndexError, match="ids from 0 to 31"):
         weight.rows(torch.tensor([32]))
+
+
+def test_the_ops_have_fakes():
+    weight, _ = packed("Q4_1", 45, 64)
+    for op, rest in (
+        (torch.ops.fastreader.blocks_unpack, (3, 7)),
+        (torch.ops.fastreader.blocks_rows, (torch.arange(5),)),
+    ):
+        torch.library.opcheck(op, (weight.data, 45, 64, *rest), test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("precision", ["int16", "float32", "fast", "high"])
+def test_a_value_that_is_not_finite_stays_in_its_row(precision, value):
+    weight, values = packed("Q4_1", 96, 256)
+    layer = prepare(BlockTensor(weight), precision)
+    for rows in (1, 5, 70):
+        inputs = torch.randn(rows, 256, generator=torch.Generator().manual_seed(rows))
+        inputs[rows // 2, 100] = value
+        ours = linear(inputs, layer, precision=precision)
+        assert not ours[rows // 2].isfinite().any()
+        others = torch.arange(rows) != rows // 2
+        assert torch.equal(ours[others], linear(inputs[others], layer, precision=precision))

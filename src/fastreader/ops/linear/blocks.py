@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fastreader.errors import InputError
-from fastreader.ops.library import LIBRARY
+from fastreader.ops.library import LIBRARY, define
 
 # Values of a block, and its bytes in a file, by the names that GGUF gives to the formats.
 FORMATS = {
@@ -29,8 +29,16 @@ _MOST_PARTS = 7  # of a joined weight
 
 LIBRARY.define("blocks_pack(Tensor rows, str format, int size) -> Tensor")  # type: ignore[no-untyped-call]
 LIBRARY.define("blocks_join(Tensor[] parts, int[] widths, int size) -> Tensor")  # type: ignore[no-untyped-call]
-LIBRARY.define("blocks_unpack(Tensor packed, int width, int size, int first, int count) -> Tensor")  # type: ignore[no-untyped-call]
-LIBRARY.define("blocks_rows(Tensor packed, int width, int size, Tensor ids) -> Tensor")  # type: ignore[no-untyped-call]
+
+
+@define("blocks_unpack(Tensor packed, int width, int size, int first, int count) -> Tensor")
+def _unpack(packed: Tensor, width: int, size: int, first: int, count: int) -> Tensor:
+    return packed.new_empty((count, size), dtype=torch.float32)
+
+
+@define("blocks_rows(Tensor packed, int width, int size, Tensor ids) -> Tensor")
+def _rows(packed: Tensor, width: int, size: int, ids: Tensor) -> Tensor:
+    return packed.new_empty((ids.numel(), size), dtype=torch.float32)
 
 
 @dataclass(frozen=True, eq=False)
