@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from fastreader.core.tree import PrefixTree, TreeStats
     from fastreader.data import Example, Passage, load_examples, save_examples
     from fastreader.errors import FastreaderError, InputError
+    from fastreader.ranking.api import arerank, rerank
+    from fastreader.ranking.results import Reranked, RerankResult
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
     from fastreader.scoring.api import permutation_cost, score_permutations
@@ -33,11 +35,15 @@ _HOME = {
     "PrefixTree": "core.tree",
     "Reader": "reader.reader",
     "ReaderProtocol": "core.protocol",
+    "RerankResult": "ranking.results",
+    "Reranked": "ranking.results",
     "Results": "core.protocol",
     "Template": "reader.prompts.template",
     "TreeStats": "core.tree",
+    "arerank": "ranking.api",
     "load_examples": "data",
     "permutation_cost": "scoring.api",
+    "rerank": "ranking.api",
     "save_examples": "data",
     "score_permutations": "scoring.api",
     **dict.fromkeys(("eor", "errors", "moi", "noise", "permutations", "statistics", "sure"), ""),
@@ -53,9 +59,12 @@ __all__ = [
     "PrefixTree",
     "Reader",
     "ReaderProtocol",
+    "RerankResult",
+    "Reranked",
     "Results",
     "Template",
     "TreeStats",
+    "arerank",
     "eor",
     "errors",
     "load_examples",
@@ -63,6 +72,7 @@ __all__ = [
     "noise",
     "permutation_cost",
     "permutations",
+    "rerank",
     "save_examples",
     "score_permutations",
     "statistics",

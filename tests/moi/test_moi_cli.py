@@ -71,7 +71,7 @@ def test_a_calibration_of_few_places_serves_rerank_that_reads_as_few(model, ques
     assert "8 questions" in done.stdout
     bias = PositionBias.load(tmp_path / "bias.json")
     assert (bias.num_passages, bias.length) == (4, 2)
-    (row,) = json.loads(run("rerank", questions, *common, "--limit", 1, "--max-passages", 4, "-f", "json").stdout)
+    (row,) = json.loads(run("moi", questions, *common, "--limit", 1, "--max-passages", 4, "-f", "json").stdout)
     assert row["bias_source"] == "cached"
     whole = ("calibrate", questions, "-m", model, "--cache-dir", tmp_path, *scores)
     assert "other settings: prune" in run(*whole, expect=2).stderr
@@ -128,29 +128,29 @@ def test_calibrate_rejects_too_few_questions(model, questions, tmp_path):
 
 def test_rerank_uses_what_was_kept(calibrated, model, questions):
     common = ("-m", model, "--max-passages", 3, "--limit", 2, "--cache-dir", calibrated)
-    rows = json.loads(run("rerank", questions, *common, "-f", "json").stdout)
+    rows = json.loads(run("moi", questions, *common, "-f", "json").stdout)
     assert [row["id"] for row in rows] == ["q0", "q1"]
     for row in rows:
         assert (row["bias_source"], row["order"], row["tail"]) == ("cached", "matched", 1)
         assert sorted(p["index"] for p in row["passages"]) == [0, 1, 2, 3]
         assert row["cost"]["share"] < 1
-    table = run("rerank", questions, *common).stdout
+    table = run("moi", questions, *common).stdout
     assert "matched order; bias: cached" in table
     assert "Which colour is number 1?" in table
-    lines = [json.loads(line) for line in run("rerank", questions, *common, "-f", "jsonl").stdout.splitlines()]
+    lines = [json.loads(line) for line in run("moi", questions, *common, "-f", "jsonl").stdout.splitlines()]
     assert lines == rows
 
 
 def test_rerank_without_a_calibration_reports_it(model, questions, tmp_path):
-    done = run("rerank", questions, "-m", model, "--limit", 1, "--cache-dir", tmp_path)
+    done = run("moi", questions, "-m", model, "--limit", 1, "--cache-dir", tmp_path)
     assert "none: random prefixes" in done.stdout
     for form in ("trec", "jsonl"):
-        done = run("rerank", questions, "-m", model, "--limit", 2, "-f", form, "--cache-dir", tmp_path)
+        done = run("moi", questions, "-m", model, "--limit", 2, "-f", form, "--cache-dir", tmp_path)
         assert done.stderr.count("note: no calibration") == 1
 
 
 def test_the_cost_of_rounds_is_bounded(calibrated, model, questions):
-    common = ("rerank", questions, "-m", model, "--limit", 1, "--max-passages", 3, "--cache-dir", calibrated)
+    common = ("moi", questions, "-m", model, "--limit", 1, "--max-passages", 3, "--cache-dir", calibrated)
     printed = run(*common, "--cost", "--stop-p-best", 0.999).stdout
     counts = r"([\d,]+) tokens to compute in the first rounds, at most ([\d,]+) in all"
     first, most = re.search(counts, printed).groups()
@@ -160,9 +160,7 @@ def test_the_cost_of_rounds_is_bounded(calibrated, model, questions):
 
 
 def test_rerank_as_a_trec_run(model, questions, tmp_path):
-    done = run(
-        "rerank", questions, "-m", model, "--limit", 2, "-f", "trec", "--max-passages", 3, "--cache-dir", tmp_path
-    )
+    done = run("moi", questions, "-m", model, "--limit", 2, "-f", "trec", "--max-passages", 3, "--cache-dir", tmp_path)
     rows = [line.split() for line in done.stdout.splitlines()]
     assert [(r[0], r[3]) for r in rows] == [(q, str(k)) for q in ("q0", "q1") for k in range(1, 5)]
     for part in (rows[:4], rows[4:]):
@@ -175,7 +173,7 @@ def test_rerank_as_a_trec_run(model, questions, tmp_path):
 def test_an_id_that_no_trec_run_can_hold_is_one_error_of_many(model, questions, tmp_path):
     file = tmp_path / "questions.jsonl"
     file.write_text(questions.read_text().replace('"q1"', '"q 1"'))
-    common = ("rerank", file, "-m", model, "--limit", 3, "-f", "trec", "--max-passages", 2, "--cache-dir", tmp_path)
+    common = ("moi", file, "-m", model, "--limit", 3, "-f", "trec", "--max-passages", 2, "--cache-dir", tmp_path)
     done = run(*common, "--skip-errors", expect=3)
     assert {line.split()[0] for line in done.stdout.splitlines()} == {"q0", "q2"}
     assert "question id without white space and control characters, got 'q 1'" in done.stderr
@@ -184,7 +182,7 @@ def test_an_id_that_no_trec_run_can_hold_is_one_error_of_many(model, questions, 
 
 def test_rerank_to_a_file_is_resumed(model, questions, tmp_path):
     out = tmp_path / "ranked.jsonl"
-    common = ("rerank", questions, "-m", model, "--max-passages", 2, "-o", out, "--cache-dir", tmp_path)
+    common = ("moi", questions, "-m", model, "--max-passages", 2, "-o", out, "--cache-dir", tmp_path)
     run(*common, "--limit", 2)
     assert ids(out) == ["q0", "q1"]
     run(*common, "--limit", 4, "--resume")
@@ -194,7 +192,7 @@ def test_rerank_to_a_file_is_resumed(model, questions, tmp_path):
     assert "other settings" in run(*common, "--resume", "--seed", 1, expect=2).stderr
 
 
-@pytest.mark.parametrize("command", [("rerank", "--max-passages", 3), ("ask", "--method", "moi@3")])
+@pytest.mark.parametrize("command", [("moi", "--max-passages", 3), ("ask", "--method", "moi@3")])
 def test_a_calibration_made_meanwhile_is_not_mixed_in(command, calibrated, model, questions, tmp_path):
     """One file must not mix rows of random prefixes with rows of a calibration kept later."""
     name, *how = command
@@ -205,7 +203,7 @@ def test_a_calibration_made_meanwhile_is_not_mixed_in(command, calibrated, model
 
 
 def test_cost_is_printed_without_running(calibrated, model, questions):
-    done = run("rerank", questions, "-m", model, "--max-passages", 3, "--cost", "--cache-dir", calibrated)
+    done = run("moi", questions, "-m", model, "--max-passages", 3, "--cost", "--cache-dir", calibrated)
     assert done.stdout.startswith("8 questions: ")
     assert "of 3N whole orderings" in done.stdout
 
@@ -214,9 +212,9 @@ def test_rerank_rejects_another_models_bias(calibrated, model, questions, tmp_pa
     path = tmp_path / "bias.json"
     values = PositionBias.load(calibrated / "bias.json").to_dict() | {"reader": {"name": "another"}}
     PositionBias.from_dict(values).save(path)
-    done = run("rerank", questions, "-m", model, "--max-passages", 3, "--bias", path, expect=2)
+    done = run("moi", questions, "-m", model, "--max-passages", 3, "--bias", path, expect=2)
     assert "bias 'another'" in done.stderr
-    done = run("rerank", questions, "-m", model, "--max-passages", 3, "--bias", path, "--skip-errors", expect=3)
+    done = run("moi", questions, "-m", model, "--max-passages", 3, "--bias", path, "--skip-errors", expect=3)
     assert "8 skipped" in done.stderr
 
 
@@ -273,7 +271,7 @@ def test_questions_whose_pass_fails_are_skipped_by_name(model, questions, monkey
         raise NumericsError("a log-likelihood is not finite")
 
     monkeypatch.setattr(moi, "rerank", fails)
-    common = ("rerank", questions, "-m", model, "--limit", 2)
+    common = ("moi", questions, "-m", model, "--limit", 2)
     assert "id q0: a log-likelihood is not finite" in run(*common, expect=2).stderr
     assert "2 skipped" in run(*common, "--skip-errors", expect=3).stderr
 

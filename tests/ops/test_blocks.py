@@ -187,7 +187,7 @@ def test_the_ops_have_fakes():
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("precision", ["int16", "float32", "fast", "high"])
 def test_a_value_that_is_not_finite_stays_in_its_row(precision, value):
-    weight, values = packed("Q4_1", 96, 256)
+    weight, _ = packed("Q4_1", 96, 256)
     layer = prepare(BlockTensor(weight), precision)
     for rows in (1, 5, 70):
         inputs = torch.randn(rows, 256, generator=torch.Generator().manual_seed(rows))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from scripted import ScriptedReader
 
+from fastreader import load_examples, rerank
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.moi import PositionBias
 from fastreader.moi.shipped import SHIPPED
@@ -172,3 +173,15 @@ def test_a_run_keeps_its_ensembles_texts(tmp_path):
         asked_by_eor(tmp_path, "own", None, resume=True, method=own)
     file.unlink()
     assert RunFolder(tmp_path / "run").study().eor.texts["answer_lead"] == "A:"
+
+
+def test_rerank_reads_in_the_order_of_relevance(tmp_path, tiny_reader):
+    study = study_of(tmp_path, ["rerank"], count=2, max_new_tokens=3)
+    run(study, tmp_path / "run", tiny_reader)
+    rows = {row["question_id"]: row for row in rows_of(tmp_path / "run").values()}
+    assert len(rows) == 2
+    for example in load_examples(study.data):
+        ranking = rerank(tiny_reader, example)
+        trace = rows[example.id]["trace"]
+        assert trace["order"] == ranking.indices
+        assert trace["order_scores"] == pytest.approx([result.relevance for result in ranking], abs=1e-6)

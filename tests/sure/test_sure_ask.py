@@ -220,7 +220,7 @@ def test_an_option_that_does_not_apply_to_the_method_is_rejected(run, method, op
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--method", "rerank"), "unknown method 'rerank'; did you mean 'sure:rerank'?"),
+        (("--method", "replug"), "unknown method 'replug'; did you mean 'sure:replug'?"),
         (("--method", "sure", "-k", "0"), "--num-candidates: expected an integer from 1 to 26, got 0"),
         (("--explain", "-f", "json"), "--explain: is for tables"),
         (("--resume",), "--resume: needs --output"),

@@ -65,7 +65,7 @@ def ask(
     ] = None,
     batch_size: options.BatchSizeOption = 8,
     bias: Annotated[
-        Path | None, typer.Option(help="MoI: a calibration; see fastreader rerank.", show_default=False)
+        Path | None, typer.Option(help="MoI: a calibration; see fastreader moi.", show_default=False)
     ] = None,
     order: Annotated[str | None, typer.Option(help="MoI: matched (default) or descending.")] = None,
     on_overflow: Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fastreader import __version__
-from fastreader.cli import ask, bench, calibrate, demo, eor, info, models, report, rerank, score, study, vote
+from fastreader.cli import ask, bench, calibrate, demo, eor, info, models, moi, report, rerank, score, study, vote
 from fastreader.cli.screen import escaped
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command()(demo.demo)
 app.command()(score.score)
 app.command()(bench.bench)
 app.command()(rerank.rerank)
+app.command()(moi.moi)
 app.command()(calibrate.calibrate)
 app.command()(ask.ask)
 app.command()(eor.eor)

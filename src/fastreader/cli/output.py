@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import StrEnum
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +15,38 @@ from fastreader.cli.screen import Screen
 from fastreader.errors import InputError
 
 Result = TypeVar("Result")
+
+
+class RankFormat(StrEnum):
+    """Formats of rankings on standard output."""
+
+    table = "table"
+    json = "json"
+    jsonl = "jsonl"
+    trec = "trec"
+
+
+def trec_lines(question: str | None, rows: Sequence[tuple[str | None, int, float]], tag: str) -> list[str]:
+    """Return lines ``qid Q0 docid rank score tag`` of a TREC run.
+
+    Args:
+        question: its id.
+        rows: (passage's id or None for its index, index, score), best first.
+        tag: name of the run.
+
+    Raises:
+        InputError: if an id contains white space or control characters.
+    """
+    lines = []
+    for rank, (id, index, score) in enumerate(rows, 1):
+        name = id if id is not None else str(index)
+        for what, text in (("question", question), ("passage", name)):
+            if text is None or len(text.split()) != 1 or not text.isprintable():
+                raise InputError(
+                    f"--format trec: expected a {what} id without white space and control characters, got {text!r}"
+                )
+        lines.append(f"{question} Q0 {name} {rank} {score:.6f} {tag}\n")
+    return lines
 
 
 class Writer(Generic[Result]):

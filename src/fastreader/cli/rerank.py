@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
-from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fastreader.cli import options
-from fastreader.cli.calibrations import UNCALIBRATED
 from fastreader.cli.inputs import Skipped, check_output, examples, model_settings, remaining, use_cache
-from fastreader.cli.output import Writer
-from fastreader.cli.screen import say
+from fastreader.cli.output import RankFormat, Writer, trec_lines
+from fastreader.core.checks import check_choice
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
-from fastreader.errors import InputError, NumericsError, OutOfBudgetError
+from fastreader.errors import FastreaderError, InputError, NumericsError, OutOfBudgetError
 
 if TYPE_CHECKING:
-    from fastreader.moi import Ranked
+    from fastreader.data import Example
+    from fastreader.ranking import Reranked
 
-
-class RankFormat(StrEnum):
-    """Formats of rankings on standard output."""
-
-    table = "table"
-    json = "json"
-    jsonl = "jsonl"
-    trec = "trec"
+_TOGETHER = 32  # questions that share a call, so that a result does not wait for the whole file
 
 
 def rerank(
@@ -42,18 +36,20 @@ def rerank(
     question: options.QuestionOption = None,
     passage: options.PassageOption = None,
     model: options.ModelOption = "smollm2-135m",
+    method: Annotated[
+        str,
+        typer.Option(help="query_likelihood (each passage alone), moi, or a baseline such as qg, pairwise, rankgpt."),
+    ] = "query_likelihood",
+    top_n: Annotated[
+        int | None, typer.Option("--top-n", "-n", help="Number of passages returned.", min=1, show_default=False)
+    ] = None,
     bias: Annotated[
         Path | None,
-        typer.Option(help="A calibration; by default the one installed or shipped for this use.", show_default=False),
+        typer.Option(help="A calibration for moi; by default the largest at hand.", show_default=False),
     ] = None,
-    order: Annotated[str, typer.Option(help="matched (largest utility at the best place) or descending.")] = "matched",
-    max_passages: Annotated[int, typer.Option(help="Number of passages scored; the others follow them.", min=1)] = 10,
-    prune: options.PruneOption = None,
-    prune_mass: options.PruneMassOption = None,
-    stop_p_best: Annotated[
-        float | None,
-        typer.Option(help="Add orderings until a passage is best with this probability.", show_default=False),
-    ] = None,
+    uncalibrated: Annotated[
+        bool, typer.Option("--uncalibrated", help="Let moi score random prefixes without a calibration.")
+    ] = False,
     seed: options.SeedOption = 0,
     template: options.TemplateOption = None,
     max_batch_tokens: options.MaxBatchTokensOption = None,
@@ -61,7 +57,6 @@ def rerank(
     resume: options.ResumeOption = False,
     limit: options.LimitOption = None,
     skip_errors: options.SkipErrorsOption = False,
-    cost: options.CostOption = False,
     format: Annotated[
         RankFormat | None,
         typer.Option("--format", "-f", help="Output format [default: table].", show_default=False),
@@ -72,107 +67,86 @@ def rerank(
     precision: options.PrecisionOption = "fast",
     cache_dir: options.CacheOption = None,
 ) -> None:
-    """Reorder the passages for the reader, by the scores of many orders (MoI).
+    """Order passages by their relevance to the question.
 
-    A TREC run ranks by utility; the other formats list passages in reading order.
+    By default a passage's relevance is what it adds to the likelihood of the question, each passage read alone.
 
     Examples:
 
-      fastreader rerank questions.jsonl --max-passages 5 --limit 3
+      fastreader rerank questions.jsonl --top-n 3 --limit 3
 
-      fastreader rerank questions.jsonl.gz --order descending --format trec > run.trec
+      fastreader rerank -q "Who wrote Emma?" -p "Jane Austen wrote Emma." -p "Emma is a name."
+
+      fastreader rerank questions.jsonl.gz --format trec > run.trec
     """
-    from fastreader.cli.tables.moi import ranked_table
-    from fastreader.moi import PositionBias, Stopping, plan
-    from fastreader.moi import rerank as run
+    from fastreader.cli.tables.ranking import reranked_table
+    from fastreader.moi import PositionBias
     from fastreader.moi.shipped import at_hand
+    from fastreader.ranking import RERANKERS
+    from fastreader.ranking import rerank as run
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
 
     use_cache(cache_dir)
     skip = Skipped()
-    check_output(output, file, resume, format, cost=cost)
+    check_choice("--method", method, RERANKERS)
+    check_output(output, file, resume, format)
     questions = examples(file, question, passage, None, limit, skip if skip_errors else None)
     prompts = Template.load(template) if template else Template()
     calibration = PositionBias.load(bias) if bias else None
-    what: dict[str, Any] = {"max_passages": max_passages, "prune": prune, "prune_mass": prune_mass, "seed": seed}
+    settings: dict[str, Any] = {"method": method, "top_n": top_n, "uncalibrated": uncalibrated, "seed": seed}
     with ExitStack() as stack:
         log = None
         reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
-        if output is not None and (not cost or (resume and output.exists())):
-            settings = {**what, "order": order, "stop_p_best": stop_p_best, "template": prompts.to_dict()}
-            settings |= model_settings(model, dtype, precision)
+        call = {**settings, "bias": calibration, "template": prompts, "max_batch_tokens": max_batch_tokens}
+        if output is not None:
+            kept = {**settings, "template": prompts.to_dict()} | model_settings(model, dtype, precision)
             found = at_hand(reader.describe(), prompts.digest()) if calibration is None else calibration.to_dict()
-            settings["bias"] = found
-            log = stack.enter_context(ResultLog(output, settings=settings, resume=resume, read_only=cost))
+            kept["bias"] = found if "moi" in method or method.endswith("-matched") else None
+            log = stack.enter_context(ResultLog(output, settings=kept, resume=resume))
         digests: dict[str, str] = {}
-        advance = stack.enter_context(track("ranking", limit, "questions", False if cost else progress))
+        advance = stack.enter_context(track("ranking", limit, "questions", progress))
         shown = RankFormat.table if format is None else format
-        writer: Writer[Ranked] = Writer(None if log or cost else shown.value, ranked_table, lambda r: r.to_dict())
+        writer: Writer[Reranked] = Writer(None if log else shown.value, reranked_table, lambda r: r.to_dict())
         stack.enter_context(writer)
-        given = computed = most = count = 0
-        noted = False
-        for example in remaining(questions, None, True, log, digests, scores=prune_mass is not None):
-            try:
-                if cost:
-                    planned = plan(
-                        reader, example, bias=calibration, template=prompts, max_batch_tokens=max_batch_tokens, **what
-                    ).cost
-                    given, computed, count = given + planned.full, computed + planned.computed_tokens, count + 1
-                    most += planned.computed_tokens + planned.full
-                    continue
-                ranked = run(
-                    reader,
-                    example,
-                    bias=calibration,
-                    order=order,
-                    template=prompts,
-                    stopping=None if stop_p_best is None else Stopping(p_best=stop_p_best, same_order=None),
-                    max_batch_tokens=max_batch_tokens,
-                    **what,
-                )
-                lines = _trec(ranked) if log is None and shown is RankFormat.trec else []
-            except (InputError, NumericsError, OutOfBudgetError) as error:
-                located = f"id {example.id}: {error}"
-                if not skip_errors:
-                    raise type(error)(located) from error
-                skip(located)
-                continue
-            if ranked.bias_source.startswith("none") and shown is not RankFormat.table and not noted:
-                say(f"note: {UNCALIBRATED}")
-                noted = True
-            if log is not None:
-                key = example.id
-                assert key is not None
-                values = {k: v for k, v in ranked.to_dict().items() if k != "id"}
-                log.append(key, values, example=digests.pop(key))
-            elif shown is RankFormat.trec:
-                sys.stdout.writelines(lines)
-            else:
-                writer.write(ranked)
-            advance(1)
-        if cost:
-            share = computed / given if given else 0.0
-            rounds = "" if stop_p_best is None else f" in the first rounds, at most {most:,} in all"
-            typer.echo(f"{count} questions: {computed:,} tokens to compute{rounds}, {share:.0%} of 3N whole orderings")
+        left = remaining(questions, None, True, log, digests, scores=True)
+        while group := list(islice(left, _TOGETHER)):
+            for ranked in _ranked(lambda some: run(reader, some, progress=False, **call), group, skip, skip_errors):
+                if log is not None:
+                    assert ranked.id is not None
+                    values = {k: v for k, v in ranked.to_dict().items() if k != "id"}
+                    log.append(ranked.id, values, example=digests.pop(ranked.id))
+                elif shown is RankFormat.trec:
+                    sys.stdout.writelines(_trec(ranked))
+                else:
+                    writer.write(ranked)
+                advance(1)
     skip.finish()
 
 
-def _trec(ranked: Ranked) -> list[str]:
-    """Return lines ``qid Q0 docid rank score tag`` by falling utility; the tail follows below the lowest utility.
+def _ranked(run: Any, group: list[Example], skip: Skipped, skip_errors: bool) -> Iterator[Reranked]:
+    """Yield the rankings of a group; if it fails, question by question, so that the error names the right one."""
+    try:
+        yield from run(group)
+        return
+    except (InputError, NumericsError, OutOfBudgetError) as error:
+        failed: FastreaderError = error
+    for example in group:
+        try:
+            yield from run([example])
+        except (InputError, NumericsError, OutOfBudgetError) as error:
+            located = f"id {example.id}: {error}"
+            if not skip_errors:
+                raise type(error)(located) from failed
+            skip(located)
 
-    Raises:
-        InputError: if an id contains white space or control characters, or the utilities' sign is undetermined.
-    """
-    lines = []
-    lowest = min((p.utility for p in ranked if p.utility is not None), default=0.0)
-    for rank, p in enumerate(ranked.by_utility(), 1):
-        name = p.passage.id if p.passage.id is not None else str(p.index)
-        for what, text in (("question", ranked.id), ("passage", name)):
-            if text is None or len(text.split()) != 1 or not text.isprintable():
-                raise InputError(
-                    f"--format trec: expected a {what} id without white space and control characters, got {text!r}"
-                )
-        score = lowest - (p.index + 1) if p.utility is None else p.utility
-        lines.append(f"{ranked.id} Q0 {name} {rank} {score:.6f} fastreader-moi\n")
-    return lines
+
+def _trec(ranked: Reranked) -> list[str]:
+    """Return a TREC run's lines; passages without a value follow below the lowest."""
+    values = [result.value for result in ranked if result.value is not None]
+    lowest = min(values, default=0.0)
+    rows = []
+    for place, result in enumerate(ranked):
+        score = result.relevance if not values else lowest - place if result.value is None else result.value
+        rows.append((result.passage.id, result.index, score))
+    return trec_lines(ranked.id, rows, f"fastreader-{ranked.method}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from fastreader.core.checked import accept, kind_of
 from fastreader.core.checks import check_int, expect
@@ -224,3 +226,16 @@ class ReaderBase(PromptWriter):
         )
         with self._cache() as (kept, _keep):
             return generate(self.engine, prompts, options, kept)
+
+    async def aloglikelihood(
+        self, requests: Iterable[tuple[TextOrTokens, TextOrTokens]], **options: Any
+    ) -> Results[Loglikelihood]:
+        """Run `loglikelihood` in a thread, so that the event loop stays free.
+
+        A task that is cancelled stops waiting; the pass itself still runs to its end.
+        """
+        return await asyncio.to_thread(self.loglikelihood, requests, **options)
+
+    async def agenerate(self, prompts: Iterable[TextOrTokens], **options: Any) -> Results[list[Generation]]:
+        """Run `generate` in a thread, as `aloglikelihood` runs `loglikelihood`."""
+        return await asyncio.to_thread(self.generate, prompts, **options)

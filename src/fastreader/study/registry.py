@@ -8,11 +8,20 @@ from fastreader.core.checks import check_choice, located
 from fastreader.errors import InputError
 from fastreader.study.config import MethodConfig, Study
 from fastreader.study.method import Family, StudyMethod
-from fastreader.study.methods import eor, moi, noise, reading, sure
+from fastreader.study.methods import eor, moi, noise, ranking, reading, sure
 
 FAMILIES: dict[str, Family] = {
     family.name: family
-    for family in (reading.BASE, reading.CLOSED_BOOK, moi.MOI, moi.ORDER, sure.SURE, eor.EOR, noise.NOISE)
+    for family in (
+        reading.BASE,
+        reading.CLOSED_BOOK,
+        ranking.RERANK,
+        moi.MOI,
+        moi.ORDER,
+        sure.SURE,
+        eor.EOR,
+        noise.NOISE,
+    )
 }
 
 

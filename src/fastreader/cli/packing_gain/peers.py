@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ PADDED_ROWS = 8  # the batch size people set for evaluation on such machines
 _CACHED_ROWS = 32  # rows a repeated cache is kept for at once
 
 
-def model_beside(reader: Reader, model: str) -> Any:
+def model_beside(reader: Reader, model: str | os.PathLike[str]) -> Any:
     """Return transformers' model of a reader, with plain weights in the type that runs fastest with the same values."""
     own = reader.arithmetic
     dtype = own.dtype

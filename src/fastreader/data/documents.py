@@ -1,0 +1,99 @@
+"""as_passage: a passage from what other libraries hand around as a document, a node or a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fastreader.core.checks import check_text, expect
+from fastreader.data.rows import split_contents
+from fastreader.data.types import Passage
+from fastreader.errors import InputError
+
+_TEXT = ("text", "contents", "content", "page_content", "segment", "body", "passage")
+_ID = ("id", "_id", "docid", "doc_id", "document_id")
+_METADATA = ("metadata", "meta")
+_KNOWN = {*_TEXT, *_ID, *_METADATA, "title", "score"}
+_WANTED = f"a text, a Passage, a mapping with {', '.join(_TEXT[:-1])} or {_TEXT[-1]}, or a document with such a text"
+
+
+def as_passages(documents: Iterable[Any], *, name: str = "passages", allow_blank: bool = True) -> list[Passage]:
+    """Return documents of any library as passages, in their order.
+
+    Args:
+        documents: texts, `Passage`s, mappings, LangChain's and Haystack's Documents, LlamaIndex's nodes.
+        name: of the argument, for messages.
+        allow_blank: accept documents whose text is empty.
+
+    Raises:
+        InputError: if `documents` is no list, or one of them has no text.
+    """
+    listed = isinstance(documents, Iterable) and not isinstance(documents, (str, bytes, Mapping, set, frozenset))
+    expect(listed, name, "a list of passages", documents)
+    found = []
+    for index, item in enumerate(documents):
+        passage = as_passage(item, name=f"{name}[{index}]")
+        check_text(f"{name}[{index}]: text", passage.text, empty=allow_blank)
+        found.append(passage)
+    return found
+
+
+def as_passage(document: Any, *, name: str = "document") -> Passage:
+    """Return one document of any library as a passage; its other values become `metadata`.
+
+    Args:
+        document: see `as_passages`.
+        name: of the argument, for messages.
+
+    Raises:
+        InputError: if it has no text.
+    """
+    if isinstance(document, Passage):
+        return document
+    if isinstance(document, str):
+        return Passage(document)
+    if isinstance(document, Mapping):
+        return _of_mapping(document, name)
+    node = getattr(document, "node", document)  # LlamaIndex: a node, or one with a score
+    content = getattr(node, "get_content", None)
+    if callable(content):
+        text, id, extra = content(), getattr(node, "node_id", None), getattr(node, "metadata", None)
+    else:
+        field = next((key for key in ("page_content", "content", "text") if hasattr(document, key)), None)
+        if field is None:
+            raise InputError(f"{name}: expected {_WANTED}, got {type(document).__name__}")
+        text, id = getattr(document, field), getattr(document, "id", None)
+        extra = next((value for key in _METADATA if (value := getattr(document, key, None)) is not None), None)
+    return _made(text, None, id, getattr(document, "score", None), extra, name)
+
+
+def _of_mapping(document: Mapping[Any, Any], name: str) -> Passage:
+    field = next((key for key in _TEXT if key in document), None)
+    if field is None:
+        raise InputError(f"{name}: expected {_WANTED}, got a mapping with {', '.join(map(str, document)) or 'no keys'}")
+    text, title = document[field], document.get("title")
+    if field == "contents" and isinstance(text, str) and not title:  # FlashRAG's, whose first line is the title
+        title, text = split_contents(text)
+    id = next((document[key] for key in _ID if document.get(key) is not None), None)
+    extra = {key: value for key, value in document.items() if key not in _KNOWN}
+    for key in _METADATA:
+        if key in document:
+            held = document[key]
+            extra |= held if isinstance(held, Mapping) else {key: held}
+    return _made(text, title, id, document.get("score"), extra, name)
+
+
+def _made(text: Any, title: Any, id: Any, score: Any, metadata: Any, name: str) -> Passage:
+    expect(isinstance(text, str), f"{name}: text", "a text", text)
+    extra = {str(key): value for key, value in metadata.items()} if isinstance(metadata, Mapping) else {}
+    if title is None and isinstance(extra.get("title"), str):
+        title = extra.pop("title")
+    number = isinstance(score, (int, float)) and not isinstance(score, bool)
+    expect(score is None or number, f"{name}: score", "a number or None", score)
+    return Passage(
+        text,
+        title or "",
+        None if id is None else str(id),
+        None if score is None else float(score),
+        metadata=extra,
+    )

@@ -1,0 +1,110 @@
+"""Reranked: the passages of a question in order of relevance."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, overload
+
+from fastreader.core.tree import TreeStats
+from fastreader.data.types import Passage
+
+_SHOWN, _WIDTH = 12, 110  # results and columns of a repr
+
+
+@dataclass(frozen=True)
+class RerankResult:
+    """One passage with its relevance.
+
+    Attributes:
+        index: its place among the passages given, from 0.
+        passage: the passage.
+        relevance: in [0, 1], larger is better; `rerank` says what it means for each method.
+        value: what it was made of, larger is better, in nats unless the method has a unit of its own; None if the
+            method gave an order alone, or did not look at this passage.
+        note: what there is to know about this passage; empty if nothing.
+    """
+
+    index: int
+    passage: Passage
+    relevance: float
+    value: float | None = None
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Reranked:
+    """Passages by falling relevance; iterating, indexing and slicing give `RerankResult`s.
+
+    Attributes:
+        question: its text.
+        results: in order of relevance; passages without text, and those that the method did not look at, come last.
+        method: its name.
+        stats: tokens of the texts that were scored, and tokens computed for them.
+        note: cautions; empty if there is nothing to report.
+        id: the question's identifier.
+    """
+
+    question: str
+    results: list[RerankResult]
+    method: str
+    stats: TreeStats
+    note: str = ""
+    id: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[RerankResult]:
+        return iter(self.results)
+
+    @overload
+    def __getitem__(self, place: int) -> RerankResult: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[RerankResult]: ...
+    def __getitem__(self, place: int | slice) -> RerankResult | list[RerankResult]:
+        return self.results[place]
+
+    def __repr__(self) -> str:
+        """Return the ranking on at most 16 lines, one a passage."""
+        lines = [
+            f"Reranked: {len(self)} passages by {self.method}; {self.stats.computed_tokens:,} tokens computed",
+            f"question: {self.question}",
+            "relevance  index  passage",
+        ]
+        for result in self.results[:_SHOWN]:
+            text = f"{result.passage.title} {result.passage.text}".strip()
+            lines.append(f"{result.relevance:9.3f}  {result.index:5}  {text}")
+        if len(self) > _SHOWN:
+            lines.append(f"... and {len(self) - _SHOWN} more")
+        if self.note:
+            lines.append(f"note: {self.note}")
+        lines = [" ".join(line.splitlines()) for line in lines]
+        return "\n".join(line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..." for line in lines)
+
+    @property
+    def indices(self) -> list[int]:
+        """Indices of the passages given, in order of relevance."""
+        return [result.index for result in self.results]
+
+    @property
+    def passages(self) -> list[Passage]:
+        """The passages, in order of relevance."""
+        return [result.passage for result in self.results]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return {
+            "id": self.id,
+            "question": self.question,
+            "method": self.method,
+            "note": self.note,
+            "total_tokens": self.stats.total_tokens,
+            "computed_tokens": self.stats.computed_tokens,
+            "results": [result.to_dict() for result in self.results],
+        }
