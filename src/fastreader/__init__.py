@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fastreader.core.tree import PrefixTree, TreeStats
     from fastreader.data import Example, Passage, load_examples, save_examples
     from fastreader.errors import FastreaderError, InputError
-    from fastreader.ranking.api import arerank, rerank
-    from fastreader.ranking.results import Reranked, RerankResult
+    from fastreader.moi.ranking.api import arerank, rerank
+    from fastreader.moi.ranking.results import Reranked, RerankResult
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
     from fastreader.scoring.api import permutation_cost, score_permutations
@@ -35,15 +35,15 @@ _HOME = {
     "PrefixTree": "core.tree",
     "Reader": "reader.reader",
     "ReaderProtocol": "core.protocol",
-    "RerankResult": "ranking.results",
-    "Reranked": "ranking.results",
+    "RerankResult": "moi.ranking.results",
+    "Reranked": "moi.ranking.results",
     "Results": "core.protocol",
     "Template": "reader.prompts.template",
     "TreeStats": "core.tree",
-    "arerank": "ranking.api",
+    "arerank": "moi.ranking.api",
     "load_examples": "data",
     "permutation_cost": "scoring.api",
-    "rerank": "ranking.api",
+    "rerank": "moi.ranking.api",
     "save_examples": "data",
     "score_permutations": "scoring.api",
     **dict.fromkeys(("eor", "errors", "moi", "noise", "permutations", "statistics", "sure"), ""),

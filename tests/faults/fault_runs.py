@@ -12,7 +12,7 @@ from forks import Forked
 
 from fastreader.data.result_log import iter_results
 
-NAMES = ("score", "rerank", "eor", "sure", "study")
+NAMES = ("score", "moi", "eor", "sure", "study")
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def runs(model: str, questions: Path) -> dict[str, Run]:
     study = ["study", "--data", questions, *methods, "-m", model, "--batch-size", 3]
     return {
         "score": plain("score", questions, "--max-batch-tokens", 300),
-        "rerank": plain("rerank", questions),
+        "moi": plain("moi", questions),
         "eor": plain("eor", questions, *voting),
         "sure": plain("ask", questions, *sure),
         "study": Run(lambda out: [*study, "-o", out], lambda out: out / "results.jsonl", 2 * count),

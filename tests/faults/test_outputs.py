@@ -146,7 +146,7 @@ def test_files_of_another_owner(every, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced on Linux")
-@pytest.mark.parametrize("name", ["rerank", *(pytest.param(n, marks=pytest.mark.faults) for n in ("sure", "study"))])
+@pytest.mark.parametrize("name", ["moi", *(pytest.param(n, marks=pytest.mark.faults) for n in ("sure", "study"))])
 def test_a_limit_on_memory(every, name, tmp_path):
     run, wanted = every[name]
     output = tmp_path / "out"

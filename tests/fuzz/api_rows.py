@@ -254,6 +254,18 @@ ROWS: dict[str, Row] = {
     "Template.load": lambda w: {"path": w.path("template.json")},
     "load_examples": lambda w: {"path": w.path("examples.jsonl"), "limit": 1, "skip_errors": False},
     "permutation_cost": lambda w: {**w.asked(), "candidates": ["the Nile"], "permutations": "cyclic", **SCORE},
+    "rerank": lambda w: {
+        **w.asked(),
+        "method": "query_likelihood",
+        "top_n": 2,
+        "template": None,
+        "bias": None,
+        "uncalibrated": False,
+        "seed": 0,
+        "on_overflow": "truncate",
+        "max_batch_tokens": 500,
+        "progress": False,
+    },
     "save_examples": lambda w: {
         "examples": [w.example],
         "path": w.path("out.jsonl"),

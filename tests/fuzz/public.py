@@ -48,7 +48,7 @@ def callables() -> dict[str, Callable[..., Any]]:
     """Return public callables by name: functions, constructors and methods.
 
     Left out are exceptions, enumerations, interfaces, records that hold what they are given, what takes no argument,
-    and what a data model inherits from pydantic.
+    coroutines, which hand theirs on to the function of that name, and what a data model inherits from pydantic.
     """
     found: dict[str, Callable[..., Any]] = {}
     seen: set[Any] = set()
@@ -69,7 +69,7 @@ def callables() -> dict[str, Callable[..., Any]]:
                     continue
                 seen.add(own)
                 found[f"{name}.{method}"] = getattr(value, method)
-    return {name: call for name, call in found.items() if parameters(call)}
+    return {n: call for n, call in found.items() if parameters(call) and not inspect.iscoroutinefunction(call)}
 
 
 def parameters(call: Callable[..., Any]) -> dict[str, Any]:

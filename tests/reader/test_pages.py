@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 SHOWN = {
     "README.md": "PermutationScores(2 orderings",
     "docs/generation.md": "tokens were not read again",
+    "docs/rerank.md": "The Nile is in Cairo.",
     "docs/sure.md": "SureResult('Which river is in Cairo?'",
 }
 ELSEWHERE = {"eor.md", "moi.md", "moi-baselines.md", "moi-distillation.md", "noise.md"}  # tests of the methods

@@ -21,7 +21,7 @@ from fastreader.errors import FastreaderError, InputError, NumericsError, OutOfB
 
 if TYPE_CHECKING:
     from fastreader.data import Example
-    from fastreader.ranking import Reranked
+    from fastreader.moi.ranking import Reranked
 
 _TOGETHER = 32  # questions that share a call, so that a result does not wait for the whole file
 
@@ -82,8 +82,8 @@ def rerank(
     from fastreader.cli.tables.ranking import reranked_table
     from fastreader.moi import PositionBias
     from fastreader.moi.shipped import at_hand
-    from fastreader.ranking import RERANKERS
-    from fastreader.ranking import rerank as run
+    from fastreader.moi.ranking import RERANKERS
+    from fastreader.moi.ranking import rerank as run
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
 

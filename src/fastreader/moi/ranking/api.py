@@ -22,8 +22,8 @@ from fastreader.moi.baselines import METHODS
 from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering
 from fastreader.moi.rerank import rerank as moi_rerank
 from fastreader.moi.shipped import find
-from fastreader.ranking.likelihood import question_gains
-from fastreader.ranking.results import Reranked, RerankResult
+from fastreader.moi.ranking.likelihood import question_gains
+from fastreader.moi.ranking.results import Reranked, RerankResult
 from fastreader.reader.prompts.template import as_template
 
 if TYPE_CHECKING:

@@ -1,6 +1,0 @@
-"""Passages in order of relevance to a question."""
-
-from fastreader.ranking.api import RERANKERS, arerank, rerank
-from fastreader.ranking.results import Reranked, RerankResult
-
-__all__ = ["RERANKERS", "RerankResult", "Reranked", "arerank", "rerank"]
