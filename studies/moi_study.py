@@ -45,7 +45,7 @@ from shared import fingerprint, moi_parser, rows_of, unpack
 
 from fastreader import Example, Reader, Template, load_examples, score_permutations
 from fastreader.core.progress import track
-from fastreader.core.protocol import Scorer
+from fastreader.core.protocol import ScoringReader
 from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError, OutOfBudgetError
@@ -189,7 +189,7 @@ class Study:
         except OutOfBudgetError as error:
             return self.observed(self.reader, i, [str(error)])
 
-    def observed(self, reader: Scorer, i: int, notes: list[str]) -> dict[str, Any]:
+    def observed(self, reader: ScoringReader, i: int, notes: list[str]) -> dict[str, Any]:
         """Return the row; a session that caches its scored sequences reads each ordering once for both."""
         a, example = self.arguments, self.examples[i]
         right = right_answers(example)  # scored only for "random-mean"; no method sees them

@@ -11,7 +11,7 @@ from fastreader.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fastreader import sure
-    from fastreader.core.protocol import Generation, Loglikelihood, ReaderProtocol, Results
+    from fastreader.core.protocol import Generation, Loglikelihood, ReaderProtocol, Results, ScoringReader
     from fastreader.core.tree import PrefixTree, TreeStats
     from fastreader.data import Example, Passage, load_examples, save_examples
     from fastreader.errors import FastreaderError, InputError
@@ -38,6 +38,7 @@ _HOME = {
     "RerankResult": "moi.ranking.results",
     "Reranked": "moi.ranking.results",
     "Results": "core.protocol",
+    "ScoringReader": "core.protocol",
     "Template": "reader.prompts.template",
     "TreeStats": "core.tree",
     "arerank": "moi.ranking.api",
@@ -62,6 +63,7 @@ __all__ = [
     "RerankResult",
     "Reranked",
     "Results",
+    "ScoringReader",
     "Template",
     "TreeStats",
     "arerank",

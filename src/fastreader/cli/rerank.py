@@ -81,9 +81,9 @@ def rerank(
     """
     from fastreader.cli.tables.ranking import reranked_table
     from fastreader.moi import PositionBias
-    from fastreader.moi.shipped import at_hand
     from fastreader.moi.ranking import RERANKERS
     from fastreader.moi.ranking import rerank as run
+    from fastreader.moi.shipped import at_hand
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
 

@@ -170,7 +170,7 @@ class ReaderProtocol(Protocol):
 
 
 @runtime_checkable
-class Scorer(ReaderProtocol, Protocol):
+class ScoringReader(ReaderProtocol, Protocol):
     """A reader that also scores token ids and plans its passes: `Reader`, `Session`, and a study's cached reader.
 
     Attributes:

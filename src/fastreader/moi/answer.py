@@ -25,7 +25,7 @@ from fastreader.moi.shipped import find
 from fastreader.moi.utilities import matched
 
 if TYPE_CHECKING:
-    from fastreader.reader.reader import Reader
+    from fastreader.core.protocol import ScoringReader
 
 
 @checked_methods
@@ -68,12 +68,12 @@ class MoiAnswer:
 
 @checked
 def answer(
-    reader: Reader,
+    reader: ScoringReader,
     question: str | Example,
     passages: Iterable[PassageLike] | None = None,
     bias: PositionBias | None = None,
     *,
-    scorer: Reader | None = None,
+    scorer: ScoringReader | None = None,
     candidates: Sequence[str] | None = None,
     max_new_tokens: int = 32,
     **options: Any,
@@ -124,7 +124,9 @@ def answer(
     return MoiAnswer(reading.text, ranked, reading, replace(ranked.cost, answer=reading.stats.computed_tokens), note)
 
 
-def _placed_for(reader: Reader, ranked: Ranked, scorer: Reader, own: tuple[PositionBias, str] | None) -> Ranked:
+def _placed_for(
+    reader: ScoringReader, ranked: Ranked, scorer: ScoringReader, own: tuple[PositionBias, str] | None
+) -> Ranked:
     """Return the passages that `scorer` ranked, in matched order for the reader that answers; `note` reports how.
 
     The largest utility goes to the place of the answering reader's largest bias. Utilities and bias then come from

@@ -16,7 +16,7 @@ from fastreader.moi.reading import reading_prompts
 from fastreader.statistics import answers
 
 if TYPE_CHECKING:
-    from fastreader.core.protocol import Scorer
+    from fastreader.core.protocol import ScoringReader
     from fastreader.reader.prompts.template import Template
 
 MEASURES = ("nats", "em", "contained", "f1")
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def outcomes(
-    reader: Scorer,
+    reader: ScoringReader,
     example: Example,
     orders: Sequence[Sequence[int]],
     *,

@@ -20,7 +20,7 @@ from fastreader.moi.utilities import ORDERS, Utilities
 from fastreader.permutations import Design, Spec, pruned, resolve
 
 if TYPE_CHECKING:
-    from fastreader.core.protocol import Scorer
+    from fastreader.core.protocol import ScoringReader
     from fastreader.reader.prompts.pieces import PromptPieces
     from fastreader.reader.prompts.template import Template
     from fastreader.scoring.prepare import Job
@@ -153,7 +153,7 @@ class Plan:
 
 @checked
 def plan(
-    reader: Scorer,
+    reader: ScoringReader,
     question: str | Example,
     passages: Iterable[PassageLike] | None = None,
     bias: PositionBias | None = None,
@@ -167,7 +167,7 @@ def plan(
 
 
 def plan_example(
-    reader: Scorer,
+    reader: ScoringReader,
     example: Example,
     bias: PositionBias | None,
     options: RerankOptions,

@@ -16,8 +16,8 @@ from fastreader.errors import InputError
 from fastreader.moi.observations import FloatArray, IntArray, json_values
 
 if TYPE_CHECKING:
+    from fastreader.core.protocol import ScoringReader
     from fastreader.reader.prompts.template import Template
-    from fastreader.reader.reader import Reader
 
 MARKS = ("is_gold", "has_answer")
 
@@ -93,7 +93,7 @@ def moved(gold: int, passages: int) -> IntArray:
 
 @checked
 def probe(
-    reader: Reader,
+    reader: ScoringReader,
     examples: Iterable[Example],
     gold: Sequence[int] | None = None,
     *,

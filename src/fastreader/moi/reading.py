@@ -13,10 +13,9 @@ from fastreader.errors import ContextOverflowError
 from fastreader.permutations import Design, explicit
 
 if TYPE_CHECKING:
-    from fastreader.core.protocol import Scorer
+    from fastreader.core.protocol import ScoringReader
     from fastreader.reader.prompts.pieces import PromptPieces
     from fastreader.reader.prompts.template import Template
-    from fastreader.reader.reader import Reader
     from fastreader.scoring.overflow import Fitted
 
 POLICIES = ("error", "truncate")  # passages are never dropped: a bias belongs to one N
@@ -52,7 +51,7 @@ class Reading:
 
 
 def read(
-    reader: Reader,
+    reader: ScoringReader,
     example: Example,
     *,
     candidates: Sequence[str] | None = None,
@@ -78,7 +77,7 @@ def read(
 
 
 def read_pieces(
-    reader: Reader,
+    reader: ScoringReader,
     pieces: PromptPieces,
     order: Sequence[int],
     candidates: Sequence[str],
@@ -128,7 +127,7 @@ def chosen_candidates(example: Example, candidates: Sequence[str] | None) -> lis
 
 
 def reading_pieces(
-    reader: Scorer, example: Example, candidates: Sequence[str], template: Template | None
+    reader: ScoringReader, example: Example, candidates: Sequence[str], template: Template | None
 ) -> PromptPieces:
     """Return the tokens of the question, its passages and the candidates."""
     from fastreader.reader.prompts.pieces import encode
@@ -138,7 +137,7 @@ def reading_pieces(
 
 
 def reading_prompts(
-    reader: Scorer,
+    reader: ScoringReader,
     question: str,
     passages: Sequence[Passage],
     orders: Iterable[Sequence[int]],

@@ -27,13 +27,13 @@ from fastreader.moi.utilities import Utilities, descending, matched
 from fastreader.permutations import Design, Spec, pruned, random
 
 if TYPE_CHECKING:
-    from fastreader.core.protocol import Scorer
+    from fastreader.core.protocol import ScoringReader
     from fastreader.reader.prompts.template import Template
 
 
 @checked
 def rerank(
-    reader: Scorer,
+    reader: ScoringReader,
     question: str | Example,
     passages: Iterable[PassageLike] | None = None,
     bias: PositionBias | None = None,
@@ -93,7 +93,7 @@ def rerank(
     return rerank_planned(reader, plan_example(reader, make_example(question, passages), bias, options))
 
 
-def rerank_planned(reader: Scorer, planned: Plan) -> Ranked:
+def rerank_planned(reader: ScoringReader, planned: Plan) -> Ranked:
     """Run a plan; see `rerank`."""
     order = planned.options.order
     example, n = planned.example, len(planned.example.passages)
@@ -138,7 +138,7 @@ def _ranked(example: Example, utilities: Utilities, index: int) -> RankedPassage
     return RankedPassage(example.passages[index], index, utility, relevance, interval, p_best)
 
 
-def _score(reader: Scorer, planned: Plan) -> tuple[Observations, Utilities, Cost]:
+def _score(reader: ScoringReader, planned: Plan) -> tuple[Observations, Utilities, Cost]:
     """Score a plan, in rounds if it has a stopping rule.
 
     Returns:

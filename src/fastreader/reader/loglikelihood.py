@@ -17,6 +17,7 @@ from fastreader.errors import ContextOverflowError, InputError, NumericsError
 from fastreader.models.key_values import KeyValues
 from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.engine import Engine
+from fastreader.reader.prompts.encoder import TextEncoder
 
 Admit: TypeAlias = Callable[[Sequence[PrefixTree]], None]
 
@@ -34,29 +35,29 @@ def loglikelihood(
     keep: Admit | None = None,
 ) -> Results[Loglikelihood]:
     """Do the work of `Reader.loglikelihood`; `kept` and `keep` as for `score`."""
-    check_list("requests", requests, of="pairs")
     check_bool("token_logprobs", token_logprobs)
-    check_bool("special_tokens", special_tokens)
     if progress is not None:
         check_bool("progress", progress)
-    sequences = [_encode(engine, i, request, special_tokens) for i, request in enumerate(requests)]
+    sequences, truncated = encode_requests(
+        engine.encoder, engine.model.max_length, requests, special_tokens=special_tokens, on_overflow=on_overflow
+    )
     if not sequences:
         return Results([], TreeStats(0, 0, 0, 0), passes=0)
-    if on_overflow not in ("error", "truncate"):
-        raise InputError(f"on_overflow: expected 'error' or 'truncate', got {shown(on_overflow)}")
-    whole = [len(context) for context, _ in sequences]
-    if on_overflow == "truncate":
-        sequences = [_truncated(*s, engine.model.max_length) for s in sequences]
     scores = score(engine, sequences, max_batch_tokens=max_batch_tokens, progress=progress, kept=kept, keep=keep)
+    return as_results(scores, truncated, token_logprobs)
+
+
+def as_results(scores: SequenceScores, truncated: Sequence[int], token_logprobs: bool) -> Results[Loglikelihood]:
+    """Return scores as the results of `loglikelihood`, with the tokens cut off each context."""
     results = [
         Loglikelihood(
             logprob=float(scores.logprob[i]),
             num_tokens=int(scores.num_tokens[i]),
             is_greedy=bool(scores.is_greedy[i]),
             token_logprobs=scores.token_logprobs[i].tolist() if token_logprobs else None,
-            truncated=whole[i] - len(context),
+            truncated=cut,
         )
-        for i, (context, _) in enumerate(sequences)
+        for i, cut in enumerate(truncated)
     ]
     return Results(results, scores.stats, scores.passes, scores.seconds)
 
@@ -119,8 +120,32 @@ def score(
     return SequenceScores(logprob, tokens, greedy, token_logprobs, stats, len(trees), time.perf_counter() - started)
 
 
+def encode_requests(
+    encoder: TextEncoder,
+    max_length: int | None,
+    requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
+    *,
+    special_tokens: bool,
+    on_overflow: str,
+) -> tuple[list[tuple[Sequence[int], Sequence[int]]], list[int]]:
+    """Return the token ids of `loglikelihood`'s requests, and how many tokens were cut off each context.
+
+    Raises:
+        InputError, ContextOverflowError: as `Reader.loglikelihood`.
+    """
+    check_list("requests", requests, of="pairs")
+    check_bool("special_tokens", special_tokens)
+    sequences = [_encode(encoder, i, request, special_tokens) for i, request in enumerate(requests)]
+    if sequences and on_overflow not in ("error", "truncate"):
+        raise InputError(f"on_overflow: expected 'error' or 'truncate', got {shown(on_overflow)}")
+    whole = [len(context) for context, _ in sequences]
+    if on_overflow == "truncate":
+        sequences = [_truncated(*s, max_length) for s in sequences]
+    return sequences, [before - len(context) for before, (context, _) in zip(whole, sequences, strict=True)]
+
+
 def _encode(
-    engine: Engine, index: int, request: tuple[TextOrTokens, TextOrTokens], special_tokens: bool
+    encoder: TextEncoder, index: int, request: tuple[TextOrTokens, TextOrTokens], special_tokens: bool
 ) -> tuple[Sequence[int], Sequence[int]]:
     if isinstance(request, str) or not isinstance(request, Sequence) or len(request) != 2:
         raise InputError(f"requests[{index}]: expected a pair (context, continuation), got {shown(request)}")
@@ -130,14 +155,14 @@ def _encode(
     if isinstance(context, str):
         assert isinstance(continuation, str)
         try:
-            return engine.encoder.pair(context, continuation, special_tokens=special_tokens)
+            return encoder.pair(context, continuation, special_tokens=special_tokens)
         except InputError as error:
             raise InputError(f"requests[{index}]: {error}") from error
     assert not isinstance(continuation, str)
     check_tokens(f"requests[{index}]: continuation", continuation)
     if not len(continuation):
         raise InputError(f"requests[{index}]: expected a continuation to score, got no token")
-    return engine.encoder.prompt_tokens(context, f"requests[{index}]: context"), continuation
+    return encoder.prompt_tokens(context, f"requests[{index}]: context"), continuation
 
 
 def _truncated(

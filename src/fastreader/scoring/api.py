@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 from fastreader.core.checked import checked
-from fastreader.core.protocol import Scorer
+from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.data.arguments import PassageLike, make_example
@@ -20,7 +20,7 @@ from fastreader.scoring.passes import OnError, score_jobs, score_many
 from fastreader.scoring.prepare import prepare
 from fastreader.scoring.results import PermutationScores
 
-ReaderLike = Scorer | str | os.PathLike[str]
+ReaderLike = ScoringReader | str | os.PathLike[str]
 
 
 @overload
@@ -118,7 +118,7 @@ def score_permutations(
         on_overflow=on_overflow,
         max_batch_tokens=max_batch_tokens,
     )
-    opened = reader if isinstance(reader, Scorer) else Reader.load(reader)
+    opened = reader if isinstance(reader, ScoringReader) else Reader.load(reader)
     if isinstance(question, (str, Example)):
         example = make_example(question, passages, candidates)
         (result,) = score_jobs(opened, [prepare(opened, example, options, "the question")])
@@ -148,5 +148,5 @@ def permutation_cost(
     """
     example = make_example(question, passages, candidates)
     checked = ScoreOptions(permutations=permutations, **options)
-    opened = reader if isinstance(reader, Scorer) else Reader.load(reader)
+    opened = reader if isinstance(reader, ScoringReader) else Reader.load(reader)
     return prepare(opened, example, checked, "the question").stats

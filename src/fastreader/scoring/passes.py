@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastreader.core.progress import track
-from fastreader.core.protocol import Scorer, SequenceScores
+from fastreader.core.protocol import ScoringReader, SequenceScores
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.data.arguments import make_example
@@ -22,7 +22,7 @@ OnError = Callable[[int, Example, FastreaderError], None]
 
 
 def score_many(
-    reader: Scorer,
+    reader: ScoringReader,
     examples: Iterable[Example],
     candidates: Sequence[str] | None,
     options: ScoreOptions,
@@ -83,7 +83,7 @@ class _Waiting:
 
 
 def _run(
-    reader: Scorer,
+    reader: ScoringReader,
     waiting: list[_Waiting],
     advance: Callable[[int], None],
     on_error: OnError | None,
@@ -108,7 +108,7 @@ def _run(
         yield result
 
 
-def score_jobs(reader: Scorer, jobs: list[Job]) -> list[PermutationScores]:
+def score_jobs(reader: ScoringReader, jobs: list[Job]) -> list[PermutationScores]:
     """Score the sequences of all jobs together; those of one job by its own plan."""
     alone = len(jobs) == 1
     sequences = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastreader.core.protocol import Scorer
+from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.data import Example
 from fastreader.data.arguments import check_candidates
@@ -62,7 +62,7 @@ def places_to_read(example: Example, options: ScoreOptions, where: str) -> int:
 
 
 def prepare(
-    reader: Scorer, example: Example, options: ScoreOptions, where: str, pieces: PromptPieces | None = None
+    reader: ScoringReader, example: Example, options: ScoreOptions, where: str, pieces: PromptPieces | None = None
 ) -> Job:
     """Return the sequences to score for an example, and the passes that score them.
 
@@ -91,7 +91,7 @@ def prepare(
     return Job(example, options, fitted, sequences, trees)
 
 
-def encode_example(reader: Scorer, example: Example, options: ScoreOptions, where: str) -> PromptPieces:
+def encode_example(reader: ScoringReader, example: Example, options: ScoreOptions, where: str) -> PromptPieces:
     """Return the tokens of an example.
 
     Raises:

@@ -14,8 +14,8 @@ import fastreader as fr
 from fastreader.core.protocol import ReaderWrapper
 from fastreader.errors import ContextOverflowError, InputError
 from fastreader.moi.baselines import METHODS
-from fastreader.moi.shipped import find
 from fastreader.moi.ranking.api import EMPTY, NOT_READ, sigmoid
+from fastreader.moi.shipped import find
 from fastreader.reader.prompts.pieces import encode
 
 QUESTION = "Which river is long?"

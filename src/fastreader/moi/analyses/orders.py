@@ -16,7 +16,7 @@ from fastreader.moi.outcomes import MEASURES, Outcome, outcomes
 from fastreader.moi.probe import gold_of, moved
 
 if TYPE_CHECKING:
-    from fastreader.reader.reader import Reader
+    from fastreader.core.protocol import ScoringReader
 
 
 def _measured(results: Iterable[Outcome], measure: str) -> FloatArray:
@@ -60,7 +60,7 @@ class Polarity:
 
 @checked
 def polarity(
-    reader: Reader, examples: Sequence[Example], orders: Mapping[str, Sequence[Sequence[int]]], **options: Any
+    reader: ScoringReader, examples: Sequence[Example], orders: Mapping[str, Sequence[Sequence[int]]], **options: Any
 ) -> list[Polarity]:
     """Read every method's order of every question both ways.
 
@@ -158,7 +158,7 @@ class GoldPlaces:
 
 
 @checked
-def gold_places(reader: Reader, examples: Sequence[Example], **options: Any) -> GoldPlaces:
+def gold_places(reader: ScoringReader, examples: Sequence[Example], **options: Any) -> GoldPlaces:
     """Read each question with its gold passage at every place, the others in the retriever's order.
 
     Args:

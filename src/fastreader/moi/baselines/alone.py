@@ -18,19 +18,19 @@ from fastreader.errors import MissingExtraError, ModelNotFoundError
 from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages, show
 
 if TYPE_CHECKING:
-    from fastreader.core.protocol import Scorer
+    from fastreader.core.protocol import ScoringReader
     from fastreader.scoring.results import PermutationScores
 
 
 @checked
-def qg(reader: Scorer, question: str, passages: Sequence[Passage], **options: Any) -> Ordering:
+def qg(reader: ScoringReader, question: str, passages: Sequence[Passage], **options: Any) -> Ordering:
     """Score by query likelihood, ``u_p = log P(q | p)`` in nats (Sachan et al. 2022, "QG" in MoI)."""
     scores = _alone(reader, question, passages, **options)
     return by_score("qg", scores.question_logprobs, scores.stats)
 
 
 @checked
-def bayes_saliency(reader: Scorer, question: str, passages: Sequence[Passage], **options: Any) -> Ordering:
+def bayes_saliency(reader: ScoringReader, question: str, passages: Sequence[Passage], **options: Any) -> Ordering:
     """Score by ``u_p = log P(q | p) + log P(p)`` in nats (MoI, equation 1; Merth et al. 2024).
 
     P(p) is the passage's likelihood after the prompt's header, a sum over its tokens: a short passage is likelier.
@@ -41,7 +41,7 @@ def bayes_saliency(reader: Scorer, question: str, passages: Sequence[Passage], *
 
 
 @checked
-def long_llm_lingua(reader: Scorer, question: str, passages: Sequence[Passage], **options: Any) -> Ordering:
+def long_llm_lingua(reader: ScoringReader, question: str, passages: Sequence[Passage], **options: Any) -> Ordering:
     """Score by ``u_p = sum_l P(q_l | p, q_<l) log P(q_l | p, q_<l)``, LongLLMLingua as MoI's appendix C prints it.
 
     Larger is taken as better, as for all scores, although the formula may not mean that: x log x is 0 both at x = 1
@@ -61,7 +61,7 @@ def printed_score(token_logprobs: Sequence[float]) -> float:
     return float((np.exp(logs) * logs).sum())
 
 
-def _alone(reader: Scorer, question: str, passages: Sequence[Passage], **options: Any) -> PermutationScores:
+def _alone(reader: ScoringReader, question: str, passages: Sequence[Passage], **options: Any) -> PermutationScores:
     """Score the question after each passage alone, all in one pass."""
     from fastreader.scoring.api import score_permutations
 

@@ -19,7 +19,7 @@ from fastreader.moi.baselines.ordering import Ordering, by_score, check_passages
 from fastreader.statistics.answers import normalise
 
 if TYPE_CHECKING:
-    from fastreader.core.protocol import ReaderProtocol, Scorer
+    from fastreader.core.protocol import ReaderProtocol, ScoringReader
     from fastreader.reader.prompts.template import Template
 
 AGGREGATES = ("kemeny", "borda")
@@ -88,7 +88,7 @@ class Vote:
 
 @checked
 def self_consistency(
-    reader: Scorer,
+    reader: ScoringReader,
     question: str,
     passages: Sequence[Passage],
     *,

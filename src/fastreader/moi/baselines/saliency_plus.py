@@ -14,13 +14,13 @@ from fastreader.errors import OutOfBudgetError
 from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering, check_passages
 
 if TYPE_CHECKING:
-    from fastreader.core.protocol import Scorer
+    from fastreader.core.protocol import ScoringReader
     from fastreader.reader.prompts.template import Template
 
 
 @checked
 def bayes_saliency_plus(
-    reader: Scorer,
+    reader: ScoringReader,
     question: str,
     passages: Sequence[Passage],
     *,

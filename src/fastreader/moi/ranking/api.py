@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, overload
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_int, check_text, expect
 from fastreader.core.progress import track
-from fastreader.core.protocol import Scorer
+from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import TreeStats
 from fastreader.data.documents import as_passages
 from fastreader.data.types import Example
 from fastreader.errors import InputError
 from fastreader.moi.baselines import METHODS
 from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering
-from fastreader.moi.rerank import rerank as moi_rerank
-from fastreader.moi.shipped import find
 from fastreader.moi.ranking.likelihood import question_gains
 from fastreader.moi.ranking.results import Reranked, RerankResult
+from fastreader.moi.rerank import rerank as moi_rerank
+from fastreader.moi.shipped import find
 from fastreader.reader.prompts.template import as_template
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ EMPTY = "no text, so not scored"
 NOT_READ = "beyond the passages that the method looks at"
 _MOI_SETTINGS = ("prune", "prune_mass", "stopping", "permutations", "max_passages")
 
-ReaderLike = Scorer | str | os.PathLike[str] | tuple[Any, Any]
+ReaderLike = ScoringReader | str | os.PathLike[str] | tuple[Any, Any]
 
 
 @overload
@@ -139,8 +139,8 @@ async def arerank(*arguments: Any, **options: Any) -> Any:
     return await asyncio.to_thread(rerank, *arguments, **options)
 
 
-def _opened(reader: Any) -> Scorer:
-    if isinstance(reader, Scorer):
+def _opened(reader: Any) -> ScoringReader:
+    if isinstance(reader, ScoringReader):
         return reader
     from fastreader.reader.reader import Reader
 
@@ -192,7 +192,7 @@ def sigmoid(value: float) -> float:
     return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
 
 
-def _by_likelihood(reader: Scorer, questions: Sequence[Example], **options: Any) -> list[Reranked]:
+def _by_likelihood(reader: ScoringReader, questions: Sequence[Example], **options: Any) -> list[Reranked]:
     readable = [_readable(example) for example in questions]
     jobs = [
         (example.question, [example.passages[i] for i in kept], f"question {number}")
@@ -216,7 +216,7 @@ def _by_likelihood(reader: Scorer, questions: Sequence[Example], **options: Any)
 
 
 def _by_moi(
-    reader: Scorer,
+    reader: ScoringReader,
     example: Example,
     method: str,
     *,
@@ -254,12 +254,12 @@ def _by_moi(
     return _ranking(example, results, method, stats, ranked.note)
 
 
-def _largest_calibrated(reader: Scorer, template: Template, most: int) -> int | None:
+def _largest_calibrated(reader: ScoringReader, template: Template, most: int) -> int | None:
     about, digest = reader.describe(), template.digest()
     return next((n for n in range(most, 1, -1) if find(about, digest, n) is not None), None)
 
 
-def _by_baseline(reader: Scorer, example: Example, method: str, **settings: Any) -> Reranked:
+def _by_baseline(reader: ScoringReader, example: Example, method: str, **settings: Any) -> Reranked:
     kept = _readable(example)
     if not kept:
         return _ranking(example, [], method, NOTHING_READ)

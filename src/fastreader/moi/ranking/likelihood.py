@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fastreader.core.checks import expect
-from fastreader.core.protocol import Scorer
+from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.data.types import Passage
 from fastreader.errors import ContextOverflowError, InputError
@@ -43,7 +43,7 @@ class _Job:
 
 
 def question_gains(
-    reader: Scorer,
+    reader: ScoringReader,
     questions: Sequence[tuple[str, Sequence[Passage], str]],
     template: Template,
     *,
@@ -80,7 +80,7 @@ def question_gains(
 
 
 def _job(
-    reader: Scorer, question: str, passages: Sequence[Passage], template: Template, name: str, on_overflow: str
+    reader: ScoringReader, question: str, passages: Sequence[Passage], template: Template, name: str, on_overflow: str
 ) -> _Job:
     try:
         pieces = encode(reader.encoder, template, question, passages, [])
@@ -109,7 +109,7 @@ def _job(
 
 
 def _run(
-    reader: Scorer, jobs: Sequence[_Job], max_batch_tokens: int | None, advance: Callable[[int], None]
+    reader: ScoringReader, jobs: Sequence[_Job], max_batch_tokens: int | None, advance: Callable[[int], None]
 ) -> Iterator[Gains]:
     pairs = [pair for job in jobs for pair in job.pairs]
     trees = reader.plan(pairs, max_batch_tokens)

@@ -27,7 +27,7 @@ from fastreader.study.method import Answered, Batch, Family, NotApplicable, Stud
 from fastreader.study.methods.reading import STOP, read, template_of
 
 if TYPE_CHECKING:
-    from fastreader.reader.reader import Reader
+    from fastreader.core.protocol import ScoringReader
 
 _MOI = (
     "bias",
@@ -80,7 +80,7 @@ class Moi(StudyMethod):
         result = MoiAnswer(reading.text, ranked, reading, replace(ranked.cost, answer=tokens), note)
         return Answered(reading.text, {"order": order, **_trace(result)}, result=result)
 
-    def _rank(self, reader: Reader, example: Example, seed: int) -> Ranked:
+    def _rank(self, reader: ScoringReader, example: Example, seed: int) -> Ranked:
         return rerank(
             reader, example, bias=self.bias, order=self.order, template=self.template, seed=seed, **self.options
         )

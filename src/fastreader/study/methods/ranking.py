@@ -14,7 +14,7 @@ from fastreader.study.method import Answered, Batch, Family, NotApplicable, Stud
 from fastreader.study.methods.reading import read, template_of
 
 if TYPE_CHECKING:
-    from fastreader.reader.reader import Reader
+    from fastreader.core.protocol import ScoringReader
 
 _OPTIONS = ("max_new_tokens", "top_n")
 
@@ -42,7 +42,7 @@ class Rerank(StudyMethod):
         trace = {"order": ranked.indices, "order_scores": [result.relevance for result in ranked]}
         return Answered(reply.text.strip(), trace, result=ranked)
 
-    def _rank(self, reader: Reader, example: Example) -> Reranked:
+    def _rank(self, reader: ScoringReader, example: Example) -> Reranked:
         return rerank(reader, example, template=self.template, top_n=self.top_n)
 
 
