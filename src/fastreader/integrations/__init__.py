@@ -1,0 +1,1 @@
+"""fastreader inside other libraries; each module needs the extra of its name."""

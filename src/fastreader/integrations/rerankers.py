@@ -1,0 +1,68 @@
+"""rerankers: fastreader as one of its rankers, `Reranker(name, model_type="FastreaderRanker")`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastreader.errors import MissingExtraError
+from fastreader.integrations.common import named_reader
+from fastreader.moi.ranking import rerank
+
+try:
+    import rerankers.models
+    from rerankers.models.ranker import BaseRanker
+    from rerankers.results import RankedResults, Result
+    from rerankers.utils import prep_docs
+except ImportError as error:
+    raise MissingExtraError("rerankers", "rerankers") from error
+
+
+class FastreaderRanker(BaseRanker):
+    """A ranker of the rerankers library; scores are in [0, 1].
+
+    Args:
+        model_name_or_path: as for `Reader.load`.
+        verbose: taken for the library's sake; nothing is printed.
+        reader: a reader to use instead.
+        method: as for `fastreader.rerank`.
+        device, dtype, precision: as for `Reader.load`.
+        options: further arguments of `fastreader.rerank`.
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: str = "smollm2-135m",
+        verbose: int = 1,
+        *,
+        reader: Any = None,
+        method: str = "query_likelihood",
+        device: str | None = None,
+        dtype: str | None = None,
+        precision: str = "fast",
+        **options: Any,
+    ) -> None:
+        self.model_name_or_path, self.verbose, self.method, self.options = model_name_or_path, verbose, method, options
+        self.reader = reader or named_reader(model_name_or_path, device or "auto", dtype or "auto", precision)
+
+    def score(self, query: str, doc: str) -> float:
+        """Return the relevance of one document."""
+        return rerank(self.reader, query, [doc], method=self.method, **self.options)[0].relevance
+
+    def rank(
+        self,
+        query: str,
+        docs: Any,
+        doc_ids: list[str] | list[int] | None = None,
+        metadata: list[dict[str, Any]] | None = None,
+    ) -> RankedResults:
+        """Return the documents in order of relevance, in the library's own results."""
+        documents = prep_docs(docs, doc_ids, metadata)
+        ranking = rerank(self.reader, query, [d.text or "" for d in documents], method=self.method, **self.options)
+        results = [
+            Result(document=documents[result.index], score=result.relevance, rank=place)
+            for place, result in enumerate(ranking, 1)
+        ]
+        return RankedResults(results=results, query=query, has_scores=True)
+
+
+rerankers.models.AVAILABLE_RANKERS.setdefault("FastreaderRanker", FastreaderRanker)
