@@ -24,7 +24,7 @@ from fastreader.eor.types import whole_text
 if TYPE_CHECKING:
     from fastreader.models.encoders import Encoder
 
-ScoringReader = Callable[[str, Sequence[Passage]], Any]
+Scorer = Callable[[str, Sequence[Passage]], Any]
 
 
 @checked
@@ -75,9 +75,7 @@ class Cosine:
         return scores
 
 
-def rerank(
-    scorer: ScoringReader, questions: Sequence[str], passages: Sequence[Sequence[Passage]]
-) -> list[list[Passage]]:
+def rerank(scorer: Scorer, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> list[list[Passage]]:
     """Return each question's passages with their scores, best first and ties in their order.
 
     Raises:

@@ -14,7 +14,7 @@ from fastreader.data.types import Example, Passage
 from fastreader.eor import spec
 from fastreader.eor.chunks import Limits, chunks, cut, cut_all, first_words
 from fastreader.eor.plan import PK, Plan, sources_of
-from fastreader.eor.rerank import QuestionLikelihood, ScoringReader, rerank
+from fastreader.eor.rerank import QuestionLikelihood, Scorer, rerank
 from fastreader.eor.sources import SourceFunction, as_passages, as_source
 from fastreader.eor.spec import Concat, Node, Rerank, Source, Top
 from fastreader.eor.texts import Texts
@@ -57,7 +57,7 @@ class Retrievers:
         sources: Mapping[str, Any] | None = None,
         *,
         reader: ReaderProtocol | None = None,
-        scorer: ScoringReader | None = None,
+        scorer: Scorer | None = None,
         limits: Limits | None = None,
         texts: Texts | None = None,
         aliases: Mapping[str, str] | None = None,
