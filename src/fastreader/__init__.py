@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fastreader.moi.ranking.results import Reranked, RerankResult
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
+    from fastreader.reader.server import ServerReader
     from fastreader.scoring.api import permutation_cost, score_permutations
     from fastreader.scoring.results import PermutationScores
 
@@ -40,6 +41,7 @@ _HOME = {
     "Results": "core.protocol",
     "ScoringReader": "core.protocol",
     "Template": "reader.prompts.template",
+    "ServerReader": "reader.server",
     "TreeStats": "core.tree",
     "arerank": "moi.ranking.api",
     "load_examples": "data",
@@ -64,6 +66,7 @@ __all__ = [
     "Reranked",
     "Results",
     "ScoringReader",
+    "ServerReader",
     "Template",
     "TreeStats",
     "arerank",

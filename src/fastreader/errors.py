@@ -41,6 +41,10 @@ class UnsupportedImplementationError(FastreaderError):
     """The requested implementation cannot run here or with these inputs."""
 
 
+class EngineError(FastreaderError, OSError):
+    """A running engine cannot be reached, refuses a request, or answers without what was asked for."""
+
+
 class MissingExtraError(FastreaderError, ImportError):
     """An optional dependency is not installed; the message names the extra that installs it."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from engine_server import Engine, in_process
 from support import byte_tokenizer, tiny_llama
 
 import fastreader as fr
@@ -63,6 +64,8 @@ class World:
             "Where is the Seine?", [fr.Passage("It is in Paris.", "Seine", "s", 1.0)], ["Paris"], id="p"
         )
         self.session = self.reader.session("Answer")
+        self.transport = in_process(Engine(self.reader, "vllm"))
+        self.server = fr.ServerReader("http://engine", "tiny", byte_tokenizer(chat=True), transport=self.transport)
         self.scores = fr.score_permutations(self.reader, self.example)
         self.more = [fr.score_permutations(self.reader, f"Why {i}?", self.passages, ["a", "b"]) for i in range(5)]
         self.bias = moi.calibrate(self.more, resamples=20)
@@ -207,6 +210,22 @@ ROWS: dict[str, Row] = {
     "Session.prompt": lambda w: (w.session, {"pieces": ["a", "b"], "lead": "", **CHAT}),
     "Session.score": lambda w: (w.session, {"sequences": [([5], [6])], "max_batch_tokens": 50, "trees": None}),
     "Session.session": lambda w: (w.session, {"prefixes": ("B",), "max_bytes": None, "cache_scored": False, **CHAT}),
+    "ServerReader": lambda w: {
+        "url": "http://engine",
+        "model": "tiny",
+        "tokenizer": byte_tokenizer(),
+        "engine": "vllm",
+        "max_length": 512,
+        "api_key": "key",
+        "concurrency": 2,
+        "timeout": 5.0,
+        "retries": 0,
+        "transport": w.transport,
+    },
+    "ServerReader.generate": lambda w: (w.server, {"prompts": ["Answer"]}),
+    "ServerReader.loglikelihood": lambda w: (w.server, {"requests": [("Answer", " Nile")], **LOGLIKELIHOOD}),
+    "ServerReader.plan": lambda w: (w.server, {"sequences": [([5], [6])], "max_batch_tokens": 50, "new_tokens": 0}),
+    "ServerReader.score": lambda w: (w.server, {"sequences": [([5], [6])], "max_batch_tokens": 50, "trees": None}),
     "Example": lambda w: fields_of(w.example),
     "Passage": lambda w: fields_of(w.passages[0]),
     "PermutationScores.consensus": lambda w: (w.scores, {"by": "sum"}),
