@@ -208,7 +208,10 @@ ROWS: dict[str, Row] = {
     ),
     "Session.prefix": lambda w: (w.session, {"pieces": ["a", "b"], **CHAT}),
     "Session.prompt": lambda w: (w.session, {"pieces": ["a", "b"], "lead": "", **CHAT}),
-    "Session.score": lambda w: (w.session, {"sequences": [([5], [6])], "max_batch_tokens": 50, "trees": None}),
+    "Session.score": lambda w: (
+        w.session,
+        {"sequences": [([5], [6])], "max_batch_tokens": 50, "trees": None, "best_tokens": True},
+    ),
     "Session.session": lambda w: (w.session, {"prefixes": ("B",), "max_bytes": None, "cache_scored": False, **CHAT}),
     "ServerReader": lambda w: {
         "url": "http://engine",

@@ -91,7 +91,7 @@ def test_files_that_are_not_caches_and_readers_without_trees(tmp_path, cache):
     (tmp_path / "x").write_text("something else entirely, long enough to be read as a header of a database file " * 9)
     with pytest.raises(InputError, match="not a cache"):
         Cache(tmp_path / "x")
-    with pytest.raises(InputError, match=r"expected a fastreader\.Reader .*, got \'ScriptedReader\'"):
+    with pytest.raises(InputError, match=r"expected one that plans and scores .*, got 'ScriptedReader'"):
         CachedReader(ScriptedReader(), cache).tree_reader()
 
 

@@ -74,6 +74,8 @@ class SequenceScores:
         stats: total and computed tokens, over all passes.
         passes: number of passes.
         seconds: wall-clock time.
+        best_tokens: for each sequence int64 [tokens], the most likely token at each place; None unless requested.
+        best_logprobs: for each sequence float64 [tokens], their log-probabilities, nats; None unless requested.
     """
 
     logprob: npt.NDArray[np.float64]
@@ -83,6 +85,8 @@ class SequenceScores:
     stats: TreeStats
     passes: int
     seconds: float
+    best_tokens: list[npt.NDArray[np.int64]] | None = None
+    best_logprobs: list[npt.NDArray[np.float64]] | None = None
 
 
 class Results(list[Item], Generic[Item]):

@@ -89,6 +89,7 @@ class ReaderBase(PromptWriter):
         *,
         max_batch_tokens: int | None = None,
         trees: Sequence[PrefixTree] | None = None,
+        best_tokens: bool = False,
     ) -> SequenceScores:
         """Score (context, continuation) pairs of token ids; the layer under `loglikelihood`.
 
@@ -96,6 +97,7 @@ class ReaderBase(PromptWriter):
             sequences: contexts hold at least one token; an empty continuation scores 0.
             max_batch_tokens: as for `loglikelihood`.
             trees: what `plan` returned for these sequences, if it was called already.
+            best_tokens: also return the most likely token at each place; the LM head then runs twice.
 
         Raises:
             InputError: if a token id is out of range.
@@ -109,7 +111,15 @@ class ReaderBase(PromptWriter):
                 held += len(tree.leaves)
             expect(held == len(sequences), "trees", f"those of {len(sequences)} sequences", f"{held} sequences")
         with self._cache() as (kept, keep):
-            return score(self.engine, sequences, max_batch_tokens=max_batch_tokens, trees=trees, kept=kept, keep=keep)
+            return score(
+                self.engine,
+                sequences,
+                max_batch_tokens=max_batch_tokens,
+                trees=trees,
+                kept=kept,
+                keep=keep,
+                best_tokens=best_tokens,
+            )
 
     def loglikelihood(
         self,

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fastreader.core.checks import check_bool, check_list, check_tokens, shown
 from fastreader.core.progress import track
 from fastreader.core.protocol import Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.errors import ContextOverflowError, InputError, NumericsError
-from fastreader.models.key_values import KeyValues
+from fastreader.models.key_values import KeyValues, Reuse
 from fastreader.models.prefix_cache import PrefixCache
+from fastreader.ops.linear_logprob import LogprobStats
 from fastreader.reader.engine import Engine
 from fastreader.reader.prompts.encoder import TextEncoder
 
@@ -71,11 +74,12 @@ def score(
     progress: bool | None = False,
     kept: PrefixCache | None = None,
     keep: Admit | None = None,
+    best_tokens: bool = False,
 ) -> SequenceScores:
     """Do the work of `Reader.score`; the keys and values in `kept` are not computed again.
 
     Args:
-        engine, sequences, max_batch_tokens, trees: as for `Reader.score`.
+        engine, sequences, max_batch_tokens, trees, best_tokens: as for `Reader.score`.
         progress: as for `Reader.loglikelihood`.
         kept: cached keys and values.
         keep: called before the passes with their trees; raises if they would not fit. With it, the keys and values of
@@ -91,6 +95,7 @@ def score(
     logprob, greedy = np.zeros(count), np.zeros(count, dtype=bool)
     tokens = np.zeros(count, dtype=np.int64)
     token_logprobs: list[npt.NDArray[np.float64]] = [np.zeros(0)] * count
+    best, best_logprobs = [np.zeros(0, dtype=np.int64)] * count, [np.zeros(0)] * count
     stats = TreeStats(0, 0, 0, 0)
     shown = False if progress is None and len(trees) == 1 else progress
     with track("scoring", len(trees), "passes", shown) as advance:
@@ -98,7 +103,7 @@ def score(
             reuse = None if kept is None else kept.lookup(tree)
             key_values = None if keep is None else KeyValues()
             with engine.lock:
-                result = engine.model.score(tree, reuse=reuse, key_values=key_values)
+                result, most = _run(engine, tree, reuse, key_values, best_tokens)
             values = result.logprob.double().cpu().numpy()[tree.pairs]
             if not np.isfinite(values).all():
                 row = int(np.searchsorted(tree.offsets, np.flatnonzero(~np.isfinite(values))[0], side="right")) - 1
@@ -113,11 +118,38 @@ def score(
                 logprob[sequence] = values[part].sum()
                 greedy[sequence] = hits[part].all()
                 tokens[sequence] = tree.offsets[row + 1] - tree.offsets[row]
+                if most is not None:
+                    best[sequence], best_logprobs[sequence] = most[0][part], most[1][part]
             stats = stats + (tree.stats if reuse is None else reuse.stats(tree.stats))
             if kept is not None and key_values is not None:
                 kept.add(tree, key_values)
             advance(1)
-    return SequenceScores(logprob, tokens, greedy, token_logprobs, stats, len(trees), time.perf_counter() - started)
+    return SequenceScores(
+        logprob,
+        tokens,
+        greedy,
+        token_logprobs,
+        stats,
+        len(trees),
+        time.perf_counter() - started,
+        best if best_tokens else None,
+        best_logprobs if best_tokens else None,
+    )
+
+
+def _run(
+    engine: Engine, tree: PrefixTree, reuse: Reuse | None, key_values: KeyValues | None, best_tokens: bool
+) -> tuple[LogprobStats, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]] | None]:
+    """Return a tree's log-probabilities and, on request, the most likely token of each scored one with its value."""
+    model = engine.model
+    if not best_tokens:
+        return model.score(tree, reuse=reuse, key_values=key_values), None
+    with torch.inference_mode():
+        states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=tree.sources)
+        result = model.pair_logprobs(states, tree)
+        best = result.argmax.cpu().numpy().astype(np.int64)
+        most = model.pair_logprobs(states, replace(tree, targets=best)).logprob.double().cpu().numpy()
+    return result, (best[tree.pairs], most[tree.pairs])
 
 
 def encode_requests(

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fastreader.core.checks import expect
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import ContextOverflowError
 from fastreader.noise.attention import AnswerAttention, layout_attention
 from fastreader.noise.layouts import Layout
 from fastreader.noise.prompt import NoiseTemplate
+from fastreader.reader.reader import Reader
 from fastreader.study.cached_reader import CachedReader
 from fastreader.study.config import Study
 from fastreader.study.folder import ATTENTION, RunFolder
 from fastreader.study.methods.noise import Noise, layout_of
 from fastreader.study.registry import make
-
-if TYPE_CHECKING:
-    from fastreader.reader.reader import Reader
 
 
 def lacks_attention(study: Study, run: RunFolder, examples: Sequence[Example], name: str) -> bool:
@@ -38,7 +37,9 @@ def write_attention(study: Study, run: RunFolder, reader: CachedReader, examples
     is read here and was not when it was generated, no longer fits in the context. Layouts without passages have no row.
     """
     missing = _Missing(study, run, name)
-    tree = reader.tree_reader()
+    opened = reader.reader
+    expect(isinstance(opened, Reader), "noise.attention", "a fastreader.Reader, whose attention can be seen", opened)
+    assert isinstance(opened, Reader)
     with ResultLog(run.file(ATTENTION), resume=True) as log:
         for example in examples[: study.noise.attention]:
             replies: dict[str, tuple[Layout, str]] = {}
@@ -50,7 +51,7 @@ def write_attention(study: Study, run: RunFolder, reader: CachedReader, examples
             if not replies:
                 continue
             template = missing.methods[next(iter(replies))].template
-            for label, found in _attention(tree, example.question, replies, template, study.max_batch_tokens).items():
+            for label, found in _attention(opened, example.question, replies, template, study.max_batch_tokens).items():
                 log.append(*missing.row(example, label, found if isinstance(found, AnswerAttention) else str(found)))
 
 

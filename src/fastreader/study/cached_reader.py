@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fastreader.core.checks import check_list, expect
+from fastreader.core.checks import check_list, require
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import (
     Generation,
@@ -22,6 +22,7 @@ from fastreader.core.protocol import (
     ReaderProtocol,
     ReaderWrapper,
     Results,
+    ScoringReader,
     SequenceScores,
     TextOrTokens,
 )
@@ -29,7 +30,6 @@ from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.data.cache import Cache
 from fastreader.data.fingerprints import digest
 from fastreader.reader.programs.requests import Program, score
-from fastreader.reader.reader import Reader
 
 T = TypeVar("T")
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
@@ -135,11 +135,11 @@ class CachedReader(ReaderWrapper):
         stats = self._note([(text, []) for text in texts], found, new_tokens, checked.n)
         return Results(results, stats, found.passes, found.seconds)
 
-    def tree_reader(self) -> Reader:
-        """Return the same as a `Reader`, for methods that need more than the protocol.
+    def tree_reader(self) -> ScoringReader:
+        """Return the same as a `ScoringReader`, for methods that need more than `ReaderProtocol`.
 
         Raises:
-            InputError: if the reader behind is not a `Reader`.
+            InputError: if the reader behind is none.
         """
         return _TreeReader(self)
 
@@ -193,22 +193,22 @@ def _plain(item: TextOrTokens) -> Any:
     return item if isinstance(item, str) else [int(token) for token in item]
 
 
-class _TreeReader(Reader):
-    """The `Reader` behind a `CachedReader`, with its model and lock; all calls go through the cache.
+class _TreeReader(ReaderWrapper):
+    """The `ScoringReader` behind a `CachedReader`; all its scores and texts go through the cache.
 
     Args:
         cached: the cached reader.
         known: scores by pair, for a function that runs as a program; None scores through the cache.
     """
 
-    session = None  # type: ignore[assignment]  # its results would be neither cached nor counted
-
     def __init__(self, cached: CachedReader, known: Mapping[Pair, Loglikelihood] | None = None) -> None:
-        kind = type(cached.reader).__name__
-        expect(
-            isinstance(cached.reader, Reader), "reader", "a fastreader.Reader (sure, eor and noise take others)", kind
-        )
-        self.__dict__.update(vars(cached.reader))
+        reader = cached.reader
+        wanted = "one that plans and scores token ids (sure, eor and noise take others)"
+        require(isinstance(reader, ScoringReader), f"reader: expected {wanted}, got {type(reader).__name__!r}")
+        assert isinstance(reader, ScoringReader)
+        super().__init__(reader)
+        self.encoder = reader.encoder
+        self.budget, self.plan, self.prefix = reader.budget, reader.plan, reader.prefix
         self._cached = cached
         self._known = known
 
@@ -254,8 +254,8 @@ class _Missing(Exception):
         self.pairs = pairs
 
 
-def scoring(stage: str, reader: CachedReader, function: Callable[[Reader], T]) -> Program[T]:
-    """Run a function that scores with a `Reader` as a program, so that its scores are packed with others' requests.
+def scoring(stage: str, reader: CachedReader, function: Callable[[ScoringReader], T]) -> Program[T]:
+    """Run a function that scores as a program, so that its scores are packed with other requests.
 
     `function` is called again and again with all scores known so far, until it returns; each call that needs more
     scores makes a request. It must be deterministic. Its scores have no `token_logprobs`.
