@@ -9,7 +9,22 @@ from typing import Annotated
 import typer
 
 from fastreader import __version__
-from fastreader.cli import ask, bench, calibrate, demo, eor, info, models, moi, report, rerank, score, study, vote
+from fastreader.cli import (
+    ask,
+    bench,
+    calibrate,
+    demo,
+    eor,
+    info,
+    models,
+    moi,
+    report,
+    rerank,
+    score,
+    serve,
+    study,
+    vote,
+)
 from fastreader.cli.screen import escaped
 
 app = typer.Typer(
@@ -29,6 +44,7 @@ app.command()(eor.eor)
 app.command()(vote.vote)
 app.command()(study.study)
 app.command()(report.report)
+app.command()(serve.serve)
 app.command()(info.info)
 app.add_typer(models.app, name="models")
 

@@ -172,7 +172,7 @@ def _choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _at(value: Any, key: str, missing: Any) -> Any:
-    """Return value[key], or `missing` if there is none or it is null."""
+    """Return value[key], or `missing` if it is absent or null."""
     found = value.get(key) if isinstance(value, Mapping) else None
     return missing if found is None else found
 

@@ -39,7 +39,7 @@ class ServerReader(PromptWriter):
     """A reader whose model runs in an engine: vLLM, SGLang, llama.cpp, or any with OpenAI's `/v1/completions`.
 
     It takes the place of a `Reader` in `score_permutations` and all methods. Texts are tokenised here, and the engine
-    gets token ids. Each sequence is a request of its own, since engines answer no others, save that vLLM is asked for
+    gets token ids. Each sequence is a request of its own, since engines answer no others, save that vLLM takes
     several next tokens of a context at once. Equal prefixes are sent in turn, for the engine's cache.
 
     Args:
@@ -295,7 +295,7 @@ class ServerReader(PromptWriter):
         if own:
             asked["return_token_ids"] = True
         for name, value in (("top_k", settings.top_k), ("stop_token_ids", list(settings.stop_token_ids) or None)):
-            expect(value is None or own, name, f"None, since the {self.engine} engine takes none", value)
+            expect(value is None or own, name, f"None, since the {self.engine} engine does not know it", value)
             if value is not None:
                 asked[name] = value
         reply = self._post("/v1/completions", asked)

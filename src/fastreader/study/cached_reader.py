@@ -139,7 +139,7 @@ class CachedReader(ReaderWrapper):
         """Return the same as a `ScoringReader`, for methods that need more than `ReaderProtocol`.
 
         Raises:
-            InputError: if the reader behind is none.
+            InputError: if the reader behind is not a `ScoringReader`.
         """
         return _TreeReader(self)
 

@@ -1,0 +1,95 @@
+"""fastreader serve."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from typing import Annotated
+
+import typer
+
+from fastreader.cli import options
+from fastreader.cli.inputs import use_cache
+from fastreader.core.checks import expect
+from fastreader.errors import MissingExtraError
+
+log = logging.getLogger(__name__)
+
+
+def serve(
+    model: options.ModelOption = "smollm2-135m",
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all, which needs a key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at.", min=0, max=65535)] = 8000,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A key that requests need as a bearer token; repeat for several.",
+            envvar="FASTREADER_SERVE_KEY",
+            show_envvar=True,
+            show_default=False,
+        ),
+    ] = None,
+    open: Annotated[bool, typer.Option("--open", help="Let everyone in, at any address.")] = False,
+    served_model_name: Annotated[
+        list[str] | None,
+        typer.Option(help="A further name for the model in requests; repeat for several.", show_default=False),
+    ] = None,
+    max_requests: Annotated[
+        int, typer.Option(help="Requests worked on or waiting; one more gets 429.", min=1, max=4096)
+    ] = 64,
+    max_body_mb: Annotated[float, typer.Option(help="Larger bodies get 413, in MB.", min=0.001)] = 8.0,
+    timeout: Annotated[float, typer.Option(help="Seconds a request may take before it gets 504.", min=0.001)] = 60.0,
+    pack: Annotated[bool, typer.Option("--pack/--no-pack", help="Let requests share passes.")] = True,
+    pack_ms: Annotated[
+        float, typer.Option(help="Milliseconds a pass waits for requests to join it.", min=0, max=1000)
+    ] = 5.0,
+    max_batch_tokens: options.MaxBatchTokensOption = None,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    precision: options.PrecisionOption = "fast",
+    cache_dir: options.CacheOption = None,
+) -> None:
+    """Answer requests over HTTP: /rerank, /score, /v1/completions and /v1/read, and a page to try them at /.
+
+    Requests that come at the same time are packed into common passes. SIGTERM ends the server once it has answered
+    what it works on.
+
+    Examples:
+
+      fastreader serve
+
+      fastreader serve --model Qwen/Qwen3-0.6B --port 8080 --api-key "$KEY"
+    """
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtraError("uvicorn", "serve") from error
+    from fastreader.reader.reader import Reader
+    from fastreader.serve.app import create_app
+    from fastreader.serve.settings import Settings
+
+    keys = tuple(api_key or ())
+    expect(
+        bool(keys) or open or _is_local(host), "--host", "this machine, unless there is an --api-key or --open", host
+    )
+    use_cache(cache_dir)
+    settings = Settings(
+        keys=keys,
+        names=tuple(served_model_name or ()),
+        max_requests=max_requests,
+        max_body_bytes=int(max_body_mb * 1e6),
+        timeout=timeout,
+        pack=pack,
+        pack_seconds=pack_ms / 1000,
+        max_batch_tokens=max_batch_tokens,
+    )
+    reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
+    log.info("%r", reader)
+    uvicorn.run(create_app(reader, settings), host=host, port=port, log_level="info", server_header=False)
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,141 @@
+"""Rerank, score and read: what a request's body is answered with."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+import numpy as np
+
+from fastreader.core.checks import expect
+from fastreader.core.tree import TreeStats
+from fastreader.data.documents import as_passages
+from fastreader.data.types import Example, Passage
+from fastreader.moi.debias import debias
+from fastreader.moi.ranking.api import rerank
+from fastreader.moi.ranking.results import Reranked
+from fastreader.moi.reading import reading_prompts
+from fastreader.moi.shipped import find
+from fastreader.permutations import resolve
+from fastreader.reader.prompts.template import Template
+from fastreader.scoring.api import score_permutations
+from fastreader.serve.packing import PackedReader
+from fastreader.serve.schemas import ReadRequest, RerankRequest, ScoreRequest
+
+MOST_ORDERINGS = 100
+
+
+def answer_rerank(request: RerankRequest, reader: PackedReader) -> dict[str, Any]:
+    """Return the documents in order of relevance."""
+    documents = as_passages(request.documents, name="documents")
+    ranked = rerank(reader, request.query, documents, method=request.method, top_n=request.top_n)
+    return {
+        "id": new_id("rerank"),
+        "model": reader.name,
+        "results": _results(ranked, request.return_documents),
+        "usage": usage(ranked.stats),
+        **({"note": ranked.note} if ranked.note else {}),
+    }
+
+
+def answer_score(request: ScoreRequest, reader: PackedReader) -> dict[str, Any]:
+    """Return the relevance of each pair; the documents of equal queries are ranked together."""
+    queries = [request.queries] if isinstance(request.queries, str) else request.queries
+    given = request.documents if isinstance(request.documents, list) else [request.documents]
+    documents = as_passages(given, name="documents")
+    count = max(len(queries), len(documents))
+    fits = all(len(side) in (1, count) for side in (queries, documents))
+    expect(fits, "documents", f"one, or one for each of {len(queries)} queries", f"{len(documents)} documents")
+    members: dict[str, list[int]] = {}
+    for i in range(count):
+        members.setdefault(queries[i % len(queries)], []).append(i)
+    groups = [[documents[i % len(documents)] for i in group] for group in members.values()]
+    scores = np.zeros(count)
+    stats = TreeStats(0, 0, 0, 0)
+    for ranked, group in zip(rerank(reader, list(members), groups, progress=False), members.values(), strict=True):
+        stats = stats + ranked.stats
+        for result in ranked:
+            scores[group[result.index]] = result.relevance
+    data = [{"index": i, "object": "score", "score": float(score)} for i, score in enumerate(scores)]
+    return {"id": new_id("score"), "object": "list", "model": reader.name, "data": data, "usage": usage(stats)}
+
+
+def answer_read(request: ReadRequest, reader: PackedReader) -> dict[str, Any]:
+    """Return what each order of the passages makes of the answer, and what the passages are worth."""
+    started = time.perf_counter()
+    passages = as_passages(request.passages, name="passages", allow_blank=False)
+    design = resolve(request.permutations, len(passages), request.seed)
+    orders = design.permutations
+    expect(len(orders) <= MOST_ORDERINGS, "permutations", f"at most {MOST_ORDERINGS} orderings", len(orders))
+    notes: list[str] = []
+    stats = TreeStats(0, 0, 0, 0)
+    candidates = request.candidates
+    if candidates is None:
+        prompts = reading_prompts(reader, request.question, passages, orders.tolist())
+        written = reader.generate(prompts, max_new_tokens=request.max_tokens, stop=["\n"])
+        stats = stats + written.stats
+        candidates = [text for text in dict.fromkeys(texts[0].text.strip() for texts in written) if text]
+        if not candidates:
+            notes.append("the reader wrote no answer under any order")
+    example = Example(request.question, passages, candidates=candidates)
+    scores = score_permutations(
+        reader, example, permutations=design, query_likelihood=True, question_only=not candidates
+    )
+    ranked = rerank(reader, request.question, passages)
+    found = find(reader.describe(), Template().digest(), len(passages)) if len(passages) > 1 else None
+    utilities = None
+    if len(orders) < 2:
+        notes.append("no utilities: they show in the difference between orderings, and there is one")
+    elif found is None:
+        notes.append(f"no utilities: no calibration of {reader.name} for {len(passages)} passages is at hand")
+    else:
+        worth = debias(scores, found[0])
+        utilities = worth.utility.tolist()
+        notes += [worth.reason] if worth.reason else []
+    return {
+        "id": new_id("read"),
+        "model": reader.name,
+        "question": request.question,
+        "passages": [_document(passage) for passage in passages],
+        "orderings": orders.tolist(),
+        "candidates": candidates,
+        "proposed": request.candidates is None,
+        "logprobs": scores.logprobs.tolist(),
+        "probabilities": scores.probabilities().tolist() if candidates else [[] for _ in orders],
+        "consensus": scores.consensus().tolist() if candidates else [],
+        "answer": scores.best,
+        "question_logprobs": scores.question_logprobs.tolist(),
+        "utilities": utilities,
+        "results": _results(ranked, False),
+        "notes": notes,
+        "usage": usage(stats + scores.stats + ranked.stats),
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def usage(stats: TreeStats) -> dict[str, int]:
+    """Return the tokens of a request: those of its texts, and those computed for it, as if it had come alone."""
+    total = int(stats.total_tokens)
+    return {"prompt_tokens": total, "total_tokens": total, "computed_tokens": int(stats.computed_tokens)}
+
+
+def new_id(kind: str) -> str:
+    """Return an identifier for a response."""
+    return f"{kind}-{uuid.uuid4().hex}"
+
+
+def _results(ranked: Reranked, documents: bool) -> list[dict[str, Any]]:
+    results = []
+    for result in ranked:
+        row: dict[str, Any] = {"index": result.index, "relevance_score": result.relevance, "value": result.value}
+        if documents:
+            row["document"] = _document(result.passage)
+        if result.note:
+            row["note"] = result.note
+        results.append(row)
+    return results
+
+
+def _document(passage: Passage) -> dict[str, str]:
+    return {"text": passage.text, **({"title": passage.title} if passage.title else {})}

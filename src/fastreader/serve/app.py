@@ -1,0 +1,196 @@
+"""create_app: the server as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastreader import __version__
+from fastreader.errors import FastreaderError, MissingExtraError
+from fastreader.reader.base import ReaderBase
+from fastreader.serve.answers import answer_read, answer_rerank, answer_score
+from fastreader.serve.bodies import BodyLimit
+from fastreader.serve.completions import answer_completion
+from fastreader.serve.entry import Entry
+from fastreader.serve.failures import Refusal, error_body, explained, parameter_of, status_of
+from fastreader.serve.packing import TOO_LONG, DeadlineError, PackedReader, Packer
+from fastreader.serve.page import page
+from fastreader.serve.schemas import CompletionRequest, ReadRequest, RerankRequest, ScoreRequest
+from fastreader.serve.settings import Settings
+
+try:
+    from fastapi import FastAPI, Request, Response
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import JSONResponse
+    from starlette.exceptions import HTTPException
+
+    from fastreader.serve.metrics import Metrics
+except ImportError as error:
+    raise MissingExtraError("fastapi and prometheus-client", "serve") from error
+
+log = logging.getLogger(__name__)
+_LEFT = 0.25  # seconds between two looks at whether the client is still there
+
+
+def create_app(reader: ReaderBase, settings: Settings | None = None) -> FastAPI:
+    """Return the server of a reader.
+
+    Args:
+        reader: a `Reader`; nothing else should use it while the server runs.
+        settings: limits and keys.
+
+    Returns:
+        A FastAPI application: `/rerank`, `/v1/rerank`, `/v2/rerank`, `/score`, `/v1/score`, `/v1/completions`,
+        `/v1/read`, `/v1/models`, `/health`, `/metrics`, a page at `/`, and its description at `/docs`.
+
+    Raises:
+        MissingExtraError: if FastAPI or prometheus-client is not installed.
+    """
+    return _Server(reader, settings or Settings()).app
+
+
+class _Server:
+    def __init__(self, reader: ReaderBase, settings: Settings) -> None:
+        self.reader, self.settings = reader, settings
+        self.packer: Packer | None = None
+        self.active = 0
+        self.names = (reader.name, *settings.names)
+        self.metrics = Metrics(lambda: self._running().totals, lambda: self.active)
+        self.app = FastAPI(title="fastreader", version=__version__, lifespan=self._lifespan)
+        self.app.add_middleware(BodyLimit, most=settings.max_body_bytes, seconds=settings.timeout)
+        self.app.add_middleware(Entry, keys=settings.keys, add=self.metrics.add)  # the last one added comes first
+        self._add_errors()
+        self._add_answers()
+        self._add_facts()
+
+    @asynccontextmanager
+    async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        self.packer = Packer(self.reader, self.settings)
+        self.pool = ThreadPoolExecutor(self.settings.max_requests, thread_name_prefix="fastreader-request")
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self.pool.shutdown)
+            await asyncio.to_thread(self.packer.close)
+
+    def _running(self) -> Packer:
+        if self.packer is None:
+            raise FastreaderError("the server has not started; run the application with its lifespan")
+        return self.packer
+
+    async def _work(self, request: Request, body: Any, answer: Callable[[Any, PackedReader], Any]) -> Any:
+        """Run a request's function in a thread, within the limits."""
+        limits = self.settings
+        model = body.model
+        if model is not None and model not in self.names:
+            raise Refusal(404, f"model: expected {' or '.join(self.names)}, got {model!r}", "not_found_error")
+        if self.active >= limits.max_requests:
+            raise Refusal(429, f"{limits.max_requests} requests are under way; try again soon", "overloaded_error")
+        self.active += 1
+        deadline = time.monotonic() + limits.timeout
+        reader = self._running().reader_until(deadline)
+        task = asyncio.get_running_loop().run_in_executor(self.pool, answer, body, reader)
+        task.add_done_callback(self._done)
+        while not (await asyncio.wait({task}, timeout=_LEFT))[0]:
+            late = time.monotonic() > deadline + _LEFT  # it computes outside of passes, and sees its deadline later
+            if late or await request.is_disconnected():
+                reader.cancel()
+            if late:
+                raise DeadlineError(TOO_LONG)
+        try:
+            return task.result()
+        except FastreaderError:
+            raise
+        except Exception as error:
+            log.exception("%s failed", request.url.path)
+            raise Refusal(500, "the server failed; its log says how", "server_error") from error
+
+    def _done(self, task: Any) -> None:
+        self.active -= 1
+        if not task.cancelled():
+            task.exception()  # seen, whether or not somebody still waits for it
+
+    def _add_errors(self) -> None:
+        app = self.app
+
+        @app.exception_handler(Refusal)
+        async def refused(request: Request, error: Refusal) -> Response:
+            return _failure(error.status, str(error), error.kind)
+
+        @app.exception_handler(FastreaderError)
+        async def failed(request: Request, error: FastreaderError) -> Response:
+            status, kind = status_of(error)
+            if status == 500:
+                log.error("%s: %s", request.url.path, error)
+            return _failure(status, str(error), kind)
+
+        @app.exception_handler(RequestValidationError)
+        async def invalid(request: Request, error: RequestValidationError) -> Response:
+            status, message = explained(error.errors())
+            return _failure(status, message, "invalid_request_error")
+
+        @app.exception_handler(HTTPException)
+        async def no_such(request: Request, error: HTTPException) -> Response:
+            return _failure(error.status_code, str(error.detail), "invalid_request_error")
+
+    def _add_answers(self) -> None:
+        app = self.app
+
+        @app.post("/rerank")
+        @app.post("/v1/rerank")
+        @app.post("/v2/rerank")
+        async def rerank(body: RerankRequest, request: Request) -> Response:
+            """Order documents by their relevance to a query."""
+            return JSONResponse(await self._work(request, body, answer_rerank))
+
+        @app.post("/score")
+        @app.post("/v1/score")
+        async def score(body: ScoreRequest, request: Request) -> Response:
+            """Return the relevance of each document to its query."""
+            return JSONResponse(await self._work(request, body, answer_score))
+
+        @app.post("/v1/completions")
+        async def completions(body: CompletionRequest, request: Request) -> Response:
+            """Write after prompts, or return log-probabilities of prompts with echo and logprobs."""
+            return JSONResponse(await self._work(request, body, answer_completion))
+
+        @app.post("/v1/read")
+        async def read(body: ReadRequest, request: Request) -> Response:
+            """Show what the order of the passages does to the answer."""
+            return JSONResponse(await self._work(request, body, answer_read))
+
+    def _add_facts(self) -> None:
+        app = self.app
+
+        @app.get("/v1/models")
+        async def models() -> dict[str, Any]:
+            """List the model's names."""
+            facts = {"object": "model", "owned_by": "fastreader", "max_model_len": self.reader.max_length}
+            return {"object": "list", "data": [{"id": name, **facts} for name in self.names]}
+
+        @app.get("/health")
+        async def health() -> dict[str, Any]:
+            """Say that the server runs, and what it reads with."""
+            return {"status": "ok", "version": __version__, "active_requests": self.active, **self.reader.describe()}
+
+        @app.get("/metrics")
+        async def metrics() -> Response:
+            """Return counters in Prometheus' format."""
+            return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+        @app.get("/", include_in_schema=False)
+        async def root() -> Response:
+            text, policy = page(self.reader.name)
+            headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
+            return Response(text, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def _failure(status: int, message: str, kind: str) -> Response:
+    body = error_body(message, kind, code=status, param=parameter_of(message))
+    headers = {"Retry-After": "1"} if status == 429 else {}
+    return Response(body, status, media_type="application/json", headers=headers)

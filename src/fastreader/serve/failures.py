@@ -1,0 +1,73 @@
+"""Errors as responses: `{"error": {"message", "type", "param", "code"}}` with the status that clients expect."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fastreader.core.checks import shown
+from fastreader.errors import FastreaderError, InputError, OutOfBudgetError
+from fastreader.serve.packing import DeadlineError
+
+_PARAMETER = re.compile(r"^([A-Za-z_]\w*)(\[\d+\])*:")
+
+
+class Refusal(Exception):
+    """A request that is not answered, and with which status."""
+
+    def __init__(self, status: int, message: str, kind: str = "invalid_request_error") -> None:
+        super().__init__(message)
+        self.status, self.kind = status, kind
+
+
+def error_body(message: str, kind: str, *, code: int, param: str | None = None) -> bytes:
+    """Return the body of an error response."""
+    return json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}}).encode()
+
+
+def status_of(error: FastreaderError) -> tuple[int, str]:
+    """Return the status and type of an error: the caller's fault, the server's load, or neither."""
+    if isinstance(error, DeadlineError):
+        return 504, "timeout_error"
+    if isinstance(error, InputError):
+        return 422, "invalid_request_error"
+    if isinstance(error, OutOfBudgetError):
+        return 413, "invalid_request_error"
+    return 500, "server_error"
+
+
+def explained(errors: Sequence[Any]) -> tuple[int, str]:
+    """Return the status and message for what pydantic found wrong with a body: its first field, and what it takes."""
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return 400, f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}"
+    place = _place(first["loc"])
+    reasons = [_reason(error) for error in errors if _place(error["loc"]) == place]
+    got = "" if first["type"] == "missing" else f", got {shown(first['input'])}"
+    return 422, f"{place or 'body'}: {' or '.join(dict.fromkeys(reasons)).replace(' or expected', ' or')}{got}"
+
+
+def _place(parts: Sequence[Any]) -> str:
+    """Return a field's name with its indices; the names of a union's types are left out."""
+    place = ""
+    for part in parts[1:]:
+        if isinstance(part, int):
+            place += f"[{part}]"
+        elif not place:
+            place = str(part)
+    return place
+
+
+def _reason(error: Any) -> str:
+    if error["type"] == "string_pattern_mismatch":
+        return "expected text that is not blank"
+    message: str = error["msg"]
+    return message.replace("Input should be", "expected").replace("Field required", "expected, but missing")
+
+
+def parameter_of(message: str) -> str | None:
+    """Return the argument that a message begins with; None if it names none."""
+    found = _PARAMETER.match(message)
+    return found[1] if found else None

@@ -1,0 +1,42 @@
+"""Settings of the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastreader.core.checks import check_int, check_number, expect
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Limits and keys of a server.
+
+    Attributes:
+        keys: a request needs one of these as its bearer token; empty lets everyone in.
+        names: further names by which requests may call the model.
+        max_requests: requests that are worked on or wait; one more is answered with 429.
+        max_body_bytes: a larger body is answered with 413.
+        timeout: seconds that a request may take; then it is answered with 504.
+        pack: let requests share passes; without, each has its own, for comparison.
+        pack_seconds: a pass waits this long for requests to join it, and on while they come, four times at most.
+        max_batch_tokens: at most this many tokens are computed in one pass; None asks the reader.
+    """
+
+    keys: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    max_requests: int = 64
+    max_body_bytes: int = 8 << 20
+    timeout: float = 60.0
+    pack: bool = True
+    pack_seconds: float = 0.005
+    max_batch_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, texts in (("keys", self.keys), ("names", self.names)):
+            proper = isinstance(texts, tuple) and all(isinstance(text, str) and text for text in texts)
+            expect(proper, name, "a tuple of texts that are not empty", texts if name == "names" else len(texts))
+        check_int("max_requests", self.max_requests)
+        check_int("max_body_bytes", self.max_body_bytes)
+        check_number("timeout", self.timeout, above=0)
+        check_number("pack_seconds", self.pack_seconds, minimum=0)
+        check_int("max_batch_tokens", self.max_batch_tokens, optional=True)

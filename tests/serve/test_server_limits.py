@@ -1,0 +1,216 @@
+"""Bad bodies, keys, a full queue, clients that leave, and the end of the process."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from serve_support import serving
+from typer.testing import CliRunner
+
+from fastreader.cli.commands import app as command
+from fastreader.errors import InputError
+from fastreader.serve.settings import Settings
+
+RERANK = {"query": "Which river?", "documents": ["The Nile.", "Bread."]}
+
+
+def error_of(response):
+    assert response.headers["content-type"] == "application/json"
+    error = response.json()["error"]
+    assert error["code"] == response.status_code and set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/rerank", {"documents": []}, 422, "query: expected, but missing"),
+        ("/rerank", {"query": " ", "documents": []}, 422, "query: expected text that is not blank, got ' '"),
+        ("/rerank", {**RERANK, "top_n": 0}, 422, "top_n: expected greater than or equal to 1"),
+        ("/rerank", {**RERANK, "documents": [3]}, 422, r"documents\[0\]: expected a valid string or a valid dict"),
+        ("/rerank", {**RERANK, "documents": [{"x": "y"}]}, 422, r"documents\[0\]: expected a text"),
+        ("/rerank", {**RERANK, "method": "magic"}, 422, "method: expected one of"),
+        ("/rerank", {**RERANK, "method": "moi"}, 422, "bias: method 'moi' needs a calibration"),
+        ("/rerank", {**RERANK, "model": "gpt-9"}, 404, "model: expected .*tiny"),
+        ("/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, 422, "documents: expected one, or one for each"),
+        ("/score", {"text_1": "a", "text_2": []}, 422, "documents"),
+        ("/v1/completions", {"prompt": "a", "stream": True}, 422, "stream: expected false"),
+        ("/v1/completions", {"prompt": "a", "logprobs": 5}, 422, "logprobs: expected 0 or 1"),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 0}, 422, "max_tokens: expected at least 1"),
+        ("/v1/completions", {"prompt": []}, 422, "prompt: expected at least one"),
+        ("/v1/completions", {"prompt": [10**9], "echo": True, "logprobs": 0, "max_tokens": 0}, 422, "below the voc"),
+        ("/v1/completions", {"prompt": [5] * 3000, "max_tokens": 1, "temperature": 0}, 422, "3000 tokens long"),
+        ("/v1/read", {"question": "a", "passages": []}, 422, "passages"),
+        ("/v1/read", {"question": "a", "passages": ["b", " "]}, 422, r"passages\[1\]: text"),
+        ("/v1/read", {"question": "a", "passages": ["b"], "permutations": "spiral"}, 422, "permutations"),
+        ("/v1/read", {"question": "a", "passages": ["b", "c"] * 4, "permutations": "random:101"}, 422, "at most 100"),
+        ("/v1/read", {"question": "a", "passages": ["word " * 3000], "candidates": ["x"]}, 422, "context"),
+    ],
+)
+def test_bad_bodies(client, path, body, status, message):
+    response = client.post(path, json=body)
+    error = error_of(response)
+    assert response.status_code == status
+    assert re.search(message, error["message"]), error["message"]
+    if ":" in message and not message.startswith("bias"):
+        assert error["param"] == error["message"].partition(":")[0].partition("[")[0]
+
+
+def test_what_is_no_json(client):
+    kind = {"content-type": "application/json"}
+    for content in (b"{", b"\xff\xfe", b"[" * 100_000, b'"text"', b""):
+        assert error_of(client.post("/rerank", content=content, headers=kind))["type"] == "invalid_request_error"
+    assert error_of(client.post("/rerank", content=b"{", headers=kind))["code"] == 400
+    assert error_of(client.get("/nothing"))["code"] == 404
+    assert error_of(client.get("/rerank"))["code"] == 405
+
+
+def test_bodies_that_are_too_large(client):
+    large = b'{"query": "' + b"x" * (2 << 20) + b'"}'
+    assert error_of(client.post("/rerank", content=large))["code"] == 413
+    pieces = (large[i : i + 65536] for i in range(0, len(large), 65536))  # its length is not announced
+    assert error_of(client.post("/rerank", content=pieces))["code"] == 413
+    assert client.post("/rerank", json=RERANK).status_code == 200
+
+
+def test_a_body_that_does_not_come(tiny_reader):
+    with serving(tiny_reader, timeout=0.3) as client:
+        with socket.create_connection((client.base_url.host, client.base_url.port)) as slow:
+            slow.sendall(b"POST /rerank HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            slow.settimeout(10)
+            assert b"408" in slow.recv(4096)
+        assert client.get("/health").status_code == 200
+
+
+def test_keys(tiny_reader):
+    with serving(tiny_reader, keys=("first", "second")) as client:
+        assert error_of(client.post("/rerank", json=RERANK))["type"] == "authentication_error"
+        for key in ("wrong", "firs", "first2", "first second"):
+            response = client.post("/rerank", json=RERANK, headers={"Authorization": f"Bearer {key}"})
+            assert error_of(response)["code"] == 401
+        for key in ("first", "second"):
+            assert client.post("/rerank", json=RERANK, headers={"Authorization": f"Bearer {key}"}).status_code == 200
+        assert client.get("/health").status_code == 200 and client.get("/").status_code == 200
+        assert client.get("/metrics").status_code == 401
+
+
+@pytest.fixture
+def slow_reader(tiny_reader, monkeypatch):
+    """Passes wait for `go`."""
+    go, score = threading.Event(), tiny_reader.score
+
+    def waits(*arguments, **options):
+        assert go.wait(30)
+        return score(*arguments, **options)
+
+    monkeypatch.setattr(tiny_reader, "score", waits)
+    yield tiny_reader, go
+    go.set()
+
+
+def until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_full_queue_and_one_that_has_room_again(slow_reader):
+    reader, go = slow_reader
+    with serving(reader, max_requests=2) as client, ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(client.post, "/rerank", json=RERANK) for _ in range(2)]
+        until(lambda: client.get("/health").json()["active_requests"] == 2)
+        full = client.post("/rerank", json=RERANK)
+        assert error_of(full)["code"] == 429 and full.headers["retry-after"] == "1"
+        go.set()
+        assert [one.result().status_code for one in waiting] == [200, 200]
+        assert client.post("/rerank", json=RERANK).status_code == 200
+
+
+def test_a_request_that_takes_too_long(slow_reader):
+    reader, go = slow_reader
+    with serving(reader, timeout=0.3) as client:
+        assert error_of(client.post("/rerank", json=RERANK))["type"] == "timeout_error"
+        go.set()
+        until(lambda: client.get("/health").json()["active_requests"] == 0)
+        assert client.post("/rerank", json=RERANK).status_code == 200
+
+
+def test_a_client_that_leaves_is_not_worked_for(slow_reader):
+    reader, go = slow_reader
+    with serving(reader) as client, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(client.post, "/rerank", json=RERANK)
+        until(lambda: client.get("/health").json()["active_requests"] == 1)
+        body = json.dumps(RERANK).encode()
+        with socket.create_connection((client.base_url.host, client.base_url.port)) as leaver:
+            head = b"POST /rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+            leaver.sendall(head % len(body) + body)
+            until(lambda: client.get("/health").json()["active_requests"] == 2)
+        until(lambda: client.get("/health").json()["active_requests"] == 1)
+        go.set()
+        assert first.result().status_code == 200
+
+
+def test_an_error_of_ours_is_logged_and_not_shown(tiny_reader, monkeypatch, caplog):
+    def fails(*arguments, **options):
+        raise RuntimeError("secret details")
+
+    with serving(tiny_reader) as client:
+        monkeypatch.setattr(tiny_reader, "score", fails)
+        error = error_of(client.post("/rerank", json=RERANK))
+        assert error["code"] == 500 and "secret" not in error["message"]
+        assert "secret details" in caplog.text
+        monkeypatch.undo()
+        assert client.post("/rerank", json=RERANK).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "settings", [{"keys": ["a"]}, {"keys": ("",)}, {"timeout": 0}, {"max_requests": 0}, {"max_body_bytes": 0}]
+)
+def test_settings(settings):
+    with pytest.raises(InputError, match=next(iter(settings))):
+        Settings(**settings)
+
+
+def test_the_command_listens_beyond_this_machine_only_with_a_key():
+    found = CliRunner().invoke(command, ["serve", "--host", "0.0.0.0"])
+    assert isinstance(found.exception, InputError) and "--host" in str(found.exception)
+    assert "--api-key" in CliRunner().invoke(command, ["serve", "--help"]).output
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM")
+def test_sigterm_answers_what_runs_and_ends(model):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = [sys.executable, "-m", "fastreader", "serve", "--model", model, "--port", str(port)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client, ThreadPoolExecutor(1) as pool:
+            end = time.monotonic() + 60
+            while True:
+                try:
+                    assert client.get("/health").status_code == 200
+                    break
+                except httpx.TransportError:
+                    assert time.monotonic() < end and process.poll() is None
+                    time.sleep(0.1)
+            body = {"prompt": "The Nile", "max_tokens": 400, "temperature": 0}
+            running = pool.submit(client.post, "/v1/completions", json=body)
+            time.sleep(0.1)
+            process.send_signal(signal.SIGTERM)
+            assert running.result().json()["usage"]["completion_tokens"] > 0
+        assert process.wait(30) in (0, 128 + signal.SIGTERM)  # uvicorn raises the signal again once it is done
+    finally:
+        process.kill()
+        process.stderr.close()
