@@ -20,7 +20,7 @@ help:
 	@echo "make sanitize   the C++ kernels under AddressSanitizer and UndefinedBehaviorSanitizer (g++)"
 	@echo "make kernels    the C++ kernels of this machine beside plain loops, without torch"
 	@echo "make arm64      the same compiled for arm64, in an emulator (g++-aarch64-linux-gnu, qemu-user)"
-	@echo "make test-site  the report in a browser (chromium on the path), and the documentation's build"
+	@echo "make test-site  the report and the server's page in a browser (chromium on the path), and the documentation's build"
 	@echo "make lint       ruff, mypy, the import contracts, bandit and the house English"
 	@echo "make audit      known vulnerabilities of the pinned dependencies (asks the network)"
 	@echo "make fuzz       long searches for inputs that break something: about 20 minutes"
@@ -84,7 +84,7 @@ arm64:
 test-site: $(VENV)/.developing model
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev,browser,docs]'
 	FASTREADER_REQUIRE_MODEL=1 FASTREADER_REQUIRE_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/docs \
-		tests/report
+		tests/report tests/serve/test_page_browser.py
 
 lint: $(VENV)/.developing
 	$(BIN)/ruff check

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fastreader.core.tree import PrefixTree, TreeStats
     from fastreader.data import Example, Passage, load_examples, save_examples
     from fastreader.errors import FastreaderError, InputError
+    from fastreader.moi.arrange import arrange
     from fastreader.moi.ranking.api import arerank, rerank
     from fastreader.moi.ranking.results import Reranked, RerankResult
     from fastreader.reader.prompts.template import Template
@@ -44,6 +45,7 @@ _HOME = {
     "ServerReader": "reader.server",
     "TreeStats": "core.tree",
     "arerank": "moi.ranking.api",
+    "arrange": "moi.arrange",
     "load_examples": "data",
     "permutation_cost": "scoring.api",
     "rerank": "moi.ranking.api",
@@ -70,6 +72,7 @@ __all__ = [
     "Template",
     "TreeStats",
     "arerank",
+    "arrange",
     "eor",
     "errors",
     "load_examples",

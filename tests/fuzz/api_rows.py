@@ -116,6 +116,7 @@ class World:
         self.path("texts.json").write_text("{}")
         self.scores.save(self.path("scores.json"))
         self.bias.save(self.path("bias.json"))
+        moi.Arranger({3: [0.8, -0.3, -0.5]}).save(self.path("arranger.json"))
         self.voter.save(self.path("voter.json"))
         self.path("study.json").write_text(json.dumps(self.study_values()))
         eor.Idf(2, {"a": 1}).save(self.path("idf.json"))
@@ -396,6 +397,18 @@ ROWS: dict[str, Row] = {
     "moi.Stopping": lambda w: {"p_best": 0.9, "same_order": 2, "most": None},
     "moi.Stopping.settled": lambda w: (moi.Stopping(), {"history": [w.utilities]}),
     "moi.Utilities.order": lambda w: (w.utilities, {"kind": "matched"}),
+    "arrange": lambda w: {
+        "passages": list(w.passages),
+        "bias": moi.Arranger({3: [0.8, -0.3, -0.5]}),
+        "scores": [1.0, 2.0, 3.0],
+    },
+    "moi.Arranger": lambda w: {"biases": {3: [0.8, -0.3, -0.5]}, "reader": {}, "template": ""},
+    "moi.Arranger.bias": lambda w: (moi.Arranger({3: [0.8, -0.3, -0.5]}), {"n": 4}),
+    "moi.Arranger.for_reader": lambda w: {"reader": "smollm2-135m", "template": None},
+    "moi.Arranger.load": lambda w: {"path": w.path("arranger.json")},
+    "moi.Arranger.of": lambda w: {"biases": [dataclasses.replace(w.signed, flat=False, identified=True)]},
+    "moi.Arranger.order": lambda w: (moi.Arranger({3: [0.8, -0.3, -0.5]}), {"scores": [1.0, 2.0, 3.0]}),
+    "moi.Arranger.save": lambda w: (moi.Arranger({3: [0.8, -0.3, -0.5]}), {"path": w.path("arranger-out.json")}),
     "moi.answer": lambda w: {
         **w.asked(),
         "bias": w.bias,

@@ -69,26 +69,20 @@ class TestLangChain:
 
     def test_documents_placed_by_a_bias(self, packaged_reader):
         from fastreader.integrations.langchain import FastreaderReorder
-        from fastreader.moi.baselines import score_matched
-        from fastreader.moi.shipped import find
 
-        bias, _ = find(packaged_reader.describe(), fr.Template().digest(), 3)
         documents = self.documents()
         scores = [0.1, 0.9, 0.3, 0.8, 0.2]
         for document, score in zip(documents, scores, strict=True):
             document.metadata["relevance_score"] = score
-        placed = FastreaderReorder(bias).transform_documents(documents)
-        best = [1, 3, 2]
-        wanted = [best[i] for i in score_matched([0.9, 0.8, 0.3], bias)] + [4, 0]
-        assert [d.metadata["page"] for d in placed] == wanted
-        ranked = FastreaderReorder(bias, "none").transform_documents(documents)
-        assert [d.metadata["page"] for d in ranked] == [*score_matched([3, 2, 1], bias), 3, 4]
-        assert FastreaderReorder(bias).transform_documents([]) == []
-        with pytest.raises(InputError, match="documents: expected at least 3"):
-            FastreaderReorder(bias).transform_documents(documents[:2])
+        order = fr.moi.Arranger.for_reader(packaged_reader).order(scores)
+        placed = FastreaderReorder("smollm2-135m").transform_documents(documents)
+        assert [d.metadata["page"] for d in placed] == order and order[-1] == 1
+        ranked = FastreaderReorder("smollm2-135m", "none").transform_documents(documents)
+        assert [d.metadata["page"] for d in ranked][-1] == 0
+        assert FastreaderReorder("smollm2-135m").transform_documents([]) == []
         del documents[0].metadata["relevance_score"]
         with pytest.raises(InputError, match="'relevance_score' in all metadata or in none"):
-            FastreaderReorder(bias).transform_documents(documents)
+            FastreaderReorder("smollm2-135m").transform_documents(documents)
 
 
 class TestLlamaIndex:
@@ -103,8 +97,15 @@ class TestLlamaIndex:
     def test_a_postprocessor(self, tiny_reader, expected):
         from llama_index.core.postprocessor.types import BaseNodePostprocessor
 
-        from fastreader.integrations.llama_index import FastreaderRerank
+        from fastreader.integrations.llama_index import FastreaderReorder, FastreaderRerank
 
+        nodes = self.nodes()
+        for node, score in zip(nodes, (0.1, 0.9, 0.3, 0.8, 0.2), strict=True):
+            node.score = score
+        placed = FastreaderReorder().postprocess_nodes(nodes, query_str=QUESTION)
+        assert [node.score for node in placed] == fr.arrange(
+            [0.1, 0.9, 0.3, 0.8, 0.2], "smollm2-135m", [node.score for node in nodes]
+        )
         own = FastreaderRerank(reader=tiny_reader, top_n=None)
         assert isinstance(own, BaseNodePostprocessor)
         kept = own.postprocess_nodes(self.nodes(), query_str=QUESTION)

@@ -10,6 +10,7 @@ import typer
 
 from fastreader import __version__
 from fastreader.cli import (
+    arrange,
     ask,
     bench,
     calibrate,
@@ -37,6 +38,7 @@ app.command()(demo.demo)
 app.command()(score.score)
 app.command()(bench.bench)
 app.command()(rerank.rerank)
+app.command()(arrange.arrange)
 app.command()(moi.moi)
 app.command()(calibrate.calibrate)
 app.command()(ask.ask)

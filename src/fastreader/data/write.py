@@ -53,7 +53,7 @@ def save_examples(
         OSError: if the file cannot be written, for example on a full disk.
     """
     check_output("path", path)
-    writers: dict[str, Callable[[Example], Row]] = {"dpr": _dpr, "flashrag": _flashrag}
+    writers: dict[str, Callable[[Example], Row]] = {"dpr": dpr_row, "flashrag": _flashrag}
     check_choice("save_examples: format", format, [*writers, "trec"])
     target = Path(os.path.realpath(path))
     as_list = target.name.lower().removesuffix(".gz").endswith(".json")
@@ -99,7 +99,8 @@ def _judged(passage: Passage, **text: str) -> Row:
     return _beside(row, passage.metadata, absent)
 
 
-def _dpr(example: Example) -> Row:
+def dpr_row(example: Example) -> Row:
+    """Return an example's row in the format "dpr"."""
     row = _present(
         id=example.id,
         question=example.question,

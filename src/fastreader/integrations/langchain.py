@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from fastreader.core.checks import expect
 from fastreader.errors import MissingExtraError
 from fastreader.integrations.common import NOTE, named_reader
-from fastreader.moi.baselines import score_matched
+from fastreader.moi.arrange import Arranger, arrange
 from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.ranking import rerank
 
@@ -68,32 +68,23 @@ class FastreaderRerank(BaseDocumentCompressor):
 
 
 class FastreaderReorder(BaseDocumentTransformer):
-    """Put the best documents where a reader's calibrated position bias is largest; no reader runs.
+    """Put the best documents where a reader's position bias is largest (`fastreader.arrange`); no reader runs.
 
     Args:
-        bias: a calibration for N passages, or its file; documents beyond the first N follow in their order.
+        bias: as for `fastreader.arrange`: an `Arranger`, a calibration, its file, or the name of a reader.
         score: key of a document's score in its metadata; without it, documents come best first.
     """
 
-    def __init__(self, bias: PositionBias | str, score: str = "relevance_score") -> None:
-        self.bias = PositionBias.load(bias) if isinstance(bias, str) else bias
-        self.score = score
+    def __init__(self, bias: Arranger | PositionBias | str, score: str = "relevance_score") -> None:
+        self.bias, self.score = bias, score
 
     def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
         """Return the documents in reading order.
 
         Raises:
-            InputError: if there are fewer documents than the calibration's N, or only some have a score.
+            InputError: if only some documents have a score, or the bias cannot place them.
         """
-        n = self.bias.num_passages
-        expect(len(documents) >= n or not documents, "documents", f"at least {n}, the bias's N", len(documents))
-        if not documents:
-            return []
         scores = [document.metadata.get(self.score) for document in documents]
-        known = [score for score in scores if score is not None]
+        known = [float(score) for score in scores if score is not None]
         expect(len(known) in (0, len(scores)), "documents", f"{self.score!r} in all metadata or in none", len(known))
-        if not known:
-            scores = [-float(place) for place in range(len(documents))]
-        best = sorted(range(len(documents)), key=lambda i: -float(scores[i]))
-        order = score_matched([float(scores[i]) for i in best[:n]], self.bias)
-        return [documents[best[i]] for i in order] + [documents[i] for i in best[n:]]
+        return arrange(list(documents), self.bias, known or [-float(place) for place in range(len(scores))])

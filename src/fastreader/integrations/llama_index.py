@@ -7,6 +7,7 @@ from typing import Any
 from fastreader.data.types import Passage
 from fastreader.errors import MissingExtraError
 from fastreader.integrations.common import NOTE, named_reader
+from fastreader.moi.arrange import arrange
 from fastreader.moi.ranking import rerank
 
 try:
@@ -63,3 +64,23 @@ class FastreaderRerank(BaseNodePostprocessor):
                 node = node.model_copy(update={"metadata": {**node.metadata, NOTE: result.note}})
             kept.append(NodeWithScore(node=node, score=result.relevance))
         return kept
+
+
+class FastreaderReorder(BaseNodePostprocessor):
+    """Put the best nodes where a reader's position bias is largest (`fastreader.arrange`); no reader runs.
+
+    Attributes:
+        bias: the name of a reader whose calibrations are at hand, or the file of one.
+    """
+
+    bias: str = Field(default="smollm2-135m", description="A reader's name, or the file of a calibration.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name by which LlamaIndex serialises it."""
+        return "FastreaderReorder"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        return arrange(nodes, self.bias)

@@ -6,6 +6,7 @@ other names of a module by ``from fastreader.moi.debias import ...``.
 
 from fastreader.moi import analyses, baselines, distill
 from fastreader.moi.answer import MoiAnswer, answer
+from fastreader.moi.arrange import Arranger, arrange
 from fastreader.moi.calibrate import calibrate
 from fastreader.moi.debias import debias
 from fastreader.moi.observations import Observations, observe
@@ -17,6 +18,7 @@ from fastreader.moi.rerank import rerank
 from fastreader.moi.utilities import Utilities
 
 __all__ = [
+    "Arranger",
     "Cost",
     "MoiAnswer",
     "Observations",
@@ -29,6 +31,7 @@ __all__ = [
     "Utilities",
     "analyses",
     "answer",
+    "arrange",
     "baselines",
     "calibrate",
     "debias",

@@ -1,0 +1,76 @@
+"""fastreader arrange."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fastreader.cli import options
+from fastreader.cli.inputs import check_writable, examples, use_cache
+from fastreader.core.checks import located
+
+if TYPE_CHECKING:
+    from fastreader.data import Example
+
+
+def arrange(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Questions with passages: .json or .jsonl, also gzipped; - for standard input.", show_default=False
+        ),
+    ] = None,
+    question: options.QuestionOption = None,
+    passage: options.PassageOption = None,
+    model: options.ModelOption = "smollm2-135m",
+    bias: Annotated[
+        Path | None,
+        typer.Option(help="A calibration or an arranger's file; by default those at hand.", show_default=False),
+    ] = None,
+    template: options.TemplateOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File to write instead of standard output.", show_default=False),
+    ] = None,
+    limit: options.LimitOption = None,
+    cache_dir: options.CacheOption = None,
+) -> None:
+    """Put the best passages where the reader's position bias is largest, by the retriever's scores.
+
+    No model is loaded: the calibration of the reader named by --model says where. Writes the questions with their
+    passages in reading order, for `fastreader ask -` or `fastreader score -`.
+
+    Examples:
+
+      fastreader arrange questions.jsonl --output arranged.jsonl
+
+      fastreader arrange questions.jsonl --limit 3 | fastreader ask - --method base
+    """
+    from fastreader.data import save_examples
+    from fastreader.data.write import dpr_row
+    from fastreader.moi.arrange import Arranger
+    from fastreader.moi.arrange import arrange as placed
+    from fastreader.reader.prompts.template import Template
+
+    use_cache(cache_dir)
+    if output is not None:
+        check_writable("--output", output)
+    prompts = Template.load(template) if template else None
+    arranger = Arranger.load(bias) if bias else Arranger.for_reader(model, prompts)
+
+    def arranged() -> Iterator[Example]:
+        for example in examples(file, question, passage, None, limit, None):
+            with located(f"id {example.id}"):
+                yield replace(example, passages=placed(example.passages, arranger))
+
+    if output is not None:
+        save_examples(arranged(), output)
+        return
+    for example in arranged():
+        sys.stdout.write(json.dumps(dpr_row(example), ensure_ascii=False) + "\n")
