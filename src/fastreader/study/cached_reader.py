@@ -209,6 +209,7 @@ class _TreeReader(Reader):
             isinstance(cached.reader, Reader), "reader", "a fastreader.Reader (sure, eor and noise take others)", kind
         )
         self.__dict__.update(vars(cached.reader))
+        self._loaded_from = None  # its cache stays in this process
         self._cached = cached
         self._known = known
 
