@@ -168,7 +168,7 @@ class Reader(ReaderBase):
         reader = cls(loaded, tokenizer, name or reader_name(model), arithmetic, of, check, weights)
         reader.engine.model.release_original()  # nobody else has it, so that weights are not held twice
         reader._loaded_from = {
-            "model": _from_anywhere(model),
+            "model": from_anywhere(model),
             "device": device,
             "dtype": dtype,
             "precision": precision,
@@ -224,7 +224,7 @@ class Reader(ReaderBase):
                 "Reader.load(folder)"
             )
         _ = self.engine.model  # raises if the reader was closed
-        return _load_again, (self._loaded_from, self.name, self._weights)
+        return load_again, (self._loaded_from, self.name, self._weights)
 
     def __copy__(self) -> NoReturn:
         raise TypeError(f"{self!r} cannot be copied: it holds a model and a lock; threads can share the reader itself")
@@ -279,14 +279,19 @@ class Reader(ReaderBase):
         )
 
 
-def _from_anywhere(model: str | os.PathLike[str]) -> str:
+def from_anywhere(model: str | os.PathLike[str]) -> str:
     """Return an absolute path for a path that exists, since another process may run elsewhere; or the name."""
     path = Path(model).expanduser()
     return os.path.normpath(Path.cwd() / path) if path.exists() else os.fspath(model)
 
 
-def _load_again(arguments: dict[str, Any], name: str, weights: str) -> Reader:
-    """Load a pickled reader.
+def load_again(arguments: dict[str, Any], name: str, weights: str = "") -> Reader:
+    """Load a reader in another process.
+
+    Args:
+        arguments: all arguments of `Reader.load`.
+        name: of the reader.
+        weights: distinguishes the weights and the chat template that it must have; empty for any.
 
     Raises:
         ModelFileError: if the weights or the chat template are not those of the pickled reader.
@@ -294,7 +299,7 @@ def _load_again(arguments: dict[str, Any], name: str, weights: str) -> Reader:
     """
     with _loading:
         reader = Reader._load(**arguments, name=name)
-    if reader._weights != weights:
+    if weights and reader._weights != weights:
         raise ModelFileError(
             f"{arguments['model']}: expected the weights and the chat template of the pickled reader ({weights}), got "
             f"others ({reader._weights}); load the reader again before it is pickled"
