@@ -4,6 +4,16 @@ from fastreader.integrations.ray.datasets import rerank_dataset, score_dataset
 from fastreader.integrations.ray.pool import Pool
 from fastreader.integrations.ray.questions import rerank, score
 from fastreader.integrations.ray.reference import ReaderReference
+from fastreader.integrations.ray.serve import deployment
 from fastreader.integrations.ray.study import run_study
 
-__all__ = ["Pool", "ReaderReference", "rerank", "rerank_dataset", "run_study", "score", "score_dataset"]
+__all__ = [
+    "Pool",
+    "ReaderReference",
+    "deployment",
+    "rerank",
+    "rerank_dataset",
+    "run_study",
+    "score",
+    "score_dataset",
+]

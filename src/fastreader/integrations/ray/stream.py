@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,7 +31,7 @@ def stream(
         pool: the actors.
         work: what they do; it reads with `read_items`.
         items: pairs of an id of its own and JSON values.
-        batch_size: number of items of a batch.
+        batch_size: number of items of a batch, at most.
         ordered: keep the order of the items; without it an outcome waits for no other batch.
 
     Raises:
@@ -43,10 +45,12 @@ def stream(
 
     waiting = dict.fromkeys(id for id, _ in items)
     with pool.connected():
+        batch_size = min(batch_size, math.ceil(len(items) / pool.actors))  # work for every actor
         tables = []
         for start in range(0, len(items), batch_size):
             texts = [json.dumps(values, ensure_ascii=False) for _, values in items[start : start + batch_size]]
             tables.append(pa.table({_COLUMN: pa.array(texts, pa.large_string())}))
+        pool = dataclasses.replace(pool, actors=min(pool.actors, len(tables)))
         dataset = pool.map(ray.data.from_arrow(tables), Actor, {"work": work}, batch_size)
         dataset.context.enable_progress_bars = False
         dataset.context.execution_options.preserve_order = ordered
