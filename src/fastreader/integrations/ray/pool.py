@@ -67,7 +67,7 @@ class Pool:
         self._check_reachable()
         own: dict[str, Any] = {}
         if self.address == "local":
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves the machine
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no report to Ray's makers
             cores = max(os.cpu_count() or 1, math.ceil(self.actors * self.cpus))
             own = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "num_cpus": cores}
         try:
