@@ -260,3 +260,19 @@ def test_a_cached_model_folder_is_the_same_in_actors(connected, model, monkeypat
     monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path / "models"))
     assert len(list(rerank(Noting(model, tmp_path).reference(), examples(2), pool=Pool()))) == 2
     assert pathlib.Path(tmp_path / "noted").read_text() == str(tmp_path / "models")
+
+
+def test_an_outcome_that_comes_twice_or_never(connected, reader, monkeypatch):
+    plain = Pool.map
+
+    def twice(self, dataset, *given):
+        return plain(self, dataset, *given).union(plain(self, dataset, *given))
+
+    def never(self, dataset, *given):
+        return plain(self, dataset, *given).filter(lambda row: row["id"] != "q3")
+
+    monkeypatch.setattr(Pool, "map", twice)
+    assert values(rerank(reader, examples(9), pool=Pool())).keys() == {f"q{i}" for i in range(9)}  # none twice
+    monkeypatch.setattr(Pool, "map", never)
+    with pytest.raises(FastreaderError, match=r"Ray returned no result for 1 of 9 questions: \['q3'\]"):
+        list(rerank(reader, examples(9), pool=Pool()))
