@@ -9,6 +9,10 @@ class InputError(FastreaderError, ValueError):
     """An argument or a file is invalid."""
 
 
+class NotReloadableError(InputError, TypeError):
+    """A reader cannot be pickled, because another process could not load it."""
+
+
 class OutputChangedError(FastreaderError, OSError):
     """Something else deleted, moved or changed an output file during the run that writes it."""
 

@@ -722,6 +722,7 @@ ROWS: dict[str, Row] = {
         "resume": False,
         "progress": False,
         "load": lambda name: w.reader,
+        "elsewhere": None,
     },
     "sure.MethodResult.from_dict": lambda w: {"values": w.asked_sure.to_dict()},
     "sure.Settings": lambda w: fields_of(sure.Settings()),

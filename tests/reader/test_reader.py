@@ -1,6 +1,5 @@
 import contextlib
 import copy
-import pickle
 import threading
 
 import numpy as np
@@ -225,11 +224,6 @@ def test_a_closed_reader_says_so():
     for call in (lambda: reader.loglikelihood([("ab", "c")]), lambda: reader.generate(["ab"]), reader.budget):
         with pytest.raises(FastreaderError, match="closed; load it again"):
             call()
-
-
-def test_pickling_is_rejected_with_advice(tiny_reader):
-    with pytest.raises(TypeError, match=r"cannot be pickled.*Reader\.load\('"):
-        pickle.dumps(tiny_reader)
 
 
 def test_progress_counts_passes(tiny_reader, monkeypatch):

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastreader.cli import options
+from fastreader.cli.cluster import RayActorsOption, RayGpusOption, RayOption, pool_of
 from fastreader.cli.inputs import Skipped, check_output, examples, model_settings, remaining, use_cache
 from fastreader.cli.output import RankFormat, Writer, trec_lines
 from fastreader.core.checks import check_choice
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
-from fastreader.errors import FastreaderError, InputError, NumericsError, OutOfBudgetError
 
 if TYPE_CHECKING:
-    from fastreader.data import Example
     from fastreader.moi.ranking import Reranked
 
 _TOGETHER = 32  # questions that share a call, so that a result does not wait for the whole file
@@ -66,6 +65,9 @@ def rerank(
     dtype: options.DtypeOption = "auto",
     precision: options.PrecisionOption = "fast",
     cache_dir: options.CacheOption = None,
+    ray: RayOption = None,
+    ray_actors: RayActorsOption = None,
+    ray_gpus: RayGpusOption = None,
 ) -> None:
     """Order passages by their relevance to the question.
 
@@ -78,11 +80,13 @@ def rerank(
       fastreader rerank -q "Who wrote Emma?" -p "Jane Austen wrote Emma." -p "Emma is a name."
 
       fastreader rerank questions.jsonl.gz --format trec > run.trec
+
+      fastreader rerank questions.jsonl -o ranked.jsonl --ray auto --ray-actors 8 --ray-gpus 1
     """
     from fastreader.cli.tables.ranking import reranked_table
     from fastreader.moi import PositionBias
     from fastreader.moi.ranking import RERANKERS
-    from fastreader.moi.ranking import rerank as run
+    from fastreader.moi.ranking.batches import rerank_many
     from fastreader.moi.shipped import at_hand
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
@@ -95,14 +99,22 @@ def rerank(
     prompts = Template.load(template) if template else Template()
     calibration = PositionBias.load(bias) if bias else None
     settings: dict[str, Any] = {"method": method, "top_n": top_n, "uncalibrated": uncalibrated, "seed": seed}
+    pool = pool_of(ray, ray_actors, ray_gpus, _TOGETHER)
+    placed = "moi" in method or method.endswith("-matched")
+    loading: dict[str, Any] = {"device": device, "dtype": dtype, "precision": precision}
+    on_error = (lambda _, error: skip(str(error))) if skip_errors else None
     with ExitStack() as stack:
         log = None
-        reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
+        searches = output is not None and placed and calibration is None
+        # Actors load their own; this process only one whose calibrations it looks for.
+        reader = Reader.load(model, **loading) if pool is None or searches else None
         call = {**settings, "bias": calibration, "template": prompts, "max_batch_tokens": max_batch_tokens}
         if output is not None:
             kept = {**settings, "template": prompts.to_dict()} | model_settings(model, dtype, precision)
-            found = at_hand(reader.describe(), prompts.digest()) if calibration is None else calibration.to_dict()
-            kept["bias"] = found if "moi" in method or method.endswith("-matched") else None
+            kept["bias"] = calibration.to_dict() if placed and calibration is not None else None
+            if searches:
+                assert reader is not None
+                kept["bias"] = at_hand(reader.describe(), prompts.digest())
             log = stack.enter_context(ResultLog(output, settings=kept, resume=resume))
         digests: dict[str, str] = {}
         advance = stack.enter_context(track("ranking", limit, "questions", progress))
@@ -110,35 +122,28 @@ def rerank(
         writer: Writer[Reranked] = Writer(None if log else shown.value, reranked_table, lambda r: r.to_dict())
         stack.enter_context(writer)
         left = remaining(questions, None, True, log, digests, scores=True)
-        while group := list(islice(left, _TOGETHER)):
-            for ranked in _ranked(lambda some: run(reader, some, progress=False, **call), group, skip, skip_errors):
-                if log is not None:
-                    assert ranked.id is not None
-                    values = {k: v for k, v in ranked.to_dict().items() if k != "id"}
-                    log.append(ranked.id, values, example=digests.pop(ranked.id))
-                elif shown is RankFormat.trec:
-                    sys.stdout.writelines(_trec(ranked))
-                else:
-                    writer.write(ranked)
-                advance(1)
+        if pool is None:
+            assert reader is not None
+            groups = iter(lambda: list(islice(left, _TOGETHER)), [])
+            results: Iterator[Reranked] = (
+                r for g in groups for r in rerank_many(reader, g, on_error=on_error, progress=False, **call)
+            )
+        else:
+            from fastreader.integrations import ray as actors
+
+            source = actors.ReaderReference.of(model, **loading)
+            results = actors.rerank(source, left, pool=pool, ordered=log is None, on_error=on_error, **call)
+        for ranked in results:
+            if log is not None:
+                assert ranked.id is not None
+                values = {k: v for k, v in ranked.to_dict().items() if k != "id"}
+                log.append(ranked.id, values, example=digests.pop(ranked.id))
+            elif shown is RankFormat.trec:
+                sys.stdout.writelines(_trec(ranked))
+            else:
+                writer.write(ranked)
+            advance(1)
     skip.finish()
-
-
-def _ranked(run: Any, group: list[Example], skip: Skipped, skip_errors: bool) -> Iterator[Reranked]:
-    """Yield the rankings of a group; if it fails, question by question, so that the error names the right one."""
-    try:
-        yield from run(group)
-        return
-    except (InputError, NumericsError, OutOfBudgetError) as error:
-        failed: FastreaderError = error
-    for example in group:
-        try:
-            yield from run([example])
-        except (InputError, NumericsError, OutOfBudgetError) as error:
-            located = f"id {example.id}: {error}"
-            if not skip_errors:
-                raise type(error)(located) from failed
-            skip(located)
 
 
 def _trec(ranked: Reranked) -> list[str]:

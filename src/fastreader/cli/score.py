@@ -11,9 +11,11 @@ import typer
 from rich.console import RenderableType
 
 from fastreader.cli import options
+from fastreader.cli.cluster import RayActorsOption, RayGpusOption, RayOption, pool_of
 from fastreader.cli.inputs import Skipped, check_output, examples, model_settings, remaining, use_cache
 from fastreader.cli.output import Writer
 from fastreader.cli.screen import Screen, say
+from fastreader.core.checks import require
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError, OutOfBudgetError
@@ -68,6 +70,9 @@ def score(
     dtype: options.DtypeOption = "auto",
     precision: options.PrecisionOption = "fast",
     cache_dir: options.CacheOption = None,
+    ray: RayOption = None,
+    ray_actors: RayActorsOption = None,
+    ray_gpus: RayGpusOption = None,
 ) -> None:
     """Score candidate answers (log-likelihoods) under many orderings of the passages.
 
@@ -102,6 +107,9 @@ def score(
         "query_likelihood": query_likelihood,
         "on_overflow": on_overflow,
     }
+    pool = pool_of(ray, ray_actors, ray_gpus)
+    require(pool is None or not cost, "--cost: is counted on this machine; leave out --ray")
+    loading: dict[str, Any] = {"device": device, "dtype": dtype, "precision": precision}
     with ExitStack() as stack:
 
         def open_log(path: Path) -> ResultLog:
@@ -113,7 +121,7 @@ def score(
         # The cost of what a resumed run would still score needs only an existing file.
         wanted = output if not cost or (resume and output is not None and output.exists()) else None
         log = open_log(wanted) if wanted is not None and wanted.exists() else None
-        reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
+        reader: Any = Reader.load(model, **loading) if pool is None else None  # actors load their own
         if wanted is not None and log is None:
             log = open_log(wanted)
         digests: dict[str, str] = {}
@@ -125,16 +133,20 @@ def score(
                 skip if skip_errors else None,
             )
         else:
-            results = score_permutations(
-                reader,
-                todo,
-                candidates=candidate,
-                token_logprobs=token_logprobs,
-                max_batch_tokens=max_batch_tokens,
-                progress=progress,
-                on_error=(lambda i, example, error: skip(str(error))) if skip_errors else None,
+            run: dict[str, Any] = {
+                "candidates": candidate,
+                "token_logprobs": token_logprobs,
+                "max_batch_tokens": max_batch_tokens,
                 **what,
-            )
+            }
+            on_error = (lambda *failed: skip(str(failed[-1]))) if skip_errors else None
+            if pool is None:
+                results = score_permutations(reader, todo, progress=progress, on_error=on_error, **run)
+            else:
+                from fastreader.integrations import ray as actors
+
+                source = actors.ReaderReference.of(model, **loading)
+                results = actors.score(source, todo, pool=pool, ordered=log is None, on_error=on_error, **run)
             done = 0
             shown = None if output is not None else (format or options.Format.table).value
             with Writer(shown, _table, PermutationScores.to_dict, width=UNLIMITED) as writer:

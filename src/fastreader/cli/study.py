@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fastreader.cli.cluster import RayActorsOption, RayGpusOption, RayOption, pool_of
 from fastreader.cli.inputs import use_cache
 from fastreader.cli.options import CacheOption, LimitOption, MaxBatchTokensOption, ProgressOption
 from fastreader.cli.screen import say
@@ -76,6 +77,9 @@ def study(
     list_methods: Annotated[bool, typer.Option("--list", help="Print all methods and stop.")] = False,
     progress: ProgressOption = None,
     cache_dir: CacheOption = None,
+    ray: RayOption = None,
+    ray_actors: RayActorsOption = None,
+    ray_gpus: RayGpusOption = None,
 ) -> None:
     """Run many methods over many questions, into a folder that `fastreader report` reads.
 
@@ -97,6 +101,7 @@ def study(
     if output is None:
         raise InputError("--output: expected the run's folder")
     use_cache(cache_dir)
+    pool = pool_of(ray, ray_actors, ray_gpus)
     flags: dict[str, Any] = {
         "data": None if data is None else str(data),
         "methods": method,
@@ -123,7 +128,12 @@ def study(
         given = {key: value for key, value in flags.items() if value is not None}
         chosen = Study.of(given, "the flags")  # paths in it from the working directory
         check(chosen, "the flags")
-    done = run_study(chosen, output, resume=resume, progress=progress)
+    if pool is None:
+        done = run_study(chosen, output, resume=resume, progress=progress)
+    else:
+        from fastreader.integrations import ray as actors
+
+        done = actors.run_study(chosen, output, pool=pool, resume=resume, progress=progress)
     say(f"{done.rows} rows in {done.folder} ({done.fresh} new)")
     if lacking := done.left_out - done.over_long:
         say(f"{lacking} skipped: their questions lack something that the method needs")

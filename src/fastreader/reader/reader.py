@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -14,6 +15,7 @@ from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, expect
 from fastreader.core.protocol import TextOrTokens
 from fastreader.data.fingerprints import reader_name
+from fastreader.errors import ModelFileError, NotReloadableError
 from fastreader.models import load as loading
 from fastreader.models.adapter import TreeModel
 from fastreader.models.check import Checked, check, keep_verdict, known_verdict, verdict_path
@@ -38,7 +40,8 @@ class Reader(ReaderBase):
 
     Create one with `Reader.load`. It is safe to share between threads: one pass runs at a time. Each call plans for
     the memory that is free when it begins, so concurrent calls of `generate` should be given `max_batch_tokens`. As a
-    context manager it is closed at the end.
+    context manager it is closed at the end. It pickles by reference: the other process loads the model from the same
+    name or path, with the same arguments.
 
     Attributes:
         name: what it was loaded from.
@@ -65,6 +68,8 @@ class Reader(ReaderBase):
         if tree_model.why_not_upcast and tree_model.precision != arithmetic.precision:
             arithmetic = replace(arithmetic, precision=tree_model.precision, reason=tree_model.why_not_upcast)
         super().__init__(Engine(tree_model, encoder, name, arithmetic, revision))
+        self._loaded_from: dict[str, Any] | None = None  # the arguments of `load`; None for a model object
+        self._weights = weights
         self.arithmetic = arithmetic
         self.revision = revision
         self.checked, self.engine.check = _checked(tree_model, check, weights)
@@ -116,13 +121,36 @@ class Reader(ReaderBase):
             InputError: if device, dtype, precision or check is unknown.
         """
         check_choice("check", check, CHECKS)
+        options = (device, dtype, precision, products, check, trust_remote_code, deterministic)
         with _loading:
-            return cls._load(model, device, dtype, precision, products, check, trust_remote_code, deterministic)
+            if isinstance(model, (str, os.PathLike)):
+                return cls._load(model, *options)
+            return cls._take(model, *options)
+
+    @classmethod
+    def _take(
+        cls,
+        model: Any,
+        device: str | torch.device,
+        dtype: str | torch.dtype,
+        precision: str,
+        products: str,
+        check: str,
+        _trust_remote_code: bool,
+        deterministic: bool,
+    ) -> Reader:
+        """Create a reader from a (model, tokenizer) pair."""
+        own, tokenizer = loading.pair(model)
+        given = getattr(own, "name_or_path", "")
+        name, of = reader_name(given) if given else type(own).__name__, revision(own, tokenizer)
+        own, arithmetic = loading.borrow(own, device, dtype, precision, products)
+        arithmetic = replace(arithmetic, deterministic=deterministic)
+        return cls(own, tokenizer, name, arithmetic, of, "off" if check == "off" else "full")
 
     @classmethod
     def _load(
         cls,
-        model: str | os.PathLike[str] | tuple[Any, Any],
+        model: str | os.PathLike[str],
         device: str | torch.device,
         dtype: str | torch.dtype,
         precision: str,
@@ -130,20 +158,25 @@ class Reader(ReaderBase):
         check: str,
         trust_remote_code: bool,
         deterministic: bool,
+        name: str = "",
     ) -> Reader:
-        if not isinstance(model, (str, os.PathLike)):
-            own, tokenizer = loading.pair(model)
-            given = getattr(own, "name_or_path", "")
-            name, of = reader_name(given) if given else type(own).__name__, revision(own, tokenizer)
-            own, arithmetic = loading.borrow(own, device, dtype, precision, products)
-            arithmetic = replace(arithmetic, deterministic=deterministic)
-            return cls(own, tokenizer, name, arithmetic, of, "off" if check == "off" else "full")
+        """Load a reader by name or path, under another `name` if there is one."""
         loaded, tokenizer, arithmetic = loading.load(model, device, dtype, precision, trust_remote_code, products)
         arithmetic = replace(arithmetic, deterministic=deterministic)
         weights = revision(loaded, tokenizer)
         of = "" if loading.is_packaged(model) else weights
-        reader = cls(loaded, tokenizer, reader_name(model), arithmetic, of, check, weights)
+        reader = cls(loaded, tokenizer, name or reader_name(model), arithmetic, of, check, weights)
         reader.engine.model.release_original()  # nobody else has it, so that weights are not held twice
+        reader._loaded_from = {
+            "model": from_anywhere(model),
+            "device": device,
+            "dtype": dtype,
+            "precision": precision,
+            "products": products,
+            "check": check,
+            "trust_remote_code": trust_remote_code,
+            "deterministic": deterministic,
+        }
         return reader
 
     def __repr__(self) -> str:
@@ -177,11 +210,27 @@ class Reader(ReaderBase):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"{self!r} cannot be pickled: it holds a model and a lock. Load it in each process, "
-            f"with Reader.load({self.name!r})."
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what loads the reader again.
+
+        Raises:
+            NotReloadableError: if the reader was made from a model object.
+            FastreaderError: if the reader was closed.
+        """
+        if self._loaded_from is None:
+            raise NotReloadableError(
+                f"reader: expected one that was loaded from a name or a path, which another process can load too, got "
+                f"{self!r}, which was made from a model object; save model and tokenizer with save_pretrained and use "
+                "Reader.load(folder)"
+            )
+        _ = self.engine.model  # raises if the reader was closed
+        return load_again, (self._loaded_from, self.name, self._weights)
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError(f"{self!r} cannot be copied: it holds a model and a lock; threads can share the reader itself")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        self.__copy__()
 
     def session(
         self,
@@ -228,6 +277,34 @@ class Reader(ReaderBase):
             special_tokens=special_tokens,
             max_batch_tokens=max_batch_tokens,
         )
+
+
+def from_anywhere(model: str | os.PathLike[str]) -> str:
+    """Return an absolute path for a path that exists, since another process may run elsewhere; or the name."""
+    path = Path(model).expanduser()
+    return os.path.normpath(Path.cwd() / path) if path.exists() else os.fspath(model)
+
+
+def load_again(arguments: dict[str, Any], name: str, weights: str = "") -> Reader:
+    """Load a reader in another process.
+
+    Args:
+        arguments: all arguments of `Reader.load`.
+        name: of the reader.
+        weights: distinguishes the weights and the chat template that it must have; empty for any.
+
+    Raises:
+        ModelFileError: if the weights or the chat template are not those of the pickled reader.
+        ModelNotFoundError, UnsupportedModelError, InputError: as `Reader.load`.
+    """
+    with _loading:
+        reader = Reader._load(**arguments, name=name)
+    if weights and reader._weights != weights:
+        raise ModelFileError(
+            f"{arguments['model']}: expected the weights and the chat template of the pickled reader ({weights}), got "
+            f"others ({reader._weights}); load the reader again before it is pickled"
+        )
+    return reader
 
 
 def _checked(model: TreeModel, mode: str, weights: str) -> tuple[Checked | None, str]:

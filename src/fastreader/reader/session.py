@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, located
 from fastreader.core.protocol import TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
-from fastreader.errors import ContextOverflowError, FastreaderError, InputError, OutOfBudgetError
+from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NotReloadableError, OutOfBudgetError
 from fastreader.models import memory
 from fastreader.models.key_values import KeyValues
 from fastreader.models.prefix_cache import PrefixCache
@@ -134,6 +134,12 @@ class Session(ReaderBase):
         if self._kept is None:
             raise FastreaderError("session: closed; its keys and values are gone")
         return self._kept
+
+    def __reduce__(self) -> NoReturn:
+        raise NotReloadableError(
+            f"session: expected a Reader, which another process can load too, got a session of {self.name}, whose keys "
+            "and values are in this process; pickle the reader and call its session there"
+        )
 
     def __enter__(self) -> Session:
         return self

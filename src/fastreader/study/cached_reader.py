@@ -10,7 +10,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from fastreader.core.protocol import (
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.data.cache import Cache
 from fastreader.data.fingerprints import digest
+from fastreader.errors import NotReloadableError
 from fastreader.reader.programs.requests import Program, score
 
 T = TypeVar("T")
@@ -211,6 +212,9 @@ class _TreeReader(ReaderWrapper):
         self.budget, self.plan, self.prefix = reader.budget, reader.plan, reader.prefix
         self._cached = cached
         self._known = known
+
+    def __reduce__(self) -> NoReturn:
+        raise NotReloadableError("reader: expected one without a cache, which stays in this process, got a cached one")
 
     def score(
         self, sequences: Sequence[tuple[Any, Any]], *, max_batch_tokens: int | None = None, trees: Any = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import require
@@ -21,21 +22,16 @@ from fastreader.data.keyed import keyed
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import FastreaderError
 from fastreader.reader.programs.costs import StageCost
-from fastreader.reader.programs.readers import Readers
-from fastreader.reader.programs.requests import Program
-from fastreader.reader.programs.scheduler import run as run_together
-from fastreader.statistics.answers import contained, exact_match, f1
 from fastreader.study.attention import lacks_attention, write_attention
 from fastreader.study.cached_reader import CachedReader, Meter
-from fastreader.study.config import MethodConfig, Study
-from fastreader.study.contents import example_digest, require_same_study
+from fastreader.study.cells import Cell, Elsewhere, Group, cells_of, run_group
+from fastreader.study.config import Study
+from fastreader.study.contents import require_same_study
 from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
-from fastreader.study.metering import metered
-from fastreader.study.method import Answered, Batch, NotApplicable, OverLong, StudyMethod
-from fastreader.study.registry import check, make
+from fastreader.study.method import Answered
+from fastreader.study.registry import check
 
 Load = Callable[[str], ReaderProtocol]
-_METRICS = {"em": exact_match, "f1": f1, "contained": contained}
 
 
 @checked_methods
@@ -60,15 +56,6 @@ class Finished:
     over_long: int
 
 
-@dataclass(frozen=True)
-class _Cell:
-    """One method under one seed."""
-
-    config: MethodConfig
-    method: StudyMethod
-    seed: int
-
-
 @checked
 def run_study(
     study: Study,
@@ -77,6 +64,7 @@ def run_study(
     resume: bool = False,
     progress: bool | None = None,
     load: Load | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Finished:
     """Run a study, or the rest of it.
 
@@ -89,6 +77,8 @@ def run_study(
         resume: continue the run in the folder.
         progress: show a bar on standard error; None shows it on a terminal.
         load: returns a reader by name, instead of `Reader.load`.
+        elsewhere: runs groups of questions in other processes, as `fastreader.integrations.ray.run_study` does. Their
+            rows come a group at a time, and their replies do not reach the cache. None runs them in this process.
 
     Raises:
         InputError: as for `RunFolder.begin`; if there are no questions; or if a row in the folder was made from other
@@ -99,12 +89,7 @@ def run_study(
     examples = questions_of(study)
     run = RunFolder(folder)
     run.begin(study, resume)
-    cells = [
-        _Cell(config, method, seed)
-        for config in study.methods
-        for method in [make(config, study)]
-        for seed in (study.seeds if method.draws else study.seeds[:1])
-    ]
+    cells = cells_of(study)
     total = len(examples) * len(cells) * len(study.readers)
     with ExitStack() as stack:
         settings = {"study": digest(study.identity())}
@@ -125,11 +110,20 @@ def run_study(
         failed.clear()
         for name, writer in writers.items():
             lazy = LazyReader(name, load or _loader(study), cache, study, run)
+            away = []
             for group, left in todos[name]:
                 writer.advance(len(group) * (len(cells) - len(left)))
-                if left:
-                    _run_group(lazy.reader, group, left, examples, writer)
-                    _add_costs(run, name, lazy.reader)
+                if left and elsewhere is not None:
+                    away.append(Group([str(example.id) for example in group], writer.lacking(left, group)))
+                elif left:
+                    run_group(lazy.reader, group, left, examples, writer)
+                    _add_costs(run, name, lazy.reader.total)
+                    lazy.reader.total = Meter()
+            if away and elsewhere is not None:
+                for done in elsewhere(name, study, examples, away):
+                    run.check_reader(study, name, done.reader)
+                    writer.add(done.rows)
+                    _add_costs(run, name, done.cost)
             if lacks_attention(study, run, examples, name):
                 write_attention(study, run, lazy.reader, examples, name)
         fresh = len(log) - before
@@ -192,62 +186,32 @@ class _Rows:
     def __init__(self, log: ResultLog, reader: str, advance: Callable[[int], None], failed: Set[str]) -> None:
         self._log, self._reader, self.advance, self._failed = log, reader, advance, failed
 
-    def lacks(self, cell: _Cell, group: Sequence[Example]) -> bool:
+    def lacks(self, cell: Cell, group: Sequence[Example]) -> bool:
         """Return whether a row of the group is missing; the rows that exist are all checked."""
         held = [self.holds(cell, example) for example in group]
         return not all(held)
 
-    def holds(self, cell: _Cell, example: Example) -> bool:
+    def holds(self, cell: Cell, example: Example) -> bool:
         """Return whether the row exists and did not fail."""
-        key = self._key(cell, example)
-        return key not in self._failed and self._log.holds(key, example_digest(example, cell.config.digest()))
+        key = cell.key(example, self._reader)
+        return key not in self._failed and self._log.holds(key, cell.digest(example))
 
-    def write(self, cell: _Cell, example: Example, outcome: Answered | FastreaderError, cost: StageCost) -> None:
+    def lacking(self, cells: Sequence[Cell], group: Sequence[Example]) -> list[str]:
+        """Return the keys of the group's missing rows; those of these cells that exist count as done."""
+        keys = [cell.key(e, self._reader) for cell in cells for e in group if not self.holds(cell, e)]
+        self.advance(len(cells) * len(group) - len(keys))
+        return keys
+
+    def write(self, cell: Cell, example: Example, outcome: Answered | FastreaderError, cost: StageCost) -> None:
         """Write the row of one answer, or of the error instead."""
-        text = outcome.text if isinstance(outcome, Answered) else None
-        right = example.answers
-        row = {
-            "question_id": example.id,
-            "method": cell.config.label,
-            "reader": self._reader,
-            "seed": cell.seed,
-            "answer": text,
-            **{name: metric(text, right) if text is not None and right else None for name, metric in _METRICS.items()},
-            "left_out": str(outcome) if isinstance(outcome, NotApplicable) else None,
-            "over_long": outcome.tokens if isinstance(outcome, OverLong) else None,
-            "error": None if isinstance(outcome, (Answered, NotApplicable)) else str(outcome),
-            "tokens": {
-                "total_tokens": cost.total_tokens,
-                "computed_tokens": cost.computed_tokens,
-                "new_tokens": cost.new_tokens,
-                "calls": cost.calls,
-            },
-            "seconds": round(cost.seconds, 4),
-            "trace": outcome.trace if isinstance(outcome, Answered) else {},
-        }
-        self._log.append(self._key(cell, example), row, example=example_digest(example, cell.config.digest()))
-        self.advance(1)
+        row = cell.row(example, self._reader, outcome, cost)
+        self.add([(cell.key(example, self._reader), cell.digest(example), row)])
 
-    def _key(self, cell: _Cell, example: Example) -> str:
-        return json.dumps([example.id, cell.config.label, self._reader, cell.seed], ensure_ascii=False)
-
-
-def _run_group(
-    reader: CachedReader, group: list[Example], cells: list[_Cell], everything: list[Example], rows: _Rows
-) -> None:
-    """Run every method's program for each question of a group that has no row yet, all of them in step."""
-    programs: list[tuple[Program[None], Readers]] = []
-    readers = Readers(reader)
-    for cell in cells:
-        todo = [example for example in group if not rows.holds(cell, example)]
-        rows.advance(len(group) - len(todo))
-        batch = Batch(reader, todo, cell.seed, everything)
-        for example, program in zip(todo, cell.method.programs(batch), strict=True):
-            done = functools.partial(rows.write, cell, example)
-            programs.append((metered(program, reader, done), readers))
-    for outcome in run_together(programs):
-        if outcome.error is not None:  # raised while writing a row; `metered` handles errors of the methods
-            raise outcome.error
+    def add(self, rows: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
+        """Write rows by key, with the digests of what they are made from."""
+        for key, made_from, row in rows:
+            self._log.append(key, row, example=made_from)
+            self.advance(1)
 
 
 def _loader(study: Study) -> Load:
@@ -259,12 +223,11 @@ def _loader(study: Study) -> Load:
     return load
 
 
-def _add_costs(run: RunFolder, name: str, reader: CachedReader) -> None:
-    """Add the reader's costs since the last call to those in the folder."""
+def _add_costs(run: RunFolder, name: str, meter: Meter) -> None:
+    """Add the costs of a reader's calls to those in the folder."""
     costs = run.read_json(COSTS) or {}
-    new = asdict(reader.total)
+    new = asdict(meter)
     before = costs.setdefault(name, dict.fromkeys(new, 0))
     costs[name] = {key: before[key] + new[key] for key in new}
     costs[name]["seconds"] = round(costs[name]["seconds"], 4)
     run.write_json(COSTS, costs)
-    reader.total = Meter()

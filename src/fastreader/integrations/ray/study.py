@@ -1,0 +1,124 @@
+"""run_study: a study whose groups of questions run in actors."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fastreader import study as studies
+from fastreader.core.checked import checked
+from fastreader.data import Example
+from fastreader.data.cache import Cache
+from fastreader.errors import FastreaderError
+from fastreader.integrations.ray.actor import Outcome, Work
+from fastreader.integrations.ray.pool import Pool
+from fastreader.integrations.ray.reference import ReaderReference
+from fastreader.integrations.ray.stream import read_items, stream
+from fastreader.reader.programs.costs import StageCost
+from fastreader.study.cached_reader import CachedReader, Meter
+from fastreader.study.cells import Cell, Group, GroupDone, cells_of, run_group
+from fastreader.study.config import Study
+from fastreader.study.method import Answered
+from fastreader.study.run import Finished
+
+
+@checked
+def run_study(
+    study: Study,
+    folder: str | os.PathLike[str],
+    *,
+    pool: Pool | None = None,
+    resume: bool = False,
+    progress: bool | None = None,
+) -> Finished:
+    """Run a study over actors, into the same folder as `fastreader.study.run_study`; either can resume the other's run.
+
+    Rows are written when their group of `study.batch_size` questions is done. Attention is captured in this process,
+    with a reader of its own. Files that the study names must exist on every machine.
+
+    Args:
+        study, folder, resume, progress: as for `fastreader.study.run_study`.
+        pool: the actors of one reader, then of the next; its `batch_size` does not count. None for one actor.
+
+    Raises:
+        InputError: as `fastreader.study.run_study`.
+        NotReloadableError: if an actor cannot load a reader.
+        FastreaderError: if Ray returns no result for a group.
+        MissingExtraError: if Ray is not installed.
+    """
+    elsewhere = functools.partial(_run_groups, pool or Pool())
+    return studies.run_study(study, folder, resume=resume, progress=progress, elsewhere=elsewhere)
+
+
+def _run_groups(
+    pool: Pool, name: str, study: Study, examples: list[Example], groups: list[Group]
+) -> Iterator[GroupDone]:
+    reader = ReaderReference.of(name, device=study.device, dtype=study.dtype, precision=study.precision)
+    work = Work.of(reader, read_items, _StudyTask(name, study, examples))
+    items = [(str(i), {"id": str(i), **dataclasses.asdict(group)}) for i, group in enumerate(groups)]
+    for _, outcome in stream(pool, work, items, 1, ordered=False):
+        if isinstance(outcome, FastreaderError):
+            raise outcome
+        rows = [(key, digest, row) for key, digest, row in outcome["rows"]]
+        yield GroupDone(outcome["reader"], rows, Meter(**outcome["cost"]))
+
+
+@dataclasses.dataclass
+class _StudyTask:
+    """Runs the missing rows of a group; an actor keeps its cells and its cache of replies from group to group."""
+
+    name: str
+    study: Study
+    examples: list[Example]
+
+    def __call__(self, reader: Any, groups: list[dict[str, Any]]) -> Iterator[Outcome]:
+        """Yield the values of a `GroupDone` for each group."""
+        for group in groups:
+            wanted = set(group["questions"])
+            rows = _Rows(self.name, set(group["keys"]))
+            cached = CachedReader(reader, self._cache, self.study.max_batch_tokens)
+            questions = [example for example in self.examples if example.id in wanted]
+            try:
+                run_group(cached, questions, self._cells, self.examples, rows)
+            except FastreaderError as error:
+                yield group["id"], error
+                continue
+            cost = dataclasses.asdict(cached.total)
+            yield group["id"], {"reader": reader.describe(), "rows": rows.written, "cost": cost}
+
+    @functools.cached_property
+    def _cells(self) -> list[Cell]:
+        return cells_of(self.study)
+
+    @functools.cached_property
+    def _folder(self) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(prefix="fastreader-")
+
+    @functools.cached_property
+    def _cache(self) -> Cache:
+        return Cache(Path(self._folder.name) / "cache.sqlite")
+
+
+class _Rows:
+    """Collects the rows of a group."""
+
+    def __init__(self, reader: str, keys: set[str]) -> None:
+        self._reader, self._keys = reader, keys
+        self.written: list[tuple[str, str, dict[str, Any]]] = []
+
+    def holds(self, cell: Cell, example: Example) -> bool:
+        """Return whether the row is not among those to write."""
+        return cell.key(example, self._reader) not in self._keys
+
+    def advance(self, count: int) -> None:
+        """Leave counting to the process that writes the rows."""
+
+    def write(self, cell: Cell, example: Example, outcome: Answered | FastreaderError, cost: StageCost) -> None:
+        """Keep a row."""
+        row = cell.row(example, self._reader, outcome, cost)
+        self.written.append((cell.key(example, self._reader), cell.digest(example), row))

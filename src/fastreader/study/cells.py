@@ -1,0 +1,144 @@
+"""Cells of a study, each one method under one seed, and the rows that groups of questions give."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fastreader.data import Example
+from fastreader.errors import FastreaderError
+from fastreader.reader.programs.costs import StageCost
+from fastreader.reader.programs.readers import Readers
+from fastreader.reader.programs.requests import Program
+from fastreader.reader.programs.scheduler import run as run_together
+from fastreader.statistics.answers import contained, exact_match, f1
+from fastreader.study.cached_reader import CachedReader, Meter
+from fastreader.study.config import MethodConfig, Study
+from fastreader.study.contents import example_digest
+from fastreader.study.metering import metered
+from fastreader.study.method import Answered, Batch, NotApplicable, OverLong, StudyMethod
+from fastreader.study.registry import make
+
+_METRICS = {"em": exact_match, "f1": f1, "contained": contained}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method under one seed."""
+
+    config: MethodConfig
+    method: StudyMethod
+    seed: int
+
+    def key(self, example: Example, reader: str) -> str:
+        """Return the key of the row of a question and a reader."""
+        return json.dumps([example.id, self.config.label, reader, self.seed], ensure_ascii=False)
+
+    def digest(self, example: Example) -> str:
+        """Return a digest of what the row of a question is made from."""
+        return example_digest(example, self.config.digest())
+
+    def row(
+        self, example: Example, reader: str, outcome: Answered | FastreaderError, cost: StageCost
+    ) -> dict[str, Any]:
+        """Return the row of one answer, or of the error instead."""
+        text = outcome.text if isinstance(outcome, Answered) else None
+        right = example.answers
+        return {
+            "question_id": example.id,
+            "method": self.config.label,
+            "reader": reader,
+            "seed": self.seed,
+            "answer": text,
+            **{name: metric(text, right) if text is not None and right else None for name, metric in _METRICS.items()},
+            "left_out": str(outcome) if isinstance(outcome, NotApplicable) else None,
+            "over_long": outcome.tokens if isinstance(outcome, OverLong) else None,
+            "error": None if isinstance(outcome, (Answered, NotApplicable)) else str(outcome),
+            "tokens": {
+                "total_tokens": cost.total_tokens,
+                "computed_tokens": cost.computed_tokens,
+                "new_tokens": cost.new_tokens,
+                "calls": cost.calls,
+            },
+            "seconds": round(cost.seconds, 4),
+            "trace": outcome.trace if isinstance(outcome, Answered) else {},
+        }
+
+
+class Rows(Protocol):
+    """Where the rows of a group are written."""
+
+    def holds(self, cell: Cell, example: Example) -> bool:
+        """Return whether there is nothing to do for the row."""
+        ...
+
+    def advance(self, count: int) -> None:
+        """Count rows as done."""
+        ...
+
+    def write(self, cell: Cell, example: Example, outcome: Answered | FastreaderError, cost: StageCost) -> None:
+        """Write a row."""
+        ...
+
+
+@dataclass(frozen=True)
+class Group:
+    """Questions that run together in another process.
+
+    Attributes:
+        questions: their ids.
+        keys: of the rows that are missing.
+    """
+
+    questions: list[str]
+    keys: list[str]
+
+
+@dataclass(frozen=True)
+class GroupDone:
+    """What another process returns for a `Group`.
+
+    Attributes:
+        reader: its reader's description.
+        rows: key, digest and row of each answer.
+        cost: of the reader's calls.
+    """
+
+    reader: dict[str, str]
+    rows: list[tuple[str, str, dict[str, Any]]]
+    cost: Meter
+
+
+# Runs groups of a study's questions with the reader of that name in other processes, and yields each when it is done.
+Elsewhere = Callable[[str, Study, list[Example], list[Group]], Iterator[GroupDone]]
+
+
+def cells_of(study: Study) -> list[Cell]:
+    """Return the cells of a study, in the order of its methods."""
+    return [
+        Cell(config, method, seed)
+        for config in study.methods
+        for method in [make(config, study)]
+        for seed in (study.seeds if method.draws else study.seeds[:1])
+    ]
+
+
+def run_group(
+    reader: CachedReader, group: Sequence[Example], cells: Sequence[Cell], everything: list[Example], rows: Rows
+) -> None:
+    """Run every method's program for each question of a group that has no row yet, all of them in step."""
+    programs: list[tuple[Program[None], Readers]] = []
+    readers = Readers(reader)
+    for cell in cells:
+        todo = [example for example in group if not rows.holds(cell, example)]
+        rows.advance(len(group) - len(todo))
+        batch = Batch(reader, todo, cell.seed, everything)
+        for example, program in zip(todo, cell.method.programs(batch), strict=True):
+            done = functools.partial(rows.write, cell, example)
+            programs.append((metered(program, reader, done), readers))
+    for outcome in run_together(programs):
+        if outcome.error is not None:  # raised while writing a row; `metered` handles errors of the methods
+            raise outcome.error
