@@ -68,6 +68,24 @@ def test_an_app_in_two_replicas(port, model):
     assert get(port, "logprob?context=Why%3F&text=Because") == pytest.approx(direct.logprob, abs=1e-4)
 
 
+def test_the_server_in_a_replica(port, model):
+    from fastreader.serve.app import create_app as create_server
+    from fastreader.serve.settings import Settings
+
+    reader = fr.Reader.load(model, device="cpu", precision="exact")
+    serve.run(deployment(create_server, reader, cpus=0.5, settings=Settings(max_requests=4)))
+    texts = ["The Nile is a river.", "Bread is baked."]
+    body = json.dumps({"query": "Which river?", "documents": texts}).encode()
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{port}/rerank", body, headers={"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        results = json.load(answer)["results"]
+    direct = fr.rerank(reader, "Which river?", texts)
+    assert [row["index"] for row in results] == direct.indices
+    assert [row["relevance_score"] for row in results] == pytest.approx([r.relevance for r in direct], abs=1e-5)
+
+
 def test_bad_arguments(tiny_reader, model):
     with pytest.raises(NotReloadableError, match="made from a model object"):
         deployment(create_app, tiny_reader)
