@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import importlib
+import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 PACKAGED = "smollm2-135m"
@@ -98,3 +101,10 @@ def text_pairs(path: Path = QUESTIONS) -> list[tuple[str, str]]:
             pairs += [(context, f" {candidate}") for candidate in example.candidates[:2]]
             pairs.append((context + " ", example.candidates[2]))
     return pairs[:200]
+
+
+def framework(name: str, extra: str):
+    """A client of the extra `frameworks`; its tests are skipped without it, except by `make test-integrations`."""
+    if os.environ.get("FASTREADER_REQUIRE_FRAMEWORKS"):
+        return importlib.import_module(name)
+    return pytest.importorskip(name, reason=f"install the extra {extra}, or run make test-integrations")

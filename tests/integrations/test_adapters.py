@@ -207,9 +207,11 @@ class TestRerankers:
 @pytest.mark.parametrize(
     ("name", "library"),
     [
+        ("dspy", "dspy"),
         ("langchain", "langchain_core"),
         ("llama_index", "llama_index.core"),
         ("lm_eval", "lm_eval"),
+        ("pyterrier", "pyterrier"),
         ("rerankers", "rerankers"),
     ],
 )
