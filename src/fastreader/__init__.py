@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fastreader.errors import FastreaderError, InputError
     from fastreader.moi.ranking.api import arerank, rerank
     from fastreader.moi.ranking.results import Reranked, RerankResult
+    from fastreader.moi.ranking.trec import save_trec_run
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
     from fastreader.scoring.api import permutation_cost, score_permutations
@@ -46,6 +47,7 @@ _HOME = {
     "permutation_cost": "scoring.api",
     "rerank": "moi.ranking.api",
     "save_examples": "data",
+    "save_trec_run": "moi.ranking.trec",
     "score_permutations": "scoring.api",
     **dict.fromkeys(("eor", "errors", "moi", "noise", "permutations", "statistics", "sure"), ""),
 }
@@ -76,6 +78,7 @@ __all__ = [
     "permutations",
     "rerank",
     "save_examples",
+    "save_trec_run",
     "score_permutations",
     "statistics",
     "sure",

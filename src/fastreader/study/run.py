@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import require
@@ -77,6 +78,7 @@ def run_study(
     resume: bool = False,
     progress: bool | None = None,
     load: Load | None = None,
+    questions: Iterable[Any] | None = None,
 ) -> Finished:
     """Run a study, or the rest of it.
 
@@ -89,6 +91,8 @@ def run_study(
         resume: continue the run in the folder.
         progress: show a bar on standard error; None shows it on a terminal.
         load: returns a reader by name, instead of `Reader.load`.
+        questions: rows or Examples as for `load_examples`, such as a `datasets.Dataset`. They are used instead of the
+            file that `study.data` names, which is then only a name.
 
     Raises:
         InputError: as for `RunFolder.begin`; if there are no questions; or if a row in the folder was made from other
@@ -96,7 +100,7 @@ def run_study(
             a reader has changed, which shows once it is loaded and failed rows are removed.
     """
     check(study)
-    examples = questions_of(study)
+    examples = questions_of(study, questions)
     run = RunFolder(folder)
     run.begin(study, resume)
     cells = [
@@ -153,14 +157,18 @@ def _check_questions(run: RunFolder, log: ResultLog, examples: Sequence[Example]
         require_same_study(question in known, run.path, f"it has results of {lost}")
 
 
-def questions_of(study: Study) -> list[Example]:
+def questions_of(study: Study, rows: Iterable[Any] | None = None) -> list[Example]:
     """Return the study's questions, each with an id of its own and its first N passages.
 
+    Args:
+        study: the study.
+        rows: read instead of the study's file; None reads the file.
+
     Raises:
-        InputError: if there is no such file, or there are no questions in it.
+        InputError: if there is no such file, or there are no questions.
     """
-    require(Path(study.data).is_file(), f"study: data: {study.data}: no such file")
-    examples = keyed(load_examples(study.data, limit=study.limit))
+    require(rows is not None or Path(study.data).is_file(), f"study: data: {study.data}: no such file")
+    examples = keyed(load_examples(study.data if rows is None else rows, limit=study.limit))
     return [replace(e, passages=list(e.passages[: study.passages])) for e in examples]
 
 
