@@ -335,3 +335,5 @@ def test_questions_of_a_table(tmp_path):
     assert run(named, tmp_path / "table", questions=iter(rows), resume=True).fresh == 0
     with pytest.raises(InputError, match="no such file"):
         run(named, tmp_path / "none")
+    with pytest.raises(InputError, match=r"questions\[0\]: expected a mapping or an Example, got 1"):
+        run(named, tmp_path / "none", questions=[1])

@@ -102,12 +102,26 @@ def iter_examples(
     check_int("limit", limit, 0, optional=True)
     if limit == 0:
         return
+    if isinstance(path, (str, os.PathLike)):
+        yield from _parsed(_rows(Path(path)), limit, on_error, f"{path}", "an empty file")
+    else:
+        yield from _parsed(rows_of(TABLE, path), limit, on_error, TABLE, "no row")
+
+
+def table_examples(name: str, table: Iterable[Any], *, limit: int | None = None) -> list[Example]:
+    """Read all examples of a table that is the argument `name`, as `load_examples` reads its `path`."""
+    return list(_parsed(rows_of(name, table), limit, None, name, "no row"))
+
+
+def _parsed(
+    rows: Iterable[tuple[str, object]],
+    limit: int | None,
+    on_error: Callable[[InputError], object] | None,
+    name: str,
+    nothing: str,
+) -> Iterator[Example]:
     found = 0
     empty = True
-    if isinstance(path, (str, os.PathLike)):
-        name, nothing, rows = os.fspath(path), "an empty file", _rows(Path(path))
-    else:
-        name, nothing, rows = TABLE, "no row", rows_of(TABLE, path)
     for place, row in rows:
         empty = False
         try:

@@ -19,6 +19,7 @@ from fastreader.data import Example, load_examples
 from fastreader.data.cache import Cache
 from fastreader.data.fingerprints import digest
 from fastreader.data.keyed import keyed
+from fastreader.data.read import table_examples
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import FastreaderError
 from fastreader.reader.programs.costs import StageCost
@@ -167,8 +168,12 @@ def questions_of(study: Study, rows: Iterable[Any] | None = None) -> list[Exampl
     Raises:
         InputError: if there is no such file, or there are no questions.
     """
-    require(rows is not None or Path(study.data).is_file(), f"study: data: {study.data}: no such file")
-    examples = keyed(load_examples(study.data if rows is None else rows, limit=study.limit))
+    if rows is None:
+        require(Path(study.data).is_file(), f"study: data: {study.data}: no such file")
+        found = load_examples(study.data, limit=study.limit)
+    else:
+        found = table_examples("questions", rows, limit=study.limit)
+    examples = keyed(found)
     return [replace(e, passages=list(e.passages[: study.passages])) for e in examples]
 
 

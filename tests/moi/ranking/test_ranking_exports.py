@@ -81,4 +81,6 @@ def test_lines_of_a_run(tmp_path):
 def test_runs_that_cannot_be_written(rankings, message, tmp_path):
     with pytest.raises(InputError, match=message):
         fr.save_trec_run(rankings, tmp_path / "run.trec")
+    with pytest.raises(InputError, match="tag: expected"):
+        fr.save_trec_run([ranking()], tmp_path / "run.trec", tag="two words")
     assert not list(tmp_path.iterdir())

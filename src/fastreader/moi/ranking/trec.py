@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import expect
+from fastreader.core.checks import check_text, expect
 from fastreader.data.keyed import keyed
 from fastreader.data.types import Example
 from fastreader.data.write import save_examples
@@ -31,6 +31,8 @@ def save_trec_run(rankings: Iterable[Reranked], path: str | os.PathLike[str], *,
             one id.
         OSError: if the file cannot be written.
     """
+    check_text("tag", tag)
+    expect(len(tag.split()) == 1, "tag", "a name without white space", tag)
     save_examples(keyed(_examples(rankings)), path, "trec", tag=tag)
 
 
