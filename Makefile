@@ -5,6 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 MODEL := smollm2-135m
 ENCODER := all-minilm-l6-v2
+# Clients that are too heavy for every run of the tests, in an environment of their own: test-integrations.
+FRAMEWORKS := build/integrations
 # The C++ kernels alone, without torch, and a program that compares them with plain loops.
 KERNELS := csrc/isa.cpp $(wildcard csrc/kernels_*.cpp) tests/csrc/check_kernels.cpp
 KERNEL_FLAGS := -std=c++20 -O3 -ffp-contract=fast -Icsrc
@@ -12,7 +14,7 @@ ARM64_CXX ?= aarch64-linux-gnu-g++
 ARM64_QEMU ?= qemu-aarch64 -L /usr/aarch64-linux-gnu
 INPUTS := pyproject.toml setup.py constraints.txt $(wildcard csrc/*)
 
-.PHONY: demo test test-site lint audit fuzz faults sanitize kernels arm64 format docs bench bench-ops bench-eor bench-gpu model encoder clean help
+.PHONY: demo test test-integrations test-site lint audit fuzz faults sanitize kernels arm64 format docs bench bench-ops bench-eor bench-gpu model encoder clean help
 
 help:
 	@echo "make demo       what the order of passages does to an answer, with the packaged reader"
@@ -20,6 +22,7 @@ help:
 	@echo "make sanitize   the C++ kernels under AddressSanitizer and UndefinedBehaviorSanitizer (g++)"
 	@echo "make kernels    the C++ kernels of this machine beside plain loops, without torch"
 	@echo "make arm64      the same compiled for arm64, in an emulator (g++-aarch64-linux-gnu, qemu-user)"
+	@echo "make test-integrations   the clients that make test skips: DSPy, PyTerrier, Ray (an environment of its own)"
 	@echo "make test-site  the report and the server's page in a browser (chromium on the path), and the documentation's build"
 	@echo "make lint       ruff, mypy, the import contracts, bandit and the house English"
 	@echo "make audit      known vulnerabilities of the pinned dependencies (asks the network)"
@@ -56,6 +59,19 @@ demo: model
 
 test: $(VENV)/.developing model encoder
 	FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The extra `frameworks` lists these clients; their tests fail here, instead of skipping, if one cannot be imported.
+$(FRAMEWORKS)/.installed: $(INPUTS) $(shell find src -name '*.py')
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install -q -c constraints.txt setuptools wheel ninja torch numpy
+	$(FRAMEWORKS)/bin/python -m pip uninstall -q -y fastreader
+	$(FRAMEWORKS)/bin/python -m pip install -q -c constraints.txt --no-build-isolation '.[test,frameworks]'
+	@touch $@
+
+test-integrations: $(FRAMEWORKS)/.installed
+	@$(FRAMEWORKS)/bin/fastreader models pull $(MODEL) > /dev/null
+	FASTREADER_REQUIRE_MODEL=1 FASTREADER_REQUIRE_FRAMEWORKS=1 OMP_NUM_THREADS=1 \
+		$(FRAMEWORKS)/bin/python -m pytest tests/integrations
 
 # CPython keeps memory until its end by design, hence detect_leaks=0. pytest may neither capture a report nor handle the
 # signals that the sanitizers handle.

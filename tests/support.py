@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import importlib
+import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 PACKAGED = "smollm2-135m"
@@ -85,3 +88,23 @@ def write_data(path: Path, text: str | bytes) -> Path:
     data = text.encode() if isinstance(text, str) else text
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
+
+
+def text_pairs(path: Path = QUESTIONS) -> list[tuple[str, str]]:
+    """200 pairs from the bundled questions: shared contexts, trailing spaces, an empty context."""
+    from fastreader import load_examples
+
+    pairs = [("", "The capital of France is Paris."), ("", " leading space"), ("Two trailing spaces  ", "then text")]
+    for example in load_examples(path):
+        for passage in example.passages:
+            context = f"{passage.title}\n{passage.text}\n\nQuestion: {example.question}\nAnswer:"
+            pairs += [(context, f" {candidate}") for candidate in example.candidates[:2]]
+            pairs.append((context + " ", example.candidates[2]))
+    return pairs[:200]
+
+
+def framework(name: str, extra: str):
+    """A client of the extra `frameworks`; its tests are skipped without it, except by `make test-integrations`."""
+    if os.environ.get("FASTREADER_REQUIRE_FRAMEWORKS"):
+        return importlib.import_module(name)
+    return pytest.importorskip(name, reason=f"install the extra {extra}, or run make test-integrations")

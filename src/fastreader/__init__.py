@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fastreader.moi.arrange import arrange
     from fastreader.moi.ranking.api import arerank, rerank
     from fastreader.moi.ranking.results import Reranked, RerankResult
+    from fastreader.moi.ranking.trec import save_trec_run
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
     from fastreader.reader.server import ServerReader
@@ -50,6 +51,7 @@ _HOME = {
     "permutation_cost": "scoring.api",
     "rerank": "moi.ranking.api",
     "save_examples": "data",
+    "save_trec_run": "moi.ranking.trec",
     "score_permutations": "scoring.api",
     **dict.fromkeys(("eor", "errors", "moi", "noise", "permutations", "statistics", "sure"), ""),
 }
@@ -82,6 +84,7 @@ __all__ = [
     "permutations",
     "rerank",
     "save_examples",
+    "save_trec_run",
     "score_permutations",
     "statistics",
     "sure",

@@ -72,6 +72,7 @@ class World:
         self.signed = dataclasses.replace(self.bias, sign="query_likelihood")
         self.utilities = moi.debias(self.scores, self.bias)
         self.observations = moi.observe(self.scores)
+        self.reranked = fr.rerank(self.reader, self.example)
         self.ranked = moi.rerank(self.reader, QUESTION, self.passages)
         self.probe = moi.probe(self.reader, [self.example], [0])
         self.materials = noise.gather(self.example, random=noise.Pool(self.pool), random_count=1)
@@ -295,6 +296,7 @@ ROWS: dict[str, Row] = {
         "format": "dpr",
         "tag": "fastreader",
     },
+    "save_trec_run": lambda w: {"rankings": [w.reranked], "path": w.path("out.trec"), "tag": "fastreader"},
     "score_permutations": lambda w: {
         **w.asked(),
         "candidates": ["the Nile"],
@@ -723,6 +725,7 @@ ROWS: dict[str, Row] = {
         "progress": False,
         "load": lambda name: w.reader,
         "elsewhere": None,
+        "questions": [w.example],
     },
     "sure.MethodResult.from_dict": lambda w: {"values": w.asked_sure.to_dict()},
     "sure.Settings": lambda w: fields_of(sure.Settings()),

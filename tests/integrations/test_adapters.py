@@ -205,9 +205,18 @@ class TestRerankers:
         assert own.rank(QUESTION, TEXTS).results[0].document.text in TEXTS
 
 
-@pytest.mark.parametrize("name", ["langchain", "llama_index", "rerankers"])
-def test_a_missing_library_names_its_extra(name):
-    library = {"langchain": "langchain_core", "llama_index": "llama_index.core", "rerankers": "rerankers"}[name]
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [
+        ("dspy", "dspy"),
+        ("langchain", "langchain_core"),
+        ("llama_index", "llama_index.core"),
+        ("lm_eval", "lm_eval"),
+        ("pyterrier", "pyterrier"),
+        ("rerankers", "rerankers"),
+    ],
+)
+def test_a_missing_library_names_its_extra(name, library):
     code = f"import sys; sys.modules[{library!r}] = None; import fastreader.integrations.{name}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode and f"pip install 'fastreader[{name.replace('_', '-')}]'" in done.stderr

@@ -10,14 +10,15 @@ import subprocess
 import sys
 
 import pytest
+from support import framework
 
 import fastreader as fr
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import FastreaderError, InputError, NotReloadableError
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-ray = pytest.importorskip("ray", reason="install the extra 'ray', or run make test-integrations")
-pytest.importorskip("ray.data", reason="install the extra 'ray', or run make test-integrations")
+ray = framework("ray", "ray")
+framework("ray.data", "ray")
 
 from fastreader.integrations.ray import (  # noqa: E402
     Pool,

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from commands import run
+from support import framework
 
 import fastreader as fr
 from fastreader.data.result_log import iter_results
@@ -13,8 +14,8 @@ from fastreader.errors import InputError
 from fastreader.study import RunFolder, Study
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-ray = pytest.importorskip("ray", reason="install the extra 'ray', or run make test-integrations")
-pytest.importorskip("ray.data", reason="install the extra 'ray', or run make test-integrations")
+ray = framework("ray", "ray")
+framework("ray.data", "ray")
 
 from fastreader.integrations.ray import Pool, run_study  # noqa: E402
 

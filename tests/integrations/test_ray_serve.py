@@ -7,14 +7,14 @@ import sys
 import urllib.request
 
 import pytest
+from support import framework
 
 import fastreader as fr
 from fastreader.errors import InputError, NotReloadableError
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-WHY = "install the extra 'ray', or run make test-integrations"
-ray = pytest.importorskip("ray", reason=WHY)
-serve = pytest.importorskip("ray.serve", reason=WHY)
+ray = framework("ray", "ray")
+serve = framework("ray.serve", "ray")
 
 from fastreader.integrations.ray import deployment  # noqa: E402
 

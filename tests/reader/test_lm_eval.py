@@ -5,30 +5,19 @@ import warnings
 import numpy as np
 import pytest
 
-from fastreader import Reader, load_examples
+from fastreader import Reader
 
 lm_eval = pytest.importorskip("lm_eval", reason="the test extra brings lm-eval")
-
-
-def text_pairs(path):
-    """200 pairs from the bundled questions: shared contexts, trailing spaces, an empty context."""
-    pairs = [("", "The capital of France is Paris."), ("", " leading space"), ("Two trailing spaces  ", "then text")]
-    for example in load_examples(path):
-        for passage in example.passages:
-            context = f"{passage.title}\n{passage.text}\n\nQuestion: {example.question}\nAnswer:"
-            pairs += [(context, f" {candidate}") for candidate in example.candidates[:2]]
-            pairs.append((context + " ", example.candidates[2]))
-    return pairs[:200]
 
 
 def test_same_numbers_and_greedy_flags_as_the_harness(packaged_folder, packaged_model):
     import transformers
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
-    from support import QUESTIONS
+    from support import text_pairs
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(packaged_folder)
-    pairs = text_pairs(QUESTIONS)
+    pairs = text_pairs()
     assert len(pairs) == 200
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

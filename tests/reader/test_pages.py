@@ -1,4 +1,4 @@
-"""README and the pages on generation and SuRe: their Python runs as it stands, block after block."""
+"""README and pages of the documentation: their Python runs as it stands, block after block."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 SHOWN = {
     "README.md": "PermutationScores(2 orderings",
     "docs/generation.md": "tokens were not read again",
+    "docs/integrations.md": "{RR: 1.0}",
     "docs/rerank.md": "The Nile is in Cairo.",
     "docs/sure.md": "SureResult('Which river is in Cairo?'",
 }

@@ -1,6 +1,7 @@
 import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from scripted import ScriptedReader
@@ -319,3 +320,20 @@ def test_methods_that_draw_run_once_per_seed(tmp_path):
     assert Counter(row["method"] for row in rows) == {"sure:base": 5, "noise:random:2:far": 15}
     drawn = {row["seed"]: row["trace"]["order"] for row in rows if row["question_id"] == "q0" and row["seed"] > 0}
     assert drawn[1] != drawn[2]
+
+
+def test_questions_of_a_table(tmp_path):
+    own = study_of(tmp_path, ["sure:base"], count=3)
+    assert run(own, tmp_path / "file").failed == 0
+    rows = [json.loads(line) for line in Path(own.data).read_text().splitlines()]
+    named = Study.of({**own.to_dict(), "data": "a table"})
+    finished = run(named, tmp_path / "table", questions=rows)
+    assert finished.fresh == 3
+    for key, row in without_seconds(rows_of(tmp_path / "table")).items():
+        other = without_seconds(rows_of(tmp_path / "file"))[key]
+        assert {**row, "settings": None} == {**other, "settings": None}  # which have the name of the data
+    assert run(named, tmp_path / "table", questions=iter(rows), resume=True).fresh == 0
+    with pytest.raises(InputError, match="no such file"):
+        run(named, tmp_path / "none")
+    with pytest.raises(InputError, match=r"questions\[0\]: expected a mapping or an Example, got 1"):
+        run(named, tmp_path / "none", questions=[1])

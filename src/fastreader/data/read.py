@@ -1,4 +1,4 @@
-"""Read files of examples, questions or passages: JSON or JSON lines, plain or gzipped, detected from the content."""
+"""Read examples, questions or passages from files, JSON or JSON lines, plain or gzipped; examples also from tables."""
 
 from __future__ import annotations
 
@@ -10,43 +10,49 @@ import sys
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_int, located, require
 from fastreader.data.files import MAX_FILE, MAX_LINE, check_readable
 from fastreader.data.rows import Document, Question, RowType, check, describe, parse_row
+from fastreader.data.tables import rows_of
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 
 PathLike = str | os.PathLike[str]
+TABLE = "path"  # the argument that may also hold rows, as messages name it
 
 
 class SkippedRows(UserWarning):
-    """Warning that some rows of a file could not be read and were skipped.
+    """Warning that some rows could not be read and were skipped.
 
     Attributes:
-        errors: one InputError per skipped row, in file order.
+        errors: one InputError per skipped row, in their order.
     """
 
-    def __init__(self, path: PathLike, errors: list[InputError]) -> None:
+    def __init__(self, path: PathLike | Iterable[Any], errors: list[InputError]) -> None:
         self.errors = errors
         rows = "1 row" if len(errors) == 1 else f"{len(errors)} rows"
-        super().__init__(f"{os.fspath(path)}: skipped {rows}; the first: {errors[0]}")
+        name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else TABLE
+        super().__init__(f"{name}: skipped {rows}; the first: {errors[0]}")
 
 
 @checked
-def load_examples(path: PathLike, *, limit: int | None = None, skip_errors: bool = False) -> list[Example]:
-    """Read all examples of a file; formats and errors as in `iter_examples`.
+def load_examples(
+    path: PathLike | Iterable[Any], *, limit: int | None = None, skip_errors: bool = False
+) -> list[Example]:
+    """Read all examples of a file or a table; formats and errors as in `iter_examples`.
 
     Args:
-        path: the file.
+        path: the file; or its rows, such as a list of dictionaries or a `datasets.Dataset`.
         limit: read at most N examples; None reads all.
         skip_errors: skip rows that cannot be read, and warn once with their number (`SkippedRows`).
 
     Returns:
-        The examples in file order.
+        The examples in their order.
     """
     errors: list[InputError] = []
     examples = list(iter_examples(path, limit=limit, on_error=errors.append if skip_errors else None))
@@ -57,9 +63,12 @@ def load_examples(path: PathLike, *, limit: int | None = None, skip_errors: bool
 
 @checked
 def iter_examples(
-    path: PathLike, *, limit: int | None = None, on_error: Callable[[InputError], object] | None = None
+    path: PathLike | Iterable[Any],
+    *,
+    limit: int | None = None,
+    on_error: Callable[[InputError], object] | None = None,
 ) -> Iterator[Example]:
-    """Read the examples of a file one by one; JSON lines are never held in memory as a whole.
+    """Read the examples of a file or a table one by one; JSON lines are never held in memory as a whole.
 
     The keys of each row determine its format:
 
@@ -73,30 +82,51 @@ def iter_examples(
     A file has one row per line, or is a JSON list or ``{"data": [...]}``; gzip is detected from the first bytes.
     Unknown keys are kept in `metadata`, identifiers become strings.
 
+    A table yields rows with these keys: a list of dictionaries, a `datasets.Dataset` (streamed or not), or any other
+    iterable of mappings or Examples. In a table None is a missing value.
+
     Args:
-        path: the file.
+        path: the file, or the table.
         limit: read at most N examples; None reads all.
         on_error: called with the InputError of each row that cannot be read, which is then skipped. None raises the
             error.
 
     Yields:
-        Examples in file order.
+        Examples in their order.
 
     Raises:
         InputError: if a row is not JSON, has no known format, lacks a key, or holds a wrong or empty value; the message
-            names the file and the line or item, counted from 1. Also if the file cannot be opened, holds no rows, or
-            its gzip data is truncated, even with `on_error`.
+            names the file and the line or item, counted from 1, or the index in a table. Also if the file cannot be
+            opened, there are no rows, or gzip data is truncated, even with `on_error`.
     """
     check_int("limit", limit, 0, optional=True)
     if limit == 0:
         return
+    if isinstance(path, (str, os.PathLike)):
+        yield from _parsed(_rows(Path(path)), limit, on_error, f"{path}", "an empty file")
+    else:
+        yield from _parsed(rows_of(TABLE, path), limit, on_error, TABLE, "no row")
+
+
+def table_examples(name: str, table: Iterable[Any], *, limit: int | None = None) -> list[Example]:
+    """Read all examples of a table that is the argument `name`, as `load_examples` reads its `path`."""
+    return list(_parsed(rows_of(name, table), limit, None, name, "no row"))
+
+
+def _parsed(
+    rows: Iterable[tuple[str, object]],
+    limit: int | None,
+    on_error: Callable[[InputError], object] | None,
+    name: str,
+    nothing: str,
+) -> Iterator[Example]:
     found = 0
     empty = True
-    for place, row in _rows(Path(path)):
+    for place, row in rows:
         empty = False
         try:
             with located(place):
-                example = parse_row(parse_json(row) if isinstance(row, bytes) else row)
+                example = _example(row)
         except InputError as error:
             if on_error is None:
                 raise
@@ -106,7 +136,13 @@ def iter_examples(
         found += 1
         if found == limit:
             return
-    require(not empty, f"{path}: expected at least one example, got an empty file")
+    require(not empty, f"{name}: expected at least one example, got {nothing}")
+
+
+def _example(row: object) -> Example:
+    if isinstance(row, Example):
+        return row
+    return parse_row(parse_json(row) if isinstance(row, bytes) else row)
 
 
 @checked

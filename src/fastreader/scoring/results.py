@@ -13,15 +13,17 @@ import numpy.typing as npt
 from fastreader.core.checked import checked_methods
 from fastreader.core.checks import check_output, located
 from fastreader.core.drawing import new_figure
+from fastreader.core.frames import data_frame
 from fastreader.core.tree import TreeStats
 from fastreader.data.files import read_object, write_json
-from fastreader.errors import InputError, MissingExtraError
+from fastreader.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FloatArray = npt.NDArray[np.float64]
 NORMALISATIONS = ("sum", "token", "pmi")
+_FRAME = ("id", "ordering", "permutation", "candidate", "logprob", "probability", "question_logprob")
 _COLUMNS = ("candidate", "log P", "range", "consensus")
 _SHOWN, _WIDTH = 20, 40  # candidates, and characters of each, in a repr
 
@@ -204,10 +206,6 @@ class PermutationScores:
         Raises:
             MissingExtraError: if pandas is not installed (the extra "pandas").
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingExtraError("pandas", "pandas") from error
         share = self.probabilities() if self.candidates else None
         rows = [
             {
@@ -222,7 +220,7 @@ class PermutationScores:
             for m, order in enumerate(self.permutations.tolist())
             for k, candidate in enumerate(self.candidates or [None])
         ]
-        return pandas.DataFrame(rows)
+        return data_frame(rows, _FRAME)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
         """Draw each candidate's log-likelihood (or the question's) over the orderings.

@@ -19,6 +19,7 @@ from fastreader.data import Example, load_examples
 from fastreader.data.cache import Cache
 from fastreader.data.fingerprints import digest
 from fastreader.data.keyed import keyed
+from fastreader.data.read import table_examples
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import FastreaderError
 from fastreader.reader.programs.costs import StageCost
@@ -65,6 +66,7 @@ def run_study(
     progress: bool | None = None,
     load: Load | None = None,
     elsewhere: Elsewhere | None = None,
+    questions: Iterable[Any] | None = None,
 ) -> Finished:
     """Run a study, or the rest of it.
 
@@ -79,6 +81,8 @@ def run_study(
         load: returns a reader by name, instead of `Reader.load`.
         elsewhere: runs groups of questions in other processes, as `fastreader.integrations.ray.run_study` does. Their
             rows come a group at a time, and their replies do not reach the cache. None runs them in this process.
+        questions: rows or Examples as for `load_examples`, such as a `datasets.Dataset`. They are used instead of the
+            file that `study.data` names, which is then only a name.
 
     Raises:
         InputError: as for `RunFolder.begin`; if there are no questions; or if a row in the folder was made from other
@@ -86,7 +90,7 @@ def run_study(
             a reader has changed, which shows once it is loaded and failed rows are removed.
     """
     check(study)
-    examples = questions_of(study)
+    examples = questions_of(study, questions)
     run = RunFolder(folder)
     run.begin(study, resume)
     cells = cells_of(study)
@@ -147,14 +151,22 @@ def _check_questions(run: RunFolder, log: ResultLog, examples: Sequence[Example]
         require_same_study(question in known, run.path, f"it has results of {lost}")
 
 
-def questions_of(study: Study) -> list[Example]:
+def questions_of(study: Study, rows: Iterable[Any] | None = None) -> list[Example]:
     """Return the study's questions, each with an id of its own and its first N passages.
 
+    Args:
+        study: the study.
+        rows: read instead of the study's file; None reads the file.
+
     Raises:
-        InputError: if there is no such file, or there are no questions in it.
+        InputError: if there is no such file, or there are no questions.
     """
-    require(Path(study.data).is_file(), f"study: data: {study.data}: no such file")
-    examples = keyed(load_examples(study.data, limit=study.limit))
+    if rows is None:
+        require(Path(study.data).is_file(), f"study: data: {study.data}: no such file")
+        found = load_examples(study.data, limit=study.limit)
+    else:
+        found = table_examples("questions", rows, limit=study.limit)
+    examples = keyed(found)
     return [replace(e, passages=list(e.passages[: study.passages])) for e in examples]
 
 

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, overload
 
+from fastreader.core.frames import data_frame
 from fastreader.core.tree import TreeStats
-from fastreader.data.types import Passage
+from fastreader.data.types import Example, Passage
 
+_FRAME = ("id", "question", "rank", "index", "passage_id", "title", "text", "relevance", "value", "note")
 _SHOWN, _WIDTH = 12, 110  # results and columns of a repr
 
 
@@ -96,6 +98,37 @@ class Reranked:
     def passages(self) -> list[Passage]:
         """The passages, in order of relevance."""
         return [result.passage for result in self.results]
+
+    def to_example(self) -> Example:
+        """Return the question with its passages in order of relevance, which becomes their score."""
+        passages = [dataclasses.replace(result.passage, score=result.relevance) for result in self.results]
+        return Example(self.question, passages, id=self.id)
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame with a row for each passage, in order of relevance.
+
+        Its columns: id and question (of the question), rank (from 1), index, passage_id, title, text, relevance, value
+        and note. `pandas.concat` joins the frames of several questions.
+
+        Raises:
+            MissingExtraError: if pandas is not installed (the extra "pandas").
+        """
+        rows = [
+            {
+                "id": self.id,
+                "question": self.question,
+                "rank": rank,
+                "index": result.index,
+                "passage_id": result.passage.id,
+                "title": result.passage.title,
+                "text": result.passage.text,
+                "relevance": result.relevance,
+                "value": result.value,
+                "note": result.note,
+            }
+            for rank, result in enumerate(self.results, 1)
+        ]
+        return data_frame(rows, _FRAME)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""

@@ -1,0 +1,97 @@
+"""PyTerrier: a transformer that re-ranks, `retriever >> pt.text.get_text(...) >> FastreaderRerank()`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastreader.core.checks import check_text, expect
+from fastreader.data.types import Passage
+from fastreader.errors import MissingExtraError
+from fastreader.integrations.common import NOTE, named_reader
+from fastreader.moi.ranking import rerank
+
+try:
+    import pandas
+    import pyterrier
+except ImportError as error:
+    raise MissingExtraError("pyterrier", "pyterrier") from error
+
+
+class FastreaderRerank(pyterrier.Transformer):
+    """Score the documents of each query by `fastreader.rerank`; the documents of all queries share packed passes.
+
+    Input columns: qid, query, docno and the text. All columns stay; score (in [0, 1]), rank (from 0) and
+    fastreader_note (empty if there is nothing to report) are set. Rows come query by query, the best first.
+
+    Args:
+        model, device, dtype, precision: as for `Reader.load`; loaded at the first call and shared.
+        text_field: column of a document's text.
+        top_n: at most this many rows for each query; None returns all.
+        method: as for `fastreader.rerank`.
+        options: further arguments of `fastreader.rerank`.
+        reader: a reader to use instead of `model`.
+
+    Raises:
+        InputError: if `text_field` is empty; in `transform`, if a query has several texts, or a text is missing.
+    """
+
+    def __init__(
+        self,
+        model: str = "smollm2-135m",
+        *,
+        text_field: str = "text",
+        top_n: int | None = None,
+        method: str = "query_likelihood",
+        options: dict[str, Any] | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        precision: str = "fast",
+        reader: Any = None,
+    ) -> None:
+        check_text("text_field", text_field)
+        self.model, self.text_field, self.top_n, self.method, self.options = model, text_field, top_n, method, options
+        self.device, self.dtype, self.precision, self.reader = device, dtype, precision, reader
+
+    def transform(self, inp: Any) -> Any:
+        """Return a copy of a frame of documents with their scores and ranks.
+
+        Raises:
+            pyterrier.validate.InputValidationError: if a column is missing.
+            InputError: as for the class.
+        """
+        pyterrier.validate.result_frame(inp, extra_columns=["query", self.text_field], context=self)
+        kept = [column for column in inp.columns if column not in ("score", "rank", NOTE)]
+        if not len(inp):
+            found = inp[kept].copy()
+            types = {"score": "float64", "rank": "int64", NOTE: "object"}
+            return found.assign(**{name: pandas.Series(dtype=of) for name, of in types.items()})
+        groups = list(inp.groupby("qid", sort=False))
+        questions = []
+        for qid, rows in groups:
+            texts = rows["query"].unique().tolist()
+            expect(len(texts) == 1, f"query of qid {qid}", "one text in all its rows", texts)
+            questions.append(texts[0])
+        passages = [self._passages(rows) for _, rows in groups]
+        reader = self.reader or named_reader(self.model, self.device, self.dtype, self.precision)
+        rankings = rerank(
+            reader, questions, passages, method=self.method, top_n=self.top_n, progress=False, **(self.options or {})
+        )
+        parts = []
+        for (_, rows), ranking in zip(groups, rankings, strict=True):
+            part = rows[kept].iloc[ranking.indices].copy()
+            part["score"] = [result.relevance for result in ranking]
+            part["rank"] = range(len(part))
+            part[NOTE] = [result.note for result in ranking]
+            parts.append(part)
+        return pandas.concat(parts, ignore_index=True)
+
+    def _passages(self, rows: Any) -> list[Passage]:
+        passages = []
+        for docno, text in zip(rows["docno"], rows[self.text_field], strict=True):
+            check_text(f"{self.text_field} of docno {docno}", text, empty=True)
+            passages.append(Passage(text, id=str(docno)))
+        return passages
+
+    def __repr__(self) -> str:
+        name = self.model if self.reader is None else self.reader.name
+        return f"FastreaderRerank({name!r}, method={self.method!r})"
