@@ -100,7 +100,7 @@ arm64:
 test-site: $(VENV)/.developing model
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev,browser,docs]'
 	FASTREADER_REQUIRE_MODEL=1 FASTREADER_REQUIRE_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/docs \
-		tests/report tests/serve/test_page_browser.py
+		tests/report tests/integrations/serve/test_page_browser.py
 
 lint: $(VENV)/.developing
 	$(BIN)/ruff check

@@ -25,8 +25,8 @@ import uvicorn
 
 import fastreader as fr
 from fastreader.cli.demo import bundled
-from fastreader.serve.app import create_app
-from fastreader.serve.settings import Settings
+from fastreader.integrations.serve.app import create_app
+from fastreader.integrations.serve.settings import Settings
 
 QUESTIONS = 6  # of the demo; every pair of question and passages is ranked directly first
 

@@ -11,8 +11,8 @@ def serving(reader, **settings):
     import httpx
     import uvicorn
 
-    from fastreader.serve.app import create_app
-    from fastreader.serve.settings import Settings
+    from fastreader.integrations.serve.app import create_app
+    from fastreader.integrations.serve.settings import Settings
 
     app = create_app(reader, Settings(**settings))
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))

@@ -16,7 +16,7 @@ import fastreader
 from fastreader.reader.session import Session
 
 # Parts with tests of their own for what they are given: the command line, kernels, model loading, pages.
-ELSEWHERE = ("cli", "integrations", "models", "ops", "report", "serve", "_C", "__main__")
+ELSEWHERE = ("cli", "integrations", "models", "ops", "report", "_C", "__main__")
 INTERNAL = ("moi.solve",)  # mathematics behind `moi`, without a public face
 
 

@@ -69,8 +69,8 @@ def test_an_app_in_two_replicas(port, model):
 
 
 def test_the_server_in_a_replica(port, model):
-    from fastreader.serve.app import create_app as create_server
-    from fastreader.serve.settings import Settings
+    from fastreader.integrations.serve.app import create_app as create_server
+    from fastreader.integrations.serve.settings import Settings
 
     reader = fr.Reader.load(model, device="cpu", precision="exact")
     serve.run(deployment(create_server, reader, cpus=0.5, settings=Settings(max_requests=4)))

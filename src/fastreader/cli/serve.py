@@ -64,9 +64,9 @@ def serve(
         import uvicorn
     except ImportError as error:
         raise MissingExtraError("uvicorn", "serve") from error
+    from fastreader.integrations.serve.app import create_app
+    from fastreader.integrations.serve.settings import Settings
     from fastreader.reader.reader import Reader
-    from fastreader.serve.app import create_app
-    from fastreader.serve.settings import Settings
 
     keys = tuple(api_key or ())
     expect(

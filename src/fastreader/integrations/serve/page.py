@@ -16,7 +16,7 @@ def page(model: str) -> tuple[str, str]:
     Args:
         model: the reader's name, as the page shows it.
     """
-    assets = files("fastreader.serve").joinpath("assets")
+    assets = files("fastreader.integrations.serve").joinpath("assets")
     style, script = (assets.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     text = assets.joinpath("page.html").read_text(encoding="utf-8")
     text = text.replace("{{ model }}", escape(model)).replace("{{ style }}", style).replace("{{ script }}", script)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastreader.core.checks import shown
 from fastreader.errors import FastreaderError, InputError, OutOfBudgetError
-from fastreader.serve.packing import DeadlineError
+from fastreader.integrations.serve.packing import DeadlineError
 
 _PARAMETER = re.compile(r"^([A-Za-z_]\w*)(\[\d+\])*:")
 

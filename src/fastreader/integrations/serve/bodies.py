@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastreader.serve.failures import error_body
+from fastreader.integrations.serve.failures import error_body
 
 
 class BodyLimit:

@@ -19,10 +19,10 @@ from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.errors import FastreaderError
+from fastreader.integrations.serve.settings import Settings
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.loglikelihood import as_results, encode_requests
 from fastreader.reader.prompts.writer import PromptWriter
-from fastreader.serve.settings import Settings
 
 Pair = tuple[Tokens, Tokens]
 TOO_LONG = "the request took longer than this server allows"

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fastreader.serve.packing import Totals
+    from fastreader.integrations.serve.packing import Totals
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from fastreader.cli.commands import app as command
 from fastreader.errors import InputError
-from fastreader.serve.settings import Settings
+from fastreader.integrations.serve.settings import Settings
 
 RERANK = {"query": "Which river?", "documents": ["The Nile.", "Bread."]}
 

@@ -10,8 +10,8 @@ from serve_support import serving
 
 import fastreader as fr
 from fastreader.errors import NumericsError
-from fastreader.serve.packing import DeadlineError, Packer
-from fastreader.serve.settings import Settings
+from fastreader.integrations.serve.packing import DeadlineError, Packer
+from fastreader.integrations.serve.settings import Settings
 
 PASSAGES = [f"Passage {i} is about the river number {i} and has some more words in it, {i} in all." for i in range(8)]
 QUESTIONS = [f"Which is river {i}?" for i in range(10)]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fastreader.cli.commands import app
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "examples" / "serve"
 
 

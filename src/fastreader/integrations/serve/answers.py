@@ -12,6 +12,8 @@ from fastreader.core.checks import expect
 from fastreader.core.tree import TreeStats
 from fastreader.data.documents import as_passages
 from fastreader.data.types import Example, Passage
+from fastreader.integrations.serve.packing import PackedReader
+from fastreader.integrations.serve.schemas import ReadRequest, RerankRequest, ScoreRequest
 from fastreader.moi.debias import debias
 from fastreader.moi.ranking.api import rerank
 from fastreader.moi.ranking.results import Reranked
@@ -20,8 +22,6 @@ from fastreader.moi.shipped import find
 from fastreader.permutations import resolve
 from fastreader.reader.prompts.template import Template
 from fastreader.scoring.api import score_permutations
-from fastreader.serve.packing import PackedReader
-from fastreader.serve.schemas import ReadRequest, RerankRequest, ScoreRequest
 
 MOST_ORDERINGS = 100
 

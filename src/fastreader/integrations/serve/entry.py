@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fastreader.serve.failures import error_body
+from fastreader.integrations.serve.failures import error_body
 
 _OPEN = ("/", "/health", "/docs", "/openapi.json")  # without a key
 

@@ -12,16 +12,16 @@ from typing import Any
 
 from fastreader import __version__
 from fastreader.errors import FastreaderError, MissingExtraError
+from fastreader.integrations.serve.answers import answer_read, answer_rerank, answer_score
+from fastreader.integrations.serve.bodies import BodyLimit
+from fastreader.integrations.serve.completions import answer_completion
+from fastreader.integrations.serve.entry import Entry
+from fastreader.integrations.serve.failures import Refusal, error_body, explained, parameter_of, status_of
+from fastreader.integrations.serve.packing import TOO_LONG, DeadlineError, PackedReader, Packer
+from fastreader.integrations.serve.page import page
+from fastreader.integrations.serve.schemas import CompletionRequest, ReadRequest, RerankRequest, ScoreRequest
+from fastreader.integrations.serve.settings import Settings
 from fastreader.reader.base import ReaderBase
-from fastreader.serve.answers import answer_read, answer_rerank, answer_score
-from fastreader.serve.bodies import BodyLimit
-from fastreader.serve.completions import answer_completion
-from fastreader.serve.entry import Entry
-from fastreader.serve.failures import Refusal, error_body, explained, parameter_of, status_of
-from fastreader.serve.packing import TOO_LONG, DeadlineError, PackedReader, Packer
-from fastreader.serve.page import page
-from fastreader.serve.schemas import CompletionRequest, ReadRequest, RerankRequest, ScoreRequest
-from fastreader.serve.settings import Settings
 
 try:
     from fastapi import FastAPI, Request, Response
@@ -29,7 +29,7 @@ try:
     from fastapi.responses import JSONResponse
     from starlette.exceptions import HTTPException
 
-    from fastreader.serve.metrics import Metrics
+    from fastreader.integrations.serve.metrics import Metrics
 except ImportError as error:
     raise MissingExtraError("fastapi and prometheus-client", "serve") from error
 
