@@ -10,6 +10,7 @@ import typer
 
 from fastreader.cli import options
 from fastreader.cli.inputs import use_cache
+from fastreader.cli.stopping import Stopped
 from fastreader.core.checks import expect
 from fastreader.errors import MissingExtraError
 
@@ -85,7 +86,10 @@ def serve(
     )
     reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
     log.info("%r", reader)
-    uvicorn.run(create_app(reader, settings), host=host, port=port, log_level="info", server_header=False)
+    try:
+        uvicorn.run(create_app(reader, settings), host=host, port=port, log_level="info", server_header=False)
+    except Stopped:  # uvicorn raises the signal again once every request is answered
+        log.info("every request is answered; the server has stopped")
 
 
 def _is_local(host: str) -> bool:

@@ -210,7 +210,7 @@ def test_sigterm_answers_what_runs_and_ends(model):
             time.sleep(0.1)
             process.send_signal(signal.SIGTERM)
             assert running.result().json()["usage"]["completion_tokens"] > 0
-        assert process.wait(30) in (0, 128 + signal.SIGTERM)  # uvicorn raises the signal again once it is done
+        assert process.wait(30) == 0
     finally:
         process.kill()
         process.stderr.close()
