@@ -3,7 +3,7 @@
 Ten passages of 100 words of real questions, query likelihood: transformers in float32 scores the same prompts in one
 padded batch, and the question alone. Rounds alternate; the medians and ratios are
 printed. Bars: at most 0.75 of transformers' time; 32 questions of one call at least 1.2 times the rate of one at a time
-(five passages of 100 words each).
+(three passages of 30 or 100 words, and five of 100).
 
     python benchmarks/rerank_speed.py questions.jsonl.gz --rounds 3 --output benchmarks/results/rerank_speed.jsonl
 """
@@ -27,6 +27,7 @@ import fastreader as fr
 from fastreader.reader.prompts.pieces import encode
 
 WORDS = 100
+SIZES = ((3, 30), (3, 100), (5, 100))  # passages and words of the second comparison
 
 
 def main() -> None:
@@ -44,8 +45,8 @@ def main() -> None:
     for precision in arguments.precision:
         reader = fr.Reader.load(arguments.model, device="cpu", precision=precision)
         rows += [beside_transformers(model, reader, examples[:3], arguments.rounds)]
-        rows += [together(reader, examples[3:], arguments.rounds)]
-        for row in rows[-2:]:
+        rows += [together(reader, examples[3:], arguments.rounds, *size) for size in SIZES]
+        for row in rows[-1 - len(SIZES) :]:
             row |= {"precision": precision, "products": reader.describe()["products"], **machine.describe()}
             print(json.dumps(row))
     if arguments.output:
@@ -70,26 +71,26 @@ def beside_transformers(model: Any, reader: fr.Reader, examples: list[fr.Example
     }
 
 
-def together(reader: fr.Reader, examples: list[fr.Example], count: int) -> dict[str, Any]:
+def together(reader: fr.Reader, examples: list[fr.Example], count: int, number: int, words: int) -> dict[str, Any]:
     questions = [example.question for example in examples]
-    lists = [texts(example, 5) for example in examples]
+    lists = [texts(example, number, words) for example in examples]
     ways: dict[str, Callable[[], Any]] = {
         "one call": lambda: fr.rerank(reader, questions, lists, progress=False),
         "one at a time": lambda: [fr.rerank(reader, q, p) for q, p in zip(questions, lists, strict=True)],
     }
     seconds, _ = rounds(ways, count)
     return {
-        "what": f"{len(questions)} questions of 5 passages of 100 words in one call, beside one at a time",
+        "what": f"{len(questions)} questions of {number} passages of {words} words in one call, beside one at a time",
         "seconds": seconds,
         "rate": round(seconds["one at a time"] / seconds["one call"], 3),
     }
 
 
-def texts(example: fr.Example, count: int) -> list[str]:
-    """The example's passages, each brought to 100 words by what follows it."""
+def texts(example: fr.Example, count: int, length: int = WORDS) -> list[str]:
+    """The example's passages, each brought to a number of words by what follows it."""
     words = [passage.text.split() for passage in example.passages]
     whole = [word for passage in words for word in passage] * 4
-    return [" ".join((words[i % len(words)] + whole)[:WORDS]) for i in range(count)]
+    return [" ".join((words[i % len(words)] + whole)[:length]) for i in range(count)]
 
 
 def rounds(ways: dict[str, Callable[[], Any]], count: int) -> tuple[dict[str, float], dict[str, Any]]:

@@ -30,6 +30,12 @@ def check_supported(model: Any, name: str) -> None:
             f"{name}: {type(model.base_model).__name__} takes no position_ids; ALiBi and state-space models cannot "
             "run on a packed tree"
         )
+    # transformers' eager attention masks these all the same, so comparing with it would not show it.
+    if getattr(model.config.get_text_config(), "use_bidirectional_attention", None) in (True, "all"):
+        raise UnsupportedModelError(f"{name}: its text is read in both directions (use_bidirectional_attention)")
+    for where, module in model.base_model.named_modules():
+        if getattr(module, "layer_idx", None) is not None and getattr(module, "is_causal", True) is False:
+            raise UnsupportedModelError(f"{name}: {where} attends in both directions (is_causal is False)")
 
 
 def check_deterministic(model: Any, name: str, why_not_upcast: str | None, products: str) -> None:

@@ -22,6 +22,7 @@ from fastreader.errors import FastreaderError, InputError, ModelFileError, Model
 from fastreader.models import blocks, gguf, packaged
 from fastreader.models.precision import Arithmetic, resolve, resolve_device
 from fastreader.models.silence import silence_progress_bars
+from fastreader.models.text import text_model
 
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")  # the index in a weight's name
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -81,7 +82,7 @@ def load(
             return loaded, _tokenizer(folder, given), replace(arithmetic, formats=blocks.formats_of(loaded))
         return loaded.to(arithmetic.device, arithmetic.dtype), _tokenizer(folder, given), arithmetic
     loaded, loading_info = _read(
-        lambda: transformers.AutoModelForCausalLM.from_pretrained(
+        lambda: _class_for(config).from_pretrained(
             folder,
             dtype=arithmetic.dtype,
             **given,
@@ -93,7 +94,18 @@ def load(
     gguf.check_loading_info(folder, loading_info)
     _check_layers(folder, loaded, loading_info)
     _merge_adapters(loaded)
+    loaded = text_model(loaded)  # towers go before anything moves to the device
     return loaded.to(arithmetic.device), _tokenizer(folder, given), arithmetic
+
+
+def _class_for(config: Any) -> Any:
+    """Return the class that loads a checkpoint: causal LMs by that name, and others that write text about images."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as CAUSAL
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as SEEING
+
+    known = type(config) in CAUSAL or type(config) not in SEEING
+    return transformers.AutoModelForCausalLM if known else transformers.AutoModelForImageTextToText
 
 
 def _tokenizer(folder: str, given: dict[str, Any]) -> Any:
@@ -148,7 +160,7 @@ def pair(model: Any) -> tuple[Any, Any]:
     expect(isinstance(own, PreTrainedModel), "model", "a transformers model first in the pair", type(own))
     is_tokenizer = callable(tokenizer) and hasattr(tokenizer, "bos_token_id")
     expect(is_tokenizer, "model", "a transformers tokenizer second in the pair", type(tokenizer))
-    return own, tokenizer
+    return text_model(own), tokenizer
 
 
 def borrow(
