@@ -100,7 +100,7 @@ class Vllm(Dialect):
 
     def ask_labels(self, model: str, context: Sequence[int], labels: Sequence[int]) -> dict[str, Any]:
         """See `Dialect.ask_labels`."""
-        options = {"logprobs": 1, "logprob_token_ids": list(labels), "return_tokens_as_token_ids": True}
+        options = {"logprobs": 1, "logprob_token_ids": list(labels), "return_tokens_as_token_ids": True}  # nosec B105 # ids of tokens
         return {**self._prompt(model, context), **options}
 
     def read_labels(self, reply: Mapping[str, Any], context: Sequence[int], labels: Sequence[int]) -> list[Scored]:
