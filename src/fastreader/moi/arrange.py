@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, check_list, check_output, expect, located, rebuilding, require
+from fastreader.core.checked import checked, checked_methods
+from fastreader.core.checks import check_int, check_list, check_output, check_text, expect, located, rebuilding, require
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.documents import as_passage
 from fastreader.data.files import read_object, write_json
 from fastreader.errors import InputError
+from fastreader.moi.observations import finite
 from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.shipped import find
 from fastreader.moi.utilities import matched
@@ -24,9 +25,11 @@ from fastreader.reader.prompts.template import Template, as_template
 
 FloatArray = npt.NDArray[np.float64]
 Item = TypeVar("Item")
+MOST_PASSAGES = 100_000
 MOST_CALIBRATED = 64  # lengths for which calibrations are looked up
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Arranger:
     """What the places of a prompt are worth to one reader, for any number of passages.
@@ -49,14 +52,15 @@ class Arranger:
     template: str = ""
 
     def __post_init__(self) -> None:
-        expect(bool(self.biases), "biases", "at least one", self.biases)
+        listed = isinstance(self.biases, Mapping) and len(self.biases) > 0
+        expect(listed, "biases", "at least one bias, by number of passages", self.biases)
+        expect(isinstance(self.reader, Mapping), "reader", "a mapping, as Reader.describe returns it", self.reader)
+        check_text("template", self.template, empty=True)
+        for n in self.biases:
+            check_int("biases: N", n, 2)
         kept: dict[int, FloatArray] = {}
         for n in sorted(self.biases):
-            check_int("biases: N", n, 2)
-            values = np.array(self.biases[n], dtype=np.float64)
-            proper = values.shape == (n,) and bool(np.isfinite(values).all())
-            expect(proper, f"biases[{n}]", f"{n} finite numbers", self.biases[n])
-            kept[n] = values
+            kept[n] = finite(f"biases[{n}]", self.biases[n], (n,))
         object.__setattr__(self, "biases", kept)
 
     def __repr__(self) -> str:
@@ -131,7 +135,8 @@ class Arranger:
 
     def bias(self, n: int) -> FloatArray:
         """Return the weight of each of n places: float64 [n], unit norm, sum 0 (0 for n = 1)."""
-        check_int("n", n)
+        check_int("n", n, 1, MOST_PASSAGES)
+        n = int(n)
         if n == 1:
             return np.zeros(1)
         lengths = list(self.biases)
@@ -149,9 +154,10 @@ class Arranger:
         Raises:
             InputError: if they are not finite numbers [N].
         """
-        values = np.asarray(scores, dtype=np.float64)
-        expect(values.ndim == 1 and bool(np.isfinite(values).all()), "scores", "finite numbers [N]", scores)
-        if not len(values):
+        expect(getattr(scores, "ndim", 1) == 1 and hasattr(scores, "__len__"), "scores", "numbers [N]", scores)
+        count = len(scores)  # type: ignore[arg-type]
+        values = finite("scores", scores, (count,))
+        if not count:
             return []
         found: list[int] = matched(values, self.bias(len(values))).tolist()
         return found
@@ -186,9 +192,7 @@ def arrange(
     check_list("passages", passages)
     items = list(passages)
     arranger = _arranger(bias)
-    values = _own_scores(items) if scores is None else scores
-    count = np.shape(np.asarray(values))
-    expect(count == (len(items),), "scores", f"one for each of {len(items)} passages", values)
+    values = finite("scores", _own_scores(items) if scores is None else scores, (len(items),))
     return [items[i] for i in arranger.order(values)]
 
 

@@ -14,6 +14,7 @@ from fastreader.data.fingerprints import file_digest
 from fastreader.models.cache import cache_dir
 from fastreader.moi.position_bias import PositionBias
 
+_LONGEST = 120  # characters of a reader's name in a file's
 SHIPPED = Path(__file__).with_name("calibrations")
 
 
@@ -109,5 +110,5 @@ def file_name(
 
 
 def _slug(reader: str) -> str:
-    slug = re.sub(r"[^A-Za-z0-9.-]+", "_", reader).strip("_.") or "unknown"
+    slug = re.sub(r"[^A-Za-z0-9.-]+", "_", reader).strip("_.")[:_LONGEST] or "unknown"
     return slug if slug == reader else f"{slug}-{hashlib.sha256(reader.encode()).hexdigest()[:8]}"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fastreader.core.checked import accept, kind_of
-from fastreader.core.checks import check_int, expect
+from fastreader.core.checks import check_bool, check_int, expect
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens
@@ -103,6 +103,7 @@ class ReaderBase(PromptWriter):
             InputError: if a token id is out of range.
             ContextOverflowError, OutOfBudgetError, NumericsError: as `loglikelihood`.
         """
+        check_bool("best_tokens", best_tokens)
         if trees is not None:
             check_int("max_batch_tokens", max_batch_tokens, optional=True)
             accept("trees", trees, _TREES)

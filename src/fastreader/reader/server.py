@@ -82,6 +82,9 @@ class ServerReader(PromptWriter):
         except ImportError as error:
             raise MissingExtraError("httpx", "engines") from error
         check_text("url", url)
+        expect(url.startswith(("http://", "https://")), "url", "an address that begins with http:// or https://", url)
+        asked = transport is None or callable(getattr(transport, "handle_request", None))
+        expect(asked, "transport", "an httpx transport or None", transport)
         check_choice("engine", engine, ("auto", *DIALECTS))
         check_int("concurrency", concurrency)
         check_int("retries", retries, 0)
@@ -89,20 +92,25 @@ class ServerReader(PromptWriter):
         check_number("timeout", timeout, above=0)
         key = api_key or next((os.environ[name] for name in KEYS if os.environ.get(name)), None)
         self.url, self.concurrency, self.retries = url.rstrip("/"), concurrency, retries
-        self._client = httpx.Client(
-            base_url=self.url,
-            timeout=timeout,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            limits=httpx.Limits(max_connections=concurrency),
-            transport=transport,
-        )
+        sendable = key is None or (key.isascii() and key.isprintable())
+        expect(sendable, "api_key", "printable ASCII characters", "others")
+        try:
+            self._client = httpx.Client(
+                base_url=self.url,
+                timeout=timeout,
+                headers={"Authorization": f"Bearer {key}"} if key else {},
+                limits=httpx.Limits(max_connections=concurrency),
+                transport=transport,
+            )
+        except httpx.InvalidURL as error:
+            raise InputError(f"url: expected an address, got {url!r} ({error})") from error
         served = self._served(model)
         self.name = str(served["id"])
         found = max_length or served.get("max_model_len") or (served.get("meta") or {}).get("n_ctx_train")
         self._max_length = None if found is None else int(found)
         self.engine = self._found_engine() if engine == "auto" else engine
         self._dialect = DIALECTS[self.engine]
-        super().__init__(TextEncoder(_tokenizer(tokenizer or self.name)))
+        super().__init__(TextEncoder(_tokenizer(self.name if tokenizer is None else tokenizer)))
 
     def __repr__(self) -> str:
         return f"ServerReader({self.name!r}, {self.engine} at {self.url})"
@@ -145,6 +153,7 @@ class ServerReader(PromptWriter):
             ContextOverflowError: if a sequence is longer than the model's context.
             InputError: if there is no sequence.
         """
+        expect(len(sequences) > 0, "sequences", "at least one", sequences)
         for i, (context, continuation) in enumerate(sequences):
             length = len(context) + max(len(continuation) - 1, 0)
             if self._max_length is not None and length > self._max_length:
@@ -229,7 +238,7 @@ class ServerReader(PromptWriter):
         rows = []
         for i, prompt in enumerate(prompts):
             tokens = list(self.encoder.prompt_tokens(prompt, f"prompts[{i}]", special_tokens=settings.special_tokens))
-            rows.append(self._fitted(i, tokens, settings))
+            rows.append(self._fitted(i, list(map(int, tokens)), settings))
         texts = self._all(lambda row: self._written(row[0], row[1], settings), rows)
         given = sum(len(tokens) for tokens, _ in rows)
         new = sum(len(text.token_ids) for group in texts for text in group)
@@ -378,14 +387,15 @@ class ServerReader(PromptWriter):
 
 
 def _tokenizer(tokenizer: Any) -> Any:
+    wanted = "a transformers tokenizer, or its name or folder"
     if not isinstance(tokenizer, (str, os.PathLike)):
+        expect(callable(tokenizer) and hasattr(tokenizer, "bos_token_id"), "tokenizer", wanted, tokenizer)
         return tokenizer
     import transformers
 
     try:
         return transformers.AutoTokenizer.from_pretrained(os.fspath(tokenizer))
     except (OSError, ValueError) as error:
-        wanted = "a transformers tokenizer, or its name or folder"
         raise InputError(f"tokenizer: expected {wanted}, got {os.fspath(tokenizer)!r} ({error})") from error
 
 
