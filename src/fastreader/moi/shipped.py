@@ -111,4 +111,6 @@ def file_name(
 
 def _slug(reader: str) -> str:
     slug = re.sub(r"[^A-Za-z0-9.-]+", "_", reader).strip("_.")[:_LONGEST] or "unknown"
-    return slug if slug == reader else f"{slug}-{hashlib.sha256(reader.encode()).hexdigest()[:8]}"
+    return (
+        slug if slug == reader else f"{slug}-{hashlib.sha256(reader.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    )
