@@ -148,6 +148,12 @@ def test_text_that_is_read_in_both_directions_is_refused():
         fr.Reader.load((transformers.GemmaForCausalLM(config).eval(), byte_tokenizer()), device="cpu")
 
 
+def test_a_callers_model_keeps_its_mode():
+    whole = gemma3().train()
+    assert text_models.text_model(whole) is not whole
+    assert all(module.training for module in whole.modules())
+
+
 def test_models_of_text_are_left_alone(tiny_reader):
     model = tiny_reader.model
     assert text_models.text_model(model) is model

@@ -26,9 +26,16 @@ def text_model(model: Any) -> Any:
     gives other numbers than the whole model: then another part of it takes part in reading text.
     """
     text = _assembled(model)
-    if text is None or not _apart(model, text) <= _MOST_APART.get(model.dtype, 0.1):
+    if text is None:
         return model
-    return text
+    trained = [module for module in model.modules() if module.training]
+    model.eval()  # the caller's own modules, which dropout would make differ
+    try:
+        same = _apart(model, text) <= _MOST_APART.get(model.dtype, 0.1)
+    finally:
+        for module in trained:
+            module.training = True
+    return text if same else model
 
 
 def _assembled(model: Any) -> Any:
@@ -53,10 +60,9 @@ def _assembled(model: Any) -> Any:
     setattr(text, text.base_model_prefix, found[0])
     text.set_output_embeddings(head)
     text.generation_config = getattr(model, "generation_config", text.generation_config)
-    config._name_or_path = getattr(model.config, "_name_or_path", "")
     text.name_or_path = getattr(model, "name_or_path", "")
     left = [key for key, tensor in (*text.named_parameters(), *text.named_buffers()) if tensor.is_meta]
-    return None if left else text.eval()
+    return None if left else text
 
 
 @torch.inference_mode()
