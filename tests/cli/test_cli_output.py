@@ -13,6 +13,7 @@ from commands import COMMAND, ONE, ids, run
 from support import byte_tokenizer, tiny_llama
 
 from fastreader.cli.inputs import check_output, check_writable
+from fastreader.cli.output import trec_lines
 from fastreader.data.result_log import iter_results
 from fastreader.errors import InputError
 
@@ -197,3 +198,8 @@ def test_a_file_that_is_gone_on_with_needs_no_folder_to_write_to(tmp_path, monke
     with pytest.raises(InputError, match=r"scores.jsonl cannot be written to"):
         check_output(there, None, True, None)
     check_output(there, None, True, None, cost=True)
+
+
+def test_near_scores_stay_apart_in_a_trec_run():
+    lines = trec_lines("q", [("a", 0, 0.30000002), ("b", 1, 0.30000001)], "tag")
+    assert lines == ["q Q0 a 1 0.30000002 tag\n", "q Q0 b 2 0.30000001 tag\n"]

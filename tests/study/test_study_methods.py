@@ -185,3 +185,8 @@ def test_rerank_reads_in_the_order_of_relevance(tmp_path, tiny_reader):
         trace = rows[example.id]["trace"]
         assert trace["order"] == ranking.indices
         assert trace["order_scores"] == pytest.approx([result.relevance for result in ranking], abs=1e-6)
+
+
+def test_a_loader_must_return_a_reader(tmp_path):
+    with pytest.raises(InputError, match="load: expected a function that returns a reader, got 'a name'"):
+        run(study_of(tmp_path, ["base"]), tmp_path / "run", "a name")

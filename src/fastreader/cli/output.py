@@ -45,7 +45,7 @@ def trec_lines(question: str | None, rows: Sequence[tuple[str | None, int, float
                 raise InputError(
                     f"--format trec: expected a {what} id without white space and control characters, got {text!r}"
                 )
-        lines.append(f"{question} Q0 {name} {rank} {score:.6f} {tag}\n")
+        lines.append(f"{question} Q0 {name} {rank} {float(score)} {tag}\n")
     return lines
 
 

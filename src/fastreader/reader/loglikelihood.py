@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastreader.core.checked import checked
 from fastreader.core.checks import check_bool, check_list, check_tokens, shown
 from fastreader.core.progress import track
 from fastreader.core.protocol import Loglikelihood, Results, SequenceScores, TextOrTokens
@@ -21,6 +23,7 @@ from fastreader.models.prefix_cache import PrefixCache
 from fastreader.ops.linear_logprob import LogprobStats
 from fastreader.reader.engine import Engine
 from fastreader.reader.prompts.encoder import TextEncoder
+from fastreader.reader.prompts.writer import PromptWriter
 
 Admit: TypeAlias = Callable[[Sequence[PrefixTree]], None]
 
@@ -208,3 +211,35 @@ def _truncated(
             f"a continuation of {len(continuation)} tokens does not fit the context of {limit} by itself"
         )
     return context[-kept:], continuation
+
+
+@checked
+class ScoreReader(PromptWriter, ABC):
+    """A reader whose `loglikelihood` is made of its `score` and `max_length`, since its model is not in this object."""
+
+    @property
+    @abstractmethod
+    def max_length(self) -> int | None:
+        """Longest input in tokens; None if there is no limit."""
+
+    @abstractmethod
+    def score(self, sequences: Sequence[tuple[Tokens, Tokens]]) -> SequenceScores:
+        """Score (context, continuation) pairs of token ids, as `Reader.score`."""
+
+    def loglikelihood(
+        self,
+        requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
+        *,
+        token_logprobs: bool = False,
+        special_tokens: bool = True,
+        on_overflow: str = "error",
+        max_batch_tokens: int | None = None,
+        progress: bool | None = None,
+    ) -> Results[Loglikelihood]:
+        """Return the log-likelihood of each continuation after its context, as `Reader.loglikelihood`."""
+        sequences, truncated = encode_requests(
+            self.encoder, self.max_length, requests, special_tokens=special_tokens, on_overflow=on_overflow
+        )
+        if not sequences:
+            return Results([], TreeStats(0, 0, 0, 0), passes=0)
+        return as_results(self.score(sequences), truncated, token_logprobs)

@@ -14,13 +14,12 @@ import numpy as np
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_int, check_number, check_text, expect
 from fastreader.core.options import GenerateOptions
-from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
+from fastreader.core.protocol import Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats, partition
 from fastreader.errors import ContextOverflowError, EngineError, InputError, MissingExtraError, NumericsError
 from fastreader.reader.dialects import DIALECTS, PROBES, Scored
-from fastreader.reader.loglikelihood import as_results, encode_requests
+from fastreader.reader.loglikelihood import ScoreReader
 from fastreader.reader.prompts.encoder import TextEncoder
-from fastreader.reader.prompts.writer import PromptWriter
 
 KEYS = ("FASTREADER_API_KEY", "OPENAI_API_KEY")  # environment variables, the first that is set
 _TOGETHER = 1 << 16  # tokens of questions that wait for each other
@@ -35,7 +34,7 @@ class _Request(NamedTuple):
 
 
 @checked
-class ServerReader(PromptWriter):
+class ServerReader(ScoreReader):
     """A reader whose model runs in an engine: vLLM, SGLang, llama.cpp, or any with OpenAI's `/v1/completions`.
 
     It takes the place of a `Reader` in `score_permutations` and all methods. Texts are tokenised here, and the engine
@@ -208,24 +207,6 @@ class ServerReader(PromptWriter):
             passes=len(requests),
             seconds=time.perf_counter() - started,
         )
-
-    def loglikelihood(
-        self,
-        requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
-        *,
-        token_logprobs: bool = False,
-        special_tokens: bool = True,
-        on_overflow: str = "error",
-        max_batch_tokens: int | None = None,
-        progress: bool | None = None,
-    ) -> Results[Loglikelihood]:
-        """Return the log-likelihood of each continuation after its context, as `Reader.loglikelihood`."""
-        sequences, truncated = encode_requests(
-            self.encoder, self._max_length, requests, special_tokens=special_tokens, on_overflow=on_overflow
-        )
-        if not sequences:
-            return Results([], TreeStats(0, 0, 0, 0), passes=0)
-        return as_results(self.score(sequences), truncated, token_logprobs)
 
     def generate(self, prompts: Iterable[TextOrTokens], **options: Any) -> Results[list[Generation]]:
         """Return texts for each prompt, with the arguments of `Reader.generate`.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastreader.core.checked import checked, checked_methods
-from fastreader.core.checks import require
+from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, load_examples
@@ -184,6 +184,7 @@ class LazyReader:
     def reader(self) -> CachedReader:
         """The loaded reader (loaded on first use)."""
         loaded = self.load(self.name)
+        expect(isinstance(loaded, ReaderProtocol), "load", "a function that returns a reader", loaded)
         self.run.check_reader(self.study, self.name, loaded.describe())
         return CachedReader(loaded, self.cache, self.study.max_batch_tokens)
 

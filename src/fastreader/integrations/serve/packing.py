@@ -16,13 +16,12 @@ from itertools import accumulate, islice, takewhile
 from typing import Any
 
 from fastreader.core.options import GenerateOptions
-from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
+from fastreader.core.protocol import Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.errors import FastreaderError
 from fastreader.integrations.serve.settings import Settings
 from fastreader.reader.base import ReaderBase
-from fastreader.reader.loglikelihood import as_results, encode_requests
-from fastreader.reader.prompts.writer import PromptWriter
+from fastreader.reader.loglikelihood import ScoreReader
 
 Pair = tuple[Tokens, Tokens]
 TOO_LONG = "the request took longer than this server allows"
@@ -235,7 +234,7 @@ class Packer:
         return results
 
 
-class PackedReader(PromptWriter):
+class PackedReader(ScoreReader):
     """A reader whose passes run in a `Packer`, for one request; the methods take it as a `ScoringReader`.
 
     `stats` of its results are those of the call as if it had run alone.
@@ -289,24 +288,6 @@ class PackedReader(PromptWriter):
         planned = self.plan(sequences) if trees is None else trees
         found: SequenceScores = self._submit(_Job(self._deadline, sequences, planned, best_tokens))
         return found
-
-    def loglikelihood(
-        self,
-        requests: Iterable[tuple[TextOrTokens, TextOrTokens]],
-        *,
-        token_logprobs: bool = False,
-        special_tokens: bool = True,
-        on_overflow: str = "error",
-        max_batch_tokens: int | None = None,
-        progress: bool | None = None,
-    ) -> Results[Loglikelihood]:
-        """See `ReaderBase.loglikelihood`."""
-        sequences, truncated = encode_requests(
-            self.encoder, self.max_length, requests, special_tokens=special_tokens, on_overflow=on_overflow
-        )
-        if not sequences:
-            return Results([], TreeStats(0, 0, 0, 0), passes=0)
-        return as_results(self.score(sequences), truncated, token_logprobs)
 
     def generate(self, prompts: Iterable[TextOrTokens], **options: Any) -> Results[list[Generation]]:
         """See `ReaderBase.generate`; greedy texts with equal options are written together."""
