@@ -1,0 +1,224 @@
+"""The figures of the pages on MoI are those of the stored reports, and the reports are those of the stored rows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "moi-baselines.md"
+ALIASES = {  # names of the tables' rows that are not names of methods
+    "random, mean of its draws": ["random-mean"],
+    "best-at-the-ends, long-context-reorder": ["best-at-the-ends", "long-context-reorder"],
+    "moi-prefixes (no calibration)": ["moi-prefixes"],
+}
+DECIMAL = re.compile(r"(?<![\w.])[-+]?\d+\.\d+(?![\w.])")
+EARLIER, LATER = "gold at rank 1", "gold at rank 2 to N"
+
+
+@cache
+def report(n: int) -> dict[str, Any]:
+    return json.loads((ROOT / "studies" / "results" / f"moi{n}" / "report.json").read_text(encoding="utf-8"))
+
+
+def methods(n: int) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in report(n)["methods"]}
+
+
+def contrast(n: int, against: str, measure: str = "nats") -> dict[str, Any]:
+    """Return the lead of moi-calibrated over another order."""
+    return next(c for c in report(n)["contrasts"] if (c["against"], c["measure"]) == (against, measure))
+
+
+def reversal(n: int, name: str) -> dict[str, Any]:
+    """Return what an order loses in nats when it is reversed."""
+    return next(c for c in report(n)["polarity"] if (c["name"], c["measure"]) == (name, "nats"))
+
+
+def lead(n: int, stratum: str, over: str) -> dict[str, Any]:
+    own = next(m for m in report(n)["strata"][stratum]["methods"] if m["name"] == over)
+    return {"difference": own["lead"], "mde": own["mde"], "n": report(n)["strata"][stratum]["questions"]}
+
+
+def nats(n: int, name: str) -> float:
+    return methods(n)[name]["nats"]["estimate"]
+
+
+def said(found: dict[str, Any], digits: int = 2, sign: int = 1, plus: str = "") -> str:
+    """Return "estimate [low, high]", of the opposite difference for a `sign` of -1."""
+    values = found["difference"]
+    low, high = sorted((sign * values["low"], sign * values["high"]))
+    return f"{sign * values['estimate']:{plus}.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def said_nats(found: dict[str, Any], digits: int = 2, sign: int = 1, plus: str = "") -> str:
+    """Return "estimate nats [low, high]"."""
+    return said(found, digits, sign, plus).replace(" [", " nats [")
+
+
+# What the page says of a run, sentence by sentence, made of the report.
+CLAIMS: dict[int, list[Callable[[], str]]] = {
+    5: [
+        lambda: f"qg-matched is {said_nats(contrast(5, 'qg-matched'), 3)}, p {contrast(5, 'qg-matched')['p']:.2f}",
+        lambda: f"effect at power 0.8 was {contrast(5, 'qg-matched')['mde']:.3f}",
+        lambda: f"less often, by {said(contrast(5, 'qg-matched', 'contained'), 3, -1)}",
+        lambda: f"gains {said_nats(contrast(5, 'retriever'))} over the retriever's order",
+        lambda: f"and {said(contrast(5, 'random-mean'))} over random orders",
+        lambda: (
+            f"first passage is gold for {report(5)['strata'][EARLIER]['questions']} of the {report(5)['questions']}"
+        ),
+        lambda: f"({nats(5, 'pairwise-matched'):.2f} and {nats(5, 'bayes-saliency-matched'):.2f})",
+        lambda: (
+            f"loses nothing ({reversal(5, 'moi-joint')['difference']['estimate']:.2f} nats, "
+            f"p {reversal(5, 'moi-joint')['p']:.2f})"
+        ),
+        lambda: f"reversing the calibrated one {reversal(5, 'moi-calibrated')['difference']['estimate']:.2f}.",
+        lambda: f"For the {lead(5, LATER, 'reversed')['n']} questions",
+        lambda: f"leads the reversed list by {said_nats(lead(5, LATER, 'reversed'))}",
+        lambda: f"the detectable effect was {lead(5, LATER, 'reversed')['mde']:.2f}",
+        lambda: (
+            f"leads moi-calibrated by {said_nats(contrast(5, 'oracle'), 2, -1).replace('-0.00', '0.00')} on the "
+            f"{contrast(5, 'oracle')['n']} questions"
+        ),
+        lambda: (
+            f"reads its best first, {nats(5, 'random-mean') - nats(5, 'moi-prefixes'):.2f} nats below random orders"
+        ),
+        lambda: f"uninformative here (0 to {max(m['em']['estimate'] for m in report(5)['methods']):.1%})".replace(
+            "%", " %"
+        ),
+    ],
+    10: [
+        lambda: (
+            f"difference: {said_nats(contrast(10, 'qg-matched'), 3, plus='+')}, p {contrast(10, 'qg-matched')['p']:.2f}"
+        ),
+        lambda: f"the detectable effect was {contrast(10, 'qg-matched')['mde']:.3f}",
+        lambda: f"gains {said_nats(contrast(10, 'retriever'))} over the retriever's order",
+        lambda: f"and {said(contrast(10, 'random-mean'))} over random orders",
+        lambda: f"({lead(10, LATER, 'reversed')['n']} questions)",
+        lambda: f"leads the reversed list by {said_nats(lead(10, LATER, 'reversed'))}",
+        lambda: f"the detectable effect was {lead(10, LATER, 'reversed')['mde']:.2f}",
+        lambda: (
+            f"first ({lead(10, EARLIER, 'reversed')['n']} questions), moi-calibrated is "
+            f"{said(lead(10, EARLIER, 'reversed'), 2, -1).replace(' [', ' behind [')}".replace(
+                # the page gives the interval of the lead, so that its sign is that of the other leads
+                said(lead(10, EARLIER, "reversed"), 2, -1).partition(" ")[2],
+                said(lead(10, EARLIER, "reversed")).partition(" ")[2],
+            )
+        ),
+        lambda: (
+            f"give the same ({said_nats(contrast(10, 'moi-calibrated-3n'))} less) for "
+            f"{methods(10)['moi-calibrated-3n']['tokens'] / methods(10)['moi-calibrated']['tokens']:.1f} times"
+        ),
+        lambda: f"calibrated order loses {reversal(10, 'moi-calibrated')['difference']['estimate']:.2f} nats",
+        lambda: (
+            f"of the joint solve {reversal(10, 'moi-joint')['difference']['estimate']:.2f} "
+            f"(p {reversal(10, 'moi-joint')['p']:.2f})"
+        ),
+        lambda: (
+            f"The oracle leads by {said_nats(contrast(10, 'oracle'), 2, -1)} on the "
+            f"{contrast(10, 'oracle')['n']} questions"
+        ),
+    ],
+}
+UNSTORED = {10: ["it has +0.8, and the next +0.3"]}  # of the calibrations, see test_biases
+
+
+def section(title: str) -> str:
+    """Return a section of the page on one line."""
+    text = PAGE.read_text(encoding="utf-8")
+    start = text.index(f"### {title}\n")
+    end = text.find("\n### ", start + 1)
+    return text[start : end if end > 0 else None]
+
+
+@pytest.mark.parametrize("n", CLAIMS)
+def test_tables(n):
+    rows = [line for line in section(f"What came out at N = {n}").splitlines() if line.startswith("| ")]
+    assert rows[0] == "| order | nats of the right answers | contained | tokens for the order |"
+    for line in rows[1:]:
+        label, *shown = (cell.strip() for cell in line.strip("|").split("|"))
+        for name in ALIASES.get(label, [label]):
+            own = methods(n)[name]
+            contained = f"{own['contained']['estimate']:.3f}"
+            assert shown == [f"{own['nats']['estimate']:.2f}", contained, f"{own['tokens']:,.0f}"], (n, name)
+    assert len(rows) > 10
+
+
+@pytest.mark.parametrize("n", CLAIMS)
+def test_sentences(n):
+    """Each sentence made of the report is on the page, and no decimal of the page's is left over."""
+    lines = [line for line in section(f"What came out at N = {n}").splitlines() if not line.startswith("|")]
+    text = " ".join(" ".join(lines).split())
+    for claim in [make() for make in CLAIMS[n]] + UNSTORED.get(n, []):
+        assert claim in text, f"N = {n}: expected {claim!r} on {PAGE.name}"
+        text = text.replace(claim, "", 1)
+    assert DECIMAL.findall(text) == []
+
+
+def test_biases():
+    for fold in report(10)["biases"]:
+        assert np.argmax(fold["bias"]) == 9
+    last = np.mean([fold["bias"] for fold in report(10)["biases"]], axis=0)[-2:]
+    assert [f"{value:+.1f}" for value in last] == ["+0.3", "+0.8"]
+
+
+def test_claims_of_the_best():
+    lines = [line for line in section("P(best) on held-out questions").splitlines() if line.startswith("| ")]
+    shown = [[cell.strip() for cell in line.strip("|").split("|")][1:] for line in lines[1:]]
+    made = [
+        [text for c in both for text in (f"{c['n']}", f"{c['claimed']:.3f}", f"{c['gold']:.3f}")]
+        for both in zip(report(5)["claims"], report(10)["claims"], strict=True)
+    ]
+    assert shown == made
+    overall = report(10)["claims"][0]
+    assert f"by {overall['claimed'] - overall['gold']:.2f} at N = 10" in section("P(best) on held-out questions")
+
+
+@pytest.fixture(scope="module")
+def studies():
+    sys.path.insert(0, str(ROOT / "studies"))
+    try:
+        spec = importlib.util.spec_from_file_location("moi_report", ROOT / "studies" / "moi_report.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(ROOT / "studies"))
+
+
+@pytest.mark.parametrize("n", CLAIMS)
+def test_reports_are_those_of_the_rows(studies, n):
+    folder = ROOT / "studies" / "results" / f"moi{n}"
+    rows = sorted(studies.rows_of(folder / "readings.jsonl"), key=lambda row: int(row["id"]))
+    values = studies.collect(rows)
+    assert set(values) == set(methods(n)) and len(rows) == report(n)["questions"]
+    for name, measures in values.items():
+        for measure, by_question in measures.items():
+            stored = methods(n)[name][measure]["estimate"]
+            assert np.mean(list(by_question.values())) == pytest.approx(stored, abs=1e-12), (name, measure)
+    clusters = {row["id"]: row["cluster"] for row in rows}
+    for other in ("qg-matched", "retriever"):
+        found = studies.contrast(values["moi-calibrated"]["nats"], values[other]["nats"], clusters)
+        assert found["difference"] == pytest.approx(contrast(n, other)["difference"], abs=1e-9), other
+        assert found["p"] == pytest.approx(contrast(n, other)["p"], abs=1e-9)
+
+
+def test_retrieval_of_the_questions(studies):
+    rows = list(studies.rows_of(ROOT / "studies" / "results" / "moi5" / "readings.jsonl"))
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    assert f"{len(rows)} questions of NQ-open" in page
+
+    def share(most: int) -> str:
+        return f"{sum(r['gold_rank'] is not None and r['gold_rank'] <= most for r in rows) / len(rows):.1%}"
+
+    first, five, ten = (share(most).replace("%", " %") for most in (1, 5, 10))
+    assert f"first for {first} of the questions, among the first 5 for {five} and among the first 10 for {ten}." in page
