@@ -132,11 +132,11 @@ CLAIMS: dict[int, list[Callable[[], str]]] = {
 UNSTORED = {10: ["it has +0.8, and the next +0.3"]}  # of the calibrations, see test_biases
 
 
-def section(title: str) -> str:
-    """Return a section of the page on one line."""
-    text = PAGE.read_text(encoding="utf-8")
-    start = text.index(f"### {title}\n")
-    end = text.find("\n### ", start + 1)
+def section(title: str, page: Path = PAGE, level: str = "###") -> str:
+    """Return a section of a page, up to the next heading of its level."""
+    text = page.read_text(encoding="utf-8")
+    start = text.index(f"{level} {title}\n")
+    end = text.find(f"\n{level} ", start + 1)
     return text[start : end if end > 0 else None]
 
 
@@ -222,3 +222,25 @@ def test_retrieval_of_the_questions(studies):
 
     first, five, ten = (share(most).replace("%", " %") for most in (1, 5, 10))
     assert f"first for {first} of the questions, among the first 5 for {five} and among the first 10 for {ten}." in page
+
+
+# Sections that quote a stored report: page, level and title, where in it, report, and the figures that are computed from
+# several of the report's or are a paper's.
+QUOTED = [
+    ("sure.md", "##", "Results", "", "sure_study.md", {"0.6", "28.4", "33.5"}),
+    ("eor.md", "##", "Measured", "", "eor_study.md", set()),
+    ("moi-baselines.md", "###", "Other analyses", "", "moi_analyses.md", {"0.22", "-14.84", "0.90", "-15.53"}),
+    ("noise.md", "##", "Measured", "These results differ", "noise_study.md", set()),  # the table has its own p values
+]
+
+
+@pytest.mark.parametrize(("page", "level", "title", "begin", "name", "others"), QUOTED, ids=[row[0] for row in QUOTED])
+def test_every_figure_is_in_the_report(page, level, title, begin, name, others):
+    text = section(title, ROOT / "docs" / page, level)
+    stored = [abs(float(x)) for x in DECIMAL.findall((ROOT / "studies" / "results" / name).read_text(encoding="utf-8"))]
+    quoted = [figure for figure in DECIMAL.findall(text[text.index(begin) :]) if figure not in others]
+    for figure in quoted:
+        near = 0.5 * 10.0 ** -len(figure.partition(".")[2]) + 1e-9
+        value = abs(float(figure))
+        assert any(min(abs(x - value), abs(100 * x - value)) <= near for x in stored), f"{page}: {figure} not in {name}"
+    assert len(quoted) >= 2
