@@ -224,8 +224,8 @@ def test_retrieval_of_the_questions(studies):
     assert f"first for {first} of the questions, among the first 5 for {five} and among the first 10 for {ten}." in page
 
 
-# Sections that quote a stored report: page, level and title, where in it, report, and the figures that come from several
-# of its figures or from a paper.
+# Sections that quote a stored report: page, level and title, where in it, report, and figures that come from several of
+# its own or from a paper.
 QUOTED = [
     ("sure.md", "##", "Results", "", "sure_study.md", {"0.6", "28.4", "33.5"}),
     ("eor.md", "##", "Measured", "", "eor_study.md", set()),
