@@ -22,6 +22,7 @@ from fastreader.models.key_values import KeyValues, Reuse
 from fastreader.models.precision import Precision
 from fastreader.models.products import OPERATOR, Products
 from fastreader.models.rotary import rotary_regimes
+from fastreader.models.temperature import take_over
 from fastreader.models.upcast import upcast, why_not_upcast
 from fastreader.ops.linear import BlockTensor
 from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
@@ -78,6 +79,7 @@ class TreeModel:
         if hasattr(self.original.config, "_experts_implementation"):  # grouped products have no float64
             self.original.config._experts_implementation = "eager"
         self.model = _structural_copy(model)
+        take_over(self.model)
         self.config = self.model.config.get_text_config()
         self.windows = layer_windows(self.config, name)
         register()
@@ -266,5 +268,12 @@ def register() -> None:
 
 
 def _structural_copy(model: Any) -> Any:
+    from transformers import PreTrainedModel
+
     shared = {id(p): p for p in model.parameters()}
-    return copy.deepcopy(model, shared).eval()
+    copied = copy.deepcopy(model, shared).eval()
+    if copied.base_model is copied:  # Llama 4's prefix is the name of its text model in the whole checkpoint
+        inner = [name for name, child in copied.named_children() if isinstance(child, PreTrainedModel)]
+        if len(inner) == 1:
+            copied.base_model_prefix = inner[0]
+    return copied

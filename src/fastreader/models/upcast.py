@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fastreader.models.attention_keys import Window
 from fastreader.models.chunking import ASSUMED_WIDTH, map_chunks
 from fastreader.models.fused import FusedFeedForward, FusedLayer, UpcastLinear, fuse
 
@@ -67,14 +68,14 @@ def why_not_upcast(model: Any) -> str | None:
     return None
 
 
-def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[int | None]) -> None:
+def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]) -> None:
     """Replace the modules of a structural copy in place; the parameters' own tensors are not written to.
 
     Args:
         model: a transformers model whose modules may be changed.
         precision: of the products, see `ops.linear`.
         dtype: of everything else, float32 or float64.
-        windows: each layer's attention window in tokens, or None.
+        windows: each layer's attention window, as `layer_windows` returns it.
     """
     base = model.base_model
     layers = {name: module for name, module in base.named_modules() if isinstance(module, nn.Linear)}

@@ -12,16 +12,24 @@ from torch import Tensor
 
 from fastreader.core.tree import PrefixTree
 from fastreader.models.adapter import TreeModel
-from fastreader.models.attention_keys import AttentionParams, TreeKeys
+from fastreader.models.attention_keys import AttentionParams, Chunk, TreeKeys
 from fastreader.models.check.own import Layers, converted, decoder_layers, watched
 from fastreader.models.fused import FusedAttention, FusedLayer, JoinedLinear, UpcastLinear
+from fastreader.models.temperature import temperature_of
 
 
 class Call(NamedTuple):
-    """What attention of a layer was called with: parameters, and [tokens, heads, size] of queries, keys and values."""
+    """What attention of a layer was called with.
+
+    Attributes:
+        params: of the scores.
+        shapes: [tokens, heads, size] of queries, keys and values.
+        lengths: [T, Hq], Euclidean lengths of the queries.
+    """
 
     params: AttentionParams
     shapes: tuple[torch.Size, torch.Size, torch.Size]
+    lengths: Tensor
 
 
 @dataclass
@@ -46,7 +54,7 @@ class _RecordedKeys(TreeKeys):
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """Compute attention of one layer, see `AttentionKeys.attend`."""
-        self._calls[layer] = Call(params, (query.shape, key.shape, value.shape))
+        self._calls[layer] = Call(params, (query.shape, key.shape, value.shape), query.norm(dim=-1))
         return super().attend(layer, query, key, value, params)
 
 
@@ -102,26 +110,31 @@ def multiplied_exactly(model: TreeModel) -> Iterator[None]:
 
 @contextmanager
 def short_windows(model: TreeModel, size: int) -> Iterator[None]:
-    """Within the block, sliding windows wider than `size` are that wide, in the model's own modules and in the pass.
+    """Within the block, windows, chunks and steps of a temperature wider than `size` are that wide in both passes.
 
-    A short text never reaches the edge of a window of 512 tokens.
+    They are in the model's own modules and in the packed pass. A short text never reaches the edge of a window of 512
+    tokens.
     """
-    kept: list[tuple[Any, Any, int]] = []
+    kept: list[tuple[Any, Any, Any]] = []
 
-    def shorten(values: Any, key: Any, value: Any) -> None:
-        if isinstance(value, int) and not isinstance(value, bool) and value > size:
-            kept.append((values, key, value))
-            values[key] = size
+    def shorten(values: Any, *keys: Any) -> None:
+        for key in keys:
+            value = values[key] if isinstance(key, int) else values.get(key)
+            length = value.tokens if isinstance(value, Chunk) else value
+            if isinstance(length, int | float) and not isinstance(length, bool) and length > size:
+                kept.append((values, key, value))
+                values[key] = Chunk(size) if isinstance(value, Chunk) else size
 
     for copy in (model.original, model.model):
         for config in {id(c): c for c in (copy.config, copy.config.get_text_config())}.values():
-            shorten(config.__dict__, "sliding_window", config.__dict__.get("sliding_window"))
+            shorten(config.__dict__, "sliding_window", "attention_chunk_size")
+        for temperature in {id(t): t for m in copy.modules() if (t := temperature_of(m)) is not None}.values():
+            shorten(temperature.__dict__, "floor_scale")
         for module in copy.modules():
-            shorten(module.__dict__, "sliding_window", module.__dict__.get("sliding_window"))
+            shorten(module.__dict__, "sliding_window", "floor_scale")
             if isinstance(module, FusedAttention):
-                shorten(module.constants, "sliding_window", module.constants.get("sliding_window"))
-    for layer, window in enumerate(model.windows):
-        shorten(model.windows, layer, window)
+                shorten(module.constants, "sliding_window")
+    shorten(model.windows, *range(len(model.windows)))
     try:
         yield
     finally:

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from fastreader.core.tree import PrefixTree
 from fastreader.models.attention import KEYWORD, AttentionInputs, TreePass
-from fastreader.models.attention_keys import TreeKeys
+from fastreader.models.attention_keys import TreeKeys, Window
 
 TOKENS = 6
-Windows = list[int | None]
+Windows = list[Window]
 # Called with a layer's name, module, positional and keyword arguments, and output.
 Hook = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
 
