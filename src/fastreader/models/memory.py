@@ -54,7 +54,9 @@ def bytes_per_token(config: Any, dtype: torch.dtype, forward: Forward, operands:
         return int(_ALLOCATED * exact)
     attention = projected * (2 * size + min(dtype.itemsize, 4)) + head_size * heads * 2 * size
     if forward == "upcast":
-        return 3 * hidden * size + attention
+        # a mixture of experts sums over all tokens at once, beside its input and what its shared experts give
+        mixed = 2 * hidden * size if getattr(config, "num_experts_per_tok", None) else 0
+        return 3 * hidden * size + mixed + attention
     inner = int(getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * hidden)
     if experts := getattr(config, "num_experts_per_tok", None):
         inner = int(getattr(config, "moe_intermediate_size", None) or inner) * int(experts)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fastreader.models.attention_keys import Window
 from fastreader.models.chunking import ASSUMED_WIDTH, map_chunks
+from fastreader.models.experts import SortedExperts, blocks, is_experts
 from fastreader.models.fused import FusedFeedForward, FusedLayer, UpcastLinear, fuse
 
 
@@ -59,13 +60,21 @@ class Chunked(nn.Module):
 
 def why_not_upcast(model: Any) -> str | None:
     """Return why a model's own modules must run as they are; None if they can be upcast."""
+    mixtures = tuple(f"{block}." for block in blocks(model.base_model))
     for name, module in model.base_model.named_modules():
-        if isinstance(module, (nn.Linear, nn.Embedding)):
+        if _is_plain(module) or isinstance(module, nn.Embedding) or is_experts(module):
+            continue
+        if name.startswith(mixtures):  # what stands beside experts is their router, which is small
             continue
         for parameter, tensor in module.named_parameters(recurse=False):
             if tensor.dim() > 1:
                 return f"{name}.{parameter} is a weight outside a linear layer ({type(module).__name__})"
     return None
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Return whether a module is a linear layer that computes nothing else; PhiMoE's router, say, is not."""
+    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
 
 
 def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]) -> None:
@@ -78,10 +87,18 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
         windows: each layer's attention window, as `layer_windows` returns it.
     """
     base = model.base_model
-    layers = {name: module for name, module in base.named_modules() if isinstance(module, nn.Linear)}
+    mixtures = blocks(base)
     for name, module in list(base.named_modules()):
-        if isinstance(module, nn.Linear):
-            base.set_submodule(name, UpcastLinear(module, precision))
+        if is_experts(module):
+            base.set_submodule(name, SortedExperts(module))
+    layers = {
+        name: module
+        for name, module in base.named_modules()
+        if _is_plain(module) and mixtures.get(_block_of(name, mixtures)) != module.out_features  # no router
+    }
+    for name, module in list(base.named_modules()):
+        if name in layers:
+            base.set_submodule(name, UpcastLinear(layers[name], precision))
         elif isinstance(module, nn.Embedding):
             base.set_submodule(name, UpcastEmbedding(module, dtype))
         else:
@@ -95,8 +112,14 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
         for name, module in list(base.named_modules()):
             parent = base.get_submodule(name.rpartition(".")[0])
             chunked = isinstance(module, FusedFeedForward) or isinstance(parent, FusedLayer)
-            if _treats_tokens_alone(name, module) and not chunked:
+            mixture = any(isinstance(part, SortedExperts) for part in module.modules())
+            if _treats_tokens_alone(name, module) and not chunked and not mixture:
                 base.set_submodule(name, Chunked(module))
+
+
+def _block_of(name: str, blocks: dict[str, int]) -> str:
+    """Return the innermost of `blocks` that a module is part of, or its own name."""
+    return max((block for block in blocks if name.startswith(f"{block}.")), key=len, default=name)
 
 
 def _treats_tokens_alone(name: str, module: nn.Module) -> bool:

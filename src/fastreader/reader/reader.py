@@ -86,12 +86,14 @@ class Reader(ReaderBase):
         check: str = "quick",
         trust_remote_code: bool = False,
         deterministic: bool = False,
+        adapter: str | os.PathLike[str] | None = None,
     ) -> Reader:
         """Load a reader.
 
         Args:
             model: a packaged name ("smollm2-135m"), a folder, a GGUF file, a hub id, or a (transformers
-                model, tokenizer) pair, which is left as found. A cached model needs no network.
+                model, tokenizer) pair, which is left as found. A cached model needs no network. A folder that holds
+                only a PEFT adapter loads the base model that it names; adapters of a given model are merged in a copy.
             device: "auto" chooses CUDA if available; a pair stays on its own device.
             dtype: how weights are stored: "auto", "bfloat16", "float16", "float32" or "float64". "file" keeps the
                 integers of a quantised GGUF file (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K) on a CPU: they take
@@ -112,19 +114,23 @@ class Reader(ReaderBase):
                 that code: it can do whatever you can.
             deterministic: give a sequence the same bits whatever else is in its pass, on the CPU only. Without it, they
                 may change by rounding where many texts are generated from one prompt; see docs/determinism.md.
+            adapter: a folder or a hub id of a PEFT adapter (LoRA and others that can be merged), which is merged into
+                the weights of the named model, rounded to their type. If the folder has a tokenizer, that one is used.
 
         Raises:
-            ModelNotFoundError: if there is no such model.
+            ModelNotFoundError: if there is no such model or adapter.
             ModelFileError: if a file of it is damaged.
             UnsupportedModelError: if its architecture cannot run on a packed tree (with `deterministic`, if part of it
                 could not keep that promise), or the packed pass computes something else than the model's own modules.
-            InputError: if device, dtype, precision or check is unknown.
+            InputError: if device, dtype, precision or check is unknown, or the adapter is for another model.
+            MissingExtraError: if an adapter needs peft, which is not installed.
         """
         check_choice("check", check, CHECKS)
         options = (device, dtype, precision, products, check, trust_remote_code, deterministic)
         with _loading:
             if isinstance(model, (str, os.PathLike)):
-                return cls._load(model, *options)
+                return cls._load(model, *options, adapter=adapter)
+            expect(adapter is None, "adapter", "None, since a given model carries its own adapters", adapter)
             return cls._take(model, *options)
 
     @classmethod
@@ -159,13 +165,17 @@ class Reader(ReaderBase):
         trust_remote_code: bool,
         deterministic: bool,
         name: str = "",
+        adapter: str | os.PathLike[str] | None = None,
     ) -> Reader:
         """Load a reader by name or path, under another `name` if there is one."""
-        loaded, tokenizer, arithmetic = loading.load(model, device, dtype, precision, trust_remote_code, products)
+        loaded, tokenizer, arithmetic = loading.load(
+            model, device, dtype, precision, trust_remote_code, products, adapter=adapter
+        )
         arithmetic = replace(arithmetic, deterministic=deterministic)
         weights = revision(loaded, tokenizer)
-        of = "" if loading.is_packaged(model) else weights
-        reader = cls(loaded, tokenizer, name or reader_name(model), arithmetic, of, check, weights)
+        of = "" if loading.is_packaged(model) and adapter is None else weights
+        name = name or reader_name(model) + ("" if adapter is None else f"+{reader_name(adapter)}")
+        reader = cls(loaded, tokenizer, name, arithmetic, of, check, weights)
         reader.engine.model.release_original()  # nobody else has it, so that weights are not held twice
         reader._loaded_from = {
             "model": from_anywhere(model),
@@ -176,6 +186,7 @@ class Reader(ReaderBase):
             "check": check,
             "trust_remote_code": trust_remote_code,
             "deterministic": deterministic,
+            "adapter": None if adapter is None else from_anywhere(adapter),
         }
         return reader
 

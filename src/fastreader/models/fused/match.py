@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fastreader.errors import InputError
 from fastreader.models.architecture import context_length
 from fastreader.models.attention import KEYWORD, TreePass
+from fastreader.models.experts import SortedExperts
 from fastreader.models.fused.attention import FusedAttention
 from fastreader.models.fused.layer import NORM_SCHEMES, FusedLayer
 from fastreader.models.fused.parts import FusedFeedForward, FusedNorm, JoinedLinear, UpcastLinear
@@ -88,6 +89,7 @@ def describe(model: Any) -> str:
     kinds = {"layer": FusedLayer, "attention": FusedAttention, "feed-forward": FusedFeedForward, "norm": FusedNorm}
     modules = list(model.base_model.modules())
     counts = {name: sum(isinstance(m, kind) for m in modules) for name, kind in kinds.items()}
+    counts["mixture of experts"] = sum(isinstance(m, SortedExperts) for m in modules)
     parts = [f"{count} {name}" for name, count in counts.items() if count]
     return f"fused ({', '.join(parts)})" if parts else "upcast"
 
