@@ -82,8 +82,8 @@ def test_cyclic_orderings_need_informative_query_likelihoods(beta):
 
 def test_worthless_query_likelihoods_decide_no_sign_by_a_small_standard_error():
     """Scores drawn with beta = 0: of 6,000 such runs beta passed Student's t in 9, most reversed; this is one."""
-    data = simulate(bias_shape("decreasing", 3), 12, lambda s: random(3, 6, s), beta=0.0, seed=82378757)
-    found = calibrate(data.observations, resamples=50, starts=2, folds=2, seed=1886)
+    data = simulate(bias_shape("decreasing", 3), 12, lambda s: random(3, 6, s), beta=0.0, seed=719738503)
+    found = calibrate(data.observations, resamples=50, starts=2, folds=2, seed=4366)
     assert found.sign_z > decisive(12)
     assert off(found, -data.bias) < off(found, data.bias)
     assert found.sign == "undetermined"

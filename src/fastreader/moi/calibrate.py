@@ -27,6 +27,7 @@ from fastreader.moi.probe import Probe
 from fastreader.moi.solve.fitting import bootstrap, maximise, towards_convention, unit
 from fastreader.moi.solve.held_out import held_out
 from fastreader.moi.solve.likelihood import Pooled, pool
+from fastreader.moi.solve.noise_fit import fit_with_noise
 from fastreader.moi.solve.p_best import tempered
 from fastreader.moi.solve.sign import decide
 
@@ -91,6 +92,7 @@ def calibrate(
     data = replace(raw, scores=raw.scores / size, z=raw.z / z_size, query=query)
     rng = random_generator(seed)
     best, rivals, beyond_chance = maximise(data, starts, rng)
+    best, data = fit_with_noise(towards_convention(best, data), data)
     best = towards_convention(best, data)
     held = held_out(best, data, folds, rng)
     samples = bootstrap(best, data, resamples, rng)
@@ -127,6 +129,8 @@ def calibrate(
         contrast_z=contrast_z,
         flat=not held.beyond_chance,
         identified=not rivals,
+        df=data.noise.df if np.isfinite(data.noise.df) else None,
+        shared=data.noise.shared,
         reason="; ".join([*reasons, *([why] if why else [])]),
     )
     if gold is not None:

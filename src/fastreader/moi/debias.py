@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from statistics import NormalDist
-
 import numpy as np
+from scipy.special import ndtri, stdtrit
 
 from fastreader.core.checked import checked
 from fastreader.core.checks import check_choice, check_number, expect
@@ -42,9 +41,10 @@ def debias(
 
         v = beta z + (X^T X + lambda)^-1 X^T (y - beta X z),   covariance sigma^2 (X^T X + lambda)^-1,
 
-    to which the uncertainty of d is added to first order, times the calibration's inflation. "joint": the paper's
-    problem, bias and utilities from this question alone, see `joint.solve`; for whole orderings it cannot tell an
-    order from its reverse, and flags this.
+    times the noise of this question against that of others, if the calibration knows how much it varies: intervals
+    and P(best) are then those of a t distribution. The uncertainty of d is added to first order, times the
+    calibration's inflation. "joint": the paper's problem, bias and utilities from this question alone, see
+    `joint.solve`; for whole orderings it cannot tell an order from its reverse, and flags this.
 
     Args:
         scores: of one question, `PermutationScores` or `Observations`.
@@ -91,9 +91,13 @@ def calibrated(
     y = np.zeros(len(observed)) if observed.constant else observed.values - observed.values.mean()
     z = np.zeros(n) if observed.qg is None or np.ptp(observed.qg) == 0 else observed.qg - observed.qg.mean()
     ridge = solve(observed.permutations, place, bias, solver)
+    if ridge.white is not None:
+        y = ridge.white @ y
     error = y - bias.beta * (ridge.x @ z)
     utility = tied(bias.beta * z + ridge.gain @ (ridge.x.T @ error), observed.rounding)
-    left = y - ridge.x @ utility
+    left = y - ridge.x @ utility  # whitened, as y is
+    df, widened = _scale_of(left, utility - bias.beta * z, observed, bias)
+    unexplained = observed.values - np.append(bias.bias, 0.0)[place] @ utility
     seen = cyclic.seen(ridge.power)  # the directions that the orderings see at all
     clear = seen & _clear(ridge, observed.permutations, bias)
     covariance = bias.sigma**2 * ridge.gain
@@ -102,17 +106,18 @@ def calibrated(
         variance = np.einsum("nk,nm,mk->k", blind, covariance, blind)
         covariance = covariance + (bias.tau**2 - variance) * blind @ blind.T
     by_bias = _sensitivity(ridge, observed.permutations, place, left, utility, bias.length)
-    covariance = bias.inflation * (covariance + by_bias @ bias.covariance @ by_bias.T)
+    covariance = bias.inflation * (widened * covariance + by_bias @ bias.covariance @ by_bias.T)
     covariance = 0.5 * (covariance + covariance.T)
-    half = NormalDist().inv_cdf(0.5 + confidence_level / 2) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    level = 0.5 + confidence_level / 2
+    half = (stdtrit(df, level) if np.isfinite(df) else ndtri(level)) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     rank = int(clear.sum())
     flags = _cautions(observed, bias, place, rank)
     return Utilities(
         utility=utility,
-        covariance=covariance,
+        covariance=covariance if np.isinf(df) else covariance * df / (df - 2),
         intervals=np.stack([utility - half, utility + half], axis=1),
-        p_best=best(utility, covariance, bias.temperature),
-        residual=float(np.sqrt(np.mean(left**2))),
+        p_best=best(utility, covariance, bias.temperature, df),
+        residual=float(unexplained.std()),
         rank=rank,
         condition=float(np.sqrt(ridge.power[-1] / ridge.power[0])) if rank == n - 1 else float("inf"),
         identified=not set(flags) - {"uncovered", "prior"},
@@ -126,12 +131,30 @@ def calibrated(
     )
 
 
+def _scale_of(
+    left: FloatArray, deviation: FloatArray, observed: Observations, bias: PositionBias
+) -> tuple[float, float]:
+    """Return the degrees of freedom of the posterior, and the factor on its covariance from the question's own noise.
+
+    Args:
+        left: float64 [M], residuals, whitened.
+        deviation: float64 [N], the utilities less their prior mean.
+        observed: the scores.
+        bias: the calibration.
+    """
+    if bias.df is None or bias.sigma == 0 or bias.tau == 0:
+        return float("inf"), 1.0
+    form = float(left @ left) / bias.sigma**2 + float(deviation @ deviation) / bias.tau**2
+    df = bias.df + len(observed) - 1
+    return df, (bias.df + form) / df
+
+
 def _clear(ridge: Ridge, permutations: IntArray, bias: PositionBias) -> np.ndarray:
     """Return whether a direction is seen more clearly than an error in the bias could explain: bool [N - 1]."""
     clear = np.ones(len(ridge.power), dtype=bool)
     for k in np.flatnonzero(ridge.power < 0.1 * ridge.power.mean()):
         moved = ridge.axes[:, k][permutations]  # [M, L]: X = moved @ d in this direction
-        moved = moved - moved.mean(axis=0)
+        moved = moved - moved.mean(axis=0) if ridge.white is None else ridge.white @ moved
         clear[k] = ridge.power[k] > _CLEAR * float(np.sum((moved @ bias.covariance) * moved))
     return clear
 
@@ -140,11 +163,13 @@ def _sensitivity(
     ridge: Ridge, permutations: IntArray, place: IntArray, left: FloatArray, utility: FloatArray, length: int
 ) -> FloatArray:
     """Return the derivative of the utilities in the bias, float64 [N, L]: K^-1 (dX^T left - X^T dX v)."""
-    n = place.shape[1]
+    n, read = place.shape[1], utility[permutations]
+    if ridge.white is not None:
+        left, read = ridge.white.T @ left, ridge.white @ read
     index = (np.arange(n) * (length + 1) + place).ravel()
     by_left = np.bincount(index, weights=np.repeat(left, n), minlength=n * (length + 1))
     direct = by_left.reshape(n, length + 1)[:, :length]
-    return ridge.gain @ (direct - ridge.x.T @ utility[permutations])
+    return ridge.gain @ (direct - ridge.x.T @ read)
 
 
 def _cautions(observed: Observations, bias: PositionBias, place: IntArray, rank: int) -> dict[str, str]:

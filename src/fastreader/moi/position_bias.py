@@ -15,6 +15,7 @@ from fastreader.core.checks import check_choice, check_number, check_output, exp
 from fastreader.core.drawing import COLOURS, new_figure
 from fastreader.data.files import read_object, write_json
 from fastreader.moi.observations import KINDS, FloatArray, finite, json_values
+from fastreader.moi.score_noise import Noise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,14 +29,15 @@ class PositionBias:
     """The weight of each place, for one reader, template, number of passages and kind of score.
 
     The model is ``s_i = c + sum_j bias[j] v[pi_i[j]] + e``, ``v ~ N(beta z, tau^2)``, ``e ~ N(0, sigma^2)``, z the
-    centred query likelihood. `bias` has unit norm. For whole orderings (L = N) its entries sum to zero, since a
-    constant bias would shift all scores alike; for prefixes (L < N) they are free.
+    centred query likelihood; `df` and `shared` say how the noise e departs from that (`score_noise`). `bias` has unit
+    norm. For whole orderings (L = N) its entries sum to zero, since a constant bias would shift all scores alike; for
+    prefixes (L < N) they are free.
 
     Attributes:
         bias: float64 [L], unit norm: the weight of each place.
         beta: nats of utility for one nat of query likelihood; 0 if no query likelihoods were given.
         tau: standard deviation of the utilities around ``beta z``, nats.
-        sigma: standard deviation of a score around the model, nats.
+        sigma: scale of a score around the model, nats: its standard deviation under one scale of all questions.
         num_passages: N.
         sign: the evidence for the bias's sign: "query_likelihood" (beta > 0: a passage under which the question is
             likelier has the larger utility; for prefixes without query likelihoods the sum of `bias` is positive),
@@ -58,6 +60,9 @@ class PositionBias:
         flat: whether held-out orderings show no bias beyond chance; utilities then mean nothing.
         identified: whether the scores determine `bias` up to its sign.
         reason: the problem if `flat`, not `identified`, or of undetermined sign; else empty.
+        df: degrees of freedom of a question's noise scale, nu of `score_noise`; None for one scale of all questions.
+        shared: float64 [L], correlation of the noises of two orderings that share their first k places, k = 0 to L - 1;
+            None for independent noise.
         measured_on: anything else to record about the measurement, as JSON values.
 
     Raises:
@@ -87,6 +92,8 @@ class PositionBias:
     flat: bool = False
     identified: bool = True
     reason: str = ""
+    df: float | None = None
+    shared: FloatArray | None = None
     measured_on: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -99,6 +106,16 @@ class PositionBias:
         check_number("PositionBias.beta", self.beta)
         check_number("PositionBias.tau", self.tau, minimum=0)
         check_number("PositionBias.sigma", self.sigma, minimum=0)
+        check_number("PositionBias.df", self.df, above=0, optional=True)
+        if self.shared is not None:
+            shared = finite("PositionBias.shared", self.shared, (places,))
+            object.__setattr__(self, "shared", shared)
+            expect(bool((np.abs(shared) < 1).all()), "PositionBias.shared", "correlations between -1 and 1", shared)
+
+    @property
+    def noise(self) -> Noise:
+        """The noise of a question's scores."""
+        return Noise(float("inf") if self.df is None else self.df, self.shared)
 
     @property
     def length(self) -> int:

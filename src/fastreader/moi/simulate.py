@@ -9,6 +9,7 @@ import numpy as np
 
 from fastreader.core.checks import check_choice, random_generator
 from fastreader.moi.observations import FloatArray, Observations
+from fastreader.moi.score_noise import covariance
 from fastreader.permutations import Design
 
 SHAPES = ("flat", "decreasing", "u-shaped", "last-dominant")
@@ -53,6 +54,8 @@ def simulate(
     tau: float = 1.0,
     sigma: float = 0.5,
     query: bool = True,
+    df: float | None = None,
+    shared: FloatArray | None = None,
     seed: int = 0,
 ) -> Simulated:
     """Draw ``s_i = c + sum_j bias[j] v[pi_i[j]] + e``: ``v ~ N(beta z, tau^2)``, z ~ N(0, 1), ``e ~ N(0, sigma^2)``.
@@ -64,6 +67,9 @@ def simulate(
         passages: N; L by default.
         beta, tau, sigma: nats.
         query: whether the observations hold z as query likelihoods.
+        df: degrees of freedom of the scale of a question, on the variances of e and of v around beta z; None
+            draws no scales.
+        shared: float64 [L], correlation of e by the number of first places shared; None draws independent noise.
         seed: of all draws.
     """
     n = len(bias) if passages is None else passages
@@ -72,8 +78,12 @@ def simulate(
     for _ in range(questions):
         orders = design(int(rng.integers(2**31))).permutations
         z = rng.standard_normal(n)
-        v = beta * z + tau * rng.standard_normal(n)
-        scores = rng.normal(-40.0, 5.0) + v[orders] @ bias + sigma * rng.standard_normal(len(orders))
+        scale = 1.0 if df is None else float(np.sqrt(df / rng.chisquare(df)))
+        v = beta * z + scale * tau * rng.standard_normal(n)
+        constant, noise = rng.normal(-40.0, 5.0), rng.standard_normal(len(orders))
+        if shared is not None:
+            noise = np.linalg.cholesky(covariance(orders, shared)) @ noise
+        scores = constant + v[orders] @ bias + scale * sigma * noise
         observations.append(Observations(scores, orders, n, qg=z - 20.0 if query else None))
         utilities.append(v - v.mean())
     return Simulated(observations, np.array(utilities), bias)

@@ -88,7 +88,7 @@ def _polished(theta: FloatArray, data: Pooled) -> FloatArray:
 
     The residual of a question is P y with P = I - X X^+, and its derivative -P dX v (Kaufman's variable projection).
     """
-    left, y, basis = np.inf, data.centred, data.basis
+    left, y, basis = np.inf, data.whitened, data.basis
     for _ in range(20):
         x = design(basis @ theta, data)
         inverse = np.linalg.pinv(x, rcond=1e-8)
@@ -108,7 +108,7 @@ def _regression(data: Pooled) -> FloatArray:
     """Return a first guess of theta, float64 [k]: least squares of the scores on the query likelihood at each place."""
     k = data.basis.shape[1]
     blocks = np.stack([design(data.basis[:, j], data) @ data.z[:, :, None] for j in range(k)], axis=-1)
-    guess = np.asarray(np.linalg.lstsq(blocks.reshape(-1, k), data.centred.ravel(), rcond=None)[0], dtype=np.float64)
+    guess = np.asarray(np.linalg.lstsq(blocks.reshape(-1, k), data.whitened.ravel(), rcond=None)[0], dtype=np.float64)
     return guess if np.linalg.norm(guess) > 0 else np.ones(k)
 
 

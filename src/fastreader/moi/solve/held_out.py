@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastreader.moi.observations import FloatArray
-from fastreader.moi.solve.likelihood import Pooled, contrasts, design, fit, posterior
+from fastreader.moi.solve.likelihood import Pooled, fit
+from fastreader.moi.solve.predict import predict
 
 _CHANCE = 1e-3  # held-out orderings must beat no bias at this one-sided level
 
@@ -38,15 +39,13 @@ def held_out(best: FloatArray, data: Pooled, folds: int, rng: np.random.Generato
         out = fold == number
         kept = data.keep(~out)
         parameters, _ = fit(best, kept, tolerance=1e-8)
-        theta, b, s = data.basis @ parameters[:-2], float(parameters[-2]), float(np.exp(parameters[-1]))
-        found = posterior(design(theta, kept), kept, b, s)
-        x = _against(theta, data.keep(out), kept)  # held-out rows, less the mean row that was fitted
+        found = predict(parameters, data, ~out)
         error = (data.scores - kept.means[:, None]) * out
-        left = (error - (x @ found.mean[:, :, None])[:, :, 0]) * out
-        expected = s * (1 + 1 / kept.counts[:, None] + ((x @ found.inverse) * x).sum(axis=-1))
+        left = (data.scores - found.mean) * out
+        expected = found.variance
         gained += (error**2).sum(axis=1) - (left**2).sum(axis=1)
         spread += (error**2).sum(axis=1)
-        surprise += float((left**2 / expected)[out].sum())
+        surprise += float((left[out] ** 2 / expected[out]).sum())
         rows += float(out.sum())
     r2 = float(gained.sum() / spread.sum())
     return HeldOut(r2, r2 > 0 and _beyond_chance(gained), max(1.0, surprise / rows))
@@ -65,12 +64,3 @@ def _beyond_chance(gained: FloatArray) -> bool:
     if float(gained.mean()) > float(stdtrit(len(gained) - 1, 1 - _CHANCE)) * deviation:
         return True
     return bool(np.any(gained != 0) and wilcoxon(gained, alternative="greater").pvalue < _CHANCE)
-
-
-def _against(theta: FloatArray, held: Pooled, kept: Pooled) -> FloatArray:
-    """Return the rows of X of the held-out orderings, less the mean kept row: float64 [Q, M, N - 1]."""
-    padded = np.append(theta, 0.0)
-    mean = (padded[kept.place] * kept.rows[:, :, None]).sum(axis=1) / kept.counts[:, None]
-    return np.asarray(
-        ((padded[held.place] - mean[:, None]) * held.rows[:, :, None]) @ contrasts(held.passages), dtype=np.float64
-    )

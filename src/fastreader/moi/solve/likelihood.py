@@ -8,21 +8,24 @@ The utilities v are integrated out. Scale is fixed by v / tau, so that theta = t
 
     y ~ N(b X z, S),   S = X X^T + s I,   X[i, p] = theta[place of p in pi_i],   s = sigma^2                (2)
 
-on the M - 1 contrasts of a question's M scores. Without log det S the fit would inflate theta.
+on the M - 1 contrasts of a question's M scores. Without log det S the fit would inflate theta. `noise` replaces the
+Gaussian by a multivariate t and s I by s R. Scores and X are then multiplied by `Pooled.whitener`, so that (2) holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import helmert
+from scipy.special import gammaln
 
 from fastreader.moi.observations import FloatArray, IntArray, Observations
+from fastreader.moi.score_noise import Noise, covariance, whitener
 
 _LARGEST = 30.0  # theta and b in units of the scores' and query likelihoods' spread
 
@@ -38,6 +41,8 @@ class Pooled:
         z: float64 [Q, N - 1], contrasts of the query likelihoods; zeros without query likelihoods.
         length: L.
         query: whether there are query likelihoods.
+        noise: of the scores.
+        whitener: float64 [Q, M, M], see `score_noise.whitener`; None for independent noise.
     """
 
     scores: FloatArray
@@ -46,6 +51,8 @@ class Pooled:
     z: FloatArray
     length: int
     query: bool
+    noise: Noise = field(default_factory=Noise)
+    whitener: FloatArray | None = None
 
     @property
     def passages(self) -> int:
@@ -72,16 +79,38 @@ class Pooled:
         """Scores less their question's mean: float64 [Q, M], masked rows 0."""
         return (self.scores - self.means[:, None]) * self.rows
 
+    @cached_property
+    def whitened(self) -> FloatArray:
+        """Scores as the likelihood takes them, centred and whitened: float64 [Q, M], masked rows 0."""
+        return self.centred if self.whitener is None else (self.whitener @ self.centred[:, :, None])[:, :, 0]
+
+    @cached_property
+    def permutations(self) -> IntArray:
+        """Orderings: int64 [Q, M, L]; masked rows hold no ordering."""
+        order = np.argsort(self.place, axis=2, kind="stable")
+        return np.asarray(order[:, :, : self.length], dtype=np.int64)
+
+    def with_noise(self, noise: Noise) -> Pooled:
+        """Return the same scores with another noise."""
+        shared = noise.shared
+        white = None if shared is None else whitener(covariance(self.permutations, shared), self.rows)
+        return replace(self, noise=noise, whitener=white)
+
     def keep(self, rows: npt.NDArray[np.bool_]) -> Pooled:
         """Return the same questions with only these rows, bool [Q, M]."""
         rows = rows & self.rows
         place = np.where(rows[:, :, None], self.place, self.length)
-        return replace(self, scores=self.scores * rows, place=place, rows=rows)
+        kept = replace(self, scores=self.scores * rows, place=place, rows=rows, whitener=None)
+        if self.whitener is None:
+            return kept
+        # Masked rows hold no ordering any more, so R comes from the rows as they were.
+        return replace(kept, whitener=whitener(covariance(self.permutations, self.noise.shared), rows))
 
     def take(self, questions: IntArray) -> Pooled:
         """Return only these questions."""
         arrays = {name: getattr(self, name)[questions] for name in ("scores", "place", "rows", "z")}
-        return replace(self, **arrays)
+        white = None if self.whitener is None else self.whitener[questions]
+        return replace(self, **arrays, whitener=white)
 
 
 def places_of(permutations: IntArray, passages: int) -> IntArray:
@@ -121,6 +150,8 @@ def pool(observations: Sequence[Observations]) -> Pooled:
 def design(theta: FloatArray, data: Pooled) -> FloatArray:
     """Return X of (2), rows centred within each question, in contrasts of the passages: float64 [Q, M, N - 1]."""
     raw = np.append(theta, 0.0)[data.place] * data.rows[:, :, None]
+    if data.whitener is not None:
+        return np.asarray(data.whitener @ (raw @ contrasts(data.passages)), dtype=np.float64)
     mean = raw.sum(axis=1, keepdims=True) / np.maximum(data.counts, 1)[:, None, None]
     return np.asarray(((raw - mean) * data.rows[:, :, None]) @ contrasts(data.passages), dtype=np.float64)
 
@@ -132,6 +163,9 @@ def negative_log_likelihood(parameters: FloatArray, data: Pooled, weights: Float
 
         log det S on the contrasts = (M - N) log s + log det K;  the quadratic form is s alpha . alpha + w . w;
         d/dX = X K^-1 - alpha (w + b z)^T,  d/db = -z . w,  d/ds = ((M - N) / s + tr K^-1 - alpha . alpha) / 2.
+
+    For a t distribution the quadratic form F becomes (nu + M - 1) log(1 + F / nu), whose slope in F multiplies the
+    terms that come from F: a noisy question weighs less.
 
     Args:
         parameters: [k + 2]: theta in `Pooled.basis`, b, log s.
@@ -145,16 +179,28 @@ def negative_log_likelihood(parameters: FloatArray, data: Pooled, weights: Float
     _, logdet = np.linalg.slogdet(post.precision)
     # alpha . (y - b X z) is equal up to rounding, which can make it negative and the likelihood unbounded; this is the
     # ridge objective, which no error in w can decrease.
-    form = s * (post.alpha**2).sum(axis=1) + (post.deviation**2).sum(axis=1)
+    form, weight = _tails(s * (post.alpha**2).sum(axis=1) + (post.deviation**2).sum(axis=1), data)
     each = 0.5 * (spare * np.log(s) + logdet + form)
     value = float(weights @ each)
 
-    slope = x @ post.inverse - post.alpha[:, :, None] * post.mean[:, None, :]  # [Q, M, N-1]
+    alpha = weight[:, None] * post.alpha
+    slope = x @ post.inverse - alpha[:, :, None] * post.mean[:, None, :]  # [Q, M, N-1]
+    if data.whitener is not None:
+        slope = data.whitener.transpose(0, 2, 1) @ slope
     slope = (slope * weights[:, None, None]) @ contrasts(data.passages).T
     by_place = np.bincount(data.place.ravel(), weights=slope.ravel(), minlength=data.length + 1)[: data.length]
-    by_s = 0.5 * (spare / s + np.trace(post.inverse, axis1=1, axis2=2) - (post.alpha**2).sum(axis=1))
-    by_b = -(data.z * post.deviation).sum(axis=1)
+    by_s = 0.5 * (spare / s + np.trace(post.inverse, axis1=1, axis2=2) - (alpha * post.alpha).sum(axis=1))
+    by_b = -weight * (data.z * post.deviation).sum(axis=1)
     return value, np.concatenate([data.basis.T @ by_place, [weights @ by_b, s * float(weights @ by_s)]])
+
+
+def _tails(form: FloatArray, data: Pooled) -> tuple[FloatArray, FloatArray]:
+    """Return what a quadratic form F adds to twice minus the log-likelihood, and its slope in F: float64 [Q] each."""
+    nu, contrasts_of = data.noise.df, data.counts - 1
+    if not np.isfinite(nu):
+        return form, np.ones(len(form))
+    scale = gammaln((nu + contrasts_of) / 2) - gammaln(nu / 2) - contrasts_of / 2 * np.log(nu / 2)
+    return (nu + contrasts_of) * np.log1p(form / nu) - 2 * scale, (nu + contrasts_of) / (nu + form)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +228,7 @@ def posterior(x: FloatArray, data: Pooled, b: float, s: float) -> Posterior:
     index = np.arange(precision.shape[1])
     precision[:, index, index] += s
     inverse = np.asarray(np.linalg.inv(precision), dtype=np.float64)
-    error = data.centred - b * (x @ data.z[:, :, None])[:, :, 0]
+    error = data.whitened - b * (x @ data.z[:, :, None])[:, :, 0]
     deviation: FloatArray = (inverse @ (x.transpose(0, 2, 1) @ error[:, :, None]))[:, :, 0]
     alpha = (error - (x @ deviation[:, :, None])[:, :, 0]) / s
     return Posterior(b * data.z + deviation, deviation, precision, inverse, alpha)

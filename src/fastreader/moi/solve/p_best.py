@@ -1,21 +1,23 @@
-"""P(best): the probability that a passage has the largest utility under a Gaussian posterior, or that it is gold."""
+"""P(best): the probability that a passage has the largest utility under its posterior, or that it is gold."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
 import numpy as np
+from scipy.special import chdtri
 
 from fastreader.moi.observations import FloatArray
 
 DRAWS = 1000  # posterior samples: the probability is accurate to about 0.01
 
 
-def best(utility: FloatArray, covariance: FloatArray, temperature: float = 1.0) -> FloatArray:
+def best(utility: FloatArray, covariance: FloatArray, temperature: float = 1.0, df: float = float("inf")) -> FloatArray:
     """Return the probability that each passage has the largest utility: float64 [N], sums to 1.
 
-    The Gaussian posterior is sampled by `DRAWS` fixed draws, so the same posterior always gives the same numbers. The
-    probability is raised to 1 / temperature, which a calibration fits to how often gold passages are the best.
+    The posterior, Gaussian or a t of `df` degrees of freedom with this scale matrix, is sampled by `DRAWS` fixed
+    draws, so the same posterior always gives the same numbers. The probability is raised to 1 / temperature, which a
+    calibration fits to how often gold passages are the best.
     Without any variance the largest utility has 1, shared among equals.
     """
     n = len(utility)
@@ -24,7 +26,10 @@ def best(utility: FloatArray, covariance: FloatArray, temperature: float = 1.0) 
         largest = (utility == utility.max()).astype(np.float64)
         return np.asarray(largest / largest.sum(), dtype=np.float64)
     root = np.linalg.cholesky(covariance + 1e-10 * trace * np.eye(n))
-    wins = np.bincount((_draws(n) @ root.T + utility).argmax(axis=1), minlength=n) / DRAWS
+    drawn = _draws(n) @ root.T
+    if np.isfinite(df):
+        drawn = drawn * np.sqrt(df / chdtri(df, _tails()))[:, None]
+    wins = np.bincount((drawn + utility).argmax(axis=1), minlength=n) / DRAWS
     return tempered(wins, temperature)
 
 
@@ -35,6 +40,12 @@ def tempered(p: FloatArray, temperature: float) -> FloatArray:
     log = np.log(np.maximum(p, 0.5 / DRAWS)) / temperature
     weight = np.exp(log - log.max())
     return np.asarray(weight / weight.sum(), dtype=np.float64)
+
+
+@lru_cache(maxsize=1)
+def _tails() -> FloatArray:
+    """Return uniform numbers, for the chi^2 of each draw: float64 [DRAWS]."""
+    return np.random.default_rng(20250729).permutation((np.arange(DRAWS) + 0.5) / DRAWS)
 
 
 @lru_cache(maxsize=16)

@@ -10,6 +10,7 @@ import numpy as np
 from fastreader.errors import InputError
 from fastreader.moi.observations import FloatArray, IntArray
 from fastreader.moi.position_bias import PositionBias
+from fastreader.moi.score_noise import covariance, whitener
 from fastreader.moi.solve import cyclic
 from fastreader.moi.solve.likelihood import contrasts
 
@@ -21,16 +22,18 @@ class Ridge:
     """X of one question, and the inverse for its posterior.
 
     Attributes:
-        x: float64 [M, N], rows centred.
+        x: float64 [M, N], rows centred (and whitened if noise is shared).
         power: float64 [N - 1], eigenvalues of X^T X on the contrasts, ascending.
         axes: float64 [N, N - 1], their directions.
         gain: float64 [N, N]: tau^2 (tau^2 X^T X + sigma^2)^-1 on the seen contrasts, zero on the others.
+        white: float64 [M, M], which whitens the scores; None if centring them does.
     """
 
     x: FloatArray
     power: FloatArray
     axes: FloatArray
     gain: FloatArray
+    white: FloatArray | None = None
 
 
 def solve(permutations: IntArray, place: IntArray, bias: PositionBias, solver: str) -> Ridge:
@@ -47,7 +50,8 @@ def solve(permutations: IntArray, place: IntArray, bias: PositionBias, solver: s
     """
     n = place.shape[1]
     x = np.append(bias.bias, 0.0)[place]
-    x = x - x.mean(axis=0)
+    white = _whitener(permutations, bias)
+    x = x - x.mean(axis=0) if white is None else white @ x
     found = cyclic.layout(permutations, n) if solver != "dense" else None
     if solver == "fft" and found is None:
         raise InputError(f"solver: 'fft' needs the N = {n} orderings of a cyclic design, in turn")
@@ -67,7 +71,14 @@ def solve(permutations: IntArray, place: IntArray, bias: PositionBias, solver: s
     power = np.maximum(power, 0.0)
     axes = basis @ vectors
     weight = cyclic.weights(power, bias.sigma, bias.tau)
-    return Ridge(x, power, axes, (axes * weight) @ axes.T)
+    return Ridge(x, power, axes, (axes * weight) @ axes.T, white)
+
+
+def _whitener(permutations: IntArray, bias: PositionBias) -> FloatArray | None:
+    """Return what makes noise independent; None if it is, as in rotations, which start with different passages."""
+    if bias.shared is None or len(np.unique(permutations[:, 0])) == len(permutations):
+        return None
+    return whitener(covariance(permutations, bias.shared), np.ones(len(permutations), dtype=bool))
 
 
 @lru_cache(maxsize=16)
