@@ -35,8 +35,9 @@ FR_INLINE int64_t computed_rows(int64_t rows) {
 }
 
 // Columns whose float products are summed before they are added to the output of a linear layer: one sum over a depth of
-// thousands would be off by several times as much. Attention adds in turn, since its calls have other depths.
-constexpr int64_t kBlock = 96, kNoBlock = int64_t{1} << 40;
+// thousands would be off by several times as much. Attention adds in turn, since its calls have other depths, except over
+// heads of more than `kUnblocked` columns.
+constexpr int64_t kBlock = 96, kNoBlock = int64_t{1} << 40, kUnblocked = 256;
 
 // Store the sums of a block of columns, or add them to the output; without blocks they hold it already.
 template <int R, int64_t BLOCK>
@@ -459,7 +460,11 @@ class Queue {
 #endif
     for (; at_ < count_; ++at_) {
       const Product<T, TA, TB>& p = products_[at_];
-      gemm<T, TA, TB>(p.a, p.lda, p.a_step, p.b, p.c, p.rows, p.depth, p.add, p.ldc);
+      if (std::is_same_v<T, float> && p.depth > kUnblocked) {
+        gemm<T, TA, TB, kBlock>(p.a, p.lda, p.a_step, p.b, p.c, p.rows, p.depth, p.add, p.ldc);
+      } else {
+        gemm<T, TA, TB>(p.a, p.lda, p.a_step, p.b, p.c, p.rows, p.depth, p.add, p.ldc);
+      }
     }
     at_ = count_ = 0;
   }

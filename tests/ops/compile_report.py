@@ -101,7 +101,7 @@ def attention_case(
     *,
     decode: bool = False,
     variant: bool = False,
-    slopes: bool = False,
+    terms: bool = False,
     config: attention.Config | None = None,
 ) -> Case:
     """Return a case of tree_attention.
@@ -109,12 +109,13 @@ def attention_case(
     Args:
         target, size, dtype: as the launcher takes them; values have this size, at most 512.
         decode: few rows, and partial states.
-        variant: grouped heads, window, soft cap, sinks, lse and another value size.
-        slopes: grouped heads, slopes and sinks.
+        variant: grouped heads, window, soft cap, lse and another value size.
+        terms: sinks and slopes besides a variant.
         config: instead of the pinned one.
     """
+    variant = variant or terms
     rows = 1 if decode else 4096
-    config = config or attention.default_config(target, size, dtype, rows)
+    config = config or attention.default_config(target, size, dtype, rows, terms)
     value_size = min(max(size - 8, 8) if variant else size, 512)
     block_d, block_rest = attention_launch.head_blocks(size)
     element = NAMES[dtype]
@@ -123,8 +124,7 @@ def attention_case(
     types |= dict.fromkeys(("subtree_end_ptr", "tile_ptr", "block_start_ptr", "block_stop_ptr"), "*i32")
     types |= dict.fromkeys(("scale", "scale_log2", "softcap"), "fp32")
     constants = dict.fromkeys(("stride_query_size", "stride_key_size", "stride_value_size"), 1)
-    grouped = variant or slopes
-    constants |= {"D": size, "DV": value_size, "HEADS_PACKED": 3 if grouped else 1, "HEAD_CHUNKS": 1}
+    constants |= {"D": size, "DV": value_size, "HEADS_PACKED": 3 if variant else 1, "HEAD_CHUNKS": 1}
     constants |= {"WINDOW": variant, "SOFTCAP": variant, "UPCAST": False}
     constants |= {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
     constants |= {
@@ -136,15 +136,15 @@ def attention_case(
         types["lse_ptr"] = "*fp32"
     else:
         constants["lse_ptr"] = None
-    if grouped:
-        types |= dict.fromkeys(("query_position_ptr", "key_position_ptr"), "*i32") | {"sink_ptr": "*fp32"}
+    if variant:
+        types |= dict.fromkeys(("query_position_ptr", "key_position_ptr"), "*i32")
     else:
-        constants |= {"query_position_ptr": None, "key_position_ptr": None, "sink_ptr": None, "heads_a_key": 1}
-    if slopes:
-        types["slope_ptr"] = "*fp32"
+        constants |= {"query_position_ptr": None, "key_position_ptr": None, "heads_a_key": 1}
+    if terms:
+        types |= dict.fromkeys(("sink_ptr", "slope_ptr"), "*fp32")
     else:
-        constants["slope_ptr"] = None
-    name = f"attention-{size}{'-decode' if decode else ''}{'-variant' if variant else ''}{'-slopes' if slopes else ''}"
+        constants |= {"sink_ptr": None, "slope_ptr": None}
+    name = f"attention-{size}{'-decode' if decode else ''}{'-terms' if terms else '-variant' if variant else ''}"
     return Case(
         name,
         tree_attention_kernel,
@@ -251,7 +251,7 @@ def full_cases() -> list[Case]:
         for dtype in DTYPES:
             for size in sizes_of(dtype):
                 cases += [attention_case(target, size, dtype, variant=variant) for variant in (False, True)]
-                cases.append(attention_case(target, size, dtype, slopes=True))
+                cases.append(attention_case(target, size, dtype, terms=True))
                 cases.append(attention_case(target, size, dtype, decode=True))
             for stats, capped in itertools.product((False, True), repeat=2):
                 cases.append(logprob_case(target, dtype, stats=stats, capped=capped))
@@ -276,7 +276,7 @@ def default_cases() -> list[Case]:
         cases.append(logprob_case(target, half, capped=i % 2 == 0))
     cases += [attention_case(target, size, torch.bfloat16, decode=True) for target, size in ((80, 256), (100, 40))]
     cases += [attention_case(80, 512, torch.bfloat16, variant=True), attention_case(120, 576, torch.float16)]
-    cases += [attention_case(90, 64, torch.bfloat16, slopes=True), attention_case(89, 512, torch.float32, slopes=True)]
+    cases += [attention_case(90, 64, torch.bfloat16, terms=True), attention_case(89, 512, torch.float32, terms=True)]
     cases.append(logprob_case(90, torch.float32, capped=True))
     cases.append(logprob_case(80, torch.bfloat16, few=True, stats=False))
     cases += [*merge_cases(90, torch.bfloat16), *merge_cases(120, torch.float32)]

@@ -94,7 +94,9 @@ def tree_attention_triton(
     if scale <= 0:  # the kernel takes maxima before it scales
         query, scale = query * (0.0 if scale == 0 else -1.0), abs(scale) or 1.0
     if config is None:
-        config = default_config(target_of(device), max(size, value_size), query.dtype, len(query) * groups)
+        terms = context.sinks is not None or context.slopes is not None
+        rows = len(query) * groups
+        config = default_config(target_of(device), max(size, value_size), query.dtype, rows, terms)
     packed, chunks = pack_heads(groups, config.block_m)
     tables = device_schedule(context.plan.schedule(window, config.block_m // packed, config.block_n), device)
     if num_splits is None:

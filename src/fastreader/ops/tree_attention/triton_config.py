@@ -46,7 +46,7 @@ _HALF_FEW |= {192: Config(16, 64, 4, 2), 256: Config(16, 64, 4, 2)}
 _HALF_FEW |= dict.fromkeys((512, 576), Config(16, 16, 4, 2, 255))
 
 
-def default_config(target: int, size: int, dtype: torch.dtype, rows: int) -> Config:
+def default_config(target: int, size: int, dtype: torch.dtype, rows: int, terms: bool = False) -> Config:
     """Return the pinned configuration.
 
     Args:
@@ -54,11 +54,16 @@ def default_config(target: int, size: int, dtype: torch.dtype, rows: int) -> Con
         size: larger one of key and value head size.
         dtype: type of the inputs.
         rows: query tokens times query heads per key head; few rows of a half type have their own configuration.
+        terms: whether there are sinks or slopes, which take registers.
     """
     if size in (128, 256) or size <= 64:
         bucket = max(size, 64)
     else:  # padded
         bucket = 96 if size < 128 else 192 if size < 256 else 512 if size <= 512 else 576
     if dtype == torch.float32:
-        return _SINGLE[bucket]  # has no entry above 512, see `api`
-    return _HALF_FEW[bucket] if rows <= _FEW_ROWS else _HALF[target][bucket]
+        config = _SINGLE[bucket]  # has no entry above 512, see `api`
+        if terms:
+            config = config._replace(block_m=min(config.block_m, 32), max_registers=168 if size <= 128 else 255)
+        return config
+    config = _HALF_FEW[bucket] if rows <= _FEW_ROWS else _HALF[target][bucket]
+    return _DEEP if terms and config in (_WIDE, _FLAT) else config
