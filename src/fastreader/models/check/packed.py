@@ -104,12 +104,12 @@ def multiplied_exactly(model: TreeModel) -> Iterator[None]:
 def short_windows(model: TreeModel, size: int) -> Iterator[None]:
     """Within the block, sliding windows wider than `size` are that wide, in the model's own modules and in the pass.
 
-    A short text never reaches the edge of a window of 512 tokens.
+    A short text never reaches the edge of a window of 512 tokens. A window as long as the context has no edge.
     """
     kept: list[tuple[Any, Any, int]] = []
 
     def shorten(values: Any, key: Any, value: Any) -> None:
-        if isinstance(value, int) and not isinstance(value, bool) and value > size:
+        if isinstance(value, int) and not isinstance(value, bool) and size < value < (model.max_length or value + 1):
             kept.append((values, key, value))
             values[key] = size
 
@@ -121,7 +121,8 @@ def short_windows(model: TreeModel, size: int) -> Iterator[None]:
             if isinstance(module, FusedAttention):
                 shorten(module.constants, "sliding_window", module.constants.get("sliding_window"))
     for layer, window in enumerate(model.windows):
-        shorten(model.windows, layer, window)
+        if getattr(model.config, "sliding_window", None) is not None:  # otherwise modules hold masks (GPT-Neo)
+            shorten(model.windows, layer, window)
     try:
         yield
     finally:

@@ -62,6 +62,7 @@ def check(model: TreeModel) -> Checked:
     length = min(_LENGTH, model.max_length or _LENGTH)
     if length < 3:  # no branch to check
         return Checked(0.0, 0.0, None)
+    model.hidden(PrefixTree.build([([0], [])]))  # how attention is reached is known after one pass
     with short_windows(model, _WINDOW):
         return _Check(model, length).run()
 
@@ -91,11 +92,15 @@ class _Check:
         return Checked(layer, logprob, rounded)
 
     def _packed(self, own: Layers) -> Layers:
-        """Return an own run's values in the order of the tree, [T, E]."""
+        """Return an own run's values in the order of the tree, [T, E]; [A T, E] of A streams (Gemma 3n)."""
         text, place = self.rows
-        inputs, outputs = ([value[text, place] for value in values] for values in (own.inputs, own.outputs))
+
+        def picked(value: Tensor) -> Tensor:  # [..., B, n, E]
+            return value[..., text, place, :].reshape(-1, value.shape[-1])
+
+        inputs, outputs = ([picked(value) for value in values] for values in (own.inputs, own.outputs))
         assert own.embedded is not None
-        return Layers(own.embedded[text, place], inputs, outputs, own.logprobs)
+        return Layers(picked(own.embedded), inputs, outputs, own.logprobs)
 
     def _check_finite(self, truth: Layers) -> None:
         assert truth.logprobs is not None
