@@ -1,4 +1,4 @@
-"""Every family listed in the README, against its own forward run one sequence at a time in float32."""
+"""Families with unlike parts, in every precision, against one sequence at a time in float32."""
 
 import copy
 

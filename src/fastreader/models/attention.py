@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastreader.errors import UnsupportedModelError
+from fastreader.errors import InputError, UnsupportedModelError
 from fastreader.models import indexed
 from fastreader.models.attention_keys import AttentionKeys, AttentionParams
 from fastreader.models.handing import KEYWORD as KEYWORD
@@ -189,18 +189,21 @@ def attention_forward(
     dtype = query.dtype
     if state.precision == "fast":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
-    out = state.keys.attend(
-        call,
-        query[0].transpose(0, 1),
-        key[0].transpose(0, 1),
-        value[0].transpose(0, 1),
-        AttentionParams(
-            scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
-            window=sliding_window,
-            softcap=softcap,
-            input_precision="bf16x3" if state.precision == "high" else None,
-        ),
-    )
+    try:
+        out = state.keys.attend(
+            call,
+            query[0].transpose(0, 1),
+            key[0].transpose(0, 1),
+            value[0].transpose(0, 1),
+            AttentionParams(
+                scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+                window=sliding_window,
+                softcap=softcap,
+                input_precision="bf16x3" if state.precision == "high" else None,
+            ),
+        )
+    except InputError as error:  # a size that no implementation has
+        raise UnsupportedModelError(f"{name}: {error}") from error
     return out[None].to(dtype), None
 
 
