@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-KINDS = ("indexed_attention", "minimax_m3_sparse")
+KINDS = ("indexed_attention", "deepseek_sparse_attention", "minimax_m3_sparse")  # the second: before 5.20
 
 
 def covered(config: Any) -> int | None:
