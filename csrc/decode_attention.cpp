@@ -7,8 +7,6 @@
 namespace fastreader {
 namespace {
 
-constexpr int64_t kMaxSize = 256;
-
 const int32_t* indices(const at::Tensor& tensor, int64_t length, const char* name) {
   TORCH_CHECK(tensor.scalar_type() == at::kInt && tensor.dim() == 1 && tensor.is_contiguous() &&
                   tensor.size(0) == length,
@@ -48,7 +46,8 @@ void KeyRanges::check(at::TensorList keys) const {
 }
 
 RowAttention::RowAttention(const at::Tensor& query_in, at::TensorList keys_in, at::TensorList values_in,
-                           const KeyRanges& ranges, double scale, std::optional<double> softcap) {
+                           const KeyRanges& ranges, double scale, std::optional<double> softcap,
+                           const HeadTerms& terms) {
   TORCH_CHECK(fits(query_in), "decode_attention: query must be float32 or bfloat16 [B, Hq, D], got ", query_in.sizes());
   TORCH_CHECK(keys_in.size() == values_in.size() && !keys_in.empty(), "decode_attention: expected as many keys as ",
               "values, got ", keys_in.size(), " and ", values_in.size());
@@ -75,7 +74,8 @@ RowAttention::RowAttention(const at::Tensor& query_in, at::TensorList keys_in, a
   args.value_size = values_[0].size(2);
   TORCH_CHECK(key_heads > 0 ? args.heads % key_heads == 0 : args.heads == 0, "decode_attention: ", args.heads,
               " query heads over ", key_heads, " key heads");
-  TORCH_CHECK(args.size <= kMaxSize && args.value_size <= kMaxSize, "decode_attention: head sizes above ", kMaxSize);
+  TORCH_CHECK(args.size <= kMaxHeadSize && args.value_size <= kMaxHeadSize, "decode_attention: head sizes above ",
+              kMaxHeadSize);
   TORCH_CHECK(ranges.rows == rows, "decode_attention: ranges of ", ranges.rows, " rows for ", rows, " queries");
   ranges.check(keys_);
   args.groups = key_heads > 0 ? args.heads / key_heads : 0;
@@ -87,16 +87,25 @@ RowAttention::RowAttention(const at::Tensor& query_in, at::TensorList keys_in, a
   args.stop = ranges.stop;
   args.scale = static_cast<float>(scale);
   args.softcap = static_cast<float>(softcap.value_or(0));
+  args.sinks = head_values(terms.sinks, args.heads, "decode_attention: sinks");
+  args.slopes = head_values(terms.slopes, args.heads, "decode_attention: slopes");
+  if (terms.slopes.has_value()) {
+    TORCH_CHECK(terms.offset.has_value(), "decode_attention: slopes need the offsets of the ranges");
+    args.offset = indices(*terms.offset, ranges.count, "offset");
+  }
 }
 
 namespace {
 
 std::tuple<at::Tensor, at::Tensor> decode_attention(const at::Tensor& query, at::TensorList keys, at::TensorList values,
                                                  const at::Tensor& row_ptr, const at::Tensor& part,
-                                                 const at::Tensor& start, const at::Tensor& stop, double scale,
-                                                 std::optional<double> softcap, c10::string_view isa_name) {
+                                                 const at::Tensor& start, const at::Tensor& stop,
+                                                 const std::optional<at::Tensor>& offset, double scale,
+                                                 std::optional<double> softcap, const std::optional<at::Tensor>& sinks,
+                                                 const std::optional<at::Tensor>& slopes, c10::string_view isa_name) {
   const KeyRanges ranges(row_ptr, part, start, stop);
-  RowAttention attention(query, keys, values, ranges, scale, softcap);
+  const HeadTerms terms{sinks, slopes, offset};
+  RowAttention attention(query, keys, values, ranges, scale, softcap, terms);
   const DecodeAttentionArgs& a = attention.args;
   const auto type = query.options().dtype(at::kFloat);
   const at::Tensor out = at::empty({attention.rows, a.heads, a.value_size}, type);

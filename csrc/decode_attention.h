@@ -23,11 +23,17 @@ struct KeyRanges {
   const int32_t *row_ptr, *part, *start, *stop;
 };
 
+// What attention may have besides keys; the tensors must outlive the attention.
+struct HeadTerms {
+  std::optional<at::Tensor> sinks, slopes; // [Hq]
+  std::optional<at::Tensor> offset; // int32, one for each range, with slopes
+};
+
 // The checked attention of one layer. It keeps its tensors alive, but not the ranges.
 class RowAttention {
  public:
   RowAttention(const at::Tensor& query, at::TensorList keys, at::TensorList values, const KeyRanges& ranges, double scale,
-               std::optional<double> softcap);
+               std::optional<double> softcap, const HeadTerms& terms = {});
   RowAttention(const RowAttention&) = delete; // args point into it
 
   // Write out [B, Hq, Dv] and lse [B, Hq]; call done(row, key head) on the thread that has finished these heads.

@@ -136,12 +136,32 @@ FR_INLINE void weigh_values(const T* values, int64_t stride, int64_t count, int6
   }
 }
 
-// Turn the scores of one query into weights, and raise its maximum if a score exceeds it.
-FR_INLINE void weigh_scores(const DecodeAttentionArgs& a, const RowState& s, int64_t group, int64_t count) {
+// Neighbouring keys of a block.
+struct Piece {
+  const void *keys, *values; // of the first
+  int64_t key_stride, value_stride, count, at; // at: place of the first in the block
+  int64_t offset; // position of the first less that of the row, with slopes
+};
+
+// Up to kRowKeys keys of a row, which may lie in several ranges. Blocks are cut by the number of keys before them, not by
+// ranges, so that the sums of a row do not depend on where other texts branch off its own.
+struct Block {
+  Piece pieces[kRowKeys];
+  int64_t count = 0, keys = 0;
+};
+
+// Turn the scores of one query head into weights, and raise its maximum if a score exceeds it.
+FR_INLINE void weigh_scores(const DecodeAttentionArgs& a, const RowState& s, const Block& block, int64_t head,
+                            int64_t group) {
   float* scores = s.scores + group * kRowKeys;
-  const int64_t padded = round_up(count, kWidth);
+  const int64_t count = block.keys, padded = round_up(count, kWidth);
   for (int64_t j = count; j < padded; ++j) scores[j] = 0.0f;
   transform_scores(scores, padded, a.scale, a.softcap);
+  for (int64_t i = 0; a.slopes != nullptr && i < block.count; ++i) {
+    const Piece& p = block.pieces[i];
+    const float slope = a.slopes[head * a.groups + group];
+    for (int64_t j = 0; j < p.count; ++j) scores[p.at + j] += slope * static_cast<float>(p.offset + j);
+  }
   for (int64_t j = count; j < padded; ++j) scores[j] = kMinusInfinity;
   vf most = fill(kMinusInfinity);
   for (int64_t j = 0; j < padded; j += kWidth) {
@@ -166,28 +186,16 @@ FR_INLINE void weigh_scores(const DecodeAttentionArgs& a, const RowState& s, int
   s.total[group] += total_of(total);
 }
 
-// Neighbouring keys of a block.
-struct Piece {
-  const void *keys, *values; // of the first
-  int64_t key_stride, value_stride, count, at; // at: place of the first in the block
-};
-
-// Up to kRowKeys keys of a row, which may lie in several ranges. Blocks are cut by the number of keys before them, not by
-// ranges, so that the sums of a row do not depend on where other texts branch off its own.
-struct Block {
-  Piece pieces[kRowKeys];
-  int64_t count = 0, keys = 0;
-};
-
 template <typename T, int G>
-FR_INLINE void score_and_weigh(const DecodeAttentionArgs& a, const RowState& s, const Block& block, int64_t first) {
+FR_INLINE void score_and_weigh(const DecodeAttentionArgs& a, const RowState& s, const Block& block, int64_t head,
+                               int64_t first) {
   float* scores = s.scores + first * kRowKeys;
   for (int64_t i = 0; i < block.count; ++i) {
     const Piece& p = block.pieces[i];
     multiply_keys<T, G>(static_cast<const T*>(p.keys), p.key_stride, p.count, a.size, s.queries + first * a.padded_size,
                         a.padded_size, scores + p.at);
   }
-  for (int g = 0; g < G; ++g) weigh_scores(a, s, first + g, block.keys);
+  for (int g = 0; g < G; ++g) weigh_scores(a, s, block, head, first + g);
   for (int64_t i = 0; i < block.count; ++i) {
     const Piece& p = block.pieces[i];
     weigh_values<T, G>(static_cast<const T*>(p.values), p.value_stride, p.count, a.value_size, scores + p.at,
@@ -196,14 +204,23 @@ FR_INLINE void score_and_weigh(const DecodeAttentionArgs& a, const RowState& s, 
 }
 
 template <typename T>
-FR_INLINE void attend_block(const DecodeAttentionArgs& a, const RowState& s, const Block& block) {
+FR_INLINE void attend_block(const DecodeAttentionArgs& a, const RowState& s, const Block& block, int64_t head) {
   int64_t group = 0;
-  for (; group + kMostGroups <= a.groups; group += kMostGroups) score_and_weigh<T, kMostGroups>(a, s, block, group);
-  switch (a.groups - group) {
-    case 1: return score_and_weigh<T, 1>(a, s, block, group);
-    case 2: return score_and_weigh<T, 2>(a, s, block, group);
-    case 3: return score_and_weigh<T, 3>(a, s, block, group);
+  for (; group + kMostGroups <= a.groups; group += kMostGroups) {
+    score_and_weigh<T, kMostGroups>(a, s, block, head, group);
   }
+  switch (a.groups - group) {
+    case 1: return score_and_weigh<T, 1>(a, s, block, head, group);
+    case 2: return score_and_weigh<T, 2>(a, s, block, head, group);
+    case 3: return score_and_weigh<T, 3>(a, s, block, head, group);
+  }
+}
+
+// Return 1 / (total + e^sink / 2^maximum).
+FR_INLINE float share_of(float total, float maximum, float sink) {
+  if (sink == kMinusInfinity) return 1.0f / total;
+  const double power = static_cast<double>(sink) / kLn2Wide - static_cast<double>(maximum);
+  return static_cast<float>(1 / (static_cast<double>(total) + __builtin_exp2(power)));
 }
 
 void attend_row(const DecodeAttentionArgs& a, int64_t row, int64_t head, void* workspace) {
@@ -219,7 +236,7 @@ void attend_row(const DecodeAttentionArgs& a, int64_t row, int64_t head, void* w
   Block block;
   const auto attend = [&] {
     if (block.keys == 0) return;
-    a.keys[0].bf16 ? attend_block<bf16>(a, s, block) : attend_block<float>(a, s, block);
+    a.keys[0].bf16 ? attend_block<bf16>(a, s, block, head) : attend_block<float>(a, s, block, head);
     block.count = block.keys = 0;
   };
   for (int32_t r = a.row_ptr[row]; r < a.row_ptr[row + 1]; ++r) {
@@ -227,7 +244,8 @@ void attend_row(const DecodeAttentionArgs& a, int64_t row, int64_t head, void* w
     for (int64_t first = a.start[r]; first < a.stop[r];) {
       const int64_t count = lesser(kRowKeys - block.keys, a.stop[r] - first);
       block.pieces[block.count++] = {row_of(key, first, head), row_of(value, first, head), key.token_stride,
-                                     value.token_stride, count, block.keys};
+                                     value.token_stride, count, block.keys,
+                                     a.slopes != nullptr ? a.offset[r] + first - a.start[r] : 0};
       block.keys += count;
       first += count;
       if (block.keys == kRowKeys) attend();
@@ -237,9 +255,11 @@ void attend_row(const DecodeAttentionArgs& a, int64_t row, int64_t head, void* w
   for (int64_t g = 0; g < a.groups; ++g) {
     const int64_t at = row * a.heads + head * a.groups + g;
     const bool any = s.total[g] != 0.0f; // the maximum would miss a NaN
-    const float share = any ? 1.0f / s.total[g] : 0.0f;
+    const float sink = a.sinks == nullptr ? kMinusInfinity : a.sinks[head * a.groups + g];
+    const float share = any ? share_of(s.total[g], s.maximum[g], sink) : 0.0f;
     for (int64_t c = 0; c < a.value_size; ++c) a.out[at * a.value_size + c] = s.sums[g * a.padded_value_size + c] * share;
-    a.lse[at] = any ? s.maximum[g] * kLn2 + std::log(s.total[g]) : kMinusInfinity;
+    const float lse = any ? s.maximum[g] * kLn2 + std::log(s.total[g]) : kMinusInfinity;
+    a.lse[at] = a.sinks == nullptr ? lse : static_cast<float>(log_add(static_cast<double>(lse), static_cast<double>(sink)));
   }
 }
 

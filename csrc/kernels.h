@@ -15,6 +15,7 @@ namespace fastreader {
 constexpr int64_t kStrip = 32; // rows of a strip; values are packed in groups of as many keys
 
 constexpr int64_t kMaxStrips = 64; // in a tile of queries
+constexpr int64_t kMaxHeadSize = 576; // of queries, keys and values
 
 // Operands of the products. "bf16x3" writes each value as the sum of two bf16 and takes three products; "bf16x2" takes
 // two, since the weight is bf16 already. "widened" multiplies a bf16 weight in float32. "scaled" writes 32 values as
@@ -65,11 +66,13 @@ struct AttentionArgs {
   const int32_t* slot_key; // [slots], -1 if empty
   const int32_t *slot_birth, *slot_end; // [slots]
   const Chunk* chunks; // [slots / 32]
-  const int32_t* query_positions; // [Tq], read only with a window
+  const int32_t* query_positions; // [Tq], null without a window and slopes
   const int32_t* key_positions; // [Tk]
   float scale;
   int64_t window; // 0 for no window
   float softcap; // 0 for no cap
+  const float* sinks; // [Hq] or null, one more score of every row, whose value is 0
+  const float* slopes; // [Hq] or null, times (key position - query position), added to the scores
   // The schedule; blocks are runs of slots, whole chunks of one segment.
   int64_t tiles, tile_rows, key_block; // tile_rows: rows of the largest tile, a multiple of 32
   int64_t threads; // number of threads, which take tiles in turn
@@ -96,6 +99,8 @@ struct DecodeAttentionArgs {
   // Row b sees keys start[r]..stop[r]-1 of part[r] for r in row_ptr[b]..row_ptr[b + 1]-1.
   const int32_t *row_ptr, *part, *start, *stop;
   float scale, softcap; // softcap 0 for no cap
+  const float *sinks, *slopes; // as above
+  const int32_t* offset; // position of each range's first key, less that of its row; read only with slopes
   float *out, *lse; // [B, Hq, Dv] and [B, Hq] contiguous
 };
 

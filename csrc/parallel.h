@@ -109,6 +109,15 @@ inline Source source_of(const at::Tensor& tensor, int64_t head_axis) {
           head_axis < 0 ? 0 : tensor.stride(head_axis)};
 }
 
+// Return the values of one number per head, or null without any.
+inline const float* head_values(const std::optional<at::Tensor>& values, int64_t heads, const char* name) {
+  if (!values.has_value()) return nullptr;
+  TORCH_CHECK(values->scalar_type() == at::kFloat && values->dim() == 1 && values->size(0) == heads &&
+                  values->is_contiguous(),
+              name, " must be contiguous float32 [", heads, "], got ", values->scalar_type(), " ", values->sizes());
+  return values->const_data_ptr<float>();
+}
+
 // Return the tensor, or a copy if its rows are not contiguous.
 inline at::Tensor with_contiguous_rows(const at::Tensor& tensor) {
   return tensor.stride(-1) == 1 || tensor.size(-1) <= 1 ? tensor : tensor.contiguous();

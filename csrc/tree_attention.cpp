@@ -8,7 +8,6 @@
 namespace fastreader {
 namespace {
 
-constexpr int64_t kMaxSize = 256;
 constexpr int64_t kEnoughTasks = 16; // with fewer tiles x heads, each segment of keys is a task
 constexpr int64_t kPartBytes = 64 << 20; // at most this much memory for their states
 
@@ -47,7 +46,8 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(
     const std::optional<at::Tensor>& query_positions, const std::optional<at::Tensor>& key_positions,
     const at::Tensor& tile_start, const at::Tensor& tile_stop, const at::Tensor& block_ptr,
     const at::Tensor& block_start, const at::Tensor& block_stop, const at::Tensor& block_full, double scale,
-    std::optional<int64_t> window, std::optional<double> softcap, const InputPrecision& input_precision,
+    std::optional<int64_t> window, std::optional<double> softcap, const std::optional<at::Tensor>& sinks,
+    const std::optional<at::Tensor>& slopes, const InputPrecision& input_precision,
     bool return_lse, c10::string_view isa_name) {
   const bool bf16x3 = is_bf16x3(input_precision);
   TORCH_CHECK(query_in.dim() == 3 && key_in.dim() == 3 && value_in.dim() == 3,
@@ -71,12 +71,15 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(
   TORCH_CHECK(key.size(2) == a.size && value.size(0) == a.keys && value.size(1) == a.key_heads &&
                   (a.key_heads == 0 ? a.heads == 0 : a.heads % a.key_heads == 0),
               "tree_attention: query, key and value do not fit: ", query.sizes(), key.sizes(), value.sizes());
-  TORCH_CHECK(a.size <= kMaxSize && a.value_size <= kMaxSize, "tree_attention: head sizes above ", kMaxSize);
+  TORCH_CHECK(a.size <= kMaxHeadSize && a.value_size <= kMaxHeadSize, "tree_attention: head sizes above ", kMaxHeadSize);
   at::Tensor out = at::empty({a.queries, a.heads, a.value_size}, query.options());
   at::Tensor lse = at::full({return_lse ? a.queries : 0, a.heads}, -std::numeric_limits<float>::infinity(),
                             query.options().dtype(at::kFloat));
   a.slots = slot_key.size(0);
-  if (out.numel() == 0 || a.slots == 0) return {out.zero_(), lse};
+  if (out.numel() == 0 || a.slots == 0) {
+    if (return_lse && sinks.has_value()) lse.copy_(sinks->expand_as(lse));
+    return {out.zero_(), lse};
+  }
 
   a.groups = a.heads / a.key_heads;
   a.padded_size = round_up(a.size, kStrip);
@@ -96,10 +99,15 @@ std::tuple<at::Tensor, at::Tensor> tree_attention(
               "tree_attention: chunks must be contiguous int32 [", a.slots / kStrip, ", ", kFields, "], got ",
               chunks.sizes());
   a.chunks = reinterpret_cast<const Chunk*>(chunks.const_data_ptr<int32_t>());
+  a.sinks = head_values(sinks, a.heads, "tree_attention: sinks");
+  a.slopes = head_values(slopes, a.heads, "tree_attention: slopes");
   if (window.has_value()) {
-    TORCH_CHECK(query_positions.has_value() && key_positions.has_value(), "tree_attention: a window needs positions");
     TORCH_CHECK(*window > 0, "tree_attention: window must be at least 1, got ", *window);
     a.window = std::min<int64_t>(*window, std::numeric_limits<int32_t>::max());
+  }
+  if (window.has_value() || slopes.has_value()) {
+    TORCH_CHECK(query_positions.has_value() && key_positions.has_value(),
+                "tree_attention: a window and slopes need positions");
     a.query_positions = indices(*query_positions, a.queries, "query_positions");
     a.key_positions = indices(*key_positions, a.keys, "key_positions");
   }

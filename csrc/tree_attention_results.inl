@@ -1,5 +1,23 @@
 // Write the results of a tile, or the state of a part of its keys, and join such parts.
 
+// Return log(e^a + e^b).
+FR_INLINE double log_add(double a, double b) {
+  const double most = a > b ? a : b;
+  if (most == static_cast<double>(kMinusInfinity)) return most;
+  return most + __builtin_log1p(__builtin_exp(-__builtin_fabs(a - b)));
+}
+
+// Return 1 / (total + e^sink / 2^maximum). Powers of two are split off and applied exactly, so that the result does not
+// depend on the maximum that a lane happens to have.
+FR_INLINE float inverse_with_sink(float total, float maximum, float sink) {
+  if (sink == kMinusInfinity) return 1 / total;
+  const double power = static_cast<double>(sink) / kLn2Wide, whole_power = __builtin_floor(power);
+  double exponent = whole_power - static_cast<double>(maximum);
+  exponent = exponent > 2000 ? 2000 : exponent < -2000 ? -2000 : exponent;
+  const double term = __builtin_ldexp(__builtin_exp2(power - whole_power), static_cast<int>(exponent));
+  return static_cast<float>(1 / (static_cast<double>(total) + term));
+}
+
 template <typename T, int TERMS>
 FR_INLINE void write_strip(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t strip, int64_t first, int64_t count,
                            int64_t head, bool nothing_seen, bool outer) {
@@ -12,7 +30,13 @@ FR_INLINE void write_strip(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t st
     for (int64_t i = 0; i < kTotals; i += kWidth) store(total + i, load(t.outer_total + strip * kTotals + i) + load(total + i));
   }
   alignas(64) float inverse[kStrip];
-  for (int lane = 0; lane < kStrip; ++lane) inverse[lane] = total[lane] > 0 ? 1 / total[lane] : 0.0f;
+  for (int lane = 0; lane < kStrip; ++lane) {
+    const int64_t row = strip * kStrip + lane;
+    inverse[lane] = !(total[lane] > 0) ? 0.0f
+                    : a.sinks == nullptr
+                        ? 1 / total[lane]
+                        : inverse_with_sink(total[lane], t.maximum[row], a.sinks[head * a.groups + row % a.groups]);
+  }
   if (nothing_seen) {
     std::memset(sums, 0, a.padded_value_size * kStrip * sizeof(float));
   } else {
@@ -31,7 +55,7 @@ FR_INLINE void write_strip(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t st
   for (int64_t lane = 0; lane < kStrip; ++lane) {
     const int64_t row = strip * kStrip + lane;
     if (row >= count * a.groups) break;
-    const int64_t index = token * a.heads + head * a.groups + group;
+    const int64_t query_head = head * a.groups + group, index = token * a.heads + query_head;
     if (++group == a.groups) {
       group = 0;
       ++token;
@@ -46,8 +70,9 @@ FR_INLINE void write_strip(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t st
     if (a.lse != nullptr) {
       int exponent; // separate, so that the result does not depend on the reference either
       const float fraction = __builtin_frexpf(mass[lane], &exponent);
-      const double lse = (static_cast<double>(t.maximum[row]) + exponent) * kLn2Wide + __builtin_log(fraction);
-      a.lse[index] = mass[lane] == 0 ? kMinusInfinity : static_cast<float>(lse);
+      double lse = (static_cast<double>(t.maximum[row]) + exponent) * kLn2Wide + __builtin_log(fraction);
+      if (mass[lane] == 0) lse = static_cast<double>(kMinusInfinity);
+      a.lse[index] = static_cast<float>(a.sinks == nullptr ? lse : log_add(lse, static_cast<double>(a.sinks[query_head])));
     }
   }
 }

@@ -25,6 +25,21 @@ FR_INLINE void transform_scores(float* scores, int64_t count, float scale, float
   }
 }
 
+// Add slope * (key position - query position) to the scores of `rows` slots from `start` on.
+FR_INLINE void add_slopes(const AttentionArgs& a, float* scores, int64_t start, int64_t rows, const float* slope,
+                          const int32_t* position) {
+  for (int v = 0; v < kVectors; ++v) {
+    const vf by = load(slope + v * kWidth);
+    const vi from = load(position + v * kWidth);
+    for (int64_t j = 0; j < rows; ++j) {
+      const int32_t key = a.slot_key[start + j];
+      if (key < 0) continue; // an empty slot, which no row sees
+      float* at = scores + j * kStrip + v * kWidth;
+      store(at, load(at) + by * __builtin_convertvector(fill(a.key_positions[key]) - from, vf));
+    }
+  }
+}
+
 // Set weights to 2^(factor * s - m) as operands, for whole m, and add their sums to `total`, pair by pair of slots.
 // `rows` is a multiple of 32. Products in the queue run meanwhile.
 template <typename T, int TERMS, bool LSE>

@@ -33,6 +33,7 @@ struct Tile {
   int32_t* segment; // [strips][32], the current one; -1 before the first
   int32_t* query_node; // [strips][32], -1 for lanes without a row
   int32_t* position; // [strips][32]
+  float* slope; // [strips][32]
 
   // Weights overwrite the scores they come from, unless they are twice as many.
   FR_MEMBER T* weights_of(const AttentionArgs& a, int64_t turn) const {
@@ -64,6 +65,7 @@ struct Tile {
     take(t.segment, strips * kStrip);
     take(t.query_node, strips * kStrip);
     take(t.position, strips * kStrip);
+    take(t.slope, strips * kStrip);
     return at;
   }
 };
@@ -80,7 +82,8 @@ FR_INLINE void load_queries(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t f
         load_row<T, TERMS>(row_of(a.query, token, head * a.groups + group), a.query.bf16, a.size,
                            a.padded_size, staged, kStrip * a.padded_size);
         t.query_node[row] = a.query_node[token];
-        t.position[row] = a.window > 0 ? a.query_positions[token] : 0;
+        t.position[row] = a.query_positions != nullptr ? a.query_positions[token] : 0;
+        t.slope[row] = a.slopes != nullptr ? a.slopes[head * a.groups + group] : 0.0f;
         if (++group == a.groups) {
           group = 0;
           ++token;
@@ -91,6 +94,7 @@ FR_INLINE void load_queries(const AttentionArgs& a, Tile<T, TERMS>& t, int64_t f
         }
         t.query_node[row] = -1;
         t.position[row] = 0;
+        t.slope[row] = 0.0f;
       }
     }
     for (int i = 0; i < TERMS; ++i) {
@@ -132,7 +136,7 @@ void pack_keys(const AttentionArgs& a, int64_t head, int64_t chunk) {
   const int64_t value_term = a.key_heads * a.slots * a.padded_value_size;
   T* keys = static_cast<T*>(a.packed_keys) + (head * a.slots + chunk * kStrip) * a.padded_size;
   T* values = static_cast<T*>(a.packed_values) + (head * a.slots + chunk * kStrip) * a.padded_value_size;
-  alignas(64) T staged[TERMS * kStrip * 256];
+  alignas(64) T staged[TERMS * kStrip * kMaxHeadSize];
   const int64_t staged_term = kStrip * a.padded_value_size;
   for (int64_t i = 0; i < kStrip; ++i) {
     const int64_t token = a.slot_key[chunk * kStrip + i];

@@ -24,7 +24,7 @@ void attend(const AttentionArgs& a, int64_t tile, int64_t head, int64_t part, vo
 
   // While the vector units exponentiate a unit's scores, the tile units sum the values of the previous unit and compute
   // the scores of the next. They also fall asleep after some 250 ns without a product and take 300 ns to wake.
-  const float factor = a.softcap > 0 || !(a.scale > 0) ? kLog2E : a.scale * kLog2E;
+  const float factor = scales_first(a) ? kLog2E : a.scale * kLog2E;
   Queue<T, TERMS, TERMS> queue;
   Unit before{}, unit{}, after{};
   bool more = units.next(unit);

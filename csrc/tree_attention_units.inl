@@ -67,17 +67,21 @@ FR_INLINE Product<T, TERMS, TERMS> sums_of(const AttentionArgs& a, Tile<T, TERMS
           a.padded_value_size, u.rows(), !u.first};
 }
 
-// Finish the scores: scale if the exponential does not, soft cap, mask.
+// Return whether scores are scaled before the exponential, which otherwise scales them itself.
+FR_INLINE bool scales_first(const AttentionArgs& a) { return a.softcap > 0 || !(a.scale > 0) || a.slopes != nullptr; }
+
+// Finish the scores: scale if the exponential does not, soft cap, slopes, mask.
 template <typename T, int TERMS>
 FR_INLINE void complete_scores(const AttentionArgs& a, Tile<T, TERMS>& t, const Units& units, const Unit& u,
                                float* scores) {
   const int64_t rows = u.rows();
-  if (a.softcap > 0 || !(a.scale > 0)) transform_scores(scores, rows * kStrip, a.scale, a.softcap);
+  if (scales_first(a)) transform_scores(scores, rows * kStrip, a.scale, a.softcap);
+  const int64_t lane = u.strip * kStrip;
+  if (a.slopes != nullptr) add_slopes(a, scores, u.start, rows, t.slope + lane, t.position + lane);
   if (u.full) return;
   for (int64_t chunk = u.start / kStrip; chunk < u.stop / kStrip; ++chunk) {
     if (a.window == 0 && units.sees_all(a.chunks[chunk], u.strip)) continue;
-    mask_chunk(a, scores + (chunk * kStrip - u.start) * kStrip, chunk, t.query_node + u.strip * kStrip,
-               t.position + u.strip * kStrip);
+    mask_chunk(a, scores + (chunk * kStrip - u.start) * kStrip, chunk, t.query_node + lane, t.position + lane);
   }
 }
 

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from fastreader.models.adapter import TreeModel
-from fastreader.models.attention_keys import PackedKeys
+from fastreader.models.attention_keys import Chunk, PackedKeys
 from fastreader.models.fused import FusedFeedForward, FusedNorm
+from fastreader.models.temperature import Temperature
 
 MUTANTS: dict[str, Callable[[TreeModel], AbstractContextManager[None]]] = {}
 
@@ -49,15 +50,78 @@ def scale(model):
         yield
 
 
+def _resized(params, by):
+    """Change the length of a window or a chunk."""
+    if params.window is None:
+        return params
+    chunk = isinstance(params.window, Chunk)
+    return replace(params, window=Chunk(params.window.tokens + by) if chunk else params.window + by)
+
+
 @mutant
 def window_wider(model):
-    with _attending(lambda params: params if params.window is None else replace(params, window=params.window + 1)):
+    with _attending(lambda params: _resized(params, 1)):
         yield
 
 
 @mutant
 def window_narrower(model):
-    with _attending(lambda params: params if params.window is None else replace(params, window=params.window - 1)):
+    with _attending(lambda params: _resized(params, -1)):
+        yield
+
+
+@mutant
+def chunk_as_window(model):
+    """A chunk's tokens counted from each query."""
+    with _attending(
+        lambda params: replace(params, window=params.window.tokens) if isinstance(params.window, Chunk) else params
+    ):
+        yield
+
+
+@mutant
+def no_sinks(model):
+    with _attending(lambda params: replace(params, sinks=None)):
+        yield
+
+
+@mutant
+def sinks_of_the_next_head(model):
+    with _attending(
+        lambda params: params if params.sinks is None else replace(params, sinks=params.sinks.roll(1, dims=0))
+    ):
+        yield
+
+
+@mutant
+def sinks_of_the_other_sign(model):
+    with _attending(lambda params: params if params.sinks is None else replace(params, sinks=-params.sinks)):
+        yield
+
+
+@mutant
+def slopes(model):
+    """ALiBi in a model without it; layers of chunks take no slopes."""
+    attend = PackedKeys.attend
+
+    def sloped(self, query, key, value, params, *others, **named):
+        if not isinstance(params.window, Chunk):
+            params = replace(params, slopes=torch.full((query.shape[1],), 0.02, device=query.device))
+        return attend(self, query, key, value, params, *others, **named)
+
+    with patched(PackedKeys, "attend", sloped):
+        yield
+
+
+@mutant
+def temperature_by_place(model):
+    """Llama 4's temperature by a token's place in the packing, as transformers' own code has it."""
+    applied = Temperature.applied
+
+    def placed(self, query, positions):
+        return applied(self, query, torch.arange(len(positions), device=positions.device))
+
+    with patched(Temperature, "applied", placed):
         yield
 
 

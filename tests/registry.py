@@ -129,6 +129,7 @@ GEMMA4: list[dict[str, Any]] = [
     {},  # head size 512
 ]
 GEMMA4_UNIFIED = [{"global_head_dim": 32, "layer_types": SHARING["layer_types"], "num_hidden_layers": 5}, {}]
+GRANITE = {"logits_scaling": 4.0, "residual_multiplier": 0.5, "embedding_multiplier": 3.0}
 LATENT_SLIDING = {
     "num_key_value_heads": 4,
     "use_dsa": False,
@@ -142,6 +143,7 @@ LATENT_SLIDING = {
     **ALTERNATING,
 }
 
+_MROPE = {**ROPE, "mrope_section": [3, 3, 2]}
 _BLT = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
 
 # Layer patterns of a family, as changes to its small configuration. Families that are not listed have one pattern, and
@@ -157,7 +159,9 @@ PATTERNS: dict[str, list[dict[str, Any]]] = {
         }
     ],
     "codegen": [{"rotary_dim": 8}],
-    "cohere_compass_text": [{"rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE}, **ALTERNATING}],
+    "cohere_compass_text": [
+        {"rope_parameters": {"full_attention": _MROPE, "sliding_attention": _MROPE}, **ALTERNATING}
+    ],
     "cohere2": [{}, FULL],
     "dbrx": [
         {
@@ -183,7 +187,8 @@ PATTERNS: dict[str, list[dict[str, Any]]] = {
     "got_ocr2": [{}],
     "gpt_neo": [{"attention_types": [[["global", "local"], 1], [["global"], 1]], "window_size": 7}],
     "gptj": [{"rotary_dim": 8}],
-    "granite": [{"logits_scaling": 4.0, "residual_multiplier": 0.5, "embedding_multiplier": 3.0}],
+    "granite": [GRANITE],
+    "granite_swa": [GRANITE, {**GRANITE, **ALTERNATING}],
     "lfm2_moe": [FULL, {"layer_types": ["conv", "full_attention", "conv"]}],
     "llama": [{}, YARN, LINEAR, DYNAMIC, LLAMA3, {"attention_bias": True, "mlp_bias": True}],
     "llama4_text": [

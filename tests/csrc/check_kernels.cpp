@@ -415,8 +415,17 @@ struct Heads {
   int64_t key_heads, groups, size, value_size;
 };
 
+// A sink and a slope of each query head.
+struct Terms {
+  Vector sinks, slopes;
+  Terms(int64_t heads, Random& random) : sinks(random.normals(heads)), slopes(random.normals(heads)) {
+    for (float& slope : slopes) slope /= 64;
+    sinks[0] = -kInfinity; // none
+  }
+};
+
 void check_attention(const Kernels& kernels, Mode mode, const Tree& tree, const Heads& h, int64_t window, float softcap,
-                     bool parts, Report& report) {
+                     bool parts, bool with_terms, Report& report) {
   Random random(tree.tokens() + h.size);
   const bool half = mode == Mode::bf16;
   const int64_t tokens = tree.tokens(), heads = h.key_heads * h.groups;
@@ -451,6 +460,11 @@ void check_attention(const Kernels& kernels, Mode mode, const Tree& tree, const 
   a.scale = 1 / std::sqrt(static_cast<float>(h.size));
   a.window = window;
   a.softcap = softcap;
+  const Terms terms(heads, random);
+  if (with_terms) {
+    a.sinks = terms.sinks.data();
+    a.slopes = terms.slopes.data();
+  }
 
   constexpr int64_t tile = 40, block = 2 * kStrip;
   std::vector<int32_t> tile_start, tile_stop, block_ptr{0}, block_start, block_stop;
@@ -514,7 +528,7 @@ void check_attention(const Kernels& kernels, Mode mode, const Tree& tree, const 
   kernels.leave();
 
   const double bound = half ? 2e-2 : mode == Mode::bf16x3 ? 2e-4 : 1e-5;
-  const std::string suffix = name_of(mode);
+  const std::string suffix = std::string(name_of(mode)) + (with_terms ? " terms" : "");
   std::vector<double> weights(tokens);
   for (int64_t q = 0; q < tokens; ++q) {
     for (int64_t head = 0; head < heads; ++head) {
@@ -530,9 +544,11 @@ void check_attention(const Kernels& kernels, Mode mode, const Tree& tree, const 
         }
         score *= a.scale;
         weights[k] = softcap > 0 ? softcap * std::tanh(score / softcap) : score;
+        if (with_terms) weights[k] += static_cast<double>(terms.slopes[head]) * (position[k] - position[q]);
         most = std::max(most, weights[k]);
       }
       for (double& w : weights) mass += w = std::exp(w - most);
+      if (with_terms) mass += std::exp(terms.sinks[head] - most);
       for (int64_t i = 0; i < h.value_size; ++i) {
         double expected = 0;
         for (int64_t k = 0; k < tokens; ++k) {
@@ -546,7 +562,7 @@ void check_attention(const Kernels& kernels, Mode mode, const Tree& tree, const 
   }
 }
 
-void check_decoding(const Kernels& kernels, bool half, const Heads& h, float softcap, Report& report) {
+void check_decoding(const Kernels& kernels, bool half, const Heads& h, float softcap, bool with_terms, Report& report) {
   Random random(h.groups * 10 + h.size);
   const int64_t heads = h.key_heads * h.groups;
   const int64_t lengths[2] = {150, 40};
@@ -561,8 +577,10 @@ void check_decoding(const Kernels& kernels, bool half, const Heads& h, float sof
   }
   // Row 0 sees two ranges and a longer one, row 1 one key, row 2 nothing.
   const int32_t row_ptr[] = {0, 3, 4, 4}, part[] = {0, 1, 0, 1}, start[] = {3, 0, 70, 5}, stop[] = {60, 33, 150, 6};
+  const int32_t offset[] = {-170, -113, -80, 0};
   constexpr int64_t rows = 3;
   const Vector query = random.normals(rows * heads * h.size);
+  const Terms terms(heads, random);
   Vector out(rows * heads * h.value_size, std::nanf("")), lse(rows * heads, std::nanf(""));
   const DecodeAttentionArgs a{{query.data(), false, heads * h.size, h.size},
                               key_sources,
@@ -579,6 +597,9 @@ void check_decoding(const Kernels& kernels, bool half, const Heads& h, float sof
                               stop,
                               1 / std::sqrt(static_cast<float>(h.size)),
                               softcap,
+                              with_terms ? terms.sinks.data() : nullptr,
+                              with_terms ? terms.slopes.data() : nullptr,
+                              with_terms ? offset : nullptr,
                               out.data(),
                               lse.data()};
   Memory workspace(kernels.attend_row_workspace(a));
@@ -598,13 +619,16 @@ void check_decoding(const Kernels& kernels, bool half, const Heads& h, float sof
                      keys[part[r]].values[(k * h.key_heads + key_head) * h.size + i];
           }
           score *= a.scale;
-          const double weight = std::exp(softcap > 0 ? softcap * std::tanh(score / softcap) : score);
+          if (softcap > 0) score = softcap * std::tanh(score / softcap);
+          if (with_terms) score += static_cast<double>(terms.slopes[head]) * static_cast<double>(offset[r] + k - start[r]);
+          const double weight = std::exp(score);
           mass += weight;
           for (int64_t i = 0; i < h.value_size; ++i) {
             sums[i] += weight * values[part[r]].values[(k * h.key_heads + key_head) * h.value_size + i];
           }
         }
       }
+      if (with_terms) mass += std::exp(static_cast<double>(terms.sinks[head]));
       for (int64_t i = 0; i < h.value_size; ++i) {
         report["decode_attention"].add(out[(row * heads + head) * h.value_size + i], mass > 0 ? sums[i] / mass : 0, 1e-5);
       }
@@ -722,15 +746,20 @@ void check_isa(Isa isa, Report& report) {
     }
     if (kernels->attend_row != nullptr) {
       for (const int64_t groups : {1, 2, 3, 7}) {
-        check_decoding(*kernels, false, {2, groups, 64, 64}, 0, report);
-        check_decoding(*kernels, true, {1, groups, 20, 33}, 5, report);
+        check_decoding(*kernels, false, {2, groups, 64, 64}, 0, false, report);
+        check_decoding(*kernels, true, {1, groups, 20, 33}, 5, false, report);
+        check_decoding(*kernels, false, {2, groups, 32, 64}, 0, true, report);
       }
+      check_decoding(*kernels, true, {1, 2, 576, 512}, 5, true, report);
     }
     if (kernels->attend != nullptr && mode != Mode::bf16x2) { // no op has attention with such operands
-      check_attention(*kernels, mode, {50, 40, 37}, {2, 3, 40, 24}, 0, 0, false, report);
-      check_attention(*kernels, mode, {50, 40, 37}, {1, 2, 64, 64}, 20, 4, false, report);
-      check_attention(*kernels, mode, {500, 60, 70}, {1, 1, 32, 32}, 0, 0, false, report);
-      check_attention(*kernels, mode, {500, 60, 70}, {1, 1, 32, 32}, 0, 0, true, report);
+      check_attention(*kernels, mode, {50, 40, 37}, {2, 3, 40, 24}, 0, 0, false, false, report);
+      check_attention(*kernels, mode, {50, 40, 37}, {1, 2, 64, 64}, 20, 4, false, false, report);
+      check_attention(*kernels, mode, {500, 60, 70}, {1, 1, 32, 32}, 0, 0, false, false, report);
+      check_attention(*kernels, mode, {500, 60, 70}, {1, 1, 32, 32}, 0, 0, true, false, report);
+      check_attention(*kernels, mode, {50, 40, 37}, {2, 3, 40, 24}, 20, 0, false, true, report);
+      check_attention(*kernels, mode, {500, 60, 70}, {1, 2, 32, 32}, 0, 4, true, true, report);
+      check_attention(*kernels, mode, {50, 40, 37}, {1, 1, 576, 512}, 0, 0, false, true, report);
     }
     if (kernels->logprob != nullptr) {
       check_logprob(*kernels, mode, 70, 170, 64, false, 0, report);

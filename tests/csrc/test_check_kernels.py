@@ -30,7 +30,8 @@ def test_the_portable_kernels_agree_with_plain_loops(program):
     assert done.returncode == 0, done.stdout
     lines = done.stdout.splitlines()
     assert lines[-1] == "portable: 0 values outside their bounds"
-    for kernel in ("linear f32", "linear widened", "linear scaled", "attention f32", "linear_logprob f32", "rms_norm"):
+    attention = "attention f32", "attention f32 terms"
+    for kernel in ("linear f32", "linear widened", "linear scaled", *attention, "linear_logprob f32", "rms_norm"):
         assert any(line.split(None, 1)[1].startswith(f"{kernel} ") for line in lines[:-1]), kernel
 
 

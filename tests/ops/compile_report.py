@@ -26,6 +26,7 @@ from triton.knobs import nvidia
 from fastreader.ops.linear_logprob import triton as logprob
 from fastreader.ops.merge_state import triton as merge
 from fastreader.ops.pointwise import triton as pointwise
+from fastreader.ops.tree_attention import triton as attention_launch
 from fastreader.ops.tree_attention import triton_config as attention
 from fastreader.ops.tree_attention.triton_kernel import tree_attention_kernel
 from fastreader.ops.triton_support import TARGETS
@@ -40,7 +41,8 @@ MATRIX_PATTERN = {
 }
 NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 DTYPES = tuple(NAMES)
-SIZES = (40, 64, 96, 128, 192, 256)  # for each bucket of configurations, its largest size or a padded one
+# For each bucket of configurations, its largest size or a padded one; with 576 come values of 512.
+SIZES = (40, 64, 96, 128, 192, 256, 512, 576)
 
 
 @dataclass(frozen=True)
@@ -99,34 +101,50 @@ def attention_case(
     *,
     decode: bool = False,
     variant: bool = False,
+    slopes: bool = False,
     config: attention.Config | None = None,
 ) -> Case:
-    """Return a case of tree_attention; `variant` has grouped heads, window, soft cap, lse and another value size."""
+    """Return a case of tree_attention.
+
+    Args:
+        target, size, dtype: as the launcher takes them; values have this size, at most 512.
+        decode: few rows, and partial states.
+        variant: grouped heads, window, soft cap, sinks, lse and another value size.
+        slopes: grouped heads, slopes and sinks.
+        config: instead of the pinned one.
+    """
     rows = 1 if decode else 4096
     config = config or attention.default_config(target, size, dtype, rows)
-    value_size = max(size - 8, 8) if variant else size
+    value_size = min(max(size - 8, 8) if variant else size, 512)
+    block_d, block_rest = attention_launch.head_blocks(size)
     element = NAMES[dtype]
     types = dict.fromkeys(("query_ptr", "key_ptr", "value_ptr"), f"*{element}")
     types |= {"out_ptr": "*fp32" if decode else f"*{element}", "query_node_ptr": "*i64"}
     types |= dict.fromkeys(("subtree_end_ptr", "tile_ptr", "block_start_ptr", "block_stop_ptr"), "*i32")
     types |= dict.fromkeys(("scale", "scale_log2", "softcap"), "fp32")
     constants = dict.fromkeys(("stride_query_size", "stride_key_size", "stride_value_size"), 1)
-    constants |= {"D": size, "DV": value_size, "HEADS_PACKED": 3 if variant else 1, "HEAD_CHUNKS": 1}
+    grouped = variant or slopes
+    constants |= {"D": size, "DV": value_size, "HEADS_PACKED": 3 if grouped else 1, "HEAD_CHUNKS": 1}
     constants |= {"WINDOW": variant, "SOFTCAP": variant, "UPCAST": False}
     constants |= {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
     constants |= {
-        "BLOCK_D": max(triton.next_power_of_2(size), 16),
+        "BLOCK_D": block_d,
+        "BLOCK_REST": block_rest,
         "BLOCK_DV": max(triton.next_power_of_2(value_size), 16),
     }
     if variant or decode:
         types["lse_ptr"] = "*fp32"
     else:
         constants["lse_ptr"] = None
-    if variant:
-        types |= dict.fromkeys(("query_position_ptr", "key_position_ptr"), "*i32")
+    if grouped:
+        types |= dict.fromkeys(("query_position_ptr", "key_position_ptr"), "*i32") | {"sink_ptr": "*fp32"}
     else:
-        constants |= {"query_position_ptr": None, "key_position_ptr": None, "heads_a_key": 1}
-    name = f"attention-{size}{'-decode' if decode else ''}{'-variant' if variant else ''}"
+        constants |= {"query_position_ptr": None, "key_position_ptr": None, "sink_ptr": None, "heads_a_key": 1}
+    if slopes:
+        types["slope_ptr"] = "*fp32"
+    else:
+        constants["slope_ptr"] = None
+    name = f"attention-{size}{'-decode' if decode else ''}{'-variant' if variant else ''}{'-slopes' if slopes else ''}"
     return Case(
         name,
         tree_attention_kernel,
@@ -180,7 +198,7 @@ def logprob_case(
 def merge_cases(target: int, dtype: torch.dtype) -> Iterator[Case]:
     """Yield the cases of merge_state: two states and a stack."""
     element = NAMES[dtype]
-    shape = {"DV": 256, "BLOCK_R": 8, "BLOCK_DV": 256}
+    shape = {"DV": 512, "BLOCK_R": 8, "BLOCK_DV": 512}
     types = dict.fromkeys(("out_a_ptr", "out_b_ptr", "out_ptr"), f"*{element}")
     types |= dict.fromkeys(("lse_a_ptr", "lse_b_ptr", "lse_ptr"), "*fp32")
     strides = dict.fromkeys(("stride_out_a_size", "stride_out_b_size"), 1)
@@ -221,13 +239,19 @@ def pointwise_cases(target: int, dtype: torch.dtype, width: int = 4096, size: in
         yield Case(name, pointwise.gate_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
 
 
+def sizes_of(dtype: torch.dtype) -> tuple[int, ...]:
+    """Return the head sizes that the launcher takes in this type."""
+    return SIZES[:-1] if dtype == torch.float32 else SIZES
+
+
 def full_cases() -> list[Case]:
     """Return the cases of all pinned configurations."""
     cases = []
     for target in TARGETS:
         for dtype in DTYPES:
-            for size in SIZES:
+            for size in sizes_of(dtype):
                 cases += [attention_case(target, size, dtype, variant=variant) for variant in (False, True)]
+                cases.append(attention_case(target, size, dtype, slopes=True))
                 cases.append(attention_case(target, size, dtype, decode=True))
             for stats, capped in itertools.product((False, True), repeat=2):
                 cases.append(logprob_case(target, dtype, stats=stats, capped=capped))
@@ -251,6 +275,8 @@ def default_cases() -> list[Case]:
         cases.append(attention_case(target, SIZES[(i + 3) % 6], torch.float32, variant=i % 2 == 0))
         cases.append(logprob_case(target, half, capped=i % 2 == 0))
     cases += [attention_case(target, size, torch.bfloat16, decode=True) for target, size in ((80, 256), (100, 40))]
+    cases += [attention_case(80, 512, torch.bfloat16, variant=True), attention_case(120, 576, torch.float16)]
+    cases += [attention_case(90, 64, torch.bfloat16, slopes=True), attention_case(89, 512, torch.float32, slopes=True)]
     cases.append(logprob_case(90, torch.float32, capped=True))
     cases.append(logprob_case(80, torch.bfloat16, few=True, stats=False))
     cases += [*merge_cases(90, torch.bfloat16), *merge_cases(120, torch.float32)]

@@ -78,7 +78,10 @@ def eager_attention(
     *,
     scale: float,
     window: int | None = None,
+    chunk: int | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
     query_positions: Tensor | None = None,
     key_positions: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -88,8 +91,17 @@ def eager_attention(
     score = product(mode, "qhd,khd->hqk", query, k) * scale
     if softcap is not None:
         score = softcap * torch.tanh(score / softcap)
-    score = score.masked_fill(~visible(subtree_end, query_node, query_positions, key_positions, window), float("-inf"))
+    mask = visible(subtree_end, query_node, query_positions, key_positions, window)
+    if chunk is not None or slopes is not None:
+        assert query_positions is not None and key_positions is not None
+        if chunk is not None:
+            mask &= query_positions[:, None] // chunk == key_positions[None, :] // chunk
+        if slopes is not None:
+            score = score + slopes[:, None, None] * (key_positions[None, :] - query_positions[:, None])
+    score = score.masked_fill(~mask, float("-inf"))
     lse = torch.logsumexp(score, -1)
+    if sinks is not None:
+        lse = torch.logaddexp(lse, sinks[:, None])
     weight = torch.exp(score - lse.masked_fill(lse.isneginf(), 0.0)[..., None])
     out = product(mode, "hqk,khd->qhd", weight, v)
     return (out.bfloat16() if mode == "bfloat16" else out), lse.T

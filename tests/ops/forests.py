@@ -55,6 +55,8 @@ class Inputs:
     scale: float
     window: int | None = None
     softcap: float | None = None
+    sinks: Tensor | None = None
+    slopes: Tensor | None = None
 
     def context(self, *, return_lse: bool = True) -> AttentionContext:
         return AttentionContext(**vars(self), plan=self.plan(), return_lse=return_lse)
@@ -71,6 +73,9 @@ class Inputs:
     def golden(self) -> tuple[Tensor, Tensor]:
         """Return (output, lse) in float64 from the quantised inputs."""
         wide = replace(self, query=self.query.double(), key=self.key.double(), value=self.value.double())
+        wide = replace(
+            wide, **{name: t.double() for name in ("sinks", "slopes") if (t := getattr(self, name)) is not None}
+        )
         return tree_attention_reference(wide.context())
 
     def eager(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -81,9 +86,14 @@ class Inputs:
         score = torch.einsum("qhd,khd->hqk", self.query.to(dtype), key) * self.scale
         if self.softcap is not None:
             score = self.softcap * torch.tanh(score / self.softcap)
+        if self.slopes is not None:
+            distance = self.key_positions[None, :] - self.query_positions[:, None]
+            score = score + self.slopes[:, None, None].to(dtype) * distance
         mask = visible(self.subtree_end, self.query_node, self.query_positions, self.key_positions, self.window)
         score = score.masked_fill(~mask, float("-inf"))
-        weight = torch.softmax(score, dim=-1).nan_to_num(0.0)
+        if self.sinks is not None:  # a key whose value is 0
+            score = torch.cat([score, self.sinks[:, None, None].to(dtype).expand(-1, len(self.query), 1)], dim=-1)
+        weight = torch.softmax(score, dim=-1).nan_to_num(0.0)[..., : len(key)]
         return torch.einsum("hqk,khd->qhd", weight, value), torch.logsumexp(score, dim=-1).T
 
 

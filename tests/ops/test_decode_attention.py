@@ -169,9 +169,12 @@ def test_opcheck():
     query, keys, values = operands(torch.float32, len(ROWS), 4, 2, 16, 8, (200, 40), seed=5)
     ranges = ranges_of(*ROWS)
     arrays = [torch.from_numpy(a) for a in (ranges.row_ptr, ranges.part, ranges.start, ranges.stop)]
-    torch.library.opcheck(
-        torch.ops.fastreader.decode_attention.default, (query, keys, values, *arrays, 0.25, None, "auto")
-    )
+    offset = torch.from_numpy(ranges.start - np.int32(200))
+    for more, heads in ((None, (None, None)), (offset, (torch.ones(4), torch.rand(4)))):
+        torch.library.opcheck(
+            torch.ops.fastreader.decode_attention.default,
+            (query, keys, values, *arrays, more, 0.25, None, *heads, "auto"),
+        )
 
 
 def bad(**changes):

@@ -179,7 +179,8 @@ def test_without_the_extension(monkeypatch):
     assert status()[0].implementation == "torch"
 
 
-def arguments(tree, mode="float32", window=None):
+def arguments(tree, mode="float32", window=None, heads=(None, None)):
+    """Return the arguments of the op; `heads` are sinks and slopes."""
     count = len(tree)
     positions = torch.from_numpy(tree.positions)
     plan = AttentionPlan(tree.subtree_end, None, tree.positions, tree.positions)
@@ -195,6 +196,7 @@ def arguments(tree, mode="float32", window=None):
         0.125,
         window,
         None,
+        *heads,
         None,
         True,
         "auto",
@@ -205,7 +207,8 @@ def arguments(tree, mode="float32", window=None):
 @pytest.mark.parametrize("window", [None, 5])
 def test_opcheck(mode, window):
     tree = forest(np.random.default_rng(0), 4, 30)
-    torch.library.opcheck(torch.ops.fastreader.tree_attention.default, arguments(tree, mode, window))
+    for heads in ((None, None), (torch.ones(3), torch.rand(3))):
+        torch.library.opcheck(torch.ops.fastreader.tree_attention.default, arguments(tree, mode, window, heads))
 
 
 def test_opcheck_slots():
@@ -331,7 +334,7 @@ def test_a_tile_larger_than_the_kernels_hold_raises(monkeypatch):
     """The op itself checks, since its schedules may come from elsewhere."""
     from fastreader.ops.tree_attention import cpu
 
-    monkeypatch.setattr(cpu, "query_block", lambda groups: 4096)
+    monkeypatch.setattr(cpu, "query_block", lambda groups, size: 4096)
     query, key, value = quantised("float32", *inputs(9, 2100, 2100, 1, 1, 8))
     subtree_end = torch.full((2100,), 2100, dtype=torch.int32)
     with pytest.raises(RuntimeError, match="a tile of the schedule has 2112 rows, at most 2048 are possible"):

@@ -75,6 +75,46 @@ def test_softcap(dtype: torch.dtype) -> None:
     check(replace(inputs, softcap=50.0, scale=3.0, window=20))
 
 
+SINKS = torch.tensor([0.5, -3.0, 7.0, float("-inf"), 2.0, 60.0])
+SLOPES = torch.tensor([0.5, 0.25, 0.01, 0.0, -0.1, 0.125])
+
+
+@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_sinks(num_splits: int, dtype: torch.dtype) -> None:
+    inputs = attention_inputs(*random_forest(7, 130), dtype=dtype, size=32, window=30)
+    check(replace(inputs, sinks=SINKS), num_splits=num_splits)
+    check(replace(inputs, sinks=SINKS, window=None, softcap=3.0), num_splits=num_splits)
+
+
+@pytest.mark.parametrize("dtype", SINGLE_AND_HALF)
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_slopes(num_splits: int, dtype: torch.dtype) -> None:
+    inputs = attention_inputs(*random_forest(8, 130), dtype=dtype, size=32, window=30)
+    check(replace(inputs, slopes=SLOPES), num_splits=num_splits)
+    check(replace(inputs, slopes=SLOPES, sinks=SINKS, window=None, softcap=3.0), num_splits=num_splits)
+
+
+@pytest.mark.parametrize(
+    ("size", "value_size", "dtype"),
+    [(512, 512, torch.float32), (512, 512, torch.float16), (576, 512, torch.float16), (192, 128, torch.float16)],
+)
+def test_wide_heads(size: int, value_size: int, dtype: torch.dtype) -> None:
+    inputs = attention_inputs(*random_forest(size, 60), dtype=dtype, heads=(2, 1), size=size, value_size=value_size)
+    check(replace(inputs, slopes=SLOPES[:2], sinks=SINKS[:2]), block=None)
+    check(inputs, num_splits=2)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 40, 500])
+def test_chunks(chunk: int) -> None:
+    inputs = attention_inputs(*random_forest(chunk, 130), dtype=torch.float32, size=32)
+    positions = {"query_positions": inputs.query_positions, "key_positions": inputs.key_positions}
+    given = (inputs.query, inputs.key, inputs.value, inputs.subtree_end)
+    options = {"scale": inputs.scale, "chunk": chunk, "sinks": SINKS, **positions}
+    by_triton, by_reference = (tree_attention(*given, impl=impl, **options) for impl in ("triton", "reference"))
+    torch.testing.assert_close(by_triton, by_reference, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("scale", [0.0, -0.3])
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_scale_that_is_not_positive(scale: float, softcap: float | None) -> None:
@@ -105,6 +145,7 @@ def test_rows_that_see_nothing(num_splits: int) -> None:
     _, lse = inputs.golden()
     assert lse[:40].isneginf().all()
     assert lse[40:].isfinite().all()
+    check(replace(inputs, sinks=SINKS[2:4]), num_splits=num_splits)
 
 
 def test_strided_inputs() -> None:
@@ -191,8 +232,11 @@ def test_dispatch_by_name() -> None:
 
 
 def test_unsupported_inputs_raise() -> None:
-    inputs = attention_inputs(*random_forest(12, 10), dtype=torch.float32, size=16, value_size=264)
-    with pytest.raises(UnsupportedImplementationError, match="up to 256, got 264"):
+    inputs = attention_inputs(*random_forest(12, 10), dtype=torch.float32, size=16, value_size=520)
+    with pytest.raises(UnsupportedImplementationError, match="value sizes up to 512, got 520"):
+        tree_attention(inputs.query, inputs.key, inputs.value, inputs.subtree_end, scale=1.0, impl="triton")
+    inputs = attention_inputs(*random_forest(12, 10), dtype=torch.float32, size=576, value_size=16)
+    with pytest.raises(UnsupportedImplementationError, match="float32 head sizes up to 512, got 576"):
         tree_attention(inputs.query, inputs.key, inputs.value, inputs.subtree_end, scale=1.0, impl="triton")
     inputs = attention_inputs(*random_forest(12, 10), dtype=torch.float64, size=16)
     with pytest.raises(UnsupportedImplementationError, match="float16, bfloat16 or float32, got float64"):
@@ -209,5 +253,6 @@ def test_opcheck(window: int | None) -> None:
     positions = (inputs.query_positions, inputs.key_positions) if window else (None, None)
     tensors = (inputs.query, inputs.key, inputs.value, inputs.subtree_end, inputs.query_node, *positions, *tables[:3])
     for return_lse, num_splits in ((True, 1), (False, 2)):
-        options = (inputs.scale, window, None, return_lse, num_splits, list(Config(32, 16, 4, 2)[:4]), None)
-        torch.library.opcheck(torch.ops.fastreader.tree_attention_triton.default, (*tensors, *options))
+        config = (return_lse, num_splits, list(Config(32, 16, 4, 2)[:4]), None)
+        options = (inputs.scale, window, None, torch.ones(3), torch.rand(3) if window else None)
+        torch.library.opcheck(torch.ops.fastreader.tree_attention_triton.default, (*tensors, *options, *config))

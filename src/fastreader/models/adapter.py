@@ -27,10 +27,11 @@ from fastreader.models.decode_cache import DecodeCache
 from fastreader.models.handing import ask_for_mask
 from fastreader.models.head import LogitHead
 from fastreader.models.key_values import KeyValues, Reuse
-from fastreader.models.own_scores import take_over
+from fastreader.models.own_scores import replace_scores
 from fastreader.models.precision import Precision
 from fastreader.models.products import OPERATOR, Products
 from fastreader.models.rotary import rotary_regimes
+from fastreader.models.temperature import take_over
 from fastreader.models.upcast import upcast, why_not_upcast
 from fastreader.ops.linear import BlockTensor
 from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
@@ -87,9 +88,10 @@ class TreeModel:
         if hasattr(self.original.config, "_experts_implementation"):  # grouped products have no float64
             self.original.config._experts_implementation = "eager"
         self.model = _structural_copy(model)
+        take_over(self.model)
         self.config = self.model.config.get_text_config()
         self.windows = layer_windows(self.config, name)
-        take_over(self.model, self.windows, name)
+        replace_scores(self.model, self.windows, name)
         if indexed.select_all(self.model):
             ask_for_mask(self.model)
         register()

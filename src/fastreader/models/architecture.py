@@ -9,7 +9,7 @@ import torch
 
 from fastreader.errors import UnsupportedModelError
 from fastreader.models import indexed
-from fastreader.models.own_scores import adds_positions
+from fastreader.models.own_scores import adds_positions, computes_scores
 from fastreader.models.rotary import RotaryRegimes
 from fastreader.ops import extension
 
@@ -38,6 +38,21 @@ def check_supported(model: Any, name: str) -> None:
     for where, module in model.base_model.named_modules():
         if getattr(module, "layer_idx", None) is not None and getattr(module, "is_causal", True) is False:
             raise UnsupportedModelError(f"{name}: {where} attends in both directions (is_causal is False)")
+
+
+def check_unchanged(model: Any, name: str) -> None:
+    """Raise UnsupportedModelError if packed trees run only in a copy of a model whose modules are changed."""
+    reason = None
+    if computes_scores(model):
+        reason = "its attention modules compute scores in their own code"
+    elif indexed.covered(model.config.get_text_config()) is not None:
+        reason = "its attention reads the keys that an index selects"
+    elif before_head(model) is not None:
+        reason = "its states are transformed before the LM head"
+    elif model.base_model is model:
+        reason = "its text model is not under the name of its class"
+    if reason is not None:
+        raise UnsupportedModelError(f"{name}: packed trees run only in a changed copy of the model: {reason}")
 
 
 def check_deterministic(model: Any, name: str, why_not_upcast: str | None, products: str) -> None:

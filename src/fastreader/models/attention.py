@@ -1,8 +1,8 @@
 """The attention function that runs a packed tree inside a transformers model.
 
 The tree travels in the forward keyword arguments, which transformers passes on to every attention call. A call that
-needs something this adapter does not compute raises: without an attention sink, or a window that exists only in the
-mask, the numbers look right and are off by several nats.
+needs something this adapter does not compute raises: without an attention sink, or with a window that exists only in
+the mask, the numbers look right and are off by several nats.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from torch import Tensor
 
 from fastreader.errors import InputError, UnsupportedModelError
 from fastreader.models import indexed
-from fastreader.models.attention_keys import AttentionKeys, AttentionParams
+from fastreader.models.attention_keys import AttentionKeys, AttentionParams, Chunk, Window
 from fastreader.models.handing import KEYWORD as KEYWORD
 from fastreader.models.handing import NotHandedDownError, needs_mask, run_with
+from fastreader.models.temperature import temperature_of
 
 ATTENTION_NAME = "fastreader_tree"
 
@@ -48,22 +49,24 @@ class TreePass:
 
     Attributes:
         keys: what the new tokens attend to.
-        windows: expected window of each layer in tokens, None for full attention.
+        windows: expected window of each layer, in tokens or a chunk; None for full attention.
         precision: of the products, as in `ops.linear`: "fast" rounds queries, keys and values to bfloat16, "high"
             splits them, all others leave them as they are.
         selected: the tokens whose final states are needed; None for all.
         calls: number of attention calls of each layer.
         narrowed: whether the last layer computed only the selected tokens.
+        positions: int64 [N] of the new tokens, known while the pass runs.
         trace: if not None, filled with what each attention module passes: (query, key, value, constants) by its id.
         context: longest text that the model takes, in tokens; None without a limit.
     """
 
     keys: AttentionKeys
-    windows: list[int | None]
+    windows: list[Window]
     precision: str | None = None
     selected: SelectedRows | None = None
     calls: dict[int, int] = field(default_factory=dict)
     narrowed: bool = False
+    positions: Tensor | None = None
     trace: dict[int, AttentionInputs] | None = None
     context: int | None = None
 
@@ -75,9 +78,10 @@ class TreePass:
         self, model: Any, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], device: torch.device
     ) -> Tensor:
         """Return final hidden states of the new tokens, [N, E], from a model that uses `attention_forward`."""
+        self.positions = torch.from_numpy(positions).to(device, torch.int64)
         arguments: dict[str, Any] = {
             "input_ids": torch.from_numpy(token_ids).to(device)[None],
-            "position_ids": torch.from_numpy(positions).to(device, torch.int64)[None],
+            "position_ids": self.positions[None],
             "use_cache": False,
         }
         if needs_mask(model):
@@ -130,6 +134,8 @@ def attention_forward(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    slopes: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention over the packed tree; the function registered with transformers.
@@ -140,8 +146,10 @@ def attention_forward(
         attention_mask: must be None or a single value, since the tree is the mask.
         scaling: factor on the scores; D ** -0.5 if None.
         dropout: must be 0.
-        sliding_window: must equal the config's window of this layer.
+        sliding_window: must equal the config's window of this layer; None for a chunk, which only masks know.
         softcap: bound on the scores, or None.
+        s_aux: attention sinks [Hq], or None.
+        slopes: ALiBi's slopes [Hq], or None.
         others: `fastreader_pass`, and arguments that do not change the result, such as an index that selects all keys;
             any other raises.
 
@@ -171,7 +179,8 @@ def attention_forward(
     if layer is None or not 0 <= layer < len(state.windows):
         raise UnsupportedModelError(f"{name}: expected layer_idx in 0..{len(state.windows) - 1}, got {layer}")
     window = state.windows[layer]
-    if sliding_window != window and not (sliding_window is None and state.covers(window)):
+    in_call = None if isinstance(window, Chunk) else window
+    if sliding_window != in_call and not (sliding_window is None and state.covers(in_call)):
         raise UnsupportedModelError(
             f"{name}: the config gives this layer a window of {window} tokens, "
             f"its attention call one of {sliding_window}"
@@ -182,10 +191,21 @@ def attention_forward(
             "expected a key and a value of each token"
         )
     call = state.num_calls
+    if not isinstance(window, Chunk):
+        window = sliding_window
     state.calls[layer] = state.calls.get(layer, 0) + 1
     if state.trace is not None:
-        constants = {"scaling": scaling, "sliding_window": sliding_window, "softcap": softcap, "dropout": dropout}
+        constants = {
+            "scaling": scaling,
+            "sliding_window": sliding_window,
+            "softcap": softcap,
+            "dropout": dropout,
+            "s_aux": s_aux,
+        }
         state.trace[id(module)] = (query, key, value, constants)
+    if (temperature := temperature_of(module)) is not None:
+        assert state.positions is not None
+        query = temperature.applied(query, state.positions)
     dtype = query.dtype
     if state.precision == "fast":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
@@ -197,9 +217,11 @@ def attention_forward(
             value[0].transpose(0, 1),
             AttentionParams(
                 scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
-                window=sliding_window,
+                window=window,
                 softcap=softcap,
                 input_precision="bf16x3" if state.precision == "high" else None,
+                sinks=s_aux,
+                slopes=slopes,
             ),
         )
     except InputError as error:  # a size that no implementation has
@@ -207,24 +229,27 @@ def attention_forward(
     return out[None].to(dtype), None
 
 
-def layer_windows(config: Any, model_name: str) -> list[int | None]:
+def layer_windows(config: Any, model_name: str) -> list[Window]:
     """Return each layer's attention window from a text model's config; None is full attention.
 
     Raises:
-        UnsupportedModelError: if a layer is neither full nor sliding attention.
+        UnsupportedModelError: if a layer is neither full, sliding nor chunked attention.
     """
     count = int(getattr(config, "num_layers_per_stack", None) or config.num_hidden_layers)
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
         return [window] * count
+    of_kind: dict[str, Window] = {"full_attention": None, "sliding_attention": window, **dict.fromkeys(indexed.KINDS)}
+    if (chunk := getattr(config, "attention_chunk_size", None)) is not None:
+        of_kind["chunked_attention"] = Chunk(int(chunk))
     for layer, kind in enumerate(kinds[:count]):
-        if kind not in ("full_attention", "sliding_attention", *indexed.KINDS):
+        if kind not in of_kind:
             raise UnsupportedModelError(
-                f"{model_name}: layer {layer} is {kind!r}; the packed pass computes full_attention and "
-                "sliding_attention only"
+                f"{model_name}: layer {layer} is {kind!r}; the packed pass computes full_attention, "
+                "sliding_attention and, with an attention_chunk_size, chunked_attention only"
             )
-    return [window if kind == "sliding_attention" else None for kind in kinds[:count]]
+    return [of_kind[kind] for kind in kinds[:count]]
 
 
 def _ranges(numbers: list[int]) -> str:

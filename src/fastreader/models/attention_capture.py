@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fastreader.core.checks import expect
 from fastreader.core.tree import PrefixTree
+from fastreader.errors import UnsupportedModelError
 from fastreader.models.adapter import TreeModel
-from fastreader.models.attention_keys import AttentionParams, TreeKeys
+from fastreader.models.attention_keys import AttentionParams, Chunk, TreeKeys, Window
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -68,6 +69,7 @@ def capture_attention(
         expect(not odd, f"requests[{i}]", f"spans within its {length} tokens", odd)
     keys = _CapturingKeys(tree, requests, len(model.windows), model.device)
     model.forward(tree.token_ids, tree.positions, keys)
+    keys.check_calls(model.name)
     return keys.captured
 
 
@@ -79,14 +81,26 @@ class _CapturingKeys(TreeKeys):
 
     def __init__(self, tree: PrefixTree, requests: Sequence[CaptureRequest], layers: int, device: torch.device) -> None:
         super().__init__(tree, device)
-        self._requests = requests
+        self._requests, self._layers, self._calls = requests, layers, 0
         self._paths = [torch.tensor(tree.path(int(leaf)), device=device) for leaf in tree.leaves]
         self.captured = [CapturedAttention(np.zeros((layers, len(r.spans))), np.zeros(layers)) for r in requests]
 
+    def check_calls(self, model_name: str) -> None:
+        """Raise UnsupportedModelError if there was not one attention call for each layer."""
+        if self._calls != self._layers:
+            raise UnsupportedModelError(
+                f"{model_name}: expected an attention call of each of {self._layers} layers, got {self._calls}; "
+                "attention of a layer is captured only if the layer attends once"
+            )
+
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
+        self._calls += 1
+        if self._calls > self._layers:
+            return super().attend(layer, query, key, value, params)
         for request, path, captured in zip(self._requests, self._paths, self.captured, strict=True):
             rows = attention_rows(
-                query[path[-len(request.answer) :]], key[path], params.scale, params.window, params.softcap
+                *(query[path[-len(request.answer) :]], key[path], params.scale, params.window, params.softcap),
+                *(params.sinks, params.slopes),
             )
             running = np.concatenate([[0.0], rows.mean((0, 1)).double().cumsum(0).cpu().numpy()])
             for i, (start, end) in enumerate(request.spans):
@@ -96,18 +110,25 @@ class _CapturingKeys(TreeKeys):
 
 
 def attention_rows(
-    query: Tensor, key: Tensor, scale: float, window: int | None = None, softcap: float | None = None
+    query: Tensor,
+    key: Tensor,
+    scale: float,
+    window: Window = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """Return softmax(softcap(scale q K)) of a sequence's last tokens over the whole sequence: [Hq, R, L].
 
-    Products and softmax are in float32, or float64 for float64 inputs.
+    Products and softmax are in float32, or float64 for float64 inputs. With sinks a row sums to less than 1.
 
     Args:
         query: [R, Hq, D], of the last R tokens.
         key: [L, Hk, D], of all tokens; Hq is a multiple of Hk.
         scale: factor on the products.
-        window: number of tokens that a row sees, itself included; None for all before it.
+        window: number of tokens that a row sees, itself included, or a chunk; None for all before it.
         softcap: scores become softcap * tanh(scores / softcap).
+        sinks, slopes: [Hq], see `tree_attention`.
     """
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     rows, heads, size = query.shape
@@ -117,9 +138,19 @@ def attention_rows(
     scores = (grouped @ keys).reshape(heads, rows, length) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    distance = torch.arange(length - rows, length, device=key.device)[:, None] - torch.arange(length, device=key.device)
-    visible = distance >= 0 if window is None else (distance >= 0) & (distance < window)
-    return scores.masked_fill(~visible, -torch.inf).softmax(-1)
+    place = torch.arange(length, device=key.device)
+    own = place[length - rows :, None]
+    visible = own >= place
+    if isinstance(window, Chunk):
+        visible &= own // window.tokens == place // window.tokens
+    elif window is not None:
+        visible &= own - place < window
+    if slopes is not None:
+        scores = scores + slopes.to(dtype)[:, None, None] * (place - own)
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if sinks is None:
+        return scores.softmax(-1)
+    return torch.cat([scores, sinks.to(dtype)[:, None, None].expand(-1, rows, 1)], dim=-1).softmax(-1)[..., :-1]
 
 
 def _entropy(attention: Tensor) -> float:

@@ -16,20 +16,38 @@ from fastreader.ops.tree_attention import AttentionPlan, tree_attention
 
 
 @dataclass(frozen=True)
+class Chunk:
+    """A layer in which a token sees the keys of its own chunk of positions, as in Llama 4.
+
+    Attributes:
+        tokens: length of a chunk.
+    """
+
+    tokens: int
+
+
+# What a layer sees: its last tokens, a chunk, or everything.
+Window = int | Chunk | None
+
+
+@dataclass(frozen=True, eq=False)
 class AttentionParams:
     """Parameters of a layer's attention scores.
 
     Attributes:
         scale: factor on the products of queries and keys.
-        window: of the layer, in tokens; None for full attention.
+        window: of the layer, in tokens or a chunk; None for full attention.
         softcap: bound on the scores, or None.
         input_precision: how float32 operands are multiplied, see `tree_attention`.
+        sinks, slopes: [Hq], see `tree_attention`, or None.
     """
 
     scale: float
-    window: int | None
+    window: Window
     softcap: float | None
     input_precision: str | None
+    sinks: Tensor | None = None
+    slopes: Tensor | None = None
 
 
 class AttentionKeys(Protocol):
@@ -56,7 +74,7 @@ class PackedKeys:
     Args:
         subtree_end: int32 [Tk], as in `PrefixTree`.
         query_node: int64 [Tq], the node of each query; None if query i is node i.
-        query_positions, key_positions: int32 [Tq] and [Tk], depths, for layers with a window.
+        query_positions, key_positions: int32 [Tq] and [Tk], depths, for layers with a window or slopes.
         device: of the model.
         impl: implementation of `tree_attention`, "auto" or by name.
     """
@@ -79,6 +97,7 @@ class PackedKeys:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams, return_lse: bool) -> Any:
         """Return the output of `tree_attention`, with its log-sum-exps if `return_lse`."""
+        chunk = params.window.tokens if isinstance(params.window, Chunk) else None
         return tree_attention(
             query,
             key,
@@ -88,8 +107,11 @@ class PackedKeys:
             query_positions=self.query_positions,
             key_positions=self.key_positions,
             scale=params.scale,
-            window=params.window,
+            window=None if isinstance(params.window, Chunk) else params.window,
+            chunk=chunk,
             softcap=params.softcap,
+            sinks=params.sinks,
+            slopes=params.slopes,
             input_precision=params.input_precision,
             return_lse=return_lse,
             plan=self.plan,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fastreader.core.tree import IntArray, PrefixTree
-from fastreader.models.attention_keys import AttentionParams, PackedKeys
+from fastreader.models.attention_keys import AttentionParams, Chunk, PackedKeys, Window
 from fastreader.models.key_values import KeyValues
 from fastreader.ops.decode_attention import Ranges, decode_attention
 from fastreader.ops.decoder_step import RowKeys
@@ -39,7 +39,6 @@ class DecodeCache:
         leaves: int64 [B], packed index of the leaf each row continues from; ascending, so rows of one prompt are
             neighbours and share its key blocks.
         max_new_tokens: at most this many tokens are generated per row.
-        windowed: whether any layer has a sliding window.
         impl: implementation of tree_attention, "auto" or by name; a named one runs everything.
         row_by_row: read shared prompts row by row too, so that a row's sums do not depend on the other rows.
 
@@ -55,13 +54,12 @@ class DecodeCache:
         prompt: KeyValues,
         leaves: IntArray,
         max_new_tokens: int,
-        windowed: bool,
         impl: str = "auto",
         row_by_row: bool = False,
     ) -> None:
         self._row_by_row = row_by_row
         self._tree, self._prompt, self._leaves = tree, prompt, leaves
-        self._max_new_tokens, self._windowed, self._impl = max_new_tokens, windowed, impl
+        self._max_new_tokens, self._impl = max_new_tokens, impl
         self._device = prompt.keys[0].device
         self._row_kernel = impl == "auto" and why_not_cpu(prompt.keys[0]) is None
         self._generated = KeyValues()  # for each layer [slots * capacity, Hk, D]
@@ -89,16 +87,14 @@ class DecodeCache:
         if self._steps == self._capacity:
             self._grow()
         self.step_positions = self.next_positions
-        if self._windowed and self._steps and self._tiled:
-            self._plan_tiles()
         new = self._slots * self._capacity + self._steps
         self._new = torch.from_numpy(new).to(self._device)
         self._steps += 1
-        self._ranges: dict[int | None, Ranges] = {}
+        self._ranges: dict[tuple[Window, bool], Ranges] = {}
         if not self._row_kernel:
             self._plan_generated(new)
 
-    def row_keys(self, windows: list[int | None]) -> RowKeys | None:
+    def row_keys(self, windows: list[Window]) -> RowKeys | None:
         """Return this step's keys for `decoder_step`, or None if they are not all read row by row.
 
         Args:
@@ -129,16 +125,23 @@ class DecodeCache:
         values.index_copy_(0, self._new, value)
         states = []
         if self._tiled:
-            states.append(_attend(self._prompt_keys, query, self._prompt, layer, params))
+            moves = params.window is not None or params.slopes is not None
+            if moves and not np.array_equal(self._planned_positions, self.step_positions):
+                self._plan_tiles(self.step_positions)
+            # A sink enters once, with the generated tokens.
+            unsunk = replace(params, sinks=None)
+            states.append(_attend(self._prompt_keys, query, self._prompt, layer, unsunk))
         if self._row_kernel:
             states.append(
                 decode_attention(
                     query,
                     [self._prompt.keys[layer], keys],
                     [self._prompt.values[layer], values],
-                    self._ranges_of(params.window),
+                    self._ranges_of(params.window, params.slopes is not None),
                     scale=params.scale,
                     softcap=params.softcap,
+                    sinks=params.sinks,
+                    slopes=params.slopes,
                 )
             )
         else:
@@ -157,14 +160,15 @@ class DecodeCache:
         self._tiled = not self._row_kernel or (shared >= _MIN_SHARED_ROWS and not self._row_by_row)
         self._paths = _Paths.empty(len(self._leaves)) if self._tiled else _Paths.of(self._tree, self._leaves)
         if self._tiled:
-            self._plan_tiles()
+            self._plan_tiles(self.next_positions)
 
-    def _plan_tiles(self) -> None:
-        """Plan tiles over the prompts' keys; valid until rows leave or a window moves."""
+    def _plan_tiles(self, positions: Int32Array) -> None:
+        """Plan tiles over the prompts' keys; valid until rows leave, with a window or slopes for these positions."""
         tree = self._tree
         self._prompt_keys = PackedKeys(
-            tree.subtree_end, self._leaves, self.next_positions, tree.positions, self._device, self._impl
+            tree.subtree_end, self._leaves, positions, tree.positions, self._device, self._impl
         )
+        self._planned_positions = positions
 
     def _plan_generated(self, new: IntArray) -> None:
         """Plan the generated keys as a forest of chains: one chain per slot, the row at its newest key."""
@@ -173,14 +177,25 @@ class DecodeCache:
         positions = np.repeat(self._first, self._capacity) + inside
         self._generated_keys = PackedKeys(subtree_end, new, self.step_positions, positions, self._device, self._impl)
 
-    def _ranges_of(self, window: int | None) -> Ranges:
+    def _ranges_of(self, window: Window, offsets: bool = False) -> Ranges:
         """Return the keys each row sees with a layer's window: part 0 the prompts, part 1 the generated tokens."""
-        if window not in self._ranges:
-            oldest = None if window is None else self.step_positions - np.int32(window - 1)
+        if (window, offsets) not in self._ranges:
+            oldest = self._oldest(window)
             stop = (self._slots * self._capacity + self._steps).astype(np.int32)
-            seen = self._steps if window is None else min(self._steps, window)
-            self._ranges[window] = self._paths.ranges(oldest, stop - np.int32(seen), stop)
-        return self._ranges[window]
+            seen = np.full_like(stop, self._steps)
+            if oldest is not None:
+                seen = np.minimum(seen, self.step_positions - oldest + np.int32(1))
+            positions = self.step_positions if offsets else None
+            self._ranges[window, offsets] = self._paths.ranges(oldest, stop - seen, stop, positions)
+        return self._ranges[window, offsets]
+
+    def _oldest(self, window: Window) -> Int32Array | None:
+        """Return the lowest position that each row sees, int32 [B]; None for all."""
+        if window is None:
+            return None
+        if isinstance(window, Chunk):
+            return self.step_positions // np.int32(window.tokens) * np.int32(window.tokens)
+        return self.step_positions - np.int32(window - 1)
 
     def _grow(self) -> None:
         """Double the capacity of the remaining rows."""
@@ -244,8 +259,13 @@ class _Paths:
         row_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         return cls(row_ptr, np.repeat(np.arange(len(leaves)), counts), start, stop, depth)
 
-    def ranges(self, oldest: Int32Array | None, new_start: Int32Array, new_stop: Int32Array) -> Ranges:
-        """Return these paths from position `oldest` [B] on, and ``new_start:new_stop`` [B] of the generated tokens."""
+    def ranges(
+        self, oldest: Int32Array | None, new_start: Int32Array, new_stop: Int32Array, positions: Int32Array | None
+    ) -> Ranges:
+        """Return these paths from position `oldest` [B] on, and ``new_start:new_stop`` [B] of the generated tokens.
+
+        With the rows' `positions` [B] the ranges have offsets; the last generated token is the row's own.
+        """
         start, stop = self.start.copy(), self.stop.copy()
         if oldest is not None:
             start += np.clip(oldest[self.row] - self.depth, 0, stop - start)
@@ -253,4 +273,8 @@ class _Paths:
         start[new], stop[new] = new_start, new_stop
         part = np.zeros(len(start), dtype=np.int32)
         part[new] = 1
-        return Ranges(self.row_ptr, part, start, stop)
+        offset = None
+        if positions is not None:
+            offset = self.depth + (start - self.start) - positions[self.row]
+            offset[new] = new_start - new_stop + 1
+        return Ranges(self.row_ptr, part, start, stop, offset)

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from fastreader.errors import UnsupportedModelError
 from fastreader.models.attention import attention_forward
+from fastreader.models.attention_keys import Window
 from fastreader.models.handing import ask_for_mask
 
-Windows = list[int | None]
+Windows = list[Window]
 
 
-def take_over(model: Any, windows: Windows, name: str) -> None:
+def replace_scores(model: Any, windows: Windows, name: str) -> None:
     """Replace what computes scores in each attention module of a structural copy that does so itself.
 
     Args:
@@ -42,6 +43,11 @@ def take_over(model: Any, windows: Windows, name: str) -> None:
         index += 1
     if type(model.base_model).__name__ == "MptModel":
         ask_for_mask(model)
+
+
+def computes_scores(model: Any) -> bool:
+    """Return whether a model has modules that `replace_scores` changes."""
+    return any(type(module).__name__ in _REPLACED for module in model.base_model.modules())
 
 
 def adds_positions(model: Any) -> bool:

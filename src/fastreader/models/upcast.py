@@ -10,12 +10,14 @@ results stay in cache and never exist for the whole pass.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fastreader.models.attention_keys import Window
 from fastreader.models.chunking import ASSUMED_WIDTH, map_chunks
 from fastreader.models.fused import FusedFeedForward, FusedLayer, UpcastLinear, fuse
 
@@ -67,14 +69,14 @@ def why_not_upcast(model: Any) -> str | None:
     return None
 
 
-def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[int | None]) -> None:
+def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]) -> None:
     """Replace the modules of a structural copy in place; the parameters' own tensors are not written to.
 
     Args:
         model: a transformers model whose modules may be changed.
         precision: of the products, see `ops.linear`.
         dtype: of everything else, float32 or float64.
-        windows: each layer's attention window in tokens, or None.
+        windows: each layer's attention window, as `layer_windows` returns it.
     """
     base = model.base_model
     layers = {name: module for name, module in base.named_modules() if isinstance(module, nn.Linear)}
@@ -100,4 +102,7 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[int | N
 
 def _treats_tokens_alone(name: str, module: nn.Module) -> bool:
     kind = type(module).__name__
+    given = [p for p in inspect.signature(module.forward).parameters.values() if p.default is p.empty]
+    if sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in given) > 1:  # BLOOM's feed-forward adds to what it is also given
+        return False
     return (kind.endswith("MLP") and name.endswith("mlp")) or (kind.endswith("RMSNorm") and "self_attn" not in name)

@@ -11,6 +11,7 @@ from torch import Tensor
 from fastreader.errors import InputError
 
 ACTIVATIONS = ("silu", "gelu_tanh")
+MAX_HEAD_SIZE = 576  # of queries, keys and values: the latents of DeepSeek's attention
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -68,8 +69,8 @@ def check_heads(op: str, query: Tensor, keys: Mapping[str, Tensor], values: Mapp
             raise InputError(f"{op}: {name} must be floating [tokens, heads, size], got {got}")
     check_operands(op, operands)
     _, heads, size = query.shape
-    if size % 8 or not 8 <= size <= 256:
-        raise InputError(f"{op}: head size must be a multiple of 8 up to 256, got {size}")
+    if size % 8 or not 8 <= size <= MAX_HEAD_SIZE:
+        raise InputError(f"{op}: head size must be a multiple of 8 up to {MAX_HEAD_SIZE}, got {size}")
     first, last = next(iter(keys.values())), next(iter(values.values()))
     key_heads, value_size = first.shape[1], last.shape[2]
     for (key_name, key), (value_name, value) in zip(keys.items(), values.items(), strict=True):
@@ -80,6 +81,18 @@ def check_heads(op: str, query: Tensor, keys: Mapping[str, Tensor], values: Mapp
             )
     if heads % key_heads if key_heads else heads:
         raise InputError(f"{op}: query heads must be a multiple of key heads, got {heads} and {key_heads}")
+
+
+def check_head_values(op: str, name: str, values: Tensor | None, query: Tensor) -> Tensor | None:
+    """Check one number for each head of query [Tq, Hq, D]; return them in float32, or float64 for a float64 query."""
+    if values is None:
+        return None
+    heads = query.shape[1]
+    if values.shape != (heads,) or not values.is_floating_point():
+        got = f"{name_of(values.dtype)} {list(values.shape)}"
+        raise InputError(f"{op}: {name} must be floating [{heads}], one for each query head, got {got}")
+    check_operands(op, {"query": query, name: values}, ())
+    return values.detach().to(torch.float64 if query.dtype == torch.float64 else torch.float32).contiguous()
 
 
 def check_products(

@@ -17,7 +17,7 @@ from fastreader.ops.library import LIBRARY, define
 from fastreader.ops.operands import name_of
 
 TARGETS = (80, 89, 90, 100, 120)  # compute capabilities with a pinned configuration of their own
-_MAX_SIZE = 256
+_MAX_SIZE = 512
 P = ParamSpec("P")
 R = TypeVar("R")
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -32,13 +32,13 @@ def interpreting() -> bool:
 
 
 def why_not(tensor: Tensor, size: int = 1) -> str | None:
-    """Return why the Triton kernels cannot take this tensor with heads of this size, or None if they can."""
+    """Return why the Triton kernels cannot take this tensor with values of this size, or None if they can."""
     if importlib.util.find_spec("triton") is None:
         return "the triton package is not installed"
     if tensor.dtype not in _DTYPES:
         return f"it takes float16, bfloat16 or float32, got {name_of(tensor.dtype)}"
     if size > _MAX_SIZE:
-        return f"it takes head sizes up to {_MAX_SIZE}, got {size}"
+        return f"it takes value sizes up to {_MAX_SIZE}, got {size}"
     if interpreting():
         return None
     if not tensor.is_cuda:

@@ -127,7 +127,7 @@ def run(
     advance(finished)
     if key_values is None:
         return
-    cache = DecodeCache(tree, key_values, leaves, room - 1, any(model.windows), row_by_row=model.deterministic)
+    cache = DecodeCache(tree, key_values, leaves, room - 1, row_by_row=model.deterministic)
     while True:
         if finished or not model.regimes.fixed:
             live = []

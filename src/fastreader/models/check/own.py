@@ -18,7 +18,25 @@ from fastreader.errors import UnsupportedModelError
 _BLOCK = 1 << 24  # values of an LM head converted at a time
 _HALF = (torch.bfloat16, torch.float16)
 _OWN_ATTENTION = "fastreader_own"
-Constants = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What an attention layer passes to the interface besides queries, keys and values.
+
+    Attributes:
+        scaling, softcap, sliding_window: as transformers names them.
+        sinks: of each query head, or None.
+        visible: bool [n, n], which places of a text each place sees by the layer's mask; None without a mask.
+        lengths: [B, n, Hq], Euclidean lengths of the queries.
+    """
+
+    scaling: float
+    softcap: float | None
+    sliding_window: int | None
+    sinks: tuple[float, ...] | None
+    visible: Tensor | None = field(default=None, compare=False)
+    lengths: Tensor | None = field(default=None, compare=False)
 
 
 @dataclass
@@ -29,7 +47,7 @@ class Layers:
         embedded: input of the first layer as the model made it, [..., E].
         inputs, outputs: of each layer; an input that was replaced is listed as replaced.
         logprobs: of the tokens scored.
-        constants: what each attention call passed to the interface: scaling, softcap and sliding_window.
+        constants: what each attention call passed to the interface.
     """
 
     embedded: Tensor | None = None
@@ -183,19 +201,26 @@ def _eager(module: nn.Module) -> Callable[..., Any] | None:
     return getattr(sys.modules.get(type(module).__module__), "eager_attention_forward", None)
 
 
-def _own_attention(module: nn.Module, *tensors: Any, **named: Any) -> Any:
+def _own_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **named: Any
+) -> Any:
     """Compute a layer's own eager attention and record what it was called with."""
     constants: dict[int, Constants] = module.__dict__["fastreader_constants"]
-    size = tensors[0].shape[-1]
-    scaling = named.get("scaling")
-    constants[len(constants)] = {  # in the order of the calls
-        "scaling": size**-0.5 if scaling is None else float(scaling),
-        "softcap": named.get("softcap"),
-        "sliding_window": named.get("sliding_window"),
-    }
+    scaling, sinks = named.get("scaling"), named.get("s_aux")
+    visible = None if attention_mask is None else attention_mask[0, 0]
+    if visible is not None and visible.dtype != torch.bool:
+        visible = visible == 0
+    constants[len(constants)] = Constants(  # in the order of the calls
+        query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        named.get("softcap"),
+        named.get("sliding_window"),
+        None if sinks is None else tuple(sinks.tolist()),
+        visible,
+        query.norm(dim=-1).transpose(1, 2),
+    )
     eager = _eager(module)
     assert eager is not None
-    return eager(module, *tensors, **named)
+    return eager(module, query, key, value, attention_mask, **named)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -12,16 +13,24 @@ from torch import Tensor
 
 from fastreader.core.tree import PrefixTree
 from fastreader.models.adapter import TreeModel
-from fastreader.models.attention_keys import AttentionParams, TreeKeys
+from fastreader.models.attention_keys import AttentionParams, Chunk, TreeKeys
 from fastreader.models.check.own import Layers, converted, decoder_layers, watched
 from fastreader.models.fused import FusedAttention, FusedLayer, JoinedLinear, UpcastLinear
+from fastreader.models.temperature import temperature_of
 
 
 class Call(NamedTuple):
-    """What attention of a layer was called with: parameters, and [tokens, heads, size] of queries, keys and values."""
+    """What attention of a layer was called with.
+
+    Attributes:
+        params: of the scores.
+        shapes: [tokens, heads, size] of queries, keys and values.
+        lengths: [T, Hq], Euclidean lengths of the queries.
+    """
 
     params: AttentionParams
     shapes: tuple[torch.Size, torch.Size, torch.Size]
+    lengths: Tensor
 
 
 @dataclass
@@ -46,7 +55,7 @@ class _RecordedKeys(TreeKeys):
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """Compute attention of one layer, see `AttentionKeys.attend`."""
-        self._calls[layer] = Call(params, (query.shape, key.shape, value.shape))
+        self._calls[layer] = Call(params, (query.shape, key.shape, value.shape), query.norm(dim=-1))
         return super().attend(layer, query, key, value, params)
 
 
@@ -102,27 +111,34 @@ def multiplied_exactly(model: TreeModel) -> Iterator[None]:
 
 @contextmanager
 def short_windows(model: TreeModel, size: int) -> Iterator[None]:
-    """Within the block, sliding windows wider than `size` are that wide, in the model's own modules and in the pass.
+    """Within the block, windows, chunks and steps of a temperature wider than `size` are that wide in both passes.
 
-    A short text never reaches the edge of a window of 512 tokens. A window as long as the context has no edge.
+    They are in the model's own modules and in the packed pass. A short text never reaches the edge of a window of 512
+    tokens. A window as long as the context has no edge.
     """
-    kept: list[tuple[Any, Any, int]] = []
+    kept: list[tuple[Any, Any, Any]] = []
+    longest = model.max_length or math.inf
 
-    def shorten(values: Any, key: Any, value: Any) -> None:
-        if isinstance(value, int) and not isinstance(value, bool) and size < value < (model.max_length or value + 1):
-            kept.append((values, key, value))
-            values[key] = size
+    def shorten(values: Any, *keys: Any) -> None:
+        for key in keys:
+            value = values[key] if isinstance(key, int) else values.get(key)
+            length = value.tokens if isinstance(value, Chunk) else value
+            edge = longest if key == "sliding_window" or (isinstance(key, int) and length is value) else math.inf
+            if isinstance(length, int | float) and not isinstance(length, bool) and size < length < edge:
+                kept.append((values, key, value))
+                values[key] = Chunk(size) if isinstance(value, Chunk) else size
 
     for copy in (model.original, model.model):
         for config in {id(c): c for c in (copy.config, copy.config.get_text_config())}.values():
-            shorten(config.__dict__, "sliding_window", config.__dict__.get("sliding_window"))
+            shorten(config.__dict__, "sliding_window", "attention_chunk_size")
+        for temperature in {id(t): t for m in copy.modules() if (t := temperature_of(m)) is not None}.values():
+            shorten(temperature.__dict__, "floor_scale")
         for module in copy.modules():
-            shorten(module.__dict__, "sliding_window", module.__dict__.get("sliding_window"))
+            shorten(module.__dict__, "sliding_window", "floor_scale")
             if isinstance(module, FusedAttention):
-                shorten(module.constants, "sliding_window", module.constants.get("sliding_window"))
-    for layer, window in enumerate(model.windows):
-        if getattr(model.config, "sliding_window", None) is not None:  # otherwise modules hold masks (GPT-Neo)
-            shorten(model.windows, layer, window)
+                shorten(module.constants, "sliding_window")
+    held = getattr(model.config, "sliding_window", None) is None  # by masks in the modules (GPT-Neo)
+    shorten(model.windows, *(at for at, window in enumerate(model.windows) if isinstance(window, Chunk) or not held))
     try:
         yield
     finally:

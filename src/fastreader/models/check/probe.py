@@ -9,7 +9,7 @@ bfloat16.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from torch import Tensor
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import ModelFileError, UnsupportedModelError
 from fastreader.models.adapter import TreeModel
-from fastreader.models.check.own import Layers, run_own
+from fastreader.models.attention_keys import Chunk
+from fastreader.models.check.own import Constants, Layers, run_own
 from fastreader.models.check.packed import Packed, run_packed, short_windows
 from fastreader.models.check.unit import activation_difference, attention_difference
 
@@ -30,6 +31,7 @@ _LAYER, _LAYER_NOISE = 2e-4, 30.0
 _LOGPROB, _LOGPROB_NOISE = 5e-5, 100.0  # nats
 _EMBEDDING = 1e-5
 _UNIT = 1e-4  # of attention and activations on unit values
+_QUERY = 1e-3  # of a query's length
 _HIGH = 5e-4  # median over a layer's tokens
 _FAST, _FAST_NOISE = 1e-3, 1.5  # median, beside the median of the model's own modules in bfloat16
 
@@ -92,11 +94,11 @@ class _Check:
         return Checked(layer, logprob, rounded)
 
     def _packed(self, own: Layers) -> Layers:
-        """Return an own run's values in the order of the tree, [T, E]; [A T, E] of A streams (Gemma 3n)."""
-        text, place = self.rows
+        """Return an own run's values in the order of the tree, [T, E]; A T rows if a model has A streams."""
 
-        def picked(value: Tensor) -> Tensor:  # [..., B, n, E]
-            return value[..., text, place, :].reshape(-1, value.shape[-1])
+        def picked(value: Tensor) -> Tensor:  # [B, n, E], [A, B, n, E] in Gemma 3n, [B, n, A, E] in HY V4
+            texts = next(axis for axis in range(2) if value.shape[axis : axis + 2] == self.tokens.shape)
+            return value[(slice(None),) * texts + self.rows].reshape(-1, value.shape[-1])
 
         inputs, outputs = ([picked(value) for value in values] for values in (own.inputs, own.outputs))
         assert own.embedded is not None
@@ -151,16 +153,24 @@ class _Check:
     def _check_calls(self, truth: Layers, exact: Packed) -> None:
         """Compare what attention was called with, its results on unit values, and activations.
 
-        In a trained layer softmax and activations may be saturated: a wrong factor, bound or function then changes no
-        update of a short text.
+        In a trained layer softmax and activations may be saturated: a wrong factor, bound or function, or a wrong
+        temperature of the queries, then changes no update of a short text.
         """
         checked = set()
         for layer, own in truth.constants.items():
-            params, shapes = exact.calls[layer]
-            used = {"scaling": params.scale, "softcap": params.softcap, "sliding_window": params.window}
-            if not np.isclose(params.scale, own["scaling"], rtol=1e-6) or {**used, "scaling": own["scaling"]} != own:
+            params, shapes, lengths = exact.calls[layer]
+            window = None if isinstance(params.window, Chunk) else params.window
+            sinks = None if params.sinks is None else tuple(params.sinks.tolist())
+            used = Constants(params.scale, params.softcap, window, sinks)
+            if not np.isclose(used.scaling, own.scaling, rtol=1e-6) or replace(used, scaling=own.scaling) != own:
                 self._fail(f"attention of layer {layer} is called with {used}", f"{own}")
-            if (key := (tuple(own.values()), shapes)) in checked:
+            assert own.lengths is not None
+            true = own.lengths[self.rows[0], self.rows[1]]
+            off = float(((lengths - true).abs() / true.clamp_min(_UNIT * float(true.max()))).max())
+            if not off <= _QUERY:
+                self._fail(f"queries of layer {layer} differ by {off:.3g} of their length", f"{_QUERY}")
+            seen = None if own.visible is None else own.visible.cpu().numpy().tobytes()
+            if (key := (own, seen, params.window, shapes)) in checked:
                 continue
             checked.add(key)
             off = attention_difference(self.tree, layer, exact.calls[layer], own, self.model.device, self.wide)

@@ -36,15 +36,18 @@ def attention_difference(
     """
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(shape, generator=generator).to(device, dtype) for shape in call.shapes)
-    query *= _SPREAD / (abs(own["scaling"]) * query.shape[-1] ** 0.5)
+    query *= _SPREAD / (abs(own.scaling) * query.shape[-1] ** 0.5)
     got = TreeKeys(tree, device).attend(layer, query, key, value, replace(call.params, input_precision=None))
     group = query.shape[1] // key.shape[1]
     wide_key, wide_value = (part.double().repeat_interleave(group, dim=1) for part in (key, value))
-    scores = torch.einsum("qhd,khd->hqk", query.double(), wide_key) * own["scaling"]
-    if own["softcap"] is not None:
-        scores = own["softcap"] * torch.tanh(scores / own["softcap"])
-    scores = scores.masked_fill(~_visible(tree, own["sliding_window"]).to(device), float("-inf"))
-    want = torch.einsum("hqk,khd->qhd", scores.softmax(-1), wide_value)
+    scores = torch.einsum("qhd,khd->hqk", query.double(), wide_key) * own.scaling
+    if own.softcap is not None:
+        scores = own.softcap * torch.tanh(scores / own.softcap)
+    scores = scores.masked_fill(~_visible(tree, own).to(device), float("-inf"))
+    if own.sinks is not None:
+        sinks = torch.tensor(own.sinks, dtype=torch.float64, device=device)[:, None, None]
+        scores = torch.cat([scores, sinks.expand(-1, len(tree), 1)], dim=-1)
+    want = torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., : len(tree)], wide_value)
     return float((got.double() - want).abs().max())
 
 
@@ -77,10 +80,14 @@ def _wide(function: Any) -> Any:
     return copy.deepcopy(function).float() if isinstance(function, nn.Module) else function
 
 
-def _visible(tree: PrefixTree, window: int | None) -> torch.Tensor:
-    """Return which tokens each token sees: its path from the root, the last `window` of it: bool [T, T]."""
+def _visible(tree: PrefixTree, own: Constants) -> torch.Tensor:
+    """Return which tokens each token sees: those of its path that the layer's mask and window show: bool [T, T]."""
     visible = torch.zeros(len(tree), len(tree), dtype=torch.bool)
+    window = own.sliding_window
     for token in range(len(tree)):
         path = tree.path(token)
-        visible[token, path if window is None else path[-window:]] = True
+        seen = path if window is None else path[-window:]
+        visible[token, seen] = True
+        if own.visible is not None:
+            visible[token, path] &= own.visible[len(path) - 1, : len(path)].cpu()
     return visible

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fastreader.models.attention import attention_forward
 from fastreader.models.fused.parts import JoinedLinear, UpcastLinear
+from fastreader.models.temperature import temperature_of
 from fastreader.ops.pointwise import rotary
 
 Angles = tuple[Tensor, Tensor]
@@ -40,6 +41,7 @@ class FusedAttention(nn.Module):
         self.norms = norms
         self.q_norm, self.k_norm = getattr(module, "q_norm", None), getattr(module, "k_norm", None)
         self.o_proj = o_proj
+        self.temperature = temperature_of(module)
         self.rotates = True
         self.constants: dict[str, Any] = {}
 

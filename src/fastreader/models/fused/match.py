@@ -47,7 +47,7 @@ def fuse(model: Any, layers: dict[str, nn.Linear], windows: Windows, precision: 
     Args:
         model: an upcast transformers model whose activations are float32.
         layers: its linear layers before upcasting, by name in ``model.base_model``.
-        windows: each layer's attention window in tokens, or None.
+        windows: each layer's attention window, as `layer_windows` returns it.
         precision: of the products.
     """
     tried = trial_starts(model)

@@ -97,6 +97,8 @@ def _layers(modules: list[FusedLayer], windows: Windows) -> Layers | str:
         kernels, attention, constants = module.kernels, module.self_attn, module.self_attn.constants
         if kernels is None or kernels.first.epsilon != kernels.second.epsilon:
             return "a layer has parts that the kernels do not compute"
+        if constants["s_aux"] is not None or attention.temperature is not None:
+            return "attention has sinks or a temperature"
         if constants["sliding_window"] != window or constants["dropout"]:
             return "attention is not called as the config says"
         scale = attention.head_dim**-0.5 if constants["scaling"] is None else constants["scaling"]

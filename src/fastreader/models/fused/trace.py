@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from fastreader.core.tree import PrefixTree
 from fastreader.models.architecture import context_length
 from fastreader.models.attention import KEYWORD, AttentionInputs, TreePass
-from fastreader.models.attention_keys import TreeKeys
+from fastreader.models.attention_keys import TreeKeys, Window
 from fastreader.models.rotary import rotary_regimes
 
 TOKENS = 6
-Windows = list[int | None]
+Windows = list[Window]
 # Called with a layer's name, module, positional and keyword arguments, and output.
 Hook = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fastreader.core.tree import PrefixTree
-from fastreader.models.attention_keys import AttentionParams
+from fastreader.errors import UnsupportedModelError
+from fastreader.models.attention_keys import AttentionParams, Chunk
 from fastreader.ops.tree_attention.tiled import visible_among
 from fastreader.ops.tree_attention.tiles import cut_tiles
 
@@ -44,8 +45,15 @@ class GradientKeys:
 
         Returns:
             [T, Hq, Dv] in value's type.
+
+        Raises:
+            UnsupportedModelError: if the layer has attention sinks, slopes or chunks.
         """
         places = torch.arange(len(query), device=query.device)
+        if params.sinks is not None or params.slopes is not None or isinstance(params.window, Chunk):
+            raise UnsupportedModelError(
+                f"layer {layer} has attention sinks, slopes or chunks, which attention with gradients does not compute"
+            )
         blocks = []
         for start, stop, seen in zip(self.tiles.starts, self.tiles.stops, self.tiles.keys, strict=True):
             index = torch.from_numpy(seen).to(query.device)

@@ -14,7 +14,7 @@ from fastreader.ops.decode_attention import schema as _schema  # noqa: F401  (de
 from fastreader.ops.decode_attention.ranges import Ranges
 from fastreader.ops.decode_attention.reference import decode_attention_reference
 from fastreader.ops.dispatch import Serving, choose, cpu_serving
-from fastreader.ops.operands import check_heads, check_products
+from fastreader.ops.operands import MAX_HEAD_SIZE, check_head_values, check_heads, check_products
 
 
 def decode_attention(
@@ -25,6 +25,8 @@ def decode_attention(
     *,
     scale: float,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
     impl: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Compute softmax attention of B rows, each over its own ranges of keys.
@@ -33,17 +35,18 @@ def decode_attention(
     copied. If many rows share keys, `tree_attention` reads them once for all.
 
     Args:
-        query: [B, Hq, D], floating; D a multiple of 8 up to 256.
+        query: [B, Hq, D], floating; D a multiple of 8 up to 576.
         keys: parts [Tk, Hk, D] of query's dtype and device; Hq is a multiple of Hk.
-        values: [Tk, Hk, Dv] for each part, Dv up to 256.
-        ranges: the keys that each row sees.
+        values: [Tk, Hk, Dv] for each part, Dv up to 576.
+        ranges: the keys that each row sees; with slopes they need offsets.
         scale: factor on the scores, usually ``D ** -0.5``.
         softcap: bound on the scores, as in Gemma 2.
+        sinks, slopes: floating [Hq], as for `tree_attention`.
         impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
 
     Returns:
         out [B, Hq, Dv] and lse [B, Hq], float32 (float64 for float64 inputs), natural logarithm; a row that sees
-        nothing has output 0 and lse -inf. Products are float32 for bfloat16 inputs too.
+        nothing has output 0 and lse -inf, or its head's sink. Products are float32 for bfloat16 inputs too.
 
     Raises:
         InputError: if shapes, dtypes, devices or ranges do not fit, or an input requires a gradient.
@@ -56,15 +59,20 @@ def decode_attention(
         named_keys[f"keys[{i}]"], named_values[f"values[{i}]"] = key, value
         lengths.append(key.shape[0])
     check_heads("decode_attention", query, named_keys, named_values)
-    if not 1 <= values[0].shape[2] <= 256:
-        raise InputError(f"decode_attention: value size must be from 1 to 256, got {values[0].shape[2]}")
+    if not 1 <= values[0].shape[2] <= MAX_HEAD_SIZE:
+        raise InputError(f"decode_attention: value size must be from 1 to {MAX_HEAD_SIZE}, got {values[0].shape[2]}")
     check_products("decode_attention", softcap, None, query.dtype)
-    tensors = ranges.tensors(query.shape[0], lengths)
+    sinks = check_head_values("decode_attention", "sinks", sinks, query)
+    slopes = check_head_values("decode_attention", "slopes", slopes, query)
+    if slopes is not None and ranges.offset is None:
+        raise InputError("decode_attention: slopes need ranges with offsets, got None")
+    row_ptr, part, start, stop, *offset = ranges.tensors(query.shape[0], lengths)
     chosen = choose("decode_attention", impl, query, cpu=partial(extension.why_not, query), torch=False)
     if chosen == "reference":
-        return decode_attention_reference(query, keys, values, ranges, scale, softcap)
+        return decode_attention_reference(query, keys, values, ranges, scale, softcap, sinks, slopes)
     out, lse = torch.ops.fastreader.decode_attention(
-        query, list(keys), list(values), *tensors, scale, softcap, extension.instruction_set()
+        *(query, list(keys), list(values), row_ptr, part, start, stop, offset[0] if offset else None),
+        *(scale, softcap, sinks, slopes, extension.instruction_set()),
     )
     return out, lse
 

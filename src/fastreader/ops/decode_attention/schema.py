@@ -12,7 +12,8 @@ from fastreader.ops.library import define
 
 @define(
     "decode_attention(Tensor query, Tensor[] keys, Tensor[] values, Tensor row_ptr, Tensor part, Tensor start, "
-    "Tensor stop, float scale, float? softcap, str isa) -> (Tensor, Tensor)"
+    "Tensor stop, Tensor? offset, float scale, float? softcap, Tensor? sinks, Tensor? slopes, str isa) "
+    "-> (Tensor, Tensor)"
 )
 def _fake(query: Tensor, keys: list[Tensor], values: list[Tensor], *others: Any) -> tuple[Tensor, Tensor]:
     rows, heads, _ = query.shape

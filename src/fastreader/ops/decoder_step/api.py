@@ -37,7 +37,7 @@ def decoder_step(stream: Tensor, layers: Layers, angles: tuple[Tensor, Tensor] |
             f"{len(keys.slots)}"
         )
     lengths = [len(keys.keys[0]), len(keys.new_keys[0])]
-    ranges = [tensor for of_window in keys.ranges for tensor in of_window.tensors(rows, lengths)]
+    ranges = [tensor for of_window in keys.ranges for tensor in of_window.tensors(rows, lengths)[:4]]
     torch.ops.fastreader.decoder_step_(
         stream,
         *layers.before,

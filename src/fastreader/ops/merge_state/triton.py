@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fastreader.ops.triton_support import interpreting, triton_op
 
-_ROWS = 8  # rows of a program: 8 x 256 values in 4 warps take 16 registers per thread
+_ROWS = 8  # rows of a program: 8 x 512 values in 4 warps take 32 registers per thread
 _OPTIONS = {"BLOCK_R": _ROWS, "num_warps": 4, "enable_fp_fusion": True}
 
 

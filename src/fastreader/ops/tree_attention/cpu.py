@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from fastreader.ops import extension
+from fastreader.ops.operands import MAX_HEAD_SIZE
 from fastreader.ops.tree_attention import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.tree_attention.plan import AttentionContext
 
 _STRIP = 32  # query rows of a strip (kStrip in csrc/kernels.h)
 _ROWS = 128  # at most this many rows in a tile, unless one token has more heads
+_WIDE, _WIDE_ROWS = 256, 64  # above this head size fewer rows, so that queries and sums stay in the second cache
 _KEY_BLOCK = 64  # with larger blocks the tile unit falls asleep during softmax, see csrc/tree_attention_tile.inl
-_MAX_SIZE = 256
 _MAX_GROUPS = 2048
 
 
@@ -23,17 +24,22 @@ def why_not(query: Tensor, key: Tensor, value: Tensor) -> str | None:
     why = extension.why_not(query)
     if why is not None:
         return why
-    if value.shape[2] > _MAX_SIZE:
-        return f"the C++ kernels take value sizes up to {_MAX_SIZE}, got {value.shape[2]}"
+    if value.shape[2] > MAX_HEAD_SIZE:
+        return f"the C++ kernels take value sizes up to {MAX_HEAD_SIZE}, got {value.shape[2]}"
     if query.shape[1] > _MAX_GROUPS * max(key.shape[1], 1):
         return f"the C++ kernels take at most {_MAX_GROUPS} query heads per key head"
     return None
 
 
 @cache
-def query_block(groups: int) -> int:
-    """Return the number of tokens in a tile: it fills at most 128 rows and pads least up to whole strips."""
-    most = max(_ROWS // groups, 1)
+def query_block(groups: int, size: int = _WIDE) -> int:
+    """Return the number of tokens in a tile: it fills at most 128 rows and pads least up to whole strips.
+
+    Args:
+        groups: query heads per key head.
+        size: larger one of key and value head size; above 256 a tile has at most 64 rows.
+    """
+    most = max((_ROWS if size <= _WIDE else _WIDE_ROWS) // groups, 1)
 
     def waste(tokens: int) -> float:
         return -(-tokens * groups // _STRIP) * _STRIP / (tokens * groups)
@@ -43,7 +49,8 @@ def query_block(groups: int) -> int:
 
 def tree_attention_cpu(context: AttentionContext) -> tuple[Tensor, Tensor]:
     """Return (out, lse) of a call; lse is empty unless it is needed."""
-    schedule = context.plan.slot_schedule(context.window, query_block(context.groups), _KEY_BLOCK)
+    size = max(context.query.shape[2], context.value.shape[2])
+    schedule = context.plan.slot_schedule(context.window, query_block(context.groups, size), _KEY_BLOCK)
     query_positions, key_positions = context.query_positions, context.key_positions
     out, lse = torch.ops.fastreader.tree_attention(
         *(context.query, context.key, context.value),
@@ -52,7 +59,8 @@ def tree_attention_cpu(context: AttentionContext) -> tuple[Tensor, Tensor]:
         None if query_positions is None else query_positions.contiguous(),
         None if key_positions is None else key_positions.contiguous(),
         *schedule.tensors,
-        *(context.scale, context.window, context.softcap, context.input_precision, context.return_lse),
+        *(context.scale, context.window, context.softcap, context.sinks, context.slopes),
+        *(context.input_precision, context.return_lse),
         extension.instruction_set(),
     )
     return out, lse

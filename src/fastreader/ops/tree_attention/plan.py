@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,17 @@ from fastreader.ops.tree_attention import schema as _schema  # noqa: F401  (defi
 from fastreader.ops.tree_attention.schedule import Runs, Schedule, key_blocks, tile_bounds
 from fastreader.ops.tree_attention.slots import Slots, slot_blocks
 from fastreader.ops.tree_attention.tiles import Tiles, cut_tiles
+
+Positions = TypeVar("Positions", npt.NDArray[np.int32], Tensor)
+
+
+def chunk_ends(positions: Positions, chunk: int) -> Positions:
+    """Return the last position of each position's chunk.
+
+    From there a window of `chunk` tokens begins where the chunk does: a key before the query is within the window
+    exactly if ``key_position // chunk == query_position // chunk``.
+    """
+    return positions // chunk * chunk + (chunk - 1)
 
 
 class AttentionPlan:
@@ -40,6 +52,7 @@ class AttentionPlan:
         self.query_positions = query_positions
         self.key_positions = key_positions
         self._schedules: dict[tuple[int | None, ...], Schedule] = {}
+        self._chunked: dict[int, AttentionPlan] = {}
 
     @cached_property
     def tiles(self) -> Tiles:
@@ -62,6 +75,19 @@ class AttentionPlan:
             raise InputError(str(error).splitlines()[0]) from error
         key, birth, end, chunks = map(Tensor.numpy, tensors)
         return Slots(key, birth, end, chunks, tuple(tensors))
+
+    def chunked(self, chunk: int) -> AttentionPlan:
+        """Return the plan for queries that see keys of their chunk only, as a window from `chunk_ends`; made once.
+
+        Raises:
+            InputError: if the plan was made without positions.
+        """
+        if self.query_positions is None:
+            raise InputError("AttentionPlan.chunked: a chunk needs query_positions and key_positions, got None")
+        if chunk not in self._chunked:
+            ends = chunk_ends(self.query_positions, chunk)
+            self._chunked[chunk] = AttentionPlan(self.subtree_end, self.query_node, ends, self.key_positions)
+        return self._chunked[chunk]
 
     def schedule(self, window: int | None, query_block: int, key_block: int, key_align: int = 1) -> Schedule:
         """Return the block schedule of this tree for tiles of one size; made once.
@@ -126,8 +152,9 @@ class AttentionPlan:
 class AttentionContext:
     """The checked arguments of one `tree_attention` call.
 
-    Attributes are the arguments, except that `query_node` (int64 [Tq]) and `plan` are always set. An implementation
-    takes a context and returns (out [Tq, Hq, Dv], lse [Tq, Hq]); lse is undefined unless `return_lse`.
+    Attributes are the arguments, except that `query_node` (int64 [Tq]) and `plan` are always set, `sinks` and `slopes`
+    are float32 (float64 for float64 inputs), and a chunk is a window from `chunk_ends`. An implementation takes a
+    context and returns (out [Tq, Hq, Dv], lse [Tq, Hq]); lse is undefined unless `return_lse`.
     """
 
     query: Tensor
@@ -141,6 +168,8 @@ class AttentionContext:
     scale: float
     window: int | None = None
     softcap: float | None = None
+    sinks: Tensor | None = None
+    slopes: Tensor | None = None
     input_precision: str | None = None
     return_lse: bool = True
 

@@ -33,10 +33,16 @@ def tree_attention_reference(context: AttentionContext) -> tuple[Tensor, Tensor]
     score = torch.einsum("qhd,khd->hqk", query, key) * context.scale
     if context.softcap is not None:
         score = context.softcap * torch.tanh(score / context.softcap)
+    if context.slopes is not None:
+        assert context.query_positions is not None and context.key_positions is not None
+        distance = context.key_positions[None, :] - context.query_positions[:, None]
+        score = score + context.slopes[:, None, None] * distance
     mask = visible(
         context.subtree_end, context.query_node, context.query_positions, context.key_positions, context.window
     )
     score = score.masked_fill(~mask, float("-inf"))
     lse = torch.logsumexp(score, dim=-1)  # [Hq, Tq], -inf if nothing is visible
+    if context.sinks is not None:
+        lse = torch.logaddexp(lse, context.sinks[:, None])
     weight = torch.exp(score - lse.masked_fill(lse.isneginf(), 0.0)[..., None])
     return torch.einsum("hqk,khd->qhd", weight, value), lse.transpose(0, 1).contiguous()

@@ -24,7 +24,8 @@ def _slots(subtree_end: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     "tree_attention(Tensor query, Tensor key, Tensor value, Tensor slot_key, Tensor slot_birth, Tensor slot_end, "
     "Tensor chunks, Tensor query_node, Tensor? query_positions, Tensor? key_positions, Tensor tile_start, "
     "Tensor tile_stop, Tensor block_ptr, Tensor block_start, Tensor block_stop, Tensor block_full, float scale, "
-    "int? window, float? softcap, str? input_precision, bool return_lse, str isa) -> (Tensor, Tensor)"
+    "int? window, float? softcap, Tensor? sinks, Tensor? slopes, str? input_precision, bool return_lse, str isa) "
+    "-> (Tensor, Tensor)"
 )
 def _attention(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     rows, heads, _ = query.shape

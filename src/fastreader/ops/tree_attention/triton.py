@@ -21,6 +21,7 @@ from fastreader.ops.triton_support import interpreting, processors, target_of, t
 
 _LOG2_E = 1.0 / math.log(2.0)
 _MAX_SPLITS = 64
+_MOST_COLUMNS = 512  # of one block of a head: 576 columns are 512 and 64, not 1,024
 _BLOCKS_PER_SPLIT = 4  # fewer key blocks are not worth a program
 
 
@@ -73,6 +74,13 @@ def pack_heads(groups: int, block_m: int) -> tuple[int, int]:
     return -(-groups // chunks), chunks
 
 
+def head_blocks(size: int) -> tuple[int, int]:
+    """Return how the columns of queries and keys are read: (a power of two, another for what it leaves or 0)."""
+    if size <= _MOST_COLUMNS:
+        return max(triton.next_power_of_2(size), 16), 0
+    return _MOST_COLUMNS, max(triton.next_power_of_2(size - _MOST_COLUMNS), 16)
+
+
 def tree_attention_triton(
     context: AttentionContext, *, config: Config | None = None, num_splits: int | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -93,7 +101,8 @@ def tree_attention_triton(
         programs = max(len(tables.tiles) * key_heads * chunks, 1)
         wanted = triton.cdiv(2 * processors(device), programs)
         num_splits = min(wanted, triton.cdiv(tables.longest, _BLOCKS_PER_SPLIT), _MAX_SPLITS)
-    positions = (context.query_positions, context.key_positions) if window is not None else (None, None)
+    needs_positions = window is not None or context.slopes is not None
+    positions = (context.query_positions, context.key_positions) if needs_positions else (None, None)
     out, lse = torch.ops.fastreader.tree_attention_triton(
         with_near_tiles(query, (config.block_m // packed, groups, size)),
         with_near_tiles(key, (config.block_n, 1, size)),
@@ -102,7 +111,8 @@ def tree_attention_triton(
         context.query_node.contiguous(),
         *(None if tensor is None else tensor.contiguous() for tensor in positions),
         *(tables.tiles, tables.block_start, tables.block_stop),
-        *(float(scale), window, context.softcap, context.return_lse, max(num_splits, 1)),
+        *(float(scale), window, context.softcap, context.sinks, context.slopes),
+        *(context.return_lse, max(num_splits, 1)),
         [config.block_m, config.block_n, config.num_warps, config.num_stages],
         config.max_registers,
     )
@@ -119,8 +129,8 @@ def _fake(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tens
 @triton_op(
     "tree_attention_triton(Tensor query, Tensor key, Tensor value, Tensor subtree_end, Tensor query_node, "
     "Tensor? query_positions, Tensor? key_positions, Tensor tiles, Tensor block_start, Tensor block_stop, "
-    "float scale, int? window, float? softcap, bool return_lse, int num_splits, int[] config, int? max_registers) "
-    "-> (Tensor, Tensor)",
+    "float scale, int? window, float? softcap, Tensor? sinks, Tensor? slopes, bool return_lse, int num_splits, "
+    "int[] config, int? max_registers) -> (Tensor, Tensor)",
     _fake,
 )
 def _run(
@@ -137,6 +147,8 @@ def _run(
     scale: float,
     window: int | None,
     softcap: float | None,
+    sinks: Tensor | None,
+    slopes: Tensor | None,
     return_lse: bool,
     num_splits: int,
     config: list[int],
@@ -147,6 +159,7 @@ def _run(
     groups = heads // max(key_heads, 1)
     block_m, block_n, num_warps, num_stages = config
     packed, chunks = pack_heads(max(groups, 1), block_m)
+    block_d, block_rest = head_blocks(size)
     device = query.device
     # The interpreter multiplies bfloat16 as raw bits, and truncates, so there the kernel computes in float32.
     upcast = interpreting() and query.dtype == torch.bfloat16
@@ -159,10 +172,10 @@ def _run(
         part = torch.empty((num_splits, tokens, heads, value_size), dtype=torch.float32, device=device)
         part_lse = torch.empty((num_splits, tokens, heads), dtype=torch.float32, device=device)
     tree_attention_kernel[(len(tiles), key_heads * chunks, num_splits)](
-        *(query, key, value, part, part_lse, subtree_end, query_node, query_positions, key_positions),
+        *(query, key, value, part, part_lse, subtree_end, query_node, query_positions, key_positions, sinks, slopes),
         *(tiles, block_start, block_stop, tokens, num_splits, groups),
         scale,
-        scale * _LOG2_E if softcap is None else _LOG2_E,
+        scale * _LOG2_E if softcap is None and slopes is None else _LOG2_E,
         softcap or 1.0,
         window or 0,
         *query.stride(),
@@ -180,7 +193,8 @@ def _run(
         UPCAST=upcast,
         BLOCK_M=block_m,
         BLOCK_N=block_n,
-        BLOCK_D=max(triton.next_power_of_2(size), 16),
+        BLOCK_D=block_d,
+        BLOCK_REST=block_rest,
         BLOCK_DV=max(triton.next_power_of_2(value_size), 16),
         num_warps=num_warps,
         num_stages=num_stages,

@@ -21,22 +21,29 @@ class Config(NamedTuple):
 
 
 # The pinned configurations, by compute capability and largest head size (96: all sizes between 64 and 128, padded to
-# 128; 192 likewise). The compile report (docs/compile-report.md) checks that none spills or exceeds shared memory,
-# with or without a window, a soft cap and lse.
+# 128; 192 likewise; 576 are blocks of 512 and 64). The compile report (docs/compile-report.md) checks that none spills
+# or exceeds shared memory, with or without a window, a soft cap, sinks, slopes and lse. Sums of 64 x 512 do not fit the
+# registers, so the largest sizes have tiles below 64 rows and no wgmma or tcgen05.
 _WIDE, _FLAT = Config(128, 64, 8, 2), Config(128, 32, 8, 2)
 _DEEP = Config(64, 32, 8, 2)
+_LARGE, _LARGE_SMALL = Config(32, 16, 8, 2), Config(32, 16, 8, 1)  # the latter in 99 KiB of shared memory
+_LATENT_SMALL = Config(16, 32, 8, 1)
 _HALF = {
-    80: {64: Config(128, 64, 8, 3), 96: _FLAT, 128: _FLAT, 192: _DEEP, 256: _DEEP},
+    80: {64: Config(128, 64, 8, 3), 96: _FLAT, 128: _FLAT, 192: _DEEP, 256: _DEEP, 512: _LARGE, 576: _LARGE},
     89: {64: Config(128, 64, 8, 3), 96: _FLAT, 128: _FLAT, 192: _DEEP, 256: _DEEP},
-    90: {64: Config(128, 64, 8, 3), 96: _WIDE, 128: _WIDE, 192: _FLAT, 256: _FLAT},
-    100: {64: Config(128, 64, 8, 3), 96: _WIDE, 128: _WIDE, 192: _FLAT, 256: _FLAT},
+    90: {64: Config(128, 64, 8, 3), 96: _WIDE, 128: _WIDE, 192: _FLAT, 256: _FLAT, 512: _LARGE, 576: _LARGE},
+    100: {64: Config(128, 64, 8, 3), 96: _WIDE, 128: _WIDE, 192: _FLAT, 256: _FLAT, 512: _LARGE, 576: _LARGE},
     120: {64: Config(128, 64, 8, 3), 96: _FLAT, 128: _FLAT, 192: _DEEP, 256: _DEEP},
 }
+for _target in (89, 120):
+    _HALF[_target] |= {512: _LARGE_SMALL, 576: _LATENT_SMALL}
 _THIN, _THIN_DEEP = Config(32, 16, 8, 1), Config(16, 32, 8, 1, 168)
 _SINGLE = {64: Config(64, 32, 8, 1, 168), 96: _THIN, 128: _THIN, 192: _THIN_DEEP, 256: _THIN_DEEP}
+_SINGLE[512] = Config(16, 16, 8, 1, 168)
 _FEW_ROWS = 16  # the fewest tl.dot takes
 _HALF_FEW = {64: Config(16, 64, 4, 3), 96: Config(16, 64, 4, 2), 128: Config(16, 64, 4, 2)}
 _HALF_FEW |= {192: Config(16, 64, 4, 2), 256: Config(16, 64, 4, 2)}
+_HALF_FEW |= dict.fromkeys((512, 576), Config(16, 16, 4, 2, 255))
 
 
 def default_config(target: int, size: int, dtype: torch.dtype, rows: int) -> Config:
@@ -48,7 +55,10 @@ def default_config(target: int, size: int, dtype: torch.dtype, rows: int) -> Con
         dtype: type of the inputs.
         rows: query tokens times query heads per key head; few rows of a half type have their own configuration.
     """
-    bucket = 64 if size <= 64 else 96 if size < 128 else 128 if size == 128 else 192 if size < 256 else 256
+    if size in (128, 256) or size <= 64:
+        bucket = max(size, 64)
+    else:  # padded
+        bucket = 96 if size < 128 else 192 if size < 256 else 512 if size <= 512 else 576
     if dtype == torch.float32:
-        return _SINGLE[bucket]
+        return _SINGLE[bucket]  # has no entry above 512, see `api`
     return _HALF_FEW[bucket] if rows <= _FEW_ROWS else _HALF[target][bucket]

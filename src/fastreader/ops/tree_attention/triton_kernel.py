@@ -19,15 +19,22 @@ import triton.language as tl
 
 
 @triton.jit
-def _scores(b_q, b_k, scale, softcap, SOFTCAP: tl.constexpr):
-    """Return scores [M, N] in nats, unscaled; with a soft cap, scaled and capped."""
-    b_s = tl.dot(b_q, b_k, input_precision="ieee")  # [M, N]
+def _capped(b_s, scale, softcap, SOFTCAP: tl.constexpr):
+    """Return products [M, N] as they are; with a soft cap, scaled and capped."""
     if SOFTCAP:
         # tanh by one exponential of a negative number: no overflow on either side.
         b_e = tl.exp2(tl.abs(b_s) * (-2.0 * 1.4426950408889634 * scale / softcap))  # [M, N]
         b_tanh = (1.0 - b_e) / (1.0 + b_e)
         b_s = softcap * tl.where(b_s < 0, -b_tanh, b_tanh)
     return b_s
+
+
+@triton.jit
+def _with_slopes(b_s, scale, b_slope, b_key_position, b_query_position, SOFTCAP: tl.constexpr):
+    """Return scores [M, N] in nats plus each row's slope times the key's position, counted from the query's."""
+    if not SOFTCAP:
+        b_s = b_s * scale
+    return b_s + b_slope[:, None] * (b_key_position[None, :] - b_query_position[:, None]).to(tl.float32)
 
 
 @triton.jit
@@ -70,6 +77,8 @@ def tree_attention_kernel(
     query_node_ptr,  # [Tq]
     query_position_ptr,  # [Tq] or None
     key_position_ptr,  # [Tk] or None
+    sink_ptr,  # [Hq] or None
+    slope_ptr,  # [Hq] or None
     tile_ptr,  # int32 [tiles, 5]: first token, end token, first block, first masked block, end block
     block_start_ptr,  # int32 [blocks + 1]
     block_stop_ptr,  # int32 [blocks + 1]
@@ -102,6 +111,7 @@ def tree_attention_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    BLOCK_REST: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):
     """Run program (tile, key head x chunk of its query heads, split of the tile's blocks)."""
@@ -127,19 +137,32 @@ def tree_attention_kernel(
     o_group = chunk * HEADS_PACKED + o_m % HEADS_PACKED  # [M], from the key head's first
     m_m = (o_token < token_end - token_first) & (o_group < heads_a_key)  # [M]
     m_d = o_d < D  # [D]
+    o_rest = BLOCK_D + tl.arange(0, BLOCK_REST if BLOCK_REST else 16)  # [D'], columns after the first BLOCK_D
+    m_rest = o_rest < D  # [D']
     m_dv = o_dv < DV  # [Dv]
 
     query_ptr += token_first.to(tl.int64) * stride_query_token + key_head * heads_a_key * stride_query_head
     o_query = (o_token * stride_query_token + o_group * stride_query_head)[:, None] + o_d[None, :] * stride_query_size
     b_q = tl.load(query_ptr + o_query, mask=m_m[:, None] & m_d[None, :], other=0.0)  # [M, D]
+    if BLOCK_REST:
+        o_row = (o_token * stride_query_token + o_group * stride_query_head)[:, None]
+        p_rest = query_ptr + o_row + o_rest[None, :] * stride_query_size
+        b_q_rest = tl.load(p_rest, mask=m_m[:, None] & m_rest[None, :], other=0.0)  # [M, D']
     b_query_node = tl.load(query_node_ptr + token_first + o_token, mask=m_m, other=-1).to(tl.int32)  # [M]
+    if query_position_ptr is not None:
+        b_query_position = tl.load(query_position_ptr + token_first + o_token, mask=m_m, other=0)  # [M]
     if WINDOW:
-        b_oldest = tl.load(query_position_ptr + token_first + o_token, mask=m_m, other=0) - window  # [M]
+        b_oldest = b_query_position - window  # [M]
+    if slope_ptr is not None:
+        b_slope = tl.load(slope_ptr + key_head * heads_a_key + o_group, mask=m_m, other=0.0)  # [M]
     if UPCAST:
         b_q = b_q.to(tl.float32)
+        if BLOCK_REST:
+            b_q_rest = b_q_rest.to(tl.float32)
     key_ptr += key_head * stride_key_head
     value_ptr += key_head * stride_value_head
     o_k = o_n[None, :] * stride_key_token + o_d[:, None] * stride_key_size  # [D, N]
+    o_k_rest = o_n[None, :] * stride_key_token + o_rest[:, None] * stride_key_size  # [D', N]
     o_v = o_n[:, None] * stride_value_token + o_dv[None, :] * stride_value_size  # [N, Dv]
 
     b_max_log2 = tl.full([BLOCK_M], float("-inf"), tl.float32)  # [M]
@@ -151,11 +174,18 @@ def tree_attention_kernel(
     for block in range(block_first, block_masked):
         start = next_start
         next_start = tl.load(block_start_ptr + block + 1)
-        b_k = _load_tile(key_ptr, start, stride_key_token, o_k, m_d[:, None], D == BLOCK_D)  # [D, N]
+        b_k = _load_tile(key_ptr, start, stride_key_token, o_k, m_d[:, None], D >= BLOCK_D)  # [D, N]
         b_v = _load_tile(value_ptr, start, stride_value_token, o_v, m_dv[None, :], DV == BLOCK_DV)  # [N, Dv]
         if UPCAST:
             b_k, b_v = b_k.to(tl.float32), b_v.to(tl.float32)
-        b_s = _scores(b_q, b_k, scale, softcap, SOFTCAP)  # [M, N]
+        b_s = tl.dot(b_q, b_k, input_precision="ieee")  # [M, N]
+        if BLOCK_REST:
+            b_k_rest = _load_tile(key_ptr, start, stride_key_token, o_k_rest, m_rest[:, None], False)  # [D', N]
+            b_s = tl.dot(b_q_rest, b_k_rest.to(b_q_rest.dtype), b_s, input_precision="ieee")
+        b_s = _capped(b_s, scale, softcap, SOFTCAP)
+        if slope_ptr is not None:
+            b_key_position = tl.load(key_position_ptr + start + o_n)  # [N]
+            b_s = _with_slopes(b_s, scale, b_slope, b_key_position, b_query_position, SOFTCAP)
         b_acc, b_max_log2, b_sum = _online_softmax(b_s, b_v, b_acc, b_max_log2, b_sum, scale_log2, False)
 
     next_start = tl.load(block_start_ptr + block_masked)
@@ -172,13 +202,34 @@ def tree_attention_kernel(
             subtree_end_ptr + o_key, mask=m_n, other=0
         )  # [N]; 0 past the block's end, where no key is visible
         m_mn = (o_key[None, :] <= b_query_node[:, None]) & (b_query_node[:, None] < b_subtree_end[None, :])  # [M, N]
-        if WINDOW:
+        if key_position_ptr is not None:
             b_key_position = tl.load(key_position_ptr + o_key, mask=m_n, other=0)  # [N]
+        if WINDOW:
             m_mn = m_mn & (b_key_position[None, :] > b_oldest[:, None])
         if UPCAST:
             b_k, b_v = b_k.to(tl.float32), b_v.to(tl.float32)
-        b_s = tl.where(m_mn, _scores(b_q, b_k, scale, softcap, SOFTCAP), float("-inf"))  # [M, N]
+        b_s = tl.dot(b_q, b_k, input_precision="ieee")  # [M, N]
+        if BLOCK_REST:
+            m_k_rest = m_n[None, :] & m_rest[:, None]  # [D', N]
+            b_k_rest = _load_tile(key_ptr, start, stride_key_token, o_k_rest, m_k_rest, False)  # [D', N]
+            b_s = tl.dot(b_q_rest, b_k_rest.to(b_q_rest.dtype), b_s, input_precision="ieee")
+        b_s = _capped(b_s, scale, softcap, SOFTCAP)
+        if slope_ptr is not None:
+            b_s = _with_slopes(b_s, scale, b_slope, b_key_position, b_query_position, SOFTCAP)
+        b_s = tl.where(m_mn, b_s, float("-inf"))
         b_acc, b_max_log2, b_sum = _online_softmax(b_s, b_v, b_acc, b_max_log2, b_sum, scale_log2, True)
+
+    if sink_ptr is not None:
+        # One more score of value 0, in the state of the first split only. Taken last, so that a sink far above the
+        # scores does not push weights below what a half type holds.
+        b_sink = tl.load(sink_ptr + key_head * heads_a_key + o_group, mask=m_m, other=float("-inf"))  # [M], nats
+        b_sink_log2 = tl.where(split == 0, b_sink * 1.4426950408889634, float("-inf"))  # [M]
+        b_new_log2 = tl.maximum(b_max_log2, b_sink_log2)  # [M]
+        b_base_log2 = tl.where(b_new_log2 == float("-inf"), 0.0, b_new_log2)  # [M]
+        b_shrink = tl.exp2(b_max_log2 - b_base_log2)  # [M]
+        b_sum = b_sum * b_shrink + tl.exp2(b_sink_log2 - b_base_log2)
+        b_acc = b_acc * b_shrink[:, None]
+        b_max_log2 = b_new_log2
 
     m_empty = b_sum == 0.0  # [M]
     b_out = b_acc / tl.where(m_empty, 1.0, b_sum)[:, None]  # [M, Dv]
