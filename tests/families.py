@@ -1,4 +1,4 @@
-"""Tiny random models of every family listed in the README."""
+"""Tiny random models of families with unlike parts; `registry` has all families."""
 
 import torch
 import transformers

@@ -12,13 +12,22 @@ import torch
 from torch import Tensor
 
 from fastreader.core.tree import IntArray, PrefixTree
-from fastreader.models import fused, memory
-from fastreader.models.architecture import check_deterministic, check_supported, context_length, lm_head, logit_scale_of
+from fastreader.models import fused, indexed, memory
+from fastreader.models.architecture import (
+    before_head,
+    check_deterministic,
+    check_supported,
+    context_length,
+    lm_head,
+    logit_scale_of,
+)
 from fastreader.models.attention import ATTENTION_NAME, SelectedRows, TreePass, attention_forward, layer_windows
 from fastreader.models.attention_keys import AttentionKeys, TreeKeys
 from fastreader.models.decode_cache import DecodeCache
+from fastreader.models.handing import ask_for_mask
 from fastreader.models.head import LogitHead
 from fastreader.models.key_values import KeyValues, Reuse
+from fastreader.models.own_scores import replace_scores
 from fastreader.models.precision import Precision
 from fastreader.models.products import OPERATOR, Products
 from fastreader.models.rotary import rotary_regimes
@@ -82,12 +91,19 @@ class TreeModel:
         take_over(self.model)
         self.config = self.model.config.get_text_config()
         self.windows = layer_windows(self.config, name)
+        replace_scores(self.model, self.windows, name)
+        if indexed.select_all(self.model):
+            ask_for_mask(self.model)
         register()
         self.model.config._attn_implementation = ATTENTION_NAME
+        compute = torch.float64 if model.dtype == torch.float64 else torch.float32
         if self.why_not_upcast is None:
-            compute = torch.float64 if model.dtype == torch.float64 else torch.float32
             upcast(self.model, self.products, compute, self.windows)
         self.regimes = rotary_regimes(self.config)
+        self._image_layers = frozenset(getattr(self.config, "cross_attention_layers", None) or ())
+        self._before_head = before_head(self.model)
+        if self._before_head is not None and self.why_not_upcast is None:
+            self._before_head = copy.deepcopy(self._before_head).to(compute)
         self.head = lm_head(self.model, name)
         self.device: torch.device = self.head.weight.device
         self.logit_scale = logit_scale_of(self.config)
@@ -130,6 +146,15 @@ class TreeModel:
     def max_length(self) -> int | None:
         """Longest input the config allows, in tokens; None if it sets no limit."""
         return context_length(self.config, self.regimes)
+
+    @property
+    def context_note(self) -> str:
+        """What to add to a message about an input longer than `max_length`."""
+        if indexed.covered(self.config) != self.max_length:
+            return ""
+        return (
+            "; beyond it, its attention reads only keys that an index selects, which the packed pass does not compute"
+        )
 
     @cached_property
     def key_value_bytes(self) -> int:
@@ -218,12 +243,15 @@ class TreeModel:
         """
         if isinstance(keys, DecodeCache) and isinstance(self._step, fused.FusedStep):
             row_keys = keys.row_keys(self.windows)
-            if row_keys is not None:
+            if row_keys is not None and self._before_head is None:
                 return self._step(token_ids, positions, row_keys)
-        state = TreePass(keys, self.windows, None if self.why_not_upcast else self.products, selected)
+        precision = None if self.why_not_upcast else self.products
+        state = TreePass(keys, self.windows, precision, selected, context=self.max_length)
         states = state.run(self.model, token_ids, positions, self.device)
-        state.check_calls(self.name)
-        return states if selected is None or state.narrowed else states[selected.rows]
+        state.check_calls(self.name, self._image_layers)
+        if selected is not None and not state.narrowed:
+            states = states[selected.rows]
+        return states if self._before_head is None else self._before_head(states)
 
     @torch.inference_mode()
     def score(

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from fastreader.errors import UnsupportedModelError
+from fastreader.models import indexed
 from fastreader.models.experts import is_experts
+from fastreader.models.own_scores import adds_positions, computes_scores
 from fastreader.models.rotary import RotaryRegimes
 from fastreader.ops import extension
 
@@ -26,10 +28,10 @@ def check_supported(model: Any, name: str) -> None:
     devices = {str(p.device) for p in model.parameters()}
     if len(devices) > 1:
         raise UnsupportedModelError(f"{name}: expected weights on one device, got {', '.join(sorted(devices))}")
-    if "position_ids" not in inspect.signature(model.base_model.forward).parameters:
+    if "position_ids" not in inspect.signature(model.base_model.forward).parameters and not adds_positions(model):
         raise UnsupportedModelError(
-            f"{name}: {type(model.base_model).__name__} takes no position_ids; ALiBi and state-space models cannot "
-            "run on a packed tree"
+            f"{name}: {type(model.base_model).__name__} takes no position_ids, so its tokens cannot be placed on a "
+            "packed tree; state-space models and decoders of encoder-decoders are such"
         )
     # transformers' eager attention masks these all the same, so comparing with it would not show it.
     if getattr(model.config.get_text_config(), "use_bidirectional_attention", None) in (True, "all"):
@@ -37,6 +39,21 @@ def check_supported(model: Any, name: str) -> None:
     for where, module in model.base_model.named_modules():
         if getattr(module, "layer_idx", None) is not None and getattr(module, "is_causal", True) is False:
             raise UnsupportedModelError(f"{name}: {where} attends in both directions (is_causal is False)")
+
+
+def check_unchanged(model: Any, name: str) -> None:
+    """Raise UnsupportedModelError if packed trees run only in a copy of a model whose modules are changed."""
+    reason = None
+    if computes_scores(model):
+        reason = "its attention modules compute scores in their own code"
+    elif indexed.covered(model.config.get_text_config()) is not None:
+        reason = "its attention reads the keys that an index selects"
+    elif before_head(model) is not None:
+        reason = "its states are transformed before the LM head"
+    elif model.base_model is model:
+        reason = "its text model is not under the name of its class"
+    if reason is not None:
+        raise UnsupportedModelError(f"{name}: packed trees run only in a changed copy of the model: {reason}")
 
 
 def check_deterministic(model: Any, name: str, why_not_upcast: str | None, products: str) -> None:
@@ -58,10 +75,11 @@ def context_length(config: Any, regimes: RotaryRegimes) -> int | None:
     """Return the longest input a text model's config allows, in tokens; None if it sets no limit."""
     if regimes.kind == "dynamic":
         return regimes.threshold
-    for name in ("max_position_embeddings", "n_positions"):
-        if (value := getattr(config, name, None)) is not None:
-            return int(value)
-    return None
+    names = ("max_position_embeddings", "n_positions")
+    limits = [int(value) for name in names if (value := getattr(config, name, None)) is not None][:1]
+    if (keys := indexed.covered(config)) is not None:
+        limits.append(keys)
+    return min(limits, default=None)
 
 
 def lm_head(model: Any, name: str) -> torch.nn.Linear:
@@ -70,6 +88,19 @@ def lm_head(model: Any, name: str) -> torch.nn.Linear:
     if not isinstance(head, torch.nn.Linear):
         raise UnsupportedModelError(f"{name}: expected a linear LM head, got {type(head).__name__}")
     return head
+
+
+def layer_configs(config: Any) -> list[Any]:
+    """Return the configuration of each decoder layer of a text model; most families have one for all layers."""
+    if getattr(config, "is_heterogeneous", False):
+        return list(config.per_layer_config)
+    return [config] * int(config.num_hidden_layers)
+
+
+def before_head(model: Any) -> torch.nn.Module | None:
+    """Return what a model computes between its final states and its output embedding (ModernBERT), or None."""
+    own = getattr(model, "lm_head", None)
+    return own if isinstance(own, torch.nn.Module) and own is not model.get_output_embeddings() else None
 
 
 def logit_scale_of(config: Any) -> float:

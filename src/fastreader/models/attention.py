@@ -7,6 +7,7 @@ the mask, the numbers look right and are off by several nats.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +16,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fastreader.errors import UnsupportedModelError
+from fastreader.errors import InputError, UnsupportedModelError
+from fastreader.models import indexed
 from fastreader.models.attention_keys import AttentionKeys, AttentionParams, Chunk, Window
+from fastreader.models.handing import KEYWORD as KEYWORD
+from fastreader.models.handing import NotHandedDownError, needs_mask, run_with
 from fastreader.models.temperature import temperature_of
 
 ATTENTION_NAME = "fastreader_tree"
-KEYWORD = "fastreader_pass"
 
 AttentionInputs = tuple[Tensor, Tensor, Tensor, dict[str, Any]]
 # Arguments of an attention call that do not change the result.
@@ -54,6 +57,7 @@ class TreePass:
         narrowed: whether the last layer computed only the selected tokens.
         positions: int64 [N] of the new tokens, known while the pass runs.
         trace: if not None, filled with what each attention module passes: (query, key, value, constants) by its id.
+        context: longest text that the model takes, in tokens; None without a limit.
     """
 
     keys: AttentionKeys
@@ -64,6 +68,11 @@ class TreePass:
     narrowed: bool = False
     positions: Tensor | None = None
     trace: dict[int, AttentionInputs] | None = None
+    context: int | None = None
+
+    def covers(self, window: int | None) -> bool:
+        """Return whether a window holds any text that the model takes, so that it hides nothing (Phi-3.5-MoE)."""
+        return window is not None and self.context is not None and window >= self.context
 
     def run(
         self, model: Any, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], device: torch.device
@@ -74,9 +83,10 @@ class TreePass:
             "input_ids": torch.from_numpy(token_ids).to(device)[None],
             "position_ids": self.positions[None],
             "use_cache": False,
-            KEYWORD: self,
         }
-        states: Tensor = model.base_model(**arguments).last_hidden_state
+        if needs_mask(model):
+            arguments["attention_mask"] = torch.zeros(1, 1, 1, 1, device=device)
+        states: Tensor = run_with(model, self, arguments).last_hidden_state
         return states[0]
 
     def narrow(self, layer: int) -> Tensor | None:
@@ -89,14 +99,27 @@ class TreePass:
         self.keys, self.narrowed = self.selected.keys, True
         return self.selected.rows
 
-    def check_calls(self, model_name: str) -> None:
-        """Raise UnsupportedModelError with the layers that did not call attention exactly once."""
-        if self.calls != dict.fromkeys(range(len(self.windows)), 1):
-            odd = [layer for layer in range(len(self.windows)) if self.calls.get(layer, 0) != 1]
+    @property
+    def num_calls(self) -> int:
+        """Number of attention calls so far, which is where the next call's keys and values are kept.
+
+        A layer may attend more than once, to different values (DiffLlama) or in several cycles (HRM).
+        """
+        return sum(self.calls.values())
+
+    def check_calls(self, model_name: str, without: Collection[int] = ()) -> None:
+        """Raise UnsupportedModelError with the layers that did not call attention.
+
+        Args:
+            model_name: for the message.
+            without: layers that do not run on text.
+        """
+        missing = [layer for layer in range(len(self.windows)) if not self.calls.get(layer) and layer not in without]
+        if missing:
             raise UnsupportedModelError(
-                f"{model_name}: of {len(self.windows)} layers, layers {_ranges(odd)} did not call attention through "
-                "transformers' attention interface exactly once; state-space, linear-attention and ALiBi layers "
-                "cannot run on a packed tree"
+                f"{model_name}: of {len(self.windows)} layers, layers {_ranges(missing)} did not call attention "
+                "through transformers' attention interface; state-space and linear-attention layers, and modules that "
+                "compute attention themselves, cannot run on a packed tree"
             )
 
 
@@ -112,6 +135,7 @@ def attention_forward(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    slopes: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention over the packed tree; the function registered with transformers.
@@ -119,13 +143,15 @@ def attention_forward(
     Args:
         module: the attention layer, with its index in `layer_idx`.
         query: [1, Hq, T, D]; key and value: [1, Hk, T, D] and [1, Hk, T, Dv].
-        attention_mask: must be None, since the tree is the mask.
+        attention_mask: must be None or a single value, since the tree is the mask.
         scaling: factor on the scores; D ** -0.5 if None.
         dropout: must be 0.
         sliding_window: must equal the config's window of this layer; None for a chunk, which only masks know.
         softcap: bound on the scores, or None.
         s_aux: attention sinks [Hq], or None.
-        others: `fastreader_pass`, and arguments that do not change the result; any other raises.
+        slopes: ALiBi's slopes [Hq], or None.
+        others: `fastreader_pass`, and arguments that do not change the result, such as an index that selects all keys;
+            any other raises.
 
     Returns:
         ([1, T, Hq, Dv], None)
@@ -135,15 +161,16 @@ def attention_forward(
     """
     layer = getattr(module, "layer_idx", None)
     name = f"{type(module).__name__} (layer {layer})"
-    state = others.pop(KEYWORD, None)
+    state = others.pop(KEYWORD, module.__dict__.get(KEYWORD))
     if not isinstance(state, TreePass):
-        raise UnsupportedModelError(
+        raise NotHandedDownError(
             f"{name} did not receive the packed tree: this model does not pass keyword arguments on to attention"
         )
     for argument, given in others.items():
-        if argument not in _IGNORED and given is not None and given is not False:
+        selects_all = argument in ("indices", "block_indices") and given is not None and given.numel() == 0
+        if argument not in _IGNORED and given is not None and given is not False and not selects_all:
             raise UnsupportedModelError(f"{name} passes {argument} to attention, which the packed pass ignores")
-    if attention_mask is not None:
+    if attention_mask is not None and attention_mask.numel() > 1:  # one value is the mask that `needs_mask` asks for
         raise UnsupportedModelError(f"{name} passes an attention mask of its own, which the packed pass ignores")
     if dropout:
         raise UnsupportedModelError(f"{name} uses dropout {dropout}; put the model in evaluation mode")
@@ -152,11 +179,20 @@ def attention_forward(
     if layer is None or not 0 <= layer < len(state.windows):
         raise UnsupportedModelError(f"{name}: expected layer_idx in 0..{len(state.windows) - 1}, got {layer}")
     window = state.windows[layer]
-    if sliding_window != (None if isinstance(window, Chunk) else window):
+    in_call = None if isinstance(window, Chunk) else window
+    if sliding_window != in_call and not (sliding_window is None and state.covers(in_call)):
         raise UnsupportedModelError(
             f"{name}: the config gives this layer a window of {window} tokens, "
             f"its attention call one of {sliding_window}"
         )
+    if key.shape[2] != value.shape[2] or query.shape[2] > key.shape[2]:
+        raise UnsupportedModelError(
+            f"{name} attends from {query.shape[2]} tokens to {key.shape[2]} keys and {value.shape[2]} values; "
+            "expected a key and a value of each token"
+        )
+    call = state.num_calls
+    if not isinstance(window, Chunk):
+        window = sliding_window
     state.calls[layer] = state.calls.get(layer, 0) + 1
     if state.trace is not None:
         constants = {
@@ -173,19 +209,23 @@ def attention_forward(
     dtype = query.dtype
     if state.precision == "fast":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
-    out = state.keys.attend(
-        layer,
-        query[0].transpose(0, 1),
-        key[0].transpose(0, 1),
-        value[0].transpose(0, 1),
-        AttentionParams(
-            scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
-            window=window,
-            softcap=softcap,
-            input_precision="bf16x3" if state.precision == "high" else None,
-            sinks=s_aux,
-        ),
-    )
+    try:
+        out = state.keys.attend(
+            call,
+            query[0].transpose(0, 1),
+            key[0].transpose(0, 1),
+            value[0].transpose(0, 1),
+            AttentionParams(
+                scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+                window=window,
+                softcap=softcap,
+                input_precision="bf16x3" if state.precision == "high" else None,
+                sinks=s_aux,
+                slopes=slopes,
+            ),
+        )
+    except InputError as error:  # a size that no implementation has
+        raise UnsupportedModelError(f"{name}: {error}") from error
     return out[None].to(dtype), None
 
 
@@ -195,12 +235,12 @@ def layer_windows(config: Any, model_name: str) -> list[Window]:
     Raises:
         UnsupportedModelError: if a layer is neither full, sliding nor chunked attention.
     """
-    count = int(config.num_hidden_layers)
+    count = int(getattr(config, "num_layers_per_stack", None) or config.num_hidden_layers)
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
         return [window] * count
-    of_kind: dict[str, Window] = {"full_attention": None, "sliding_attention": window}
+    of_kind: dict[str, Window] = {"full_attention": None, "sliding_attention": window, **dict.fromkeys(indexed.KINDS)}
     if (chunk := getattr(config, "attention_chunk_size", None)) is not None:
         of_kind["chunked_attention"] = Chunk(int(chunk))
     for layer, kind in enumerate(kinds[:count]):

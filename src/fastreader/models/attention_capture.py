@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fastreader.core.checks import expect
 from fastreader.core.tree import PrefixTree
+from fastreader.errors import UnsupportedModelError
 from fastreader.models.adapter import TreeModel
 from fastreader.models.attention_keys import AttentionParams, Chunk, TreeKeys, Window
 
@@ -68,6 +69,7 @@ def capture_attention(
         expect(not odd, f"requests[{i}]", f"spans within its {length} tokens", odd)
     keys = _CapturingKeys(tree, requests, len(model.windows), model.device)
     model.forward(tree.token_ids, tree.positions, keys)
+    keys.check_calls(model.name)
     return keys.captured
 
 
@@ -79,11 +81,22 @@ class _CapturingKeys(TreeKeys):
 
     def __init__(self, tree: PrefixTree, requests: Sequence[CaptureRequest], layers: int, device: torch.device) -> None:
         super().__init__(tree, device)
-        self._requests = requests
+        self._requests, self._layers, self._calls = requests, layers, 0
         self._paths = [torch.tensor(tree.path(int(leaf)), device=device) for leaf in tree.leaves]
         self.captured = [CapturedAttention(np.zeros((layers, len(r.spans))), np.zeros(layers)) for r in requests]
 
+    def check_calls(self, model_name: str) -> None:
+        """Raise UnsupportedModelError if there was not one attention call for each layer."""
+        if self._calls != self._layers:
+            raise UnsupportedModelError(
+                f"{model_name}: expected an attention call of each of {self._layers} layers, got {self._calls}; "
+                "attention of a layer is captured only if the layer attends once"
+            )
+
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
+        self._calls += 1
+        if self._calls > self._layers:
+            return super().attend(layer, query, key, value, params)
         for request, path, captured in zip(self._requests, self._paths, self.captured, strict=True):
             rows = attention_rows(
                 *(query[path[-len(request.answer) :]], key[path], params.scale, params.window, params.softcap),

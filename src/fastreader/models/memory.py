@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from fastreader.models.architecture import layer_configs
 from fastreader.models.chunking import ASSUMED_WIDTH, chunk_rows
 
 _MAX_TOKENS = 65_536  # a larger pass multiplies no faster
@@ -46,20 +47,22 @@ def bytes_per_token(config: Any, dtype: torch.dtype, forward: Forward, operands:
     """
     size = dtype.itemsize if forward == "own" else max(dtype.itemsize, 4)
     hidden = int(config.hidden_size)
-    heads, key_heads, head_size = _head_shape(config)
+    shapes = [_head_shape(layer) for layer in layer_configs(config)]
+    heads, key_heads, head_size = max(shapes, key=lambda shape: shape[2] * (shape[0] + 2 * shape[1]))
     projected = head_size * (heads + 2 * key_heads)
     if forward == "fused":
         operand_values = projected + head_size * (2 * key_heads + heads)
         exact = hidden * size + 2 * head_size * size + operand_values * (operands or torch.float32).itemsize
         return int(_ALLOCATED * exact)
     attention = projected * (2 * size + min(dtype.itemsize, 4)) + head_size * heads * 2 * size
+    experts = max(int(getattr(layer, "num_experts_per_tok", None) or 0) for layer in layer_configs(config))
     if forward == "upcast":
         # a mixture of experts sums over all tokens at once, beside its input and what its shared experts give
-        mixed = 2 * hidden * size if getattr(config, "num_experts_per_tok", None) else 0
+        mixed = 2 * hidden * size if experts else 0
         return 3 * hidden * size + mixed + attention
-    inner = int(getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * hidden)
-    if experts := getattr(config, "num_experts_per_tok", None):
-        inner = int(getattr(config, "moe_intermediate_size", None) or inner) * int(experts)
+    inner = max(_inner_size(layer, hidden) for layer in layer_configs(config))
+    if experts:
+        inner = int(getattr(config, "moe_intermediate_size", None) or inner) * experts
     return 3 * hidden * size + 2 * hidden * max(size, 4) + max(attention, 4 * inner * size)
 
 
@@ -108,7 +111,7 @@ def pass_overhead(config: Any, dtype: torch.dtype, device: torch.device, forward
     if forward == "own":
         return NO_OVERHEAD
     hidden = int(config.hidden_size)
-    inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
+    inner = max(_inner_size(layer, hidden) for layer in layer_configs(config))
     size = max(dtype.itemsize, 4)
     if device.type == "cpu":
         return Overhead(_LOGITS * size, thread_bytes=_BLOCK * (hidden + 2 * inner) * size)
@@ -127,15 +130,23 @@ def key_value_bytes(config: Any, dtype: torch.dtype) -> int:
         config: the text model's config.
         dtype: type they are cached in.
     """
-    _, key_heads, head_size = _head_shape(config)
-    return int(config.num_hidden_layers) * 2 * key_heads * head_size * dtype.itemsize
+    shapes = [_head_shape(layer) for layer in layer_configs(config)]
+    return sum(2 * key_heads * head_size * dtype.itemsize for _, key_heads, head_size in shapes)
 
 
 def _head_shape(config: Any) -> tuple[int, int, int]:
-    """Return (query heads, key heads, head size) of a text model's config."""
+    """Return (query heads, key heads, head size) of a layer's config; latent attention keeps keys of full size."""
     heads = int(config.num_attention_heads)
+    if latent := getattr(config, "kv_lora_rank", None) and getattr(config, "qk_nope_head_dim", None):
+        return heads, heads, max(int(latent) + int(config.qk_rope_head_dim), int(config.v_head_dim))
     head_size = int(getattr(config, "head_dim", None) or int(config.hidden_size) // heads)
     return heads, int(getattr(config, "num_key_value_heads", None) or heads), head_size
+
+
+def _inner_size(config: Any, hidden: int) -> int:
+    """Return the width of a layer's feed-forward; Gemma 3n lists one for each layer."""
+    sizes = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * hidden
+    return max(sizes) if isinstance(sizes, (list, tuple)) else int(sizes)
 
 
 def generation_memory(activation_bytes: int, key_value_bytes: int, new_tokens: int) -> tuple[int, int]:

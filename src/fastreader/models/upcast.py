@@ -10,6 +10,7 @@ results stay in cache and never exist for the whole pass.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -124,4 +125,7 @@ def _block_of(name: str, blocks: dict[str, int]) -> str:
 
 def _treats_tokens_alone(name: str, module: nn.Module) -> bool:
     kind = type(module).__name__
+    given = [p for p in inspect.signature(module.forward).parameters.values() if p.default is p.empty]
+    if sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in given) > 1:  # BLOOM's feed-forward adds to what it is also given
+        return False
     return (kind.endswith("MLP") and name.endswith("mlp")) or (kind.endswith("RMSNorm") and "self_attn" not in name)

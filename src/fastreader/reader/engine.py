@@ -96,7 +96,8 @@ class Engine:
             length = len(context) + max(len(continuation) - 1, 0)
             if model.max_length is not None and length > model.max_length:
                 raise ContextOverflowError(
-                    f"sequences[{i}] is {length} tokens long, the context of {model.name} is {model.max_length}"
+                    f"sequences[{i}] is {length} tokens long, the context of {model.name} is "
+                    f"{model.max_length}{model.context_note}"
                 )
             regimes.setdefault(model.regimes.of(length), []).append(i)
         trees = []

@@ -101,7 +101,8 @@ class Session(ReaderBase):
                 )
             if model.max_length is not None and len(tokens) > model.max_length:
                 raise ContextOverflowError(
-                    f"prefixes[{i}] is {len(tokens)} tokens long, the context of {self.name} is {model.max_length}"
+                    f"prefixes[{i}] is {len(tokens)} tokens long, the context of {self.name} is "
+                    f"{model.max_length}{model.context_note}"
                 )
             encoded.append(tokens)
         with located("prefixes"):

@@ -47,7 +47,7 @@ class Layers:
         embedded: input of the first layer as the model made it, [..., E].
         inputs, outputs: of each layer; an input that was replaced is listed as replaced.
         logprobs: of the tokens scored.
-        constants: what each attention layer passed to the interface.
+        constants: what each attention call passed to the interface.
     """
 
     embedded: Tensor | None = None
@@ -58,21 +58,31 @@ class Layers:
 
 
 def decoder_layers(model: Any, name: str) -> list[nn.Module]:
-    """Return the decoder layers of a transformers model.
+    """Return the decoder layers of a transformers model, each once, whatever order they run in.
 
     Raises:
-        UnsupportedModelError: if no list of modules is as long as the config says.
+        UnsupportedModelError: if no list of modules is as long as the config says, and none has attention in each.
     """
     count = int(model.config.get_text_config().num_hidden_layers)
-    for module in model.base_model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return list(module)
-    raise UnsupportedModelError(f"{name}: expected a list of {count} decoder layers, found none")
+    lists = {name: part for name, part in model.base_model.named_modules() if isinstance(part, nn.ModuleList)}
+    for modules in lists.values():
+        if len(modules) == count:
+            return list(modules)
+    # LongCat has two attention modules a layer, HRM two stacks of layers.
+    stacks = {name: modules for name, modules in lists.items() if all(_attends(module) for module in modules)}
+    outer = [modules for name, modules in stacks.items() if not any(name.startswith(f"{other}.") for other in stacks)]
+    if not outer:
+        raise UnsupportedModelError(f"{name}: expected a list of {count} decoder layers, found none")
+    return [module for modules in outer for module in modules]
+
+
+def _attends(layer: nn.Module) -> bool:
+    return any(getattr(part, "layer_idx", None) is not None for part in layer.modules())
 
 
 @contextmanager
 def watched(layers: list[nn.Module], found: Layers, given: Layers | None = None) -> Iterator[None]:
-    """Within the block, record the layers' inputs and outputs.
+    """Within the block, record the inputs and outputs of layers as they run, which some do more than once.
 
     Args:
         layers: of the model that runs.
@@ -81,34 +91,28 @@ def watched(layers: list[nn.Module], found: Layers, given: Layers | None = None)
             replaces the last layer's, for the norm and the LM head after it.
     """
 
-    def before(index: int) -> Callable[..., Any]:
-        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            own = args[0] if args else kwargs["hidden_states"]
-            if index == 0:
-                found.embedded = own.clone()
-            used = own if given is None else given.inputs[index].to(own.dtype).reshape(own.shape)
-            found.inputs.append(used.clone())
-            if args:
-                return (used.clone(), *args[1:]), kwargs  # a fused layer writes to its input
-            return args, {**kwargs, "hidden_states": used.clone()}
+    def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        own, index = args[0] if args else kwargs["hidden_states"], len(found.inputs)
+        if index == 0:
+            found.embedded = own.clone()
+        used = own if given is None else given.inputs[index].to(own.dtype).reshape(own.shape)
+        found.inputs.append(used.clone())
+        if args:
+            return (used.clone(), *args[1:]), kwargs  # a fused layer writes to its input
+        return args, {**kwargs, "hidden_states": used.clone()}
 
-        return hook
-
-    def after(index: int) -> Callable[..., Any]:
-        def hook(_module: nn.Module, _args: Any, output: Any) -> Any:
-            own = output[0] if isinstance(output, tuple) else output
-            found.outputs.append(own.clone())
-            if given is None or index < len(layers) - 1:
-                return None
-            last = given.outputs[index].to(own.dtype).reshape(own.shape)
-            return (last, *output[1:]) if isinstance(output, tuple) else last
-
-        return hook
+    def after(_module: nn.Module, _args: Any, output: Any) -> Any:
+        own, index = output[0] if isinstance(output, (tuple, list)) else output, len(found.outputs)
+        found.outputs.append(own.clone())
+        if given is None or index < len(given.outputs) - 1:
+            return None
+        last = given.outputs[index].to(own.dtype).reshape(own.shape)
+        return type(output)([last, *output[1:]]) if isinstance(output, (tuple, list)) else last
 
     with ExitStack() as stack:
-        for index, layer in enumerate(layers):
-            stack.callback(layer.register_forward_pre_hook(before(index), with_kwargs=True).remove)
-            stack.callback(layer.register_forward_hook(after(index)).remove)
+        for layer in layers:
+            stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(layer.register_forward_hook(after).remove)
         yield
 
 
@@ -198,22 +202,25 @@ def _eager(module: nn.Module) -> Callable[..., Any] | None:
 
 
 def _own_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **named: Any
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **named: Any
 ) -> Any:
     """Compute a layer's own eager attention and record what it was called with."""
     constants: dict[int, Constants] = module.__dict__["fastreader_constants"]
     scaling, sinks = named.get("scaling"), named.get("s_aux")
-    constants[int(module.layer_idx)] = Constants(  # type: ignore[arg-type]
+    visible = None if attention_mask is None else attention_mask[0, 0]
+    if visible is not None and visible.dtype != torch.bool:
+        visible = visible == 0
+    constants[len(constants)] = Constants(  # in the order of the calls
         query.shape[-1] ** -0.5 if scaling is None else float(scaling),
         named.get("softcap"),
         named.get("sliding_window"),
         None if sinks is None else tuple(sinks.tolist()),
-        None if mask is None else mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] == 0,
+        visible,
         query.norm(dim=-1).transpose(1, 2),
     )
     eager = _eager(module)
     assert eager is not None
-    return eager(module, query, key, value, mask, **named)
+    return eager(module, query, key, value, attention_mask, **named)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -113,15 +114,17 @@ def short_windows(model: TreeModel, size: int) -> Iterator[None]:
     """Within the block, windows, chunks and steps of a temperature wider than `size` are that wide in both passes.
 
     They are in the model's own modules and in the packed pass. A short text never reaches the edge of a window of 512
-    tokens.
+    tokens. A window as long as the context has no edge.
     """
     kept: list[tuple[Any, Any, Any]] = []
+    longest = model.max_length or math.inf
 
     def shorten(values: Any, *keys: Any) -> None:
         for key in keys:
             value = values[key] if isinstance(key, int) else values.get(key)
             length = value.tokens if isinstance(value, Chunk) else value
-            if isinstance(length, int | float) and not isinstance(length, bool) and length > size:
+            edge = longest if key == "sliding_window" or (isinstance(key, int) and length is value) else math.inf
+            if isinstance(length, int | float) and not isinstance(length, bool) and size < length < edge:
                 kept.append((values, key, value))
                 values[key] = Chunk(size) if isinstance(value, Chunk) else size
 
@@ -134,7 +137,8 @@ def short_windows(model: TreeModel, size: int) -> Iterator[None]:
             shorten(module.__dict__, "sliding_window", "floor_scale")
             if isinstance(module, FusedAttention):
                 shorten(module.constants, "sliding_window")
-    shorten(model.windows, *range(len(model.windows)))
+    held = getattr(model.config, "sliding_window", None) is None  # by masks in the modules (GPT-Neo)
+    shorten(model.windows, *(at for at, window in enumerate(model.windows) if isinstance(window, Chunk) or not held))
     try:
         yield
     finally:

@@ -64,6 +64,7 @@ def check(model: TreeModel) -> Checked:
     length = min(_LENGTH, model.max_length or _LENGTH)
     if length < 3:  # no branch to check
         return Checked(0.0, 0.0, None)
+    model.hidden(PrefixTree.build([([0], [])]))  # how attention is reached is known after one pass
     with short_windows(model, _WINDOW):
         return _Check(model, length).run()
 
@@ -93,11 +94,15 @@ class _Check:
         return Checked(layer, logprob, rounded)
 
     def _packed(self, own: Layers) -> Layers:
-        """Return an own run's values in the order of the tree, [T, E]."""
-        text, place = self.rows
-        inputs, outputs = ([value[text, place] for value in values] for values in (own.inputs, own.outputs))
+        """Return an own run's values in the order of the tree, [T, E]; A T rows if a model has A streams."""
+
+        def picked(value: Tensor) -> Tensor:  # [B, n, E], [A, B, n, E] in Gemma 3n, [B, n, A, E] in HY V4
+            texts = next(axis for axis in range(2) if value.shape[axis : axis + 2] == self.tokens.shape)
+            return value[(slice(None),) * texts + self.rows].reshape(-1, value.shape[-1])
+
+        inputs, outputs = ([picked(value) for value in values] for values in (own.inputs, own.outputs))
         assert own.embedded is not None
-        return Layers(own.embedded[text, place], inputs, outputs, own.logprobs)
+        return Layers(picked(own.embedded), inputs, outputs, own.logprobs)
 
     def _check_finite(self, truth: Layers) -> None:
         assert truth.logprobs is not None

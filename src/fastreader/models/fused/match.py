@@ -157,7 +157,10 @@ def _attention(
         return None
     norms = "none"
     if "q_norm" in children:
-        norms = "head" if len(next(children["q_norm"].parameters())) == size else "flat"
+        weight = next(children["q_norm"].parameters(), None)
+        if weight is None:  # NanoChat's have no weights
+            return None
+        norms = "head" if len(weight) == size else "flat"
     joined = JoinedLinear(inner, precision)
     fused = FusedAttention(module, joined, out, (heads, key_heads, size), norms)
     fused.constants = first.constants

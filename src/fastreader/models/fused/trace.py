@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.core.tree import PrefixTree
+from fastreader.models.architecture import context_length
 from fastreader.models.attention import KEYWORD, AttentionInputs, TreePass
 from fastreader.models.attention_keys import TreeKeys, Window
+from fastreader.models.rotary import rotary_regimes
 
 TOKENS = 6
 Windows = list[Window]
@@ -53,7 +55,7 @@ def trace_attention(model: Any, windows: Windows, precision: str, start: int) ->
     seen: dict[int, AttentionInputs] = {}
 
     def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if id(module) in seen and not args and isinstance(output, tuple):
+        if id(module) in seen and not args and isinstance(output, tuple) and KEYWORD in kwargs:
             calls[name] = AttentionCall(dict(kwargs), output[0], *seen[id(module)])
 
     _run(model, windows, precision, start, ("layer_idx", "o_proj"), hook, seen)
@@ -78,7 +80,7 @@ def trace_layers(model: Any, windows: Windows, precision: str, start: int) -> tu
     calls: dict[str, LayerCall] = {}
 
     def hook(name: str, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if len(args) == 1 and isinstance(output, Tensor):
+        if len(args) == 1 and isinstance(output, Tensor) and KEYWORD in kwargs:
             calls[name] = LayerCall(args[0].clone(), dict(kwargs), output.clone())
 
     states = _run(model, windows, precision, start, ("self_attn", "mlp"), hook)
@@ -90,9 +92,10 @@ def sample(
 ) -> tuple[TreePass, npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Return a pass of a few tokens from position `start`, their ids and their positions; see `trace_attention`."""
     device = next(model.base_model.parameters()).device
-    vocabulary = model.config.get_text_config().vocab_size
+    config = model.config.get_text_config()
+    vocabulary, context = config.vocab_size, context_length(config, rotary_regimes(config))
     tree = PrefixTree.build([([(7 * i + 3) % vocabulary for i in range(TOKENS)], [])])
-    state = TreePass(TreeKeys(tree, device), windows, precision, trace=trace)
+    state = TreePass(TreeKeys(tree, device), windows, precision, trace=trace, context=context)
     return state, tree.token_ids, (start + tree.positions).astype(np.int32)
 
 

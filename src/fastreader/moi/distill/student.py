@@ -20,7 +20,7 @@ from fastreader.data.fingerprints import reader_name
 from fastreader.errors import ContextOverflowError, MissingExtraError
 from fastreader.models import load as loading
 from fastreader.models.adapter import register
-from fastreader.models.architecture import check_supported, context_length, lm_head, logit_scale_of
+from fastreader.models.architecture import check_supported, check_unchanged, context_length, lm_head, logit_scale_of
 from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, layer_windows
 from fastreader.models.revision import revision
 from fastreader.models.rotary import rotary_regimes
@@ -61,6 +61,7 @@ class Student:
         peft = _peft()
         expect(callable(getattr(model, "forward", None)), "model", "a transformers causal LM", model)
         check_supported(model, name)
+        check_unchanged(model, name)
         self.name = name
         self.encoder = TextEncoder(tokenizer)
         self.revision = revision(model, tokenizer)
@@ -184,7 +185,7 @@ class Student:
     def pair_logprobs(self, tree: PrefixTree) -> Tensor:
         """Return the log-probability of each (source, target) pair of the tree: [R]."""
         device = self.device
-        state = TreePass(GradientKeys(tree, device), self._windows)
+        state = TreePass(GradientKeys(tree, device), self._windows, context=self.max_length)
         ids = torch.from_numpy(tree.token_ids).to(device)[None]
         positions = torch.from_numpy(tree.positions).to(device, torch.int64)[None]
         output = self.model.base_model(input_ids=ids, position_ids=positions, use_cache=False, **{KEYWORD: state})

@@ -1,0 +1,68 @@
+"""Handing a pass down to attention: by forward keyword arguments, or on the modules if a model drops those.
+
+Most families pass keyword arguments on to every attention call. Where some do not (StableLM, Nemotron), the attention
+modules hold the pass while it runs. They belong to a reader's private copy, which runs one pass at a time.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fastreader.errors import UnsupportedModelError
+
+KEYWORD = "fastreader_pass"
+_HOLDS = "fastreader_holds"
+_MASKED = "fastreader_masked"
+
+
+class NotHandedDownError(UnsupportedModelError):
+    """An attention call did not receive the pass."""
+
+
+def run_with(model: Any, state: Any, arguments: dict[str, Any]) -> Any:
+    """Return what a model's base returns when its attention modules are handed a pass.
+
+    Args:
+        model: a structural copy, which remembers whether its attention modules must hold the pass.
+        state: the pass.
+        arguments: of the base model's forward.
+    """
+    base = model.base_model
+    if not model.__dict__.get(_HOLDS) and _takes_any(base.forward):
+        try:
+            return base(**arguments, **{KEYWORD: state})
+        except NotHandedDownError:
+            state.calls.clear()
+    model.__dict__[_HOLDS] = True
+    with _held(base, state):
+        return base(**arguments)
+
+
+def ask_for_mask(model: Any) -> None:
+    """Let passes give a structural copy a mask of one value, because its forward works on the mask that it makes."""
+    model.__dict__[_MASKED] = True
+
+
+def needs_mask(model: Any) -> bool:
+    """Return whether `ask_for_mask` was called."""
+    return bool(model.__dict__.get(_MASKED))
+
+
+def _takes_any(forward: Any) -> bool:
+    kinds = {parameter.kind for parameter in inspect.signature(forward).parameters.values()}
+    return inspect.Parameter.VAR_KEYWORD in kinds
+
+
+@contextmanager
+def _held(base: Any, state: Any) -> Iterator[None]:
+    holders = [module for module in base.modules() if getattr(module, "layer_idx", None) is not None]
+    for module in holders:
+        module.__dict__[KEYWORD] = state
+    try:
+        yield
+    finally:
+        for module in holders:
+            del module.__dict__[KEYWORD]
