@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fastreader.core.tree import IntArray, PrefixTree
-from fastreader.models import fused, memory
+from fastreader.errors import UnsupportedModelError
+from fastreader.models import fused, memory, quantised
 from fastreader.models.architecture import check_deterministic, check_supported, context_length, lm_head, logit_scale_of
 from fastreader.models.attention import ATTENTION_NAME, SelectedRows, TreePass, attention_forward, layer_windows
 from fastreader.models.attention_keys import AttentionKeys, TreeKeys
@@ -63,6 +64,8 @@ class TreeModel:
         self.deterministic = deterministic
         check_supported(model, name)
         self.why_not_upcast = why_not_upcast(model)
+        if self.why_not_upcast and quantised.method(model):
+            raise UnsupportedModelError(f"{name}: beside quantised layers, {self.why_not_upcast}")
         if deterministic:
             check_deterministic(model, name, self.why_not_upcast, products)
         self.products = OPERATOR[products]
@@ -78,6 +81,7 @@ class TreeModel:
         if hasattr(self.original.config, "_experts_implementation"):  # grouped products have no float64
             self.original.config._experts_implementation = "eager"
         self.model = _structural_copy(model)
+        quantised.check_company(self.model, name)
         self.config = self.model.config.get_text_config()
         self.windows = layer_windows(self.config, name)
         register()
@@ -107,7 +111,9 @@ class TreeModel:
     @cached_property
     def forward_path(self) -> str:
         """The code that runs the forward pass, in words: fused parts, upcast modules, or transformers' own."""
-        return f"transformers' own: {self.why_not_upcast}" if self.why_not_upcast else fused.describe(self.model)
+        if self.why_not_upcast:
+            return f"transformers' own: {self.why_not_upcast}"
+        return ", ".join(filter(None, (fused.describe(self.model), quantised.described(self.model))))
 
     @property
     def writing_path(self) -> str:
@@ -266,5 +272,11 @@ def register() -> None:
 
 
 def _structural_copy(model: Any) -> Any:
-    shared = {id(p): p for p in model.parameters()}
-    return copy.deepcopy(model, shared).eval()
+    shared: dict[int, Any] = {id(p): p for p in model.parameters()}
+    quantising = bool(quantised.method(model))
+    if quantising:
+        shared |= {id(module): module for module in model.modules() if quantised.is_own(module)}
+    copied = copy.deepcopy(model, shared)
+    if quantising:
+        quantised.wrap(copied, model.dtype)
+    return copied.eval()
