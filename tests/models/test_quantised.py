@@ -1,6 +1,7 @@
 """Quantised checkpoints: their layers run as their library wrote them, inside a float32 pass."""
 
 import copy
+import json
 import logging
 
 import numpy as np
@@ -114,7 +115,68 @@ def test_int8_with_an_outlier_threshold_is_rejected(base):
     pytest.importorskip("bitsandbytes", reason="install the extra quantised")
     config = BitsAndBytesConfig(load_in_8bit=True)
     model = AutoModelForCausalLM.from_pretrained(base, quantization_config=config, dtype=torch.float32)
-    with pytest.raises(UnsupportedModelError, match=r"in other company.*llm_int8_threshold=0\.0"):
+    with pytest.raises(UnsupportedModelError, match=r"in other company.*\(not with llm_int8_threshold=0\.0\)"):
+        Reader.load((model, byte_tokenizer()))
+
+
+def compressed(folder, kind, strategy):
+    """Write a checkpoint as compressed-tensors does: 8-bit weights, and inputs with a scale a token or a call."""
+    from safetensors.torch import load_file, save_file
+
+    most, dtype = (127, torch.int8) if kind == "int" else (448, torch.float8_e4m3fn)
+    weights = {}
+    for name, weight in load_file(folder / "model.safetensors").items():
+        weights[name] = weight
+        if name.endswith("proj.weight"):
+            scale = weight.abs().amax(1, keepdim=True) / most
+            rows = weight / scale
+            weights[name] = (rows.round() if kind == "int" else rows).to(dtype)
+            weights[f"{name}_scale"] = scale
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    common = {"num_bits": 8, "type": kind, "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {**common, "strategy": "channel", "dynamic": False},
+        "input_activations": {**common, "strategy": strategy, "dynamic": True},
+    }
+    scheme = {
+        "quant_method": "compressed-tensors",
+        "format": f"{kind}-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+    }
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "quantization_config": scheme}))
+
+
+@pytest.mark.parametrize("kind", ["int", "float"])
+def test_w8a8_with_a_scale_a_token_runs(base, kind):
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed; install the extra quantised")
+    compressed(base, kind, "token")
+    want = np.concatenate(one_by_one(AutoModelForCausalLM.from_pretrained(base), SEQUENCES))
+    reader = Reader.load(base, device="cpu", precision="exact")
+    away = np.abs(scores(reader) - want)
+    assert away.max() < 0.3 and np.median(away) < 0.06
+    assert reader.describe()["dtype"] == "compressed-tensors"
+    alone = np.concatenate([np.concatenate(reader.score([pair]).token_logprobs) for pair in SEQUENCES])
+    assert np.median(np.abs(scores(reader) - alone)) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["int", "float"])
+def test_w8a8_with_a_scale_a_call_is_rejected(base, kind):
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed; install the extra quantised")
+    compressed(base, kind, "tensor")
+    with pytest.raises(UnsupportedModelError, match="in other company"):
+        Reader.load(base, device="cpu")
+
+
+def test_weights_that_a_library_keeps_elsewhere_are_rejected(base):
+    """Writing to such a module writes to the weights of all that share them."""
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed; install the extra quantised")
+    compressed(base, "int", "token")
+    model = AutoModelForCausalLM.from_pretrained(base)
+    with pytest.raises(UnsupportedModelError, match="keeps its weights in a CPUCache"):
         Reader.load((model, byte_tokenizer()))
 
 
@@ -223,8 +285,6 @@ def test_deterministic_is_not_promised():
 )
 def test_what_a_type_needs_is_named(base, config):
     """None of these packages or devices is here."""
-    import json
-
     file = base / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "quantization_config": config}))
     logging.getLogger("transformers").setLevel(logging.ERROR)

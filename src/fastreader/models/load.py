@@ -108,6 +108,7 @@ def load(
     gguf.check_loading_info(folder, loading_info)
     _check_layers(folder, loaded, loading_info)
     adapters.merge_loaded(loaded)
+    loaded = quantised.taken_over(loaded)
     given.pop("device_map", None)
     return _placed(loaded, added, arithmetic), _tokenizer(folder, given, added), _named(arithmetic, loaded)
 

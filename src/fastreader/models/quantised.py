@@ -14,6 +14,8 @@ from fastreader.errors import UnsupportedModelError
 from fastreader.ops.linear import BlockTensor
 
 _FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+# Kernels raise these for a device, a type or a shape that they do not support.
+_CANNOT_RUN = (ImportError, RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)
 _COMPANY = 1e-3  # of a row's size: several bits of bfloat16, but less than the step of an 8-bit scale
 _LOUD = 100.0  # times the other rows, so that a scale they share is of no use to them
 
@@ -22,8 +24,7 @@ def is_plain(module: nn.Module) -> bool:
     """Return whether a module is a linear layer that multiplies a matrix of numbers and does nothing else."""
     return (
         isinstance(module, nn.Linear)
-        and type(module).forward is nn.Linear.forward
-        and "forward" not in vars(module)  # compressed-tensors replaces it on the instance
+        and getattr(module.forward, "__func__", None) is nn.Linear.forward  # some libraries replace the instance's
         and type(module.weight) in (nn.Parameter, Tensor, BlockTensor)
         and (module.weight.dtype.itemsize > 1 or isinstance(module.weight, BlockTensor))
     )
@@ -46,6 +47,32 @@ def method(model: Any) -> str:
     config = getattr(model.config, "quantization_config", None)
     name = config.get("quant_method") if isinstance(config, dict) else getattr(config, "quant_method", None)
     return str(getattr(name, "value", name) or "quantised")
+
+
+@torch.no_grad()
+def settle(model: Any) -> None:
+    """Run one token through a quantised model: some libraries lay their weights out at the first forward pass.
+
+    compressed-tensors does so in a hook of the whole model, of which the packed pass calls only parts.
+
+    Raises:
+        UnsupportedModelError: if the model cannot run here.
+    """
+    device = model.get_input_embeddings().weight.device
+    try:
+        model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=False)
+    except _CANNOT_RUN as error:
+        raise UnsupportedModelError(f"a model quantised by {method(model)} does not run here: {error}") from error
+
+
+def taken_over(model: Any) -> Any:
+    """Return a loaded model whose modules hold their weights themselves; compressed-tensors keeps them elsewhere."""
+    if method(model) == "compressed-tensors":
+        from compressed_tensors.offload.dispatch import remove_dispatch
+
+        settle(model)
+        remove_dispatch(model)
+    return model
 
 
 class OwnLinear(nn.Module):
@@ -136,6 +163,13 @@ def check_quantised(model: Any, name: str) -> None:
                     f"{name}: quantised by {kind}, a weight outside a linear layer: {where}.{parameter} "
                     f"({type(module).__name__})"
                 )
+    settle(model)
+    for where, module in model.named_modules():
+        if type(module._parameters) is not dict:  # what writes to such a module may write to the caller's weights
+            raise UnsupportedModelError(
+                f"{name}: {where or 'the model'} keeps its weights in a {type(module._parameters).__name__} of {kind}; "
+                "load it by its folder, or remove the dispatch (compressed_tensors.offload.dispatch.remove_dispatch)"
+            )
 
 
 @torch.inference_mode()
@@ -154,13 +188,17 @@ def check_company(model: Any, name: str) -> None:
             continue
         rows = torch.randn(1, 4, layer.in_features, generator=generator).to(layer.device())
         loud = torch.cat([rows, _LOUD * rows], dim=1)
-        alone, among = layer(rows), layer(loud)[:, :4]
+        try:
+            alone, among = layer(rows), layer(loud)[:, :4]
+        except _CANNOT_RUN as error:
+            kind = type(layer.own[0]).__name__
+            raise UnsupportedModelError(f"{name}: {where} ({kind}) does not run here: {error}") from error
         off = float(((among - alone).norm(dim=-1) / alone.norm(dim=-1).clamp_min(1e-30)).max())
         if not off <= _COMPANY:
             raise UnsupportedModelError(
                 f"{name}: {where} ({type(layer.own[0]).__name__}) gives a token another result in other company, by "
-                f"{off:.2g} of its size (allowed: {_COMPANY}): it scales or splits all tokens of a call together "
-                "(bitsandbytes' int8 does not with llm_int8_threshold=0.0)"
+                f"{off:.2g} of its size (allowed: {_COMPANY}): it scales or splits all tokens of a call together"
+                + (" (not with llm_int8_threshold=0.0)" if type(layer.own[0]).__name__ == "Linear8bitLt" else "")
             )
 
 
