@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fastreader.core.tree import IntArray, PrefixTree
-from fastreader.models import fused, indexed, memory
+from fastreader.errors import UnsupportedModelError
+from fastreader.models import fused, indexed, memory, quantised
 from fastreader.models.architecture import (
     before_head,
     check_deterministic,
@@ -73,6 +74,8 @@ class TreeModel:
         self.deterministic = deterministic
         check_supported(model, name)
         self.why_not_upcast = why_not_upcast(model)
+        if self.why_not_upcast and quantised.method(model):
+            raise UnsupportedModelError(f"{name}: beside quantised layers, {self.why_not_upcast}")
         if deterministic:
             check_deterministic(model, name, self.why_not_upcast, products)
         self.products = OPERATOR[products]
@@ -89,6 +92,7 @@ class TreeModel:
             self.original.config._experts_implementation = "eager"
         self.model = _structural_copy(model)
         take_over(self.model)
+        quantised.check_company(self.model, name)
         self.config = self.model.config.get_text_config()
         self.windows = layer_windows(self.config, name)
         replace_scores(self.model, self.windows, name)
@@ -125,7 +129,9 @@ class TreeModel:
     @cached_property
     def forward_path(self) -> str:
         """The code that runs the forward pass, in words: fused parts, upcast modules, or transformers' own."""
-        return f"transformers' own: {self.why_not_upcast}" if self.why_not_upcast else fused.describe(self.model)
+        if self.why_not_upcast:
+            return f"transformers' own: {self.why_not_upcast}"
+        return ", ".join(filter(None, (fused.describe(self.model), quantised.described(self.model))))
 
     @property
     def writing_path(self) -> str:
@@ -298,10 +304,15 @@ def register() -> None:
 def _structural_copy(model: Any) -> Any:
     from transformers import PreTrainedModel
 
-    shared = {id(p): p for p in model.parameters()}
-    copied = copy.deepcopy(model, shared).eval()
+    shared: dict[int, Any] = {id(p): p for p in model.parameters()}
+    quantising = bool(quantised.method(model))
+    if quantising:
+        shared |= {id(module): module for module in model.modules() if quantised.is_own(module)}
+    copied = copy.deepcopy(model, shared)
+    if quantising:
+        quantised.wrap(copied, model.dtype)
     if copied.base_model is copied:  # Llama 4's prefix is the name of its text model in the whole checkpoint
         inner = [name for name, child in copied.named_children() if isinstance(child, PreTrainedModel)]
         if len(inner) == 1:
             copied.base_model_prefix = inner[0]
-    return copied
+    return copied.eval()

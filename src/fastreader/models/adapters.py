@@ -13,6 +13,7 @@ from torch import nn
 
 from fastreader.core.checks import expect
 from fastreader.errors import InputError, MissingExtraError, ModelFileError, ModelNotFoundError, UnsupportedModelError
+from fastreader.models.quantised import method
 
 CONFIG = "adapter_config.json"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -65,7 +66,7 @@ def merge(model: Any, folder: Path) -> Any:
         import peft
     except ImportError as error:
         raise MissingExtraError("peft", "peft") from error
-    if getattr(model, "is_quantized", False):
+    if method(model):
         raise UnsupportedModelError(f"{folder}: an adapter cannot be merged into quantised weights")
     try:
         config = peft.PeftConfig.from_pretrained(str(folder))
@@ -127,7 +128,7 @@ def merged_copy(model: Any) -> Any:
     written = {id(p) for part in model.modules() if isinstance(part, wrapping) for p in part.parameters()}
     if isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning:
         raise UnsupportedModelError(f"model: {type(model).__name__} reads a learnt prompt, which no merging replaces")
-    if getattr(model, "is_quantized", False) or getattr(getattr(model, "base_model", None), "is_quantized", False):
+    if method(model.get_base_model() if isinstance(model, PeftModel) else model):
         raise UnsupportedModelError("model: its adapters cannot be merged into quantised weights")
     copied = copy.deepcopy(model, {id(p): p for p in model.parameters() if id(p) not in written})
     with warnings.catch_warnings():

@@ -11,6 +11,7 @@ from fastreader.errors import UnsupportedModelError
 from fastreader.models import indexed
 from fastreader.models.experts import is_experts
 from fastreader.models.own_scores import adds_positions, computes_scores
+from fastreader.models.quantised import check_quantised, method
 from fastreader.models.rotary import RotaryRegimes
 from fastreader.ops import extension
 
@@ -23,8 +24,8 @@ def check_supported(model: Any, name: str) -> None:
         raise UnsupportedModelError(f"{name}: expected a transformers causal LM, got {type(model).__name__}")
     if model.config.is_encoder_decoder:
         raise UnsupportedModelError(f"{name}: expected a causal LM, got an encoder-decoder model")
-    if getattr(model, "is_quantized", False):
-        raise UnsupportedModelError(f"{name}: quantised weights are not supported yet")
+    if method(model):
+        check_quantised(model, name)
     devices = {str(p.device) for p in model.parameters()}
     if len(devices) > 1:
         raise UnsupportedModelError(f"{name}: expected weights on one device, got {', '.join(sorted(devices))}")
@@ -65,6 +66,8 @@ def check_deterministic(model: Any, name: str, why_not_upcast: str | None, produ
         reason = extension.why_not(model.get_output_embeddings().weight, dtypes)
         if reason is None and products == "torch":
             reason = "PyTorch's products sum in an order that depends on the number of rows"
+        if reason is None and method(model):
+            reason = "quantised layers sum as their library does, whose order may depend on the batch"
         if reason is None and any(map(is_experts, model.base_model.modules())):
             reason = "the router of a mixture of experts is PyTorch's, whose rounding may depend on the number of rows"
     if reason is not None:

@@ -31,9 +31,7 @@ def is_experts(module: nn.Module) -> bool:
 def blocks(base: nn.Module) -> dict[str, int]:
     """Return the number of experts of each module that holds some beside their router, by the module's name."""
     return {
-        name.rpartition(".")[0]: len(module.down_proj)
-        for name, module in base.named_modules()
-        if is_experts(module)
+        name.rpartition(".")[0]: len(module.down_proj) for name, module in base.named_modules() if is_experts(module)
     }
 
 

@@ -19,7 +19,7 @@ import torch
 
 from fastreader.core.checks import expect
 from fastreader.errors import FastreaderError, InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
-from fastreader.models import adapters, blocks, gguf, packaged
+from fastreader.models import adapters, blocks, gguf, packaged, quantised
 from fastreader.models.precision import Arithmetic, resolve, resolve_device
 from fastreader.models.silence import silence_progress_bars
 from fastreader.models.text import text_model
@@ -76,24 +76,26 @@ def load(
         if missing := _missing(Path(folder)):
             raise ModelNotFoundError(f"{folder}: the model folder lacks {', '.join(missing)}")
     # Without an answer transformers asks on standard input whether to run a folder's code.
-    given = {"local_files_only": local, "trust_remote_code": trust_remote_code}
+    given: dict[str, Any] = {"local_files_only": local, "trust_remote_code": trust_remote_code}
     config = _read(lambda: transformers.AutoConfig.from_pretrained(folder, **given), folder)
-    quantised = blocks.written_in(folder)
+    in_blocks = blocks.written_in(folder)
     keep = keep and added is None
     expect(dtype != "file" or keep, "dtype", "another type than 'file', since an adapter is merged", dtype)
-    if dtype == "file" or (dtype == "auto" and quantised and keep):
-        expect(quantised, "dtype", "another type than 'file', since this is no GGUF file of quantised weights", "file")
+    if dtype == "file" or (dtype == "auto" and in_blocks and keep):
+        expect(in_blocks, "dtype", "another type than 'file', since this is no GGUF file of quantised weights", "file")
         reason = blocks.why_not(resolve_device(device))
         expect(reason is None or dtype == "auto", "dtype", f"another type than 'file': {reason}", "file")
         dtype = "file" if reason is None else "auto"
     stored = "float32" if dtype == "file" else dtype
     arithmetic = resolve(device, stored, precision, _checkpoint_dtype(config), products)
-    if quantised and (dtype == "file" or arithmetic.dtype in (torch.float32, torch.float64)):
+    if in_blocks and (dtype == "file" or arithmetic.dtype in (torch.float32, torch.float64)):
         loaded = _read(lambda: blocks.load(folder, config, dtype == "file"), folder)
         if dtype == "file":
             return loaded, _tokenizer(folder, given), replace(arithmetic, formats=blocks.formats_of(loaded))
         return _placed(loaded.to(arithmetic.dtype), added, arithmetic), _tokenizer(folder, given, added), arithmetic
-    loaded, loading_info = _read(
+    if scheme := getattr(config, "quantization_config", None):
+        given["device_map"] = {"": arithmetic.device}  # such weights may not move once they are loaded
+    loaded, loading_info = (_read_quantised if scheme else _read)(
         lambda: _class_for(config).from_pretrained(
             folder,
             dtype=arithmetic.dtype,
@@ -106,14 +108,23 @@ def load(
     gguf.check_loading_info(folder, loading_info)
     _check_layers(folder, loaded, loading_info)
     adapters.merge_loaded(loaded)
-    return _placed(loaded, added, arithmetic), _tokenizer(folder, given, added), arithmetic
+    loaded = quantised.taken_over(loaded)
+    given.pop("device_map", None)
+    return _placed(loaded, added, arithmetic), _tokenizer(folder, given, added), _named(arithmetic, loaded)
+
+
+def _named(arithmetic: Arithmetic, model: Any) -> Arithmetic:
+    """Return the arithmetic with the name of what quantised a model's weights, if anything did."""
+    scheme = quantised.method(model)
+    return replace(arithmetic, formats=(scheme,)) if scheme else arithmetic
 
 
 def _placed(model: Any, adapter: Path | None, arithmetic: Arithmetic) -> Any:
     """Return the text model, with the adapter merged, on its device. Towers go before anything moves there."""
     if adapter is not None:
         model = adapters.merge(model, adapter)
-    return text_model(model).to(arithmetic.device)
+    model = text_model(model)
+    return model if quantised.method(model) else model.to(arithmetic.device)
 
 
 def _adapter(adapter: Any) -> Path:
@@ -225,8 +236,9 @@ def borrow(
     same = wanted.type == own_device.type and wanted.index in (None, own_device.index or 0)
     expect(same, "device", f"'auto' or the device of the given model, which is on {own_device}", device)
     if arithmetic.dtype != own_dtype:
+        expect(not quantised.method(model), "dtype", f"'auto' or {own_dtype}, since its weights are quantised", dtype)
         model = _converted(model, arithmetic.dtype)
-    return model, arithmetic
+    return model, _named(arithmetic, model)
 
 
 def _not_a_model(value: Any) -> InputError:
@@ -375,6 +387,17 @@ def _read(action: Any, name: str) -> Any:
         raise ModelFileError(
             f"{name}: a model file is damaged, truncated or of another kind ({type(error).__name__}: {error})"
         ) from error
+
+
+def _read_quantised(action: Any, name: str) -> Any:
+    """Run a transformers loader of quantised weights, which may need a package or a device that is not here."""
+    try:
+        return _read(action, name)
+    except (ModelFileError, UnsupportedModelError) as error:
+        cause = error.__cause__
+        if isinstance(cause, (ImportError, ValueError, RuntimeError, AssertionError, NotImplementedError)):
+            raise UnsupportedModelError(f"{name}: its quantised weights cannot be loaded here: {cause}") from error
+        raise
 
 
 def _chain(error: BaseException | None) -> Iterable[BaseException]:

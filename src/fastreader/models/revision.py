@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from fastreader.models.quantised import method
 
 SAMPLES = 64  # values of each parameter
 MIN_VALUE = 2.0**-16  # float16 represents bfloat16's values down to here
@@ -33,8 +36,12 @@ def revision(model: Any, tokenizer: Any) -> str:
     """
     parts = [_configuration(model), _tokenizer(tokenizer)]
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode())
-    for parameter in model.parameters():
-        digest.update(_sample(parameter).cpu().numpy().tobytes())
+    tensors = list(model.parameters())
+    if method(model):
+        tensors += model.buffers()  # some libraries keep integers there
+    for tensor in tensors:
+        for plain in _plain(tensor):
+            digest.update(_sample(plain).cpu().numpy().tobytes())
     return digest.hexdigest()[:12]
 
 
@@ -51,6 +58,16 @@ def _tokenizer(tokenizer: Any) -> list[Any]:
         list(tokenizer(_PROBE, add_special_tokens=False)["input_ids"]),
         hashlib.sha256(vocabulary.encode()).hexdigest(),
     ]
+
+
+def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the tensors that hold the values of a tensor, which may be of a quantised kind."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()
+    for name in names:
+        yield from _plain(getattr(tensor, name))
 
 
 def _sample(parameter: torch.Tensor) -> torch.Tensor:

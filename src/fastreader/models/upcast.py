@@ -21,6 +21,7 @@ from fastreader.models.attention_keys import Window
 from fastreader.models.chunking import ASSUMED_WIDTH, map_chunks
 from fastreader.models.experts import SortedExperts, blocks, is_experts
 from fastreader.models.fused import FusedFeedForward, FusedLayer, UpcastLinear, fuse
+from fastreader.models.quantised import is_own, is_plain, method
 
 
 class UpcastEmbedding(nn.Module):
@@ -62,8 +63,9 @@ class Chunked(nn.Module):
 def why_not_upcast(model: Any) -> str | None:
     """Return why a model's own modules must run as they are; None if they can be upcast."""
     mixtures = tuple(f"{block}." for block in blocks(model.base_model))
+    own = bool(method(model))
     for name, module in model.base_model.named_modules():
-        if _is_plain(module) or isinstance(module, nn.Embedding) or is_experts(module):
+        if is_plain(module) or isinstance(module, nn.Embedding) or is_experts(module) or (own and is_own(module)):
             continue
         if name.startswith(mixtures):  # what stands beside experts is their router, which is small
             continue
@@ -71,11 +73,6 @@ def why_not_upcast(model: Any) -> str | None:
             if tensor.dim() > 1:
                 return f"{name}.{parameter} is a weight outside a linear layer ({type(module).__name__})"
     return None
-
-
-def _is_plain(module: nn.Module) -> bool:
-    """Return whether a module is a linear layer that computes nothing else; PhiMoE's router, say, is not."""
-    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
 
 
 def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]) -> None:
@@ -95,7 +92,7 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
     layers = {
         name: module
         for name, module in base.named_modules()
-        if _is_plain(module) and mixtures.get(_block_of(name, mixtures)) != module.out_features  # no router
+        if is_plain(module) and mixtures.get(_block_of(name, mixtures)) != module.out_features  # no router
     }
     for name, module in list(base.named_modules()):
         if name in layers:

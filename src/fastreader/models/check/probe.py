@@ -22,6 +22,7 @@ from fastreader.models.attention_keys import Chunk
 from fastreader.models.check.own import Constants, Layers, run_own
 from fastreader.models.check.packed import Packed, run_packed, short_windows
 from fastreader.models.check.unit import activation_difference, attention_difference
+from fastreader.models.quantised import stood_in
 
 _LENGTH, _WINDOW = 24, 8
 _STREAM = 4 * 2.0**-24  # rounding of the residual stream, which a difference of two of its values shows
@@ -33,6 +34,7 @@ _EMBEDDING = 1e-5
 _UNIT = 1e-4  # of attention and activations on unit values
 _QUERY = 1e-3  # of a query's length
 _HIGH = 5e-4  # median over a layer's tokens
+_QUANTISED = 0.05  # median, of layers that may round their inputs to 8 bits; with stand-ins the bounds above hold
 _FAST, _FAST_NOISE = 1e-3, 1.5  # median, beside the median of the model's own modules in bfloat16
 
 
@@ -82,15 +84,20 @@ class _Check:
         self.pairs = torch.from_numpy(np.stack(pairs)).to(model.device)  # [B, n - 1]
 
     def run(self) -> Checked:
-        truth = run_own(self.model.original, self.tokens, self.wide, self.model.name)
-        self._check_finite(truth)
-        given = self._packed(truth)
-        exact = run_packed(self.model, self.tree, given, exact=True)
-        layer, logprob = self._check_exact(given, truth, exact)
+        with stood_in(self.model.original, self.model.model) as quantised:
+            truth = run_own(self.model.original, self.tokens, self.wide, self.model.name)
+            self._check_finite(truth)
+            given = self._packed(truth)
+            exact = run_packed(self.model, self.tree, given, exact=True)
+            layer, logprob = self._check_exact(given, truth, exact)
         rounded = None
-        if self.model.products != "exact":
+        if quantised:
+            truth = run_own(self.model.original, self.tokens, self.wide, self.model.name)
+            self._check_finite(truth)
+            given = self._packed(truth)
+        if self.model.products != "exact" or quantised:
             found = run_packed(self.model, self.tree, given, exact=False)
-            rounded = self._check_rounded(given, truth, found)
+            rounded = self._check_rounded(given, truth, found, quantised)
         return Checked(layer, logprob, rounded)
 
     def _packed(self, own: Layers) -> Layers:
@@ -180,7 +187,7 @@ class _Check:
         if not off <= _UNIT:
             self._fail(f"activations differ by {off:.3g} on unit values", f"{_UNIT}")
 
-    def _check_rounded(self, given: Layers, truth: Layers, found: Packed) -> float:
+    def _check_rounded(self, given: Layers, truth: Layers, found: Packed, quantised: bool) -> float:
         fast = self.model.precision == "fast"
         own = run_own(self.model.original, self.tokens, torch.bfloat16, self.model.name, truth) if fast else None
         worst = 0.0
@@ -189,6 +196,8 @@ class _Check:
             allowed = _HIGH
             if own is not None:
                 allowed = _FAST + _FAST_NOISE * float(self._own_updates(truth, own, index).median())
+            if quantised:
+                allowed = max(allowed, _QUANTISED)
             if not median <= allowed:
                 self._fail(
                     f"in precision {self.model.precision!r} the update of layer {index} differs by {median:.3g} of its "

@@ -1,0 +1,328 @@
+"""Quantised checkpoints: their layers run as their library wrote them, inside a float32 pass."""
+
+import copy
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
+from torch import nn
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, QuantoConfig, TorchAoConfig
+
+from fastreader import Reader
+from fastreader.errors import InputError, UnsupportedModelError
+from fastreader.models import load as loading
+from fastreader.models import quantised
+from fastreader.models.quantised import OwnLinear, is_own, is_plain
+
+SEQUENCES = random_sequences(np.random.default_rng(1), 261)
+# Library, config, and whether its layers round their inputs, which makes much of float32's last bits.
+KINDS = {
+    "torchao int8": ("torchao", lambda: torchao("Int8WeightOnlyConfig"), False),
+    "torchao intx": ("torchao", lambda: torchao("IntxWeightOnlyConfig"), False),
+    "torchao float8": ("torchao", lambda: torchao("Float8WeightOnlyConfig"), False),
+    "torchao int8, inputs too": ("torchao", lambda: torchao("Int8DynamicActivationInt8WeightConfig"), True),
+    "torchao intx, inputs too": ("torchao", lambda: torchao("Int8DynamicActivationIntxWeightConfig"), True),
+    "quanto int8": ("optimum.quanto", lambda: QuantoConfig(weights="int8"), False),
+    "bitsandbytes nf4": (
+        "bitsandbytes",
+        lambda: BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32),
+        True,
+    ),
+    "bitsandbytes fp4": ("bitsandbytes", lambda: BitsAndBytesConfig(load_in_4bit=True), True),
+    "bitsandbytes int8": (
+        "bitsandbytes",
+        lambda: BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0),
+        True,
+    ),
+}
+
+
+def torchao(name):
+    import torchao.quantization
+
+    return TorchAoConfig(getattr(torchao.quantization, name)())
+
+
+def source(**overrides):
+    return tiny_llama(hidden_size=128, intermediate_size=256, attention_bias=True, **overrides)
+
+
+@pytest.fixture
+def base(tmp_path):
+    source().save_pretrained(tmp_path / "base")
+    byte_tokenizer().save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+def quantise(base, kind, dtype):
+    library, config, _ = KINDS[kind]
+    pytest.importorskip(library, reason=f"{library} is not installed; install the extra quantised")
+    return AutoModelForCausalLM.from_pretrained(base, quantization_config=config(), dtype=dtype).eval()
+
+
+def scores(reader):
+    return np.concatenate(reader.score(SEQUENCES).token_logprobs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_those_of_transformers_one_by_one(base, kind):
+    """In float32, where everything beside the quantised layers is exact."""
+    model = quantise(base, kind, torch.float32)
+    want = np.concatenate(one_by_one(model, SEQUENCES))
+    reader = Reader.load((model, byte_tokenizer()), precision="exact")
+    away = np.abs(scores(reader) - want)
+    rounds = KINDS[kind][2]
+    # A rounded input now and then falls on the other side: one step of its scale, in one of the layer's inputs.
+    assert away.max() < (0.3 if rounds else 1e-4) and np.median(away) < (0.06 if rounds else 1e-5)
+    description = reader.describe()
+    assert "14 quantised linear (" in description["forward"] and description["dtype"] not in ("float32", "bfloat16")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_score_does_not_depend_on_the_other_sequences(base, kind):
+    reader = Reader.load((quantise(base, kind, torch.float32), byte_tokenizer()), precision="exact")
+    alone = np.concatenate([np.concatenate(reader.score([pair]).token_logprobs) for pair in SEQUENCES])
+    away = np.abs(scores(reader) - alone)
+    assert np.median(away) < 1e-5 and away.max() < (0.3 if KINDS[kind][2] else 1e-4)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "quanto" not in kind])  # transformers cannot save those
+def test_a_saved_checkpoint_loads(base, kind, tmp_path):
+    quantise(base, kind, torch.bfloat16).save_pretrained(tmp_path / "saved")
+    byte_tokenizer().save_pretrained(tmp_path / "saved")
+    reader = Reader.load(tmp_path / "saved", device="cpu")
+    given = Reader.load((quantise(base, kind, torch.bfloat16), byte_tokenizer()))
+    np.testing.assert_array_equal(scores(reader), scores(given))
+    assert reader.revision and reader.describe()["dtype"] == given.describe()["dtype"]
+    with pytest.raises(InputError, match=r"dtype: expected 'auto' or torch\.bfloat16, since its weights are quantised"):
+        Reader.load((quantise(base, kind, torch.bfloat16), byte_tokenizer()), dtype="float32")
+
+
+def test_a_model_quantised_in_place_runs(base):
+    quantization = pytest.importorskip("torchao.quantization", reason="install the extra quantised")
+    model = source()
+    quantization.quantize_(model.model, quantization.Int8WeightOnlyConfig())
+    reader = Reader.load((model, byte_tokenizer()), precision="exact")
+    assert "quantised linear (Int8Tensor)" in reader.describe()["forward"]
+    np.testing.assert_allclose(scores(reader), np.concatenate(one_by_one(model, SEQUENCES)), atol=1e-4)
+
+
+def test_int8_with_an_outlier_threshold_is_rejected(base):
+    """Which columns are outliers depends on all tokens of a call."""
+    pytest.importorskip("bitsandbytes", reason="install the extra quantised")
+    config = BitsAndBytesConfig(load_in_8bit=True)
+    model = AutoModelForCausalLM.from_pretrained(base, quantization_config=config, dtype=torch.float32)
+    with pytest.raises(UnsupportedModelError, match=r"in other company.*\(not with llm_int8_threshold=0\.0\)"):
+        Reader.load((model, byte_tokenizer()))
+
+
+def compressed(folder, kind, strategy):
+    """Write a checkpoint as compressed-tensors does: 8-bit weights, and inputs with a scale a token or a call."""
+    from safetensors.torch import load_file, save_file
+
+    most, dtype = (127, torch.int8) if kind == "int" else (448, torch.float8_e4m3fn)
+    weights = {}
+    for name, weight in load_file(folder / "model.safetensors").items():
+        weights[name] = weight
+        if name.endswith("proj.weight"):
+            scale = weight.abs().amax(1, keepdim=True) / most
+            rows = weight / scale
+            weights[name] = (rows.round() if kind == "int" else rows).to(dtype)
+            weights[f"{name}_scale"] = scale
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    common = {"num_bits": 8, "type": kind, "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {**common, "strategy": "channel", "dynamic": False},
+        "input_activations": {**common, "strategy": strategy, "dynamic": True},
+    }
+    scheme = {
+        "quant_method": "compressed-tensors",
+        "format": f"{kind}-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+    }
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "quantization_config": scheme}))
+
+
+@pytest.mark.parametrize("kind", ["int", "float"])
+def test_w8a8_with_a_scale_a_token_runs(base, kind):
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed; install the extra quantised")
+    compressed(base, kind, "token")
+    want = np.concatenate(one_by_one(AutoModelForCausalLM.from_pretrained(base), SEQUENCES))
+    reader = Reader.load(base, device="cpu", precision="exact")
+    away = np.abs(scores(reader) - want)
+    assert away.max() < 0.3 and np.median(away) < 0.06
+    assert reader.describe()["dtype"] == "compressed-tensors"
+    alone = np.concatenate([np.concatenate(reader.score([pair]).token_logprobs) for pair in SEQUENCES])
+    assert np.median(np.abs(scores(reader) - alone)) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["int", "float"])
+def test_w8a8_with_a_scale_a_call_is_rejected(base, kind):
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed; install the extra quantised")
+    compressed(base, kind, "tensor")
+    with pytest.raises(UnsupportedModelError, match="in other company"):
+        Reader.load(base, device="cpu")
+
+
+def test_weights_that_a_library_keeps_elsewhere_are_rejected(base):
+    """Writing to such a module writes to the weights of all that share them."""
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed; install the extra quantised")
+    compressed(base, "int", "token")
+    model = AutoModelForCausalLM.from_pretrained(base)
+    with pytest.raises(UnsupportedModelError, match="keeps its weights in a CPUCache"):
+        Reader.load((model, byte_tokenizer()))
+
+
+class Quantised(nn.Linear):
+    """A layer with products of its own: 8 bits of weights, with a float32 scale a row."""
+
+    def __init__(self, layer):
+        super().__init__(layer.in_features, layer.out_features, bias=layer.bias is not None)
+        scale = layer.weight.detach().abs().amax(1, keepdim=True) / 127
+        self.weight = nn.Parameter((layer.weight.detach() / scale).round().to(torch.int8), requires_grad=False)
+        self.scale = nn.Parameter(scale, requires_grad=False)
+        self.bias = layer.bias
+
+    def forward(self, input):
+        return nn.functional.linear(input, self.weight.to(input.dtype) * self.scale.to(input.dtype), self.bias)
+
+
+class OneScale(Quantised):
+    """Inputs rounded by one scale for all tokens of a call."""
+
+    def forward(self, input):
+        scale = input.abs().max() / 127
+        return super().forward((input / scale).round() * scale)
+
+
+def library(kind, model=None):
+    """A model as a library would leave it: linear layers replaced, the head kept."""
+    model = model or source()
+    for name, module in list(model.model.named_modules()):
+        if type(module) is nn.Linear:
+            model.model.set_submodule(name, kind(module))
+    model.is_quantized = True
+    model.config.quantization_config = {"quant_method": "made here"}
+    return model
+
+
+def test_layers_of_any_library_run():
+    model = library(Quantised)
+    want = np.concatenate(one_by_one(model, SEQUENCES))
+    before = {name: (id(module), module.training) for name, module in model.named_modules()}
+    for precision in ("exact", "high"):
+        reader = Reader.load((model, byte_tokenizer()), precision=precision)
+        np.testing.assert_allclose(scores(reader), want, atol=1e-4 if precision == "exact" else 5e-3)
+        assert reader.describe()["dtype"] == "made here"
+    assert before == {name: (id(module), module.training) for name, module in model.named_modules()}
+    layers = [part.own[0] for part in reader.model.modules() if isinstance(part, OwnLinear)]
+    assert layers == [module for module in model.model.modules() if isinstance(module, Quantised)]  # shared, not copied
+
+
+def test_a_scale_that_all_tokens_share_is_rejected():
+    for check in ("full", "off"):
+        with pytest.raises(UnsupportedModelError, match=r"q_proj \(OneScale\) gives a token another result"):
+            Reader.load((library(OneScale), byte_tokenizer()), check=check)
+
+
+def test_a_quantised_head_is_rejected():
+    model = library(Quantised)
+    model.set_output_embeddings(Quantised(model.lm_head))
+    with pytest.raises(UnsupportedModelError, match="its LM head is quantised by made here"):
+        Reader.load((model, byte_tokenizer()))
+
+
+def test_experts_run_unless_they_are_quantised():
+    from families import tiny
+
+    model = library(Quantised, tiny("Mixtral"))
+    reader = Reader.load((model, byte_tokenizer()), precision="exact")
+    np.testing.assert_allclose(scores(reader), np.concatenate(one_by_one(model, SEQUENCES)), atol=1e-4)
+    assert "mixture of experts" in reader.describe()["forward"]
+    experts = model.model.layers[1].mlp.experts
+    experts.down_proj = nn.Parameter(experts.down_proj.detach().to(torch.float8_e4m3fn), requires_grad=False)
+    with pytest.raises(UnsupportedModelError, match=r"outside a linear layer: layers\.1\.mlp\.experts\.down_proj"):
+        Reader.load((model, byte_tokenizer()))
+
+
+def test_quantised_layers_beside_other_weights_are_rejected():
+    from families import tiny
+
+    model = library(Quantised, tiny("OPT"))
+    model.model.decoder.layers[0].register_parameter("extra", nn.Parameter(torch.ones(2, 2)))
+    with pytest.raises(UnsupportedModelError, match=r"beside quantised layers.*extra"):
+        Reader.load((model, byte_tokenizer()))
+
+
+def test_no_adapter_is_merged_into_quantised_weights():
+    peft = pytest.importorskip("peft")
+    model = library(Quantised)
+    model.add_adapter(peft.LoraConfig(r=4, target_modules=["lm_head"]))
+    with pytest.raises(UnsupportedModelError, match="cannot be merged into quantised weights"):
+        Reader.load((model, byte_tokenizer()))
+
+
+def test_deterministic_is_not_promised():
+    with pytest.raises(UnsupportedModelError, match="deterministic=True is not possible: quantised layers"):
+        Reader.load((library(Quantised), byte_tokenizer()), deterministic=True)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"quant_method": "gptq", "bits": 4, "group_size": 128},
+        {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"},
+        {"quant_method": "fbgemm_fp8"},
+        {"quant_method": "hqq"},
+    ],
+)
+def test_what_a_type_needs_is_named(base, config):
+    """None of these packages or devices is here."""
+    file = base / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "quantization_config": config}))
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    message = r"its quantised weights cannot be loaded here: .*(GPU|install|available|optimum|gptq|hqq|kernels)"
+    with pytest.raises(UnsupportedModelError, match=f"(?i){message}"):
+        loading.load(base, "cpu", "auto", "fast")
+
+
+def test_which_layers_are_plain():
+    plain = nn.Linear(4, 4)
+    assert is_plain(plain) and not is_own(plain) and not is_own(nn.LayerNorm(4))
+    assert is_own(Quantised(plain)) and not is_plain(Quantised(plain))
+    wrapped = copy.deepcopy(plain)
+    wrapped.forward = lambda rows: rows  # compressed-tensors does so
+    assert is_own(wrapped)
+    narrow = copy.deepcopy(plain)
+    narrow.weight = nn.Parameter(plain.weight.to(torch.float8_e4m3fn), requires_grad=False)
+    assert is_own(narrow)
+
+
+@pytest.mark.parametrize("precision", ["fast", "high", "exact"])
+@pytest.mark.parametrize("mutant", ["negated", "a row late", "another layer's", "norm"])
+def test_a_wrong_pass_is_rejected(mutant, precision, monkeypatch):
+    def spoil(model):
+        first, second = [part for part in model.modules() if isinstance(part, OwnLinear)][1:3]
+        forward = OwnLinear.forward
+        if mutant == "negated":
+            first.forward = lambda rows: -forward(first, rows)
+        elif mutant == "a row late":
+            first.forward = lambda rows: forward(first, rows.roll(1, -2))
+        elif mutant == "another layer's":
+            first.forward = lambda rows: forward(second, rows)
+        else:
+            norm = model.model.layers[1].input_layernorm
+            norm.weight = nn.Parameter(norm.weight.detach() + 0.01 * torch.arange(128) / 128)
+
+    made = quantised.check_company
+    monkeypatch.setattr(quantised, "check_company", lambda model, name: (made(model, name), spoil(model)))
+    model = library(Quantised)
+    with pytest.raises(UnsupportedModelError, match="differ"):
+        Reader.load((model, byte_tokenizer()), precision=precision)
