@@ -89,7 +89,7 @@ def calibrations(study: Study, about: Mapping[str, str]) -> Found | None:
 
 
 def check_calibrations(folder: Path, study: Study, reader: str, before: Found, now: Found) -> None:
-    """Check that no calibration changed, and that none appeared that MoI would use instead of random prefixes.
+    """Check that no calibration changed, and that none appeared that MoI would use instead of the retriever's order.
 
     Args:
         folder, study: the run and the study that resumes it.
