@@ -26,7 +26,7 @@ def test_a_pool_settles_the_bias_and_says_so(shape):
     for count, o in enumerate(questions(shape, 40), 1):
         pool.add(o)
         if count == 19:
-            assert pool.state(ABOUT, "t", 5) == "19 questions pooled, which settle no bias yet"
+            assert pool.state(ABOUT, "t", 5) == "19 questions pooled, not enough to settle a bias yet"
     found = pool.bias(ABOUT, "t", 5)
     assert found.bias.argmax() == bias_shape(shape, 5).argmax()
     assert (found.sign, found.flat) == ("query_likelihood", False)
@@ -66,7 +66,7 @@ def test_calls_add_to_the_pool_and_use_it_once_settled(tiny_reader, tmp_path, mo
     about, template, pool = tiny_reader.describe(), fr.Template().digest(), Pool()
     first = rerank(tiny_reader, "Which colour?", passages, pool=pool)
     assert (first.order, first.bias_source) == ("given", "none: query likelihood")
-    assert "1 questions pooled" in first.note
+    assert "1 question pooled" in first.note
     rerank(tiny_reader, "Which colour?", passages, pool=pool)
     assert pool.count(about, template, 3) == 1  # the same question
     alone = rerank(tiny_reader, "Which colour?", passages)

@@ -88,7 +88,8 @@ class Pool:
             count, last = len(kept.observed), kept.last
         if last is not None and last.settled:
             return f"{count} questions of this pool settle the bias"
-        return f"{count} questions pooled, which settle no bias yet" + ("" if last is None else f" ({last.why})")
+        pooled = f"{count} question{'' if count == 1 else 's'} pooled"
+        return f"{pooled}, not enough to settle a bias yet" + ("" if last is None else f" ({last.why})")
 
 
 def _key(reader: Mapping[str, str], template: str, passages: int) -> _Key:
