@@ -180,7 +180,7 @@ class _Question:
         return {**_row(utilities, order), **spent(cost)}
 
     def prefixes(self) -> Row:
-        """Order as `moi.rerank` without a calibration: random prefixes, joint solve, descending."""
+        """Order by the joint solve of random prefixes, descending, which needs no calibration."""
         n = len(self.example.passages)
         scored = score_permutations(
             self.session,

@@ -72,6 +72,8 @@ class World:
         self.signed = dataclasses.replace(self.bias, sign="query_likelihood")
         self.utilities = moi.debias(self.scores, self.bias)
         self.observations = moi.observe(self.scores)
+        self.whole = dataclasses.replace(self.observations, qg=[-3.0, -2.0, -4.0])
+        self.unlabelled = [fr.Example(f"Why {i}?", self.passages) for i in range(20)]
         self.reranked = fr.rerank(self.reader, self.example)
         self.ranked = moi.rerank(self.reader, QUESTION, self.passages)
         self.probe = moi.probe(self.reader, [self.example], [0])
@@ -196,6 +198,7 @@ RERANK = {
     "seed": 0,
     "on_overflow": "error",
     "max_batch_tokens": 500,
+    "pool": None,
 }
 
 ROWS: dict[str, Row] = {
@@ -432,6 +435,32 @@ ROWS: dict[str, Row] = {
         "starts": 2,
         "folds": 2,
         "seed": 0,
+    },
+    "moi.Pool": lambda w: {"most": 30},
+    "moi.Pool.add": lambda w: (moi.Pool(), {"observed": w.whole}),
+    "moi.Pool.bias": lambda w: (moi.Pool(), {"reader": {"name": "r"}, "template": "t", "passages": 3}),
+    "moi.Pool.count": lambda w: (moi.Pool(), {"reader": {"name": "r"}, "template": "t", "passages": 3}),
+    "moi.Pool.state": lambda w: (moi.Pool(), {"reader": {"name": "r"}, "template": "t", "passages": 3}),
+    "moi.calibrate_reader": lambda w: {
+        "reader": w.reader,
+        "questions": w.unlabelled,
+        "num_passages": 3,
+        "template": None,
+        "most": 20,
+        "output": None,
+        "keep": False,
+        "seed": 0,
+        "max_batch_tokens": 500,
+        "progress": False,
+    },
+    "moi.calibration_cost": lambda w: {
+        "reader": w.reader,
+        "questions": w.unlabelled,
+        "num_passages": 3,
+        "template": None,
+        "most": 20,
+        "seed": 0,
+        "max_batch_tokens": 500,
     },
     "moi.debias": lambda w: {
         "scores": w.scores,

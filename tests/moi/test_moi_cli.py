@@ -143,7 +143,7 @@ def test_rerank_uses_what_was_kept(calibrated, model, questions):
 
 def test_rerank_without_a_calibration_reports_it(model, questions, tmp_path):
     done = run("moi", questions, "-m", model, "--limit", 1, "--cache-dir", tmp_path)
-    assert "none: random prefixes" in done.stdout
+    assert "none: query likelihood" in done.stdout
     for form in ("trec", "jsonl"):
         done = run("moi", questions, "-m", model, "--limit", 2, "-f", form, "--cache-dir", tmp_path)
         assert done.stderr.count("note: no calibration") == 1
@@ -194,7 +194,7 @@ def test_rerank_to_a_file_is_resumed(model, questions, tmp_path):
 
 @pytest.mark.parametrize("command", [("moi", "--max-passages", 3), ("ask", "--method", "moi@3")])
 def test_a_calibration_made_meanwhile_is_not_mixed_in(command, calibrated, model, questions, tmp_path):
-    """One file must not mix rows of random prefixes with rows of a calibration kept later."""
+    """One file must not mix rows without a calibration with rows of a calibration kept later."""
     name, *how = command
     common = (name, questions, "-m", model, *how, "-o", tmp_path / "out.jsonl", "--cache-dir", tmp_path / "cache")
     run(*common, "--limit", 1)
@@ -244,7 +244,7 @@ def test_ask(calibrated, model, questions, tmp_path):
         assert row["cost"]["answer"] > 0
         assert len(row["ranked"]["passages"]) == 4  # three of them were read
     explained = run(*common, "--limit", 1, "--explain", "--cache-dir", tmp_path).stdout
-    assert "random prefixes" in explained
+    assert "none: query likelihood" in explained
     assert "note: no calibration" in run(*common, "--limit", 1, "--cache-dir", tmp_path).stderr
     bias = ("--bias", calibrated / "bias.json", "--order", "descending")
     assert "descending order; bias: given" in run(*common, "--limit", 1, "--explain", *bias).stdout

@@ -30,10 +30,11 @@ def tiny(tmp_path):
 
 
 def test_moi(packaged_folder, tmp_path, monkeypatch, capsys):
-    run("moi.md", tmp_path, monkeypatch, 2)
+    run("moi.md", tmp_path, monkeypatch, 3)
     said = capsys.readouterr().out
     assert "of 3N whole orderings" in said
     assert "in matched order; bias: shipped" in said
+    assert "tokens for at most 28 questions" in said
 
 
 def test_baselines(tiny, tmp_path, monkeypatch, capsys):

@@ -8,6 +8,7 @@ from test_debias import known
 import fastreader as fr
 from fastreader.errors import ContextOverflowError, InputError
 from fastreader.moi import Stopping, answer, debias, observe, plan, rerank
+from fastreader.moi.designs import prefixes
 from fastreader.moi.shipped import find, keep
 from fastreader.moi.simulate import bias_shape
 from fastreader.moi.utilities import matched
@@ -86,25 +87,34 @@ def test_the_cost_is_known_before(tiny_reader, bias):
     assert planned.cost.share == planned.cost.computed_tokens / scores.stats.total_tokens < 0.5
 
 
-def test_without_a_bias_random_prefixes_are_scored_and_reported(tiny_reader):
-    for n in (2, 3, 5):
-        ranked = rerank(tiny_reader, QUESTION, passages(n))
-        assert ranked.bias_source == "none: random prefixes"
-        assert "random prefixes" in ranked.note
-        assert ranked.order == "descending"
-        assert ranked.observations.length < n
-        assert sorted(ranked.indices) == list(range(n))
-        assert all(p.interval is None and p.p_best is None for p in ranked)  # the joint solve has neither
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_without_a_bias_the_retrievers_order_is_read_and_query_likelihoods_rank(n, tiny_reader):
+    ranked = rerank(tiny_reader, QUESTION, passages(n))
+    assert (ranked.bias_source, ranked.order) == ("none: query likelihood", "given")
+    assert "no calibration" in ranked.note and "retriever's order" in ranked.note
+    assert ranked.indices == list(range(n))
+    alone = fr.score_permutations(
+        tiny_reader, QUESTION, passages(n), question_only=True, permutations=np.arange(n)[:, None]
+    ).question_logprobs
+    assert [p.index for p in ranked.by_utility()] == np.argsort(-alone).tolist()
+    assert ranked.utilities.utility == pytest.approx(alone - alone.mean(), abs=1e-4)
+    assert all(p.interval is None and p.p_best is None for p in ranked)
+    falling = rerank(tiny_reader, QUESTION, passages(n), order="descending")
+    assert (falling.order, falling.indices) == ("descending", np.argsort(-alone).tolist())
+    assert plan(tiny_reader, QUESTION, passages(n)).cost == ranked.cost
+    read = answer(tiny_reader, QUESTION, passages(n), max_new_tokens=3)
+    assert read.ranked.indices == list(range(n)) and "retriever's order" in read.note
+
+
+def test_options_of_orderings_without_a_calibration_are_reported(tiny_reader):
+    ranked = rerank(tiny_reader, QUESTION, passages(4), prune=2, stopping=Stopping())
+    assert "prune, stopping: without a calibration there are no orderings" in ranked.note
+    assert ranked.cost.passes == 1
     with pytest.raises(InputError, match="need a calibration"):
         rerank(tiny_reader, QUESTION, passages(4), permutations="cyclic")
-
-
-def test_two_passages_are_ranked_by_their_query_likelihoods(tiny_reader):
-    ranked = rerank(tiny_reader, QUESTION, passages(2))
-    alone = fr.score_permutations(
-        tiny_reader, QUESTION, passages(2), question_only=True, permutations=[[0], [1]]
-    ).question_logprobs
-    assert ranked.indices == np.argsort(-alone).tolist()
+    joint = rerank(tiny_reader, QUESTION, passages(4), permutations=prefixes(4))
+    assert (joint.bias_source, joint.order) == ("none: joint solve", "descending")
+    assert joint.observations.length == 2
 
 
 def test_a_kept_calibration_is_found(tiny_reader, bias):
@@ -116,9 +126,9 @@ def test_a_kept_calibration_is_found(tiny_reader, bias):
     assert origin == "cached"
     assert (found.bias == kept.bias).all()
     assert rerank(tiny_reader, QUESTION, passages(5)).bias_source == "cached"
-    assert rerank(tiny_reader, QUESTION, passages(4)).bias_source == "none: random prefixes"
+    assert rerank(tiny_reader, QUESTION, passages(4)).bias_source == "none: query likelihood"
     other = fr.Template(header="Other.\n")
-    assert rerank(tiny_reader, QUESTION, passages(5), template=other).bias_source == "none: random prefixes"
+    assert rerank(tiny_reader, QUESTION, passages(5), template=other).bias_source == "none: query likelihood"
 
 
 def test_a_bias_for_another_use_raises(tiny_reader, bias):
@@ -176,7 +186,7 @@ def test_pruning(tiny_reader, bias):
     assert pruned.cost.full == whole.cost.full
     assert rerank(tiny_reader, QUESTION, passages(5), of, prune=np.int64(3)).indices == pruned.indices
     some = rerank(tiny_reader, QUESTION, passages(5), prune_mass=0.99)
-    assert some.observations.length < 5
+    assert "prune_mass: without a calibration" in some.note
     with pytest.raises(InputError, match="score of every passage"):
         rerank(tiny_reader, QUESTION, WORDS[:3], prune_mass=0.9)
 
@@ -249,15 +259,15 @@ def test_one_reader_scores_and_another_answers_in_the_order_of_its_own_bias(tiny
     expected = fr.score_permutations(tiny_reader, QUESTION, order, ["red", "low"], "identity").logprobs[0]
     assert got.reading.candidates["low"] == pytest.approx(expected[1], abs=1e-3)
     assert ask(order="descending").ranked.indices == np.argsort(-utility).tolist()
-    # A scorer without a calibration scores random prefixes; the order is still the answering reader's.
+    # A scorer without a calibration gives query likelihoods; the order is still the answering reader's.
     got = answer(tiny_reader, QUESTION, passages(4), scorer=small, candidates=["red", "low"])
-    assert (got.ranked.bias_source, got.ranked.order) == ("none: random prefixes", "matched")
+    assert (got.ranked.bias_source, got.ranked.order) == ("none: query likelihood", "matched")
     assert got.ranked.indices == matched(got.ranked.utilities.utility, own.bias).tolist()
     assert "placed by the cached calibration of LlamaForCausalLM" in got.note
     keep(replace(own, flat=True, reason="none found"))
-    assert (
-        answer(tiny_reader, QUESTION, passages(4), scorer=small, candidates=["red", "low"]).ranked.order == "descending"
-    )
+    got = answer(tiny_reader, QUESTION, passages(4), scorer=small, candidates=["red", "low"])
+    assert (got.ranked.order, got.ranked.indices) == ("given", [0, 1, 2, 3])
+    assert "a calibration that found no bias" in got.note
     keep(own)
     of_small = bias(4, reader=small.describe(), sign="undetermined")
     assert ask().ranked.indices == rerank(small, QUESTION, passages(4), of_small).indices
@@ -333,13 +343,14 @@ def test_a_short_context(bias):
 def test_rounds_of_prefixes_that_would_be_cut_differently_raise():
     long = [fr.Passage(f"It is {w}. " + "and so on " * 9 * i) for i, w in enumerate(WORDS[:4])]
     reader, passes = short(400)
-    more = {"on_overflow": "truncate", "prune": 2}
+    more = {"on_overflow": "truncate", "permutations": prefixes(4, 2)}
     assert "cut" in rerank(reader, QUESTION, long, **more).note
     passes.clear()
     with pytest.raises(ContextOverflowError, match="stopping: prefixes of the 2 longest passages do not fit"):
         rerank(reader, QUESTION, long, stopping=Stopping(), **more)
     assert not passes
-    assert rerank(reader, QUESTION, long[:2], stopping=Stopping(), **more).note
+    two = more | {"permutations": prefixes(2, 1)}
+    assert rerank(reader, QUESTION, long[:2], stopping=Stopping(), **two).note
 
 
 def test_prefixes_fit_where_the_reading_of_all_does_not(bias):

@@ -1,6 +1,7 @@
 """fastreader ask: answers of the study's methods, one prompt per method in both, and files of results that resume."""
 
 import json
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -52,8 +53,24 @@ def test_moi_truncates_long_passages(tmp_path, tiny_reader):
     with pytest.raises(InputError, match=r"id q0: .*the model's context"):
         list(answers(tiny_reader, iter([example]), Asking.of("moi", {})))
     (found,) = answers(tiny_reader, iter([example]), Asking.of("moi", {"on_overflow": "truncate"}))
-    wanted = moi.answer(tiny_reader, example, candidates=[], on_overflow="truncate").to_dict()
+    wanted = moi.answer(tiny_reader, example, candidates=[], on_overflow="truncate", pool=moi.Pool()).to_dict()
     assert found.row["reading"] == wanted["reading"] and found.row["note"] == wanted["note"]
+
+
+def test_arrange_reads_the_best_passages_where_the_bias_is_largest(tmp_path, tiny_reader):
+    moi.Arranger({3: [0.1, -0.9, 0.8]}).save(tmp_path / "arranger.json")
+    (example,) = questions_of(study_of(tmp_path, ["base"], count=1))
+    with pytest.raises(InputError, match=r"id q0: reader: no calibration of .* is at hand"):
+        list(answers(tiny_reader, iter([example]), Asking.of("arrange", {})))
+    asking = Asking.of("arrange", {"bias": str(tmp_path / "arranger.json")})
+    for scores, order in (([3.0, 2.0, 1.0], [1, 2, 0]), ([1.0, 2.0, 3.0], [1, 0, 2]), ([None] * 3, [1, 2, 0])):
+        passages = [replace(p, score=score) for p, score in zip(example.passages, scores, strict=True)]
+        (found,) = answers(tiny_reader, iter([replace(example, passages=passages)]), asking)
+        assert found.row["details"]["order"] == order
+    some = replace(example, passages=[replace(example.passages[0], score=1.0), *example.passages[1:]])
+    unscored = [replace(p, score=None) for p in some.passages[1:]]
+    with pytest.raises(InputError, match="arrange: 1 of 3 passages have a score"):
+        list(answers(tiny_reader, iter([replace(some, passages=[some.passages[0], *unscored])]), asking))
 
 
 @pytest.mark.parametrize("method", ["base@2", "sure:base@2", "order:reversed@2"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,8 @@ from fastreader.data.keyed import keyed
 from fastreader.data.result_log import ResultLog, iter_results
 from fastreader.errors import FastreaderError, InputError, MissingExtraError
 from fastreader.moi.answer import MoiAnswer
+from fastreader.moi.observations import Observations
+from fastreader.moi.pool import Pool
 from fastreader.reader.programs.readers import Readers
 from fastreader.reader.programs.requests import Program
 from fastreader.reader.programs.scheduler import Outcome, run
@@ -33,6 +35,7 @@ from fastreader.study.config import MethodConfig, Study
 from fastreader.study.contents import calibrations, example_digest
 from fastreader.study.metering import direct_cost
 from fastreader.study.method import Answered, Batch, NotApplicable, StudyMethod
+from fastreader.study.methods.moi import Moi
 from fastreader.study.methods.reading import template_of
 from fastreader.study.methods.sure import Sure
 from fastreader.study.registry import FAMILIES, family_of, make, names
@@ -109,12 +112,22 @@ class Asking:
         study = Study.of(values, f"--method {name}")
         config = study.methods[0]
         try:
-            return cls(name, config, study, make(config, study), int(count) if at else None)
+            return cls(name, config, study, _pooling(make(config, study)), int(count) if at else None)
         except InputError as error:
             option, colon, problem = str(error).partition(":")
             if colon and option in given:
                 raise InputError(f"{_flag(option)}:{problem}") from error
             raise
+
+    def recall(self, rows: Iterable[Mapping[str, Any]], reader: ReaderProtocol) -> None:
+        """Give MoI's pool the scores in earlier answers, so that a resumed run answers as if it had not stopped."""
+        if not isinstance(self.method, Moi) or (pool := self.method.options.get("pool")) is None:
+            return
+        about, template = reader.describe(), template_of(self.study).digest()
+        for row in rows:
+            if kept := row["ranked"].get("pooled"):
+                passages = len(kept["qg"])
+                pool.add(Observations(**kept, passages=passages, reader=about, template=template, id=row["id"]))
 
     def facts(self, reader: ReaderProtocol) -> dict[str, Any]:
         """Return all that results depend on, so that a file of results resumes only under the same settings."""
@@ -161,6 +174,7 @@ def answers(
         if output is not None:
             log = stack.enter_context(ResultLog(output, settings=asking.facts(reader), resume=resume))
             held = {row["id"]: row for row in iter_results(output)}
+            asking.recall(held.values(), reader)
             cache = output.with_name(f"{output.name}.cache")
         cached = CachedReader(reader, stack.enter_context(Cache(cache)))
         advance = stack.enter_context(track("answering", None, "questions", progress))
@@ -260,6 +274,13 @@ def _check_applicable(method: str, given: Mapping[str, Any]) -> None:
         users = ", ".join(name for other, name in every if option in other.options(name.partition(":")[2]))
         applies = option in family.options(variant)
         require(applies, f"{_flag(option)}: does not apply to --method {method}, only to {users}")
+
+
+def _pooling(method: StudyMethod) -> StudyMethod:
+    """Return the method; MoI without a bias of its own learns one from the questions of the run."""
+    if not isinstance(method, Moi) or method.bias is not None:
+        return method
+    return replace(method, options={**method.options, "pool": Pool()})
 
 
 def _shots(file: Path) -> list[tuple[str, str]]:

@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fastreader.cli import options
 from fastreader.cli.inputs import check_writable, examples, model_settings, remaining, use_cache
+from fastreader.cli.label_free import measure
 from fastreader.cli.screen import Screen, say
 from fastreader.core.checks import expect, require
 from fastreader.core.progress import track
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog, iter_results
+from fastreader.errors import InputError
+
+if TYPE_CHECKING:
+    from fastreader.moi import PositionBias
 
 
 def calibrate(
     file: Annotated[Path, typer.Argument(help="Questions with passages: .json or .jsonl, also gzipped; 30 or more.")],
     scores: Annotated[
-        Path, typer.Option("--scores", help="Keep the scores in this .jsonl file; an interrupted run resumes from it.")
-    ],
+        Path | None,
+        typer.Option(
+            "--scores",
+            help="Keep the scores in this .jsonl file; an interrupted run resumes from it. Needed with labels.",
+            show_default=False,
+        ),
+    ] = None,
     passages: Annotated[
         int, typer.Option("--num-passages", "-n", help="N, the number of passages of each question.", min=3)
     ] = 5,
     model: options.ModelOption = "smollm2-135m",
     permutations: Annotated[
-        str, typer.Option(help="Orderings of each question [default: 3N, balanced].", show_default=False)
-    ] = "latin:3",
+        str | None,
+        typer.Option(
+            help="Orderings of each question [default: 3N, balanced; without labels N, until the bias is settled].",
+            show_default=False,
+        ),
+    ] = None,
     prune: Annotated[
         int | None,
         typer.Option(
@@ -53,6 +68,7 @@ def calibrate(
     template: options.TemplateOption = None,
     limit: options.LimitOption = None,
     max_batch_tokens: options.MaxBatchTokensOption = None,
+    cost: options.CostOption = False,
     progress: options.ProgressOption = None,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
@@ -61,27 +77,28 @@ def calibrate(
 ) -> None:
     """Measure how much each place in the prompt counts for this reader (MoI's position bias).
 
-    Questions with fewer than N passages are skipped. If passages are marked as gold, or as having an answer, P(best)
-    is fitted to how often they are.
+    Questions with fewer than N passages are skipped. Without labels, 20 questions or more are scored until the bias is
+    settled. If passages are marked as gold, or as having an answer, all questions are scored, and P(best) is fitted to
+    how often these passages are the best; --permutations asks for this without labels too.
 
-    Example:
+    Examples:
 
-      fastreader calibrate questions.jsonl -n 5 --limit 40 --scores scores.jsonl --probe --install
+      fastreader calibrate questions.jsonl -n 5 --scores scores.jsonl --install
+
+      fastreader calibrate labelled.jsonl -n 5 --limit 40 --scores scores.jsonl --probe --install
     """
-    from dataclasses import replace
     from functools import cache
 
     import numpy as np
 
     from fastreader import moi
-    from fastreader.cli.tables.moi import bias_table
     from fastreader.core.drawing import new_figure
     from fastreader.moi.probe import gold_of, right_answers
     from fastreader.moi.shipped import keep as install_bias
     from fastreader.permutations import resolve
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
-    from fastreader.scoring.api import score_permutations
+    from fastreader.scoring.api import permutation_cost, score_permutations
     from fastreader.scoring.results import PermutationScores
 
     use_cache(cache_dir)
@@ -97,7 +114,7 @@ def calibrate(
     whole = prune is None or not probe
     require(whole, "--probe: moves gold passages through all places of whole orderings; leave out --prune")
     prompts = Template.load(template) if template else Template()
-    wanted = "latin:2" if permutations == "latin:3" and passages == 3 else permutations  # N = 3 has two squares
+    wanted = permutations or ("latin:2" if passages == 3 else "latin:3")  # N = 3 has two squares
     resolve(wanted, passages, seed)
     chosen = [e for e in examples(file, None, None, None, None, None) if len(e.passages) >= passages][:limit]
     expect(len(chosen) >= 2, str(file), f"at least 2 questions with {passages} passages", len(chosen))
@@ -107,6 +124,32 @@ def calibrate(
     settings = {"permutations": wanted, "seed": seed, "passages": passages, "template": prompts.to_dict()}
     settings |= model_settings(model, dtype, precision) | ({} if prune is None else {"prune": prune})
     load = cache(lambda: Reader.load(model, device=device, dtype=dtype, precision=precision))
+    known = sum(place is not None for place in gold.values())
+    if known < 2 and permutations is None and prune is None and not probe:
+        bias = measure(
+            load(),
+            chosen,
+            scores,
+            limit=limit,
+            install=install,
+            only_cost=cost,
+            progress=progress,
+            num_passages=passages,
+            template=prompts,
+            seed=seed,
+            max_batch_tokens=max_batch_tokens,
+        )
+        if bias is not None:
+            _show(bias, file, output, plot)
+        return
+    if cost:
+        common: dict[str, Any] = {"permutations": wanted, "prune": prune, "seed": seed, "template": prompts}
+        common |= {"question_only": True, "query_likelihood": True, "max_batch_tokens": max_batch_tokens}
+        tokens = sum(permutation_cost(load(), e, **common).computed_tokens for e in chosen)
+        typer.echo(f"{len(chosen)} questions: {tokens:,} tokens to compute")
+        return
+    if scores is None:
+        raise InputError("--scores: questions with labels need it, the file that keeps their scores")
 
     def score(todo: list[Example]) -> Iterator[tuple[str, dict[str, Any]]]:
         for result in score_permutations(
@@ -151,7 +194,6 @@ def calibrate(
             moved[0]["reader"],
             moved[0]["template"],
         )
-    known = sum(place is not None for place in gold.values())
     bias = moi.calibrate(
         [PermutationScores.from_dict(row) for row in rows],
         contrast=contrast,
@@ -159,24 +201,33 @@ def calibrate(
         seed=seed,
     )
     bias = replace(bias, measured_on={"file": file.name, "design": wanted, "ids": list(gold), "gold": known})
-    if output is not None:
-        bias.save(output)
     if install:
         say(f"installed: {install_bias(bias)}")
+    _show(bias, file, output, plot)
+
+
+def _show(bias: PositionBias, file: Path, output: Path | None, plot: Path | None) -> None:
+    """Write a calibration to the outputs, and print it."""
+    from fastreader.cli.tables.moi import bias_table
+
+    if output is not None:
+        replace(bias, measured_on={"file": file.name, **bias.measured_on}).save(output)
     if plot is not None:
         bias.plot(plot)
     Screen().print(bias_table(bias))
 
 
-def _check_apart(file: Path, scores: Path, output: Path | None, plot: Path | None) -> None:
+def _check_apart(file: Path, scores: Path | None, output: Path | None, plot: Path | None) -> None:
     """Raise InputError if an output would overwrite the questions, the scores or another output."""
-    named = {"FILE": file, "--scores": scores, "the probe's scores": scores.with_suffix(".probe.jsonl")}
+    named = {"FILE": file}
+    if scores is not None:
+        require(scores.resolve() != file.resolve(), f"--scores: {scores} is the file of the questions")
+        named |= {"--scores": scores, "the probe's scores": scores.with_suffix(".probe.jsonl")}
     for option, path in (("--output", output), ("--plot", plot)):
         if path is not None:
             for other, taken in named.items():
                 require(path.resolve() != taken.resolve(), f"{option}: {path} is also {other}; name another file")
             named[option] = path
-    require(scores.resolve() != file.resolve(), f"--scores: {scores} is the file of the questions")
 
 
 def _key(example: Example) -> str:

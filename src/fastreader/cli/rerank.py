@@ -47,7 +47,7 @@ def rerank(
         typer.Option(help="A calibration for moi; by default the largest at hand.", show_default=False),
     ] = None,
     uncalibrated: Annotated[
-        bool, typer.Option("--uncalibrated", help="Let moi score random prefixes without a calibration.")
+        bool, typer.Option("--uncalibrated", help="Let moi rank by query likelihood without a calibration.")
     ] = False,
     seed: options.SeedOption = 0,
     template: options.TemplateOption = None,

@@ -8,9 +8,11 @@ from fastreader.moi import analyses, baselines, distill
 from fastreader.moi.answer import MoiAnswer, answer
 from fastreader.moi.arrange import Arranger, arrange
 from fastreader.moi.calibrate import calibrate
+from fastreader.moi.calibrate_reader import CalibrationCost, calibrate_reader, calibration_cost
 from fastreader.moi.debias import debias
 from fastreader.moi.observations import Observations, observe
 from fastreader.moi.planning import Cost, Plan, Stopping, plan
+from fastreader.moi.pool import Pool
 from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.probe import Probe, probe
 from fastreader.moi.ranked import Ranked, RankedPassage
@@ -19,10 +21,12 @@ from fastreader.moi.utilities import Utilities
 
 __all__ = [
     "Arranger",
+    "CalibrationCost",
     "Cost",
     "MoiAnswer",
     "Observations",
     "Plan",
+    "Pool",
     "PositionBias",
     "Probe",
     "Ranked",
@@ -34,6 +38,8 @@ __all__ = [
     "arrange",
     "baselines",
     "calibrate",
+    "calibrate_reader",
+    "calibration_cost",
     "debias",
     "distill",
     "observe",

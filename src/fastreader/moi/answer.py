@@ -86,8 +86,8 @@ def answer(
         reader: answers.
         question, passages, bias, **options: same as `rerank`.
         scorer: scores the orderings, such as a smaller model; `bias` is then a calibration of the scorer. Matched
-            order uses the calibration at hand of the reader that answers; without one the order is descending, and
-            `note` reports it.
+            order uses the calibration at hand of the reader that answers; without one the order is descending, or
+            the retriever's if the scorer has none either, and `note` reports it.
         candidates: answers to choose from, instead of the example's; an empty list generates the answer greedily.
         max_new_tokens: maximum number of tokens to generate.
 
@@ -135,7 +135,7 @@ def _placed_for(
 
     Args:
         reader: answers.
-        ranked: in matched order of the scorer's bias, or descending if the scorer has none.
+        ranked: in matched order of the scorer's bias, or in the retriever's if the scorer has none.
         scorer: gave the utilities.
         own: the calibration of `reader` at hand, and its source.
     """
@@ -145,7 +145,10 @@ def _placed_for(
     name, other = about[0]["name"], about[1]["name"]
     if ranked.utilities.sign == "undetermined":
         return _noted(ranked, f"placed by the bias of {other}, its sign undetermined, and not of {name}")
-    if unusable := _unusable(own):
+    unusable = _unusable(own)
+    if unusable and ranked.order == "given":
+        return _noted(ranked, f"{name}, which answers, has {unusable} for this template and N")
+    if unusable:
         note = f"descending order: {name}, which answers, has {unusable} for this template and N"
         order, indices = "descending", ranked.utilities.order("descending")
     else:

@@ -1,4 +1,4 @@
-"""Orderings to score: cyclic ones that separate all passages under a known bias, or random prefixes."""
+"""Orderings to score: cyclic ones for a known bias, random prefixes, or each passage alone."""
 
 from __future__ import annotations
 
@@ -76,6 +76,11 @@ def prefixes(n: int, length: int | None = None, seed: int = 0) -> Design:
     check_int("length", length, 1, n - 1)
     made = pruned(random(n, min(3 * n, math.factorial(n)), seed), length)
     return Design(made.permutations, n, "prefixes", {"length": length, "seed": seed})
+
+
+def alone(n: int) -> Design:
+    """Return N orderings of one passage each, for query likelihoods."""
+    return Design(np.arange(n)[:, None], n, "alone")
 
 
 def _arrangements(n: int, count: int, rng: np.random.Generator) -> IntArray:

@@ -12,12 +12,13 @@ from fastreader.core.checks import check_choice, check_int, check_number, expect
 from fastreader.data.arguments import PassageLike, make_example
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
-from fastreader.moi.designs import cyclic_for, prefixes
+from fastreader.moi.designs import alone, cyclic_for
+from fastreader.moi.pool import Pool
 from fastreader.moi.position_bias import PositionBias, check_bias
 from fastreader.moi.reading import POLICIES
 from fastreader.moi.shipped import find
 from fastreader.moi.utilities import ORDERS, Utilities
-from fastreader.permutations import Design, Spec, pruned, resolve
+from fastreader.permutations import Design, Spec, latin, pruned, resolve
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import ScoringReader
@@ -78,6 +79,7 @@ class RerankOptions:
     seed: int = 0
     on_overflow: str = "error"
     max_batch_tokens: int | None = None
+    pool: Pool | None = None
 
     def __post_init__(self) -> None:
         check_choice("order", self.order, ORDERS)
@@ -137,6 +139,7 @@ class Plan:
         truncated: number of tokens to cut off each passage so that the orderings fit the context.
         pieces: tokens of the question and all its passages; None for a single passage.
         job: the first scoring pass; None for a single passage.
+        method: of the utilities: "calibrated", "joint", or "query_likelihood" of each passage alone.
     """
 
     example: Example
@@ -149,6 +152,7 @@ class Plan:
     truncated: Mapping[int, int] = field(default_factory=dict)
     pieces: PromptPieces | None = None
     job: Job | None = None
+    method: str = "calibrated"
 
 
 @checked
@@ -200,13 +204,21 @@ def plan_example(
         return Plan(example, tail, None, bias, "given", Cost(0, 0, 0, passes=0), options)
     length = places_to_read(example, scoring, where)
     source, about, template = "given", reader.describe(), as_template(scoring.template).digest()
+    method, pool = "calibrated", options.pool if length == n >= 3 else None
     if bias is None:
-        bias, source = find(about, template, n, length) or (None, "none: random prefixes")
+        found = find(about, template, n, length) or _pooled(pool, about, template, n)
+        bias, source = found or (None, "none: query likelihood")
+        if found is None:
+            method = "query_likelihood" if options.permutations is None else "joint"
+            source = "none: query likelihood" if options.permutations is None else "none: joint solve"
     else:
         check_bias(bias, n, length, about, template)
         kinds = "kind 'question' or 'joint' (candidates take score_permutations and debias)"
         expect(bias.kind != "candidate", "bias", kinds, bias.kind)
-    design = _design(bias, n, length, options.permutations, options.seed)
+    if method == "query_likelihood":
+        design = alone(n) if pool is None else latin(n, 1, options.seed + pool.count(about, template, n))
+    else:
+        design = _design(bias, n, length, options.permutations, options.seed)
     if pieces is None:
         pieces = encode_example(reader, example, scoring, where)
     scoring = replace(
@@ -215,16 +227,24 @@ def plan_example(
         prune=None,
         prune_mass=None,
         score_passages=bias is not None and bias.kind == "joint",
-        query_likelihood=bias is not None,
+        query_likelihood=design.length > 1 and method != "joint",
     )
     job = prepare(reader, example, scoring, where, pieces)
     cost = Cost(job.stats.total_tokens, job.stats.computed_tokens, full_orderings(job.fitted.pieces))
-    return Plan(example, tail, design, bias, source, cost, options, job.fitted.truncated, pieces, job)
+    return Plan(example, tail, design, bias, source, cost, options, job.fitted.truncated, pieces, job, method)
+
+
+def _pooled(
+    pool: Pool | None, reader: Mapping[str, str], template: str, passages: int
+) -> tuple[PositionBias, str] | None:
+    found = None if pool is None else pool.bias(reader, template, passages)
+    return None if found is None else (found, "pool")
 
 
 def _design(bias: PositionBias | None, n: int, length: int, permutations: Spec | None, seed: int) -> Design:
     if permutations is None:
-        return prefixes(n, length if length < n else None, seed) if bias is None else cyclic_for(bias, seed)
+        assert bias is not None  # without one there is no orderings' design to choose
+        return cyclic_for(bias, seed)
     made = resolve(permutations, n, seed)
     if bias is not None:
         places = f"orderings of the bias's L = {length} places (or None, or a bias of fewer places)"

@@ -51,8 +51,9 @@ class Ranked:
     Attributes:
         question: its text.
         passages: in reading order; the last `tail` keep the retriever's order unscored.
-        order: "matched" or "descending"; "given" for a single passage.
-        bias_source: source of the bias: "given", "cached", "shipped", or "none: random prefixes".
+        order: "matched", "descending", or "given": the retriever's, for a single passage or without a calibration.
+        bias_source: source of the bias: "given", "cached", "shipped", "pool", "none: query likelihood" or "none: joint
+            solve" (of orderings that the caller gave).
         bias: the calibration used; None without one.
         utilities: of the scored passages, in the retriever's order; None for a single passage.
         cost: in tokens.
@@ -120,7 +121,11 @@ class Ranked:
         return [at[i] for i in ranked] + self.passages[len(ranked) :]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values, except the bias and the observations."""
+        """Return everything as JSON values, except the bias; "pooled" has the scores of a call that fed a pool."""
+        o = self.observations
+        pooled = {}
+        if self.bias is None and o is not None and o.qg is not None:
+            pooled["pooled"] = {name: getattr(o, name).tolist() for name in ("values", "permutations", "qg")}
         return {
             "id": self.id,
             "question": self.question,
@@ -130,6 +135,7 @@ class Ranked:
             "tail": self.tail,
             "cost": self.cost.to_dict(),
             "passages": [p.to_dict() for p in self.passages],
+            **pooled,
             "utilities": None if self.utilities is None else self.utilities.to_dict(),
         }
 

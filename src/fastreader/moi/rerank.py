@@ -19,11 +19,12 @@ from fastreader.data.types import Example
 from fastreader.moi.debias import calibrated
 from fastreader.moi.observations import IntArray, Observations, observe
 from fastreader.moi.planning import Cost, Plan, RerankOptions, Stopping, plan_example
+from fastreader.moi.pool import Pool
 from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.ranked import Ranked, RankedPassage
 from fastreader.moi.reading import check_rounds, truncation_note
 from fastreader.moi.solve.joint import solve as solve_jointly
-from fastreader.moi.utilities import Utilities, descending, matched
+from fastreader.moi.utilities import Utilities, descending, matched, of_query_likelihoods
 from fastreader.permutations import Design, Spec, pruned, random
 
 if TYPE_CHECKING:
@@ -48,22 +49,25 @@ def rerank(
     seed: int = 0,
     on_overflow: str = "error",
     max_batch_tokens: int | None = None,
+    pool: Pool | None = None,
 ) -> Ranked:
     """Order the passages by their worth to this reader, whatever place they are read at.
 
     With a calibration N orderings are scored (`designs.cyclic_for`), and each passage alone, in one pass. Without one
-    random prefixes are scored, from which the joint solve identifies the utilities; the order is then descending, and
-    `note` reports it.
+    each passage is scored alone: the utilities are its query likelihoods, the passages keep the retriever's order
+    unless `order` is "descending", and `note` reports it. A `pool` learns the bias from such calls.
 
     Args:
         reader: scores the orderings; or a session of one (`Reader.session`).
         question: a text, or an `Example` with its passages.
         passages: in the retriever's order.
-        bias: a calibration of this reader, template and N; None uses one from the cache folder, or a shipped one.
+        bias: a calibration of this reader, template and N; None uses one from the cache folder, a shipped one, or the
+            pool's.
         order: "matched" (largest utility at the place of the largest bias) or "descending".
         max_passages: score at most this number; the others follow them in the retriever's order.
-        permutations: orderings instead of the default design, same as `score_permutations`.
-        prune: read only this number of places of each ordering. Needs a calibration of that L, or none.
+        permutations: orderings instead of the default design, same as `score_permutations`. Without a calibration,
+            prefixes whose utilities the joint solve finds; the order is then descending.
+        prune: read only this number of places of each ordering. Needs a calibration of that L.
         prune_mass: read as many places as hold this share of the retriever's softmaxed scores (scores are used as they
             are: BM25's are far apart and leave one or two places; divide them by a temperature first).
         template: the prompt's texts.
@@ -72,6 +76,8 @@ def rerank(
         on_overflow: if an ordering is longer than the model's context, "error" raises; "truncate" cuts the passages to
             a common length and reports it in `note`. Passages are never dropped.
         max_batch_tokens: same as `score_permutations`.
+        pool: for a reader without a calibration: score a Latin square's N orderings too, add them to this pool, and
+            use its bias once it is settled. None scores no orderings.
 
     Raises:
         InputError: if there are no passages, the bias has another N, L, reader or template (both are named), `order`
@@ -89,6 +95,7 @@ def rerank(
         seed=seed,
         on_overflow=on_overflow,
         max_batch_tokens=max_batch_tokens,
+        pool=pool,
     )
     return rerank_planned(reader, plan_example(reader, make_example(question, passages), bias, options))
 
@@ -108,11 +115,17 @@ def rerank_planned(reader: ScoringReader, planned: Plan) -> Ranked:
     require(signed, "order: 'descending' needs the bias's sign, which this calibration left undetermined")
     observed, utilities, cost = _score(reader, planned)
     notes = [utilities.reason, truncation_note("scoring", observed.truncated)]
-    if planned.bias is None:
+    if planned.method == "joint":
         order = "descending"
-        notes = ["no calibration for this reader, template and N: random prefixes", *notes]
+        notes = ["no calibration for this reader, template and N: joint solve of the orderings given", *notes]
+    elif planned.method == "query_likelihood":
+        order = "descending" if order == "descending" else "given"
+        notes = [*_uncalibrated(planned, observed, order), *notes]
     worth = utilities.utility
-    places = descending(worth) if order == "descending" else matched(worth, utilities.bias)
+    if order == "given":
+        places = np.arange(n)
+    else:
+        places = descending(worth) if order == "descending" else matched(worth, utilities.bias)
     ranked = map(partial(_ranked, example, utilities), places.tolist())
     return Ranked(
         question=example.question,
@@ -127,6 +140,19 @@ def rerank_planned(reader: ScoringReader, planned: Plan) -> Ranked:
         observations=observed,
         id=example.id,
     )
+
+
+def _uncalibrated(planned: Plan, observed: Observations, order: str) -> list[str]:
+    """Add the scores to the pool, and return the notes of a call without a calibration."""
+    options, read = planned.options, "retriever's" if order == "given" else "descending"
+    notes = [f"no calibration for this reader, template and N: utilities are query likelihoods, read in {read} order"]
+    given = {"prune": options.prune, "prune_mass": options.prune_mass, "stopping": options.stopping}
+    if unused := [name for name, value in given.items() if value is not None]:
+        notes.append(f"{', '.join(unused)}: without a calibration there are no orderings to apply this to")
+    if options.pool is not None and observed.length > 1:
+        options.pool.add(observed)
+        notes.append(options.pool.state(observed.reader, observed.template, observed.passages))
+    return notes
 
 
 def _ranked(example: Example, utilities: Utilities, index: int) -> RankedPassage:
@@ -150,6 +176,8 @@ def _score(reader: ScoringReader, planned: Plan) -> tuple[Observations, Utilitie
     bias, options, n = planned.bias, planned.options, len(planned.example.passages)
     job, pieces, stopping = planned.job, planned.pieces, options.stopping
     assert job is not None and pieces is not None and planned.design is not None
+    if planned.method == "query_likelihood":
+        stopping = None
     most = 3 * n if stopping is None or stopping.most is None else stopping.most
     if stopping is not None:
         first = len(planned.design)
@@ -166,8 +194,7 @@ def _score(reader: ScoringReader, planned: Plan) -> tuple[Observations, Utilitie
         found = observe(scores, kind, per_token=per_token, passages=n)
         observed = found if observed is None else _joined(observed, found)
         # The plan has checked the bias against what is scored.
-        solved = solve_jointly(observed, seed=options.seed) if bias is None else calibrated(observed, bias)
-        history.append(solved)
+        history.append(_solved(planned, observed))
         if stopping is None or stopping.settled(history):
             break
         if (design := _further(observed.permutations, n, most, options.seed + len(history))) is None:
@@ -182,6 +209,14 @@ def _score(reader: ScoringReader, planned: Plan) -> tuple[Observations, Utilitie
         passes=len(history),
     )
     return observed, history[-1], cost
+
+
+def _solved(planned: Plan, observed: Observations) -> Utilities:
+    if planned.bias is not None:
+        return calibrated(observed, planned.bias)
+    if planned.method == "joint":
+        return solve_jointly(observed, seed=planned.options.seed)
+    return of_query_likelihoods(observed.values if observed.qg is None else observed.qg, observed.passages)
 
 
 def _joined(first: Observations, more: Observations) -> Observations:

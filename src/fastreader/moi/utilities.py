@@ -24,11 +24,12 @@ class Utilities:
 
     Attributes:
         utility: float64 [N], nats, in the retriever's order of the passages.
-        covariance: float64 [N, N], posterior; None for method "joint", which takes the scores as exact.
-        intervals: float64 [N, 2], posterior interval of each utility; None for "joint".
+        covariance: float64 [N, N], posterior; None for the methods "joint" and "query_likelihood", which take the
+            scores as exact.
+        intervals: float64 [N, 2], posterior interval of each utility; None without a covariance.
         p_best: float64 [N], sums to 1: the probability that a passage has the largest utility. A calibration with
             gold passages raises it to 1 / temperature, so that it estimates how often the passage is the gold one,
-            which need not have the largest utility. None for "joint".
+            which need not have the largest utility. None without a covariance.
         residual: root mean square of the scores' part that the model leaves unexplained, nats.
         rank: number of directions of utility that the orderings determine, at most N - 1; for "joint" of utility and
             bias together, by the Jacobian.
@@ -38,7 +39,7 @@ class Utilities:
         flags: names of the findings: "constant", "flat", "singular", "ambiguous", "sign", "uncovered", "prior" (the
             scores lack the query likelihoods on which the calibration's prior rests), "noise" (a joint solve, which
             takes the scores as exact).
-        method: "calibrated" or "joint".
+        method: "calibrated", "joint", or "query_likelihood": of each passage alone, its mean subtracted.
         bias: float64 [L], the position bias used, or found by "joint" (then it sums to 1).
         confidence_level: of the intervals.
         sign: of the position bias, as in `PositionBias`; "undetermined" for joint solves of whole orderings.
@@ -99,6 +100,24 @@ class Utilities:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values; an infinite condition becomes None."""
         return json_values(self)
+
+
+def of_query_likelihoods(values: FloatArray, places: int) -> Utilities:
+    """Return query likelihoods, float64 [N] nats, as utilities that no position bias was taken from."""
+    n = len(values)
+    return Utilities(
+        utility=values - values.mean(),
+        covariance=None,
+        intervals=None,
+        p_best=None,
+        residual=0.0,
+        rank=n - 1,
+        condition=1.0,
+        identified=True,
+        reason="",
+        method="query_likelihood",
+        bias=np.zeros(places),
+    )
 
 
 def descending(utility: FloatArray) -> IntArray:

@@ -85,11 +85,11 @@ def calibrations(study: Study, about: Mapping[str, str]) -> Found | None:
     Returns:
         None if every method is given its calibration or uses none.
     """
-    return at_hand(about, template_of(study).digest()) if _finds(study, "moi", "order") else None
+    return at_hand(about, template_of(study).digest()) if _finds(study, "moi", "order", "arrange") else None
 
 
 def check_calibrations(folder: Path, study: Study, reader: str, before: Found, now: Found) -> None:
-    """Check that no calibration changed, and that none appeared that MoI would use instead of random prefixes.
+    """Check that no calibration changed, and that none appeared that MoI would use instead of the retriever's order.
 
     Args:
         folder, study: the run and the study that resumes it.
@@ -97,8 +97,8 @@ def check_calibrations(folder: Path, study: Study, reader: str, before: Found, n
         before: `calibrations` when the reader gave its first answer.
         now: those found now.
     """
-    # without MoI, a new calibration is harmless: an order that lacked it failed, and runs again
-    names = before.keys() | now.keys() if _finds(study, "moi") else before.keys()
+    # an order that lacked a calibration failed, and runs again; MoI and arrange answer by what they find
+    names = before.keys() | now.keys() if _finds(study, "moi", "arrange") else before.keys()
     for name in sorted(names):
         change = "is new" if name not in before else "is gone" if name not in now else "has changed"
         difference = f"the calibration {name} of {reader} {change}; name a new folder, or restore the calibration"

@@ -34,7 +34,7 @@ LIKELIHOOD, MOI = "query_likelihood", "moi"
 RERANKERS = (LIKELIHOOD, MOI, *METHODS)
 EMPTY = "no text, so not scored"
 NOT_READ = "beyond the passages that the method looks at"
-_MOI_SETTINGS = ("prune", "prune_mass", "stopping", "permutations", "max_passages")
+_MOI_SETTINGS = ("prune", "prune_mass", "stopping", "permutations", "max_passages", "pool")
 
 ReaderLike = ScoringReader | str | os.PathLike[str] | tuple[Any, Any]
 
@@ -88,7 +88,7 @@ def rerank(
         template: the prompt's texts.
         bias: for "moi" and baselines that place by it: a calibration. "moi" without one takes the largest at hand
             for this reader and template that is for no more passages than there are; the others follow in their order.
-        uncalibrated: let "moi" score random prefixes if there is no calibration; a `note` then says so.
+        uncalibrated: let "moi" rank by query likelihood if there is no calibration; a `note` then says so.
         seed: of methods that draw.
         on_overflow: "truncate" cuts a passage that does not fit the model's context, and says so in its `note`;
             "error" raises. Baselines always raise.
