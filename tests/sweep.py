@@ -111,7 +111,7 @@ def line(family: str, verdicts: list[Verdict]) -> str:
     """Return the page's row of a family."""
     refused = list(dict.fromkeys(v.refused.replace("|", "/") for v in verdicts if v.refused is not None))
     ran = sum(v.right for v in verdicts)
-    found = "right" if not refused else f"right in {ran} of {len(verdicts)} patterns" if ran else "refused"
+    found = "right" if ran == len(verdicts) else f"right in {ran} of {len(verdicts)} patterns" if ran else "refused"
     return f"| `{family}` | {len(verdicts)} | {found} | {'; '.join(refused)} |"
 
 
@@ -155,8 +155,9 @@ def main() -> None:
         if family not in ASIDE:
             verdicts = [verdict(family, changes) for changes in patterns(family)]
             rows[family] = line(family, verdicts)
-            wrong = [v for v in verdicts if v.refused is None and not v.right]
-            print(rows[family], *wrong, file=sys.stderr if wrong else sys.stdout, flush=True)
+            print(rows[family], flush=True)
+            if wrong := [v for v in verdicts if v.refused is None and not v.right]:
+                sys.exit(f"{family} is wrong, and nothing was written: {wrong}")
     for path, text in ((PAGE, page(rows)), (README, sentence(rows))):
         old = path.read_text(encoding="utf-8")
         new, count = _BLOCK.subn(lambda match, text=text: f"{match[1]}{text}{match[2]}", old)
