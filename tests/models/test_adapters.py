@@ -307,3 +307,17 @@ def test_an_adapter_that_starts_at_certain_tokens_is_rejected(folders):
     save(given, adapter)
     with pytest.raises(UnsupportedModelError, match="cannot be merged"):
         Reader.load(base, device="cpu", adapter=adapter)
+
+
+def test_pickled_weights_run_nothing(folders, tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    base, adapter = folders
+    save(adapted(), adapter)
+    (adapter / "adapter_model.safetensors").unlink()
+    (adapter / "adapter_model.bin").write_bytes(pickle.dumps({"weight": Evil()}))
+    with pytest.raises(ModelFileError, match="the adapter is damaged"):
+        Reader.load(base, device="cpu", adapter=adapter)
+    assert not (tmp_path / "ran").exists()
