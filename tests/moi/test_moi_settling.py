@@ -1,0 +1,45 @@
+"""The study of calibration without labels: its page says what its rows say, and a cell runs."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "studies"))
+
+import moi_settling  # noqa: E402
+from shared import rows_of  # noqa: E402
+
+ROWS = list(rows_of(ROOT / "studies" / "results" / "moi_settling" / "rows.jsonl"))
+
+
+def test_the_page_says_what_the_rows_say():
+    text = (ROOT / "docs" / "moi.md").read_text(encoding="utf-8")
+    assert moi_settling.page(ROWS) in text
+
+
+def test_the_bars_hold():
+    for row in (row for row in ROWS if row["id"].startswith("coverage")):
+        assert all(0.93 <= share <= 0.97 for share in row["fitted"])
+    for n in moi_settling.SIZES:
+        draws = [row for row in ROWS if row["id"].startswith(f"draw {n} ")]
+        assert np.mean([row["first"] for row in draws]) >= 0.95
+        assert all(row["right"] for row in draws if row["settled"] is not None)
+    flat = [row for row in ROWS if row["id"].startswith("simulated flat")]
+    assert len(flat) == 100 and all(row["settled"] is None for row in flat)
+
+
+def test_prefixes_are_judged_with_the_noise_that_they_share():
+    """Latin squares share nothing within a square, so only their variance is the same under either noise."""
+    from test_debias import known
+
+    from fastreader.permutations import latin, prefix_sharing
+
+    bias = known(moi_settling.bias_shape("last-dominant", 5))
+    shared = moi_settling.correlations(0.6, 0.4, 5)
+    one = latin(5, 1).permutations
+    assert moi_settling.spread(one, bias, shared) == pytest.approx(moi_settling.spread(one, bias, None))
+    many = prefix_sharing(5, 15).permutations
+    assert moi_settling.spread(many, bias, shared) < moi_settling.spread(many, bias, None)
