@@ -63,7 +63,8 @@ def default_config(target: int, size: int, dtype: torch.dtype, rows: int, terms:
     if dtype == torch.float32:
         config = _SINGLE[bucket]  # has no entry above 512, see `api`
         if terms:
-            config = config._replace(block_m=min(config.block_m, 32), max_registers=168 if size <= 128 else 255)
+            keys = config.block_n if size <= 128 else 16
+            config = config._replace(block_m=min(config.block_m, 32), block_n=keys, max_registers=255)
         return config
     config = _HALF_FEW[bucket] if rows <= _FEW_ROWS else _HALF[target][bucket]
     return _DEEP if terms and config in (_WIDE, _FLAT) else config
