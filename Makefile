@@ -22,7 +22,7 @@ help:
 	@echo "make sanitize   the C++ kernels under AddressSanitizer and UndefinedBehaviorSanitizer (g++)"
 	@echo "make kernels    the C++ kernels of this machine beside plain loops, without torch"
 	@echo "make arm64      the same compiled for arm64, in an emulator (g++-aarch64-linux-gnu, qemu-user)"
-	@echo "make test-integrations   the clients that make test skips: DSPy, PyTerrier, Ray (an environment of its own)"
+	@echo "make test-integrations   what make test skips: DSPy, PyTerrier, Ray, quantised weights (an environment of its own)"
 	@echo "make test-site  the report and the server's page in a browser (chromium on the path), and the documentation's build"
 	@echo "make lint       ruff, mypy, the import contracts, bandit and the house English"
 	@echo "make audit      known vulnerabilities of the pinned dependencies (asks the network)"
@@ -60,18 +60,19 @@ demo: model
 test: $(VENV)/.developing model encoder
 	FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-# The extra `frameworks` lists these clients; their tests fail here, instead of skipping, if one cannot be imported.
+# The extra `frameworks` lists these clients, whose tests fail here, instead of skipping, if one cannot be imported;
+# `quantised` lists the libraries of quantised checkpoints.
 $(FRAMEWORKS)/.installed: $(INPUTS) $(shell find src -name '*.py')
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install -q -c constraints.txt setuptools wheel ninja torch numpy
 	$(FRAMEWORKS)/bin/python -m pip uninstall -q -y fastreader
-	$(FRAMEWORKS)/bin/python -m pip install -q -c constraints.txt --no-build-isolation '.[test,frameworks]'
+	$(FRAMEWORKS)/bin/python -m pip install -q -c constraints.txt --no-build-isolation '.[test,frameworks,quantised]'
 	@touch $@
 
 test-integrations: $(FRAMEWORKS)/.installed
 	@$(FRAMEWORKS)/bin/fastreader models pull $(MODEL) > /dev/null
 	FASTREADER_REQUIRE_MODEL=1 FASTREADER_REQUIRE_FRAMEWORKS=1 OMP_NUM_THREADS=1 \
-		$(FRAMEWORKS)/bin/python -m pytest tests/integrations
+		$(FRAMEWORKS)/bin/python -m pytest tests/integrations tests/models/test_quantised.py
 
 # CPython keeps memory until its end by design, hence detect_leaks=0. pytest may neither capture a report nor handle the
 # signals that the sanitizers handle.
