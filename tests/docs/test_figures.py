@@ -244,3 +244,10 @@ def test_every_figure_is_in_the_report(page, level, title, begin, name, others):
         value = abs(float(figure))
         assert any(min(abs(x - value), abs(100 * x - value)) <= near for x in stored), f"{page}: {figure} not in {name}"
     assert len(quoted) >= 2
+
+
+def test_what_the_page_on_moi_says_of_the_study():
+    text = (ROOT / "docs" / "moi.md").read_text(encoding="utf-8")
+    gains = [f"{contrast(n, 'retriever')['difference']['estimate']:.1f}" for n in (5, 10)]
+    assert f"[{gains[0]} nats at N = 5]" in text and f"[{gains[1]} at N = 10]" in text
+    assert f"more often at N = 5 (by {said(contrast(5, 'qg-matched', 'contained'), 3, -1)})" in text
