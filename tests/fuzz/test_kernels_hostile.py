@@ -48,20 +48,25 @@ def tree_attention(seed: int, isa: str) -> list:
     plan = AttentionPlan(subtree_end.numpy(), nodes.numpy(), *(None if p is None else p.numpy() for p in positions))
     schedule = plan.slot_schedule(window, query_block(query.shape[1] // key.shape[1]), 64)
     mode = ("float32", "bfloat16")[seed % 2]
+    heads = query.shape[1]
+    sinks = normal(heads) if seed // 2 % 2 else None
+    slopes = normal(heads) if seed // 4 % 2 and all(p is not None for p in positions) else None
     return [
         *quantised(mode, query, key, value),
         *plan.slots.tensors,
         nodes,
         *positions,
         *schedule.tensors,
-        *(0.125, window, options.get("softcap"), None, True, isa),
+        *(0.125, window, options.get("softcap"), sinks, slopes, None, True, isa),
     ]
 
 
 def decode_attention(seed: int, isa: str) -> list:
     keys, values = [normal(7, 2, 8), normal(70, 2, 8)], [normal(7, 2, 5), normal(70, 2, 5)]
     ranges = int32(0, 2, 3), int32(0, 1, 1), int32(0, 3, 0), int32(7, 70, 66)
-    return [normal(2, 4, 8), keys, values, *ranges, 0.3, None, isa]
+    sinks = normal(4) if seed % 2 else None
+    offset, slopes = (int32(-5, -9, -70), normal(4)) if seed // 2 % 2 else (None, None)
+    return [normal(2, 4, 8), keys, values, *ranges, offset, 0.3, None, sinks, slopes, isa]
 
 
 def linear_logprob(seed: int, isa: str) -> list:

@@ -198,15 +198,15 @@ def logprob_case(
 def merge_cases(target: int, dtype: torch.dtype) -> Iterator[Case]:
     """Yield the cases of merge_state: two states and a stack."""
     element = NAMES[dtype]
-    shape = {"DV": 512, "BLOCK_R": 8, "BLOCK_DV": 512}
+    launch = merge.options(512)
+    shape = {name: launch[name] for name in ("DV", "BLOCK_R", "BLOCK_DV")}
+    warps = {"num_warps": launch["num_warps"]}
     types = dict.fromkeys(("out_a_ptr", "out_b_ptr", "out_ptr"), f"*{element}")
     types |= dict.fromkeys(("lse_a_ptr", "lse_b_ptr", "lse_ptr"), "*fp32")
     strides = dict.fromkeys(("stride_out_a_size", "stride_out_b_size"), 1)
-    yield Case(
-        "merge-pair", merge.merge_pair_kernel, target, dtype, False, False, types, shape | strides, {"num_warps": 4}
-    )
+    yield Case("merge-pair", merge.merge_pair_kernel, target, dtype, False, False, types, shape | strides, warps)
     types = {"part_ptr": "*fp32", "part_lse_ptr": "*fp32", "out_ptr": f"*{element}", "lse_ptr": "*fp32"}
-    yield Case("merge-stack", merge.merge_stack_kernel, target, dtype, False, False, types, shape, {"num_warps": 4})
+    yield Case("merge-stack", merge.merge_stack_kernel, target, dtype, False, False, types, shape, warps)
 
 
 def pointwise_cases(target: int, dtype: torch.dtype, width: int = 4096, size: int = 128) -> Iterator[Case]:

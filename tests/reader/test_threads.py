@@ -129,7 +129,7 @@ def test_a_fork_waits_for_a_load(monkeypatch):
     """In the child PyTorch's default type is not the one that transformers sets while it loads."""
     entered, going_on = threading.Event(), threading.Event()
 
-    def load(*_: object) -> Reader:
+    def load(*_: object, **_named: object) -> Reader:
         torch.set_default_dtype(torch.bfloat16)
         entered.set()
         going_on.wait(30)

@@ -9,6 +9,8 @@ are all empty gives output 0 and lse -inf. Sums are float32; the log-sum-exp is 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -16,8 +18,14 @@ from torch import Tensor
 
 from fastreader.ops.triton_support import interpreting, triton_op
 
-_ROWS = 8  # rows of a program: 8 x 512 values in 4 warps take 32 registers per thread
-_OPTIONS = {"BLOCK_R": _ROWS, "num_warps": 4, "enable_fp_fusion": True}
+_VALUES = 8 * 256  # of a program: 16 registers per thread in 4 warps
+
+
+def options(size: int) -> dict[str, Any]:
+    """Return the constants and options of a launch for values of `size`."""
+    block = triton.next_power_of_2(size)
+    rows = min(8, _VALUES // block)
+    return {"DV": size, "BLOCK_DV": block, "BLOCK_R": rows, "num_warps": 4, "enable_fp_fusion": True}
 
 
 @triton.jit
@@ -127,9 +135,8 @@ def merge_stack_triton(part: Tensor, part_lse: Tensor, out: Tensor, lse: Tensor 
     rows = tokens * heads
     if rows == 0:
         return
-    merge_stack_kernel[(triton.cdiv(rows, _ROWS),)](
-        *(part, part_lse, out, lse, states, rows), DV=size, BLOCK_DV=triton.next_power_of_2(size), **_OPTIONS
-    )
+    launch = options(size)
+    merge_stack_kernel[(triton.cdiv(rows, launch["BLOCK_R"]),)](*(part, part_lse, out, lse, states, rows), **launch)
 
 
 def merge_state_triton(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,11 +158,10 @@ def _run(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Te
     lse = torch.empty((tokens, heads), dtype=torch.float32, device=out_a.device)
     rows = tokens * heads
     if rows:
-        merge_pair_kernel[(triton.cdiv(rows, _ROWS),)](
+        launch = options(size)
+        merge_pair_kernel[(triton.cdiv(rows, launch["BLOCK_R"]),)](
             *(out_a, lse_a, out_b, lse_b, out, lse, rows, heads),
             *(*out_a.stride(), *lse_a.stride(), *out_b.stride(), *lse_b.stride()),
-            DV=size,
-            BLOCK_DV=triton.next_power_of_2(size),
-            **_OPTIONS,
+            **launch,
         )
     return out.to(out_a.dtype), lse.to(lse_a.dtype)
