@@ -321,3 +321,16 @@ def test_pickled_weights_run_nothing(folders, tmp_path):
     with pytest.raises(ModelFileError, match="the adapter is damaged"):
         Reader.load(base, device="cpu", adapter=adapter)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_lack_of_memory_is_not_called_damage(folders, monkeypatch):
+    import peft
+
+    def exhausted(*_, **__):
+        raise MemoryError
+
+    base, adapter = folders
+    save(adapted(), adapter)
+    monkeypatch.setattr(peft.utils, "load_peft_weights", exhausted)
+    with pytest.raises(MemoryError):
+        Reader.load(base, device="cpu", adapter=adapter)

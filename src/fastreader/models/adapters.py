@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from fastreader.core.checks import expect
@@ -71,6 +72,8 @@ def merge(model: Any, folder: Path) -> Any:
     try:
         config = peft.PeftConfig.from_pretrained(str(folder))
         weights = peft.utils.load_peft_weights(str(folder), device="cpu")
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
     except Exception as error:  # odd values raise errors of many types
         raise ModelFileError(f"{folder}: the adapter is damaged ({type(error).__name__}: {error})") from error
     config.inference_mode = True
@@ -83,6 +86,8 @@ def merge(model: Any, folder: Path) -> Any:
         try:
             adapted = peft.PeftModel(model, config, _NAME)
             found = peft.set_peft_model_state_dict(adapted, weights, _NAME)
+        except torch.OutOfMemoryError:  # a RuntimeError, which is not about the adapter
+            raise
         except (ValueError, RuntimeError, KeyError) as error:
             raise InputError(f"adapter: expected {expected}, got {folder}: {error}") from error
         except (TypeError, AttributeError, NotImplementedError) as error:

@@ -80,7 +80,7 @@ def load(
     config = _read(lambda: transformers.AutoConfig.from_pretrained(folder, **given), folder)
     in_blocks = blocks.written_in(folder)
     keep = keep and added is None
-    expect(dtype != "file" or keep, "dtype", "another type than 'file', since an adapter is merged", dtype)
+    expect(dtype != "file" or added is None, "dtype", "another type than 'file', since an adapter is merged", dtype)
     if dtype == "file" or (dtype == "auto" and in_blocks and keep):
         expect(in_blocks, "dtype", "another type than 'file', since this is no GGUF file of quantised weights", "file")
         reason = blocks.why_not(resolve_device(device))
