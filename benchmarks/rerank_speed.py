@@ -3,7 +3,7 @@
 Ten passages of 100 words of real questions, query likelihood: transformers in float32 scores the same prompts in one
 padded batch, and the question alone. Rounds alternate; the medians and ratios are
 printed. Bars: at most 0.75 of transformers' time; 32 questions of one call at least 1.2 times the rate of one at a time
-(three passages of 30 or 100 words, and five of 100).
+(three passages of 30 or 100 words, and five or ten of 100, where products take nearly all of the time).
 
     python benchmarks/rerank_speed.py questions.jsonl.gz --rounds 3 --output benchmarks/results/rerank_speed.jsonl
 """
@@ -27,7 +27,7 @@ import fastreader as fr
 from fastreader.reader.prompts.pieces import encode
 
 WORDS = 100
-SIZES = ((3, 30), (3, 100), (5, 100))  # passages and words of the second comparison
+SIZES = ((3, 30), (3, 100), (5, 100), (10, 100))  # passages and words of the second comparison
 
 
 def main() -> None:
