@@ -45,6 +45,7 @@ def serve(
         float, typer.Option(help="Milliseconds a pass waits for requests to join it.", min=0, max=1000)
     ] = 5.0,
     max_batch_tokens: options.MaxBatchTokensOption = None,
+    adapter: options.AdapterOption = None,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
     precision: options.PrecisionOption = "fast",
@@ -84,7 +85,7 @@ def serve(
         pack_seconds=pack_ms / 1000,
         max_batch_tokens=max_batch_tokens,
     )
-    reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
+    reader = Reader.load(model, device=device, dtype=dtype, precision=precision, adapter=adapter)
     log.info("%r", reader)
     try:
         uvicorn.run(create_app(reader, settings), host=host, port=port, log_level="info", server_header=False)

@@ -307,6 +307,15 @@ def _check_hub(name: str) -> None:
         raise ModelNotFoundError(f"{_unknown(name)} The hub cannot be reached: {error}") from error
 
 
+def adapter_commit_of(name: str) -> str:
+    """Return the commit of the adapter that `load` uses for a hub id, which is downloaded; "" for a path.
+
+    Raises:
+        ModelNotFoundError: if the hub has no such adapter.
+    """
+    return "" if Path(name).expanduser().exists() or _is_path(name) else Path(_adapter_from_hub(name)).name
+
+
 def commit_of(name: str) -> str:
     """Return the commit that `load` uses for a hub id: the cached snapshot's, else the newest; "" for other names.
 
