@@ -205,7 +205,7 @@ def attention_forward(
         state.trace[id(module)] = (query, key, value, constants)
     if (temperature := temperature_of(module)) is not None:
         assert state.positions is not None
-        query = temperature.applied(query, state.positions)
+        query = temperature.applied(query, state.positions.to(query.device))
     dtype = query.dtype
     if state.precision == "fast":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
