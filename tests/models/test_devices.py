@@ -178,7 +178,7 @@ def test_a_list_of_layers_on_one_device_is_called_layer_by_layer(devices):
 def test_parts_that_meet_without_a_seam_are_named(devices, monkeypatch):
     monkeypatch.setattr("fastreader.models.devices._add_seam", lambda *_: None)
     model = tiny("Llama")
-    with pytest.raises(UnsupportedModelError, match=r"its parts cannot lie on several devices.* so: .*weight must be on"):
+    with pytest.raises(UnsupportedModelError, match=r"its parts cannot lie on several devices.* so: .*must be on"):
         Reader.load((spread(model, layers_of(model, FAKE)), byte_tokenizer()))
 
 
