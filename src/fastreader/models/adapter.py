@@ -133,7 +133,7 @@ class TreeModel:
             return f"transformers' own: {self.why_not_upcast}"
         return ", ".join(filter(None, (fused.describe(self.model), quantised.described(self.model))))
 
-    @property
+    @cached_property
     def writing_path(self) -> str:
         """How a step of writing runs, in words; texts that share their prompts are written layer by layer anyway."""
         return f"layer by layer: {self._step}" if isinstance(self._step, str) else "a step in one call"

@@ -20,8 +20,8 @@ from fastreader.errors import InputError, UnsupportedModelError
 from fastreader.models import indexed
 from fastreader.models.attention_keys import AttentionKeys, AttentionParams, Chunk, Window
 from fastreader.models.handing import KEYWORD as KEYWORD
-from fastreader.models.handing import NotHandedDownError, needs_mask, run_with
-from fastreader.models.temperature import temperature_of
+from fastreader.models.handing import NotHandedDownError, run_with
+from fastreader.models.temperature import TEMPERATURE
 
 ATTENTION_NAME = "fastreader_tree"
 
@@ -79,13 +79,8 @@ class TreePass:
     ) -> Tensor:
         """Return final hidden states of the new tokens, [N, E], from a model that uses `attention_forward`."""
         self.positions = torch.from_numpy(positions).to(device, torch.int64)
-        arguments: dict[str, Any] = {
-            "input_ids": torch.from_numpy(token_ids).to(device)[None],
-            "position_ids": self.positions[None],
-            "use_cache": False,
-        }
-        if needs_mask(model):
-            arguments["attention_mask"] = torch.zeros(1, 1, 1, 1, device=device)
+        tokens = torch.from_numpy(token_ids).to(device)
+        arguments = {"input_ids": tokens[None], "position_ids": self.positions[None], "use_cache": False}
         states: Tensor = run_with(model, self, arguments).last_hidden_state
         return states[0]
 
@@ -99,14 +94,6 @@ class TreePass:
         self.keys, self.narrowed = self.selected.keys, True
         return self.selected.rows
 
-    @property
-    def num_calls(self) -> int:
-        """Number of attention calls so far, which is where the next call's keys and values are kept.
-
-        A layer may attend more than once, to different values (DiffLlama) or in several cycles (HRM).
-        """
-        return sum(self.calls.values())
-
     def check_calls(self, model_name: str, without: Collection[int] = ()) -> None:
         """Raise UnsupportedModelError with the layers that did not call attention.
 
@@ -114,7 +101,7 @@ class TreePass:
             model_name: for the message.
             without: layers that do not run on text.
         """
-        missing = [layer for layer in range(len(self.windows)) if not self.calls.get(layer) and layer not in without]
+        missing = sorted(set(range(len(self.windows))).difference(self.calls, without))
         if missing:
             raise UnsupportedModelError(
                 f"{model_name}: of {len(self.windows)} layers, layers {_ranges(missing)} did not call attention "
@@ -170,7 +157,7 @@ def attention_forward(
         selects_all = argument in ("indices", "block_indices") and given is not None and given.numel() == 0
         if argument not in _IGNORED and given is not None and given is not False and not selects_all:
             raise UnsupportedModelError(f"{name} passes {argument} to attention, which the packed pass ignores")
-    if attention_mask is not None and attention_mask.numel() > 1:  # one value is the mask that `needs_mask` asks for
+    if attention_mask is not None and attention_mask.numel() > 1:  # one value is the mask that `ask_for_mask` asks for
         raise UnsupportedModelError(f"{name} passes an attention mask of its own, which the packed pass ignores")
     if dropout:
         raise UnsupportedModelError(f"{name} uses dropout {dropout}; put the model in evaluation mode")
@@ -190,7 +177,9 @@ def attention_forward(
             f"{name} attends from {query.shape[2]} tokens to {key.shape[2]} keys and {value.shape[2]} values; "
             "expected a key and a value of each token"
         )
-    call = state.num_calls
+    # Where the call's keys and values are kept: a layer may attend more than once, to different values (DiffLlama) or
+    # in several cycles (HRM).
+    call = sum(state.calls.values())
     if not isinstance(window, Chunk):
         window = sliding_window
     state.calls[layer] = state.calls.get(layer, 0) + 1
@@ -203,7 +192,7 @@ def attention_forward(
             "s_aux": s_aux,
         }
         state.trace[id(module)] = (query, key, value, constants)
-    if (temperature := temperature_of(module)) is not None:
+    if (temperature := getattr(module, TEMPERATURE, None)) is not None:
         assert state.positions is not None
         query = temperature.applied(query, state.positions)
     dtype = query.dtype

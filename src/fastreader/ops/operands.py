@@ -83,10 +83,8 @@ def check_heads(op: str, query: Tensor, keys: Mapping[str, Tensor], values: Mapp
         raise InputError(f"{op}: query heads must be a multiple of key heads, got {heads} and {key_heads}")
 
 
-def check_head_values(op: str, name: str, values: Tensor | None, query: Tensor) -> Tensor | None:
+def check_head_values(op: str, name: str, values: Tensor, query: Tensor) -> Tensor:
     """Check one number for each head of query [Tq, Hq, D]; return them in float32, or float64 for a float64 query."""
-    if values is None:
-        return None
     heads = query.shape[1]
     if values.shape != (heads,) or not values.is_floating_point():
         got = f"{name_of(values.dtype)} {list(values.shape)}"

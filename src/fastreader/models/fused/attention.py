@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fastreader.models.attention import attention_forward
 from fastreader.models.fused.parts import JoinedLinear, UpcastLinear
-from fastreader.models.temperature import temperature_of
+from fastreader.models.temperature import TEMPERATURE
 from fastreader.ops.pointwise import rotary
 
 Angles = tuple[Tensor, Tensor]
@@ -41,7 +41,7 @@ class FusedAttention(nn.Module):
         self.norms = norms
         self.q_norm, self.k_norm = getattr(module, "q_norm", None), getattr(module, "k_norm", None)
         self.o_proj = o_proj
-        self.temperature = temperature_of(module)
+        setattr(self, TEMPERATURE, getattr(module, TEMPERATURE, None))
         self.rotates = True
         self.constants: dict[str, Any] = {}
 

@@ -88,8 +88,10 @@ def tree_attention(
         check_indices(_OP, "query_node", query_node, rows, device, (torch.int32, torch.int64))
     elif rows != columns:
         raise InputError(f"{_OP}: {rows} queries over {columns} keys need a query_node, got None")
-    sinks = check_head_values(_OP, "sinks", sinks, query)
-    slopes = check_head_values(_OP, "slopes", slopes, query)
+    if sinks is not None:
+        sinks = check_head_values(_OP, "sinks", sinks, query)
+    if slopes is not None:
+        slopes = check_head_values(_OP, "slopes", slopes, query)
     if window is not None and window < 1:
         raise InputError(f"{_OP}: window must be at least 1 token, got {window}")
     if chunk is not None and not 1 <= chunk <= _MAX_CHUNK:
