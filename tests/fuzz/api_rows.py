@@ -441,6 +441,7 @@ ROWS: dict[str, Row] = {
     "moi.Pool.bias": lambda w: (moi.Pool(), {"reader": {"name": "r"}, "template": "t", "passages": 3}),
     "moi.Pool.count": lambda w: (moi.Pool(), {"reader": {"name": "r"}, "template": "t", "passages": 3}),
     "moi.Pool.state": lambda w: (moi.Pool(), {"reader": {"name": "r"}, "template": "t", "passages": 3}),
+    "moi.Pool.states": lambda w: (moi.Pool(), {}),
     "moi.calibrate_reader": lambda w: {
         "reader": w.reader,
         "questions": w.unlabelled,
@@ -529,6 +530,7 @@ ROWS: dict[str, Row] = {
     },
     "moi.baselines.long_context_reorder": lambda w: w.asked(),
     "moi.baselines.long_llm_lingua": lambda w: {**w.asked(), "template": None, "max_batch_tokens": 500},
+    "moi.baselines.moi_paper": lambda w: {**w.asked(), "seed": 1, "template": None, "max_batch_tokens": 500},
     "moi.baselines.oracle": lambda w: {**w.asked(), "bias": None, "place": 1},
     "moi.baselines.pairwise": lambda w: {
         **w.asked(),
