@@ -119,6 +119,9 @@ class Study(_Table):
             depend on it.
         max_batch_tokens: at most this many tokens are computed in one pass; None derives it from free memory.
         metric: the metric that the report compares methods by.
+        measures: further measures of the answers, by name: "rouge_l", "short_answers", "gold_read", "gold_cited",
+            "citation_precision", "citation_recall", and by a model "equivalent:nli:MODEL", "preferred:READER" (see
+            the guide). They may be added to a run that has answers.
         baseline: the method that others are compared with; "base" by default, or else the first method.
         primary: the method whose contrast with the baseline is stated beforehand, or None. A run with results keeps
             it, and its metric and baseline.
@@ -142,6 +145,7 @@ class Study(_Table):
     batch_size: Count = 8
     max_batch_tokens: Count | None = None
     metric: Metric = "contained"
+    measures: tuple[str, ...] = ()
     baseline: str | None = None
     primary: str | None = None
     template: str | None = None
@@ -250,7 +254,17 @@ class Study(_Table):
 
     def identity(self) -> dict[str, Any]:
         """Return all that results depend on besides the methods, without names, limits and settings of the report."""
-        free = {"methods", "name", "limit", "batch_size", "max_batch_tokens", "metric", "baseline", "primary"}
+        free = {
+            "methods",
+            "name",
+            "limit",
+            "batch_size",
+            "max_batch_tokens",
+            "metric",
+            "measures",
+            "baseline",
+            "primary",
+        }
         values = {k: v for k, v in self.to_dict().items() if k not in free}
         values["noise"] = {k: v for k, v in values["noise"].items() if not k.startswith("attention")}
         return values
