@@ -68,6 +68,7 @@ class NoiseConfig(_Table):
         max_new_tokens: at most this many tokens of a reply.
         attention: also record the attention of the answers' tokens for this many questions (the attention heat map).
         attention_layouts: record it for these layouts only; by default for all layouts with passages.
+        template: some attributes of `noise.NoiseTemplate`; in a study's file also a .toml or .json file of these.
     """
 
     random: str = "others"
@@ -75,6 +76,7 @@ class NoiseConfig(_Table):
     max_new_tokens: Count = 15
     attention: Annotated[int, Field(ge=0)] = 0
     attention_layouts: tuple[str, ...] = ()
+    template: dict[str, Any] = {}
 
 
 class EorConfig(_Table):
@@ -127,7 +129,7 @@ class Study(_Table):
             it, and its metric and baseline.
         template: file with the prompt's texts, for base, closed book and MoI.
         noise, eor: settings that all methods of these families share.
-        sure: settings of SuRe, by name.
+        sure: settings of SuRe, by name; its `template` and `variant_template` as tables or files, as for noise.
         moi: options of all MoI methods, by name.
     """
 

@@ -56,7 +56,7 @@ def equivalent(model: str, load: Load) -> Measure:
     answer is equivalent to nothing.
 
     Args:
-        model: "nli:MODEL", a classifier of transformers; or "reader:NAME", a reader that is asked.
+        model: "nli:MODEL", a classifier of transformers; or "reader:NAME", a reader.
         load: returns a reader by name.
     """
 
