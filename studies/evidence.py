@@ -62,7 +62,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("data", type=Path, nargs="?", help="questions with ranked passages, one flagged as gold")
     parser.add_argument("--model", default="gemma-3-270m")
     parser.add_argument("--passages", type=int, default=5, help="N, with a shipped calibration")
-    parser.add_argument("--questions", type=int, default=300)
+    parser.add_argument("--questions", type=int, default=300, help="questions that are loaded")
+    parser.add_argument("--free", type=int, help="questions for the orders that cost nothing [default: all]")
     parser.add_argument("--scored", type=int, default=150, help="questions for the orders that score")
     parser.add_argument("--paper", type=int, default=60, help="questions for the paper's own MoI")
     parser.add_argument("--output", type=Path, default=FOLDER)
@@ -122,7 +123,7 @@ class Evidence:
             return ResultLog(path, settings=self.settings, resume=True)
 
         with log("free") as free:
-            self.each("free orders", free, a.questions, end, self.free)
+            self.each("free orders", free, a.questions if a.free is None else a.free, end, self.free)
         with log("scored") as scored:
             pool = self.pool(iter_results(scored.path))
             self.each("scored orders", scored, a.scored, end, lambda i, session: self.scored(i, session, pool))
