@@ -118,6 +118,7 @@ class World:
         self.path("template.json").write_text(json.dumps({"separator": " "}))
         self.path("texts.json").write_text("{}")
         self.scores.save(self.path("scores.json"))
+        moi.Pool().save(self.path("pool.json"))
         self.bias.save(self.path("bias.json"))
         moi.Arranger({3: [0.8, -0.3, -0.5]}).save(self.path("arranger.json"))
         self.voter.save(self.path("voter.json"))
@@ -441,6 +442,8 @@ ROWS: dict[str, Row] = {
     "moi.Pool.bias": lambda w: (moi.Pool(), {"reader": {"name": "r"}, "template": "t", "passages": 3}),
     "moi.Pool.count": lambda w: (moi.Pool(), {"reader": {"name": "r"}, "template": "t", "passages": 3}),
     "moi.Pool.state": lambda w: (moi.Pool(), {"reader": {"name": "r"}, "template": "t", "passages": 3}),
+    "moi.Pool.load": lambda w: {"path": w.path("pool.json")},
+    "moi.Pool.save": lambda w: (moi.Pool(), {"path": w.path("pool-out.json")}),
     "moi.calibrate_reader": lambda w: {
         "reader": w.reader,
         "questions": w.unlabelled,
@@ -529,6 +532,7 @@ ROWS: dict[str, Row] = {
     },
     "moi.baselines.long_context_reorder": lambda w: w.asked(),
     "moi.baselines.long_llm_lingua": lambda w: {**w.asked(), "template": None, "max_batch_tokens": 500},
+    "moi.baselines.moi_paper": lambda w: {**w.asked(), "seed": 1, "template": None, "max_batch_tokens": 500},
     "moi.baselines.oracle": lambda w: {**w.asked(), "bias": None, "place": 1},
     "moi.baselines.pairwise": lambda w: {
         **w.asked(),

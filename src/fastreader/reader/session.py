@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, located
+from fastreader.core.checks import check_int, check_texts, located
 from fastreader.core.protocol import TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NotReloadableError, OutOfBudgetError
@@ -92,6 +92,7 @@ class Session(ReaderBase):
         for i, prefix in enumerate(prefixes):
             pieces = [] if isinstance(prefix, str) or not isinstance(prefix, Sequence) else prefix
             if pieces and all(isinstance(piece, str) for piece in pieces):
+                check_texts(f"prefixes[{i}]", list(pieces), empty=True)
                 tokens = self.prefix(prefix, system=system, chat=chat, chat_options=chat_options)  # type: ignore[arg-type]
             else:
                 tokens = self.encoder.prompt_tokens(  # type: ignore[assignment]
