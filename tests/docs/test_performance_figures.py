@@ -92,6 +92,32 @@ def test_accuracy(line):
     assert f"{len(found)} real questions" in PAGE and f"{len(error):,} sequences" in PAGE
 
 
+@pytest.mark.parametrize("line", table("Accuracy", 1), ids=lambda line: line[0])
+def test_accuracy_of_the_second_reader(line):
+    label, *shown = line
+    way = "transformers, bf16" if label.startswith("transformers") else f"fastreader, {label}"
+    found = [row for row in rows("accuracy.gemma") if "values" in row]
+    kinds = np.array([kind for row in found for kind in row["kinds"]])
+    values = {name: np.array([v for row in found for v in row["values"][name]]) for name in (way, "float32")}
+    error, cells = np.abs(values[way] - values["float32"]), []
+    for kind in ("candidate", "question"):
+        own = error[kinds == kind]
+        digits = 4 if own.max() < 0.02 else 3
+        cells.append(
+            f"{own.mean():.{digits}f}, {np.quantile(own, 0.95):.{digits}f}, {own.max():.{4 if digits == 4 else 2}f}"
+        )
+    assert shown == cells
+    assert f"{len(found)} questions, 3 passages" in PAGE and f"{len(error)} sequences" in PAGE
+
+
+def test_the_second_reader_against_float64():
+    (row,) = [row["values"] for row in rows("accuracy.gemma") if "float64" in row.get("values", {})]
+    truth = np.array(row["float64"])
+    off = {name: np.abs(np.array(row[name]) - truth).max() for name in ("float32", "fastreader, exact")}
+    assert f"up to {off['float32']:.1e} nats from float64".replace("e-04", "e-4") in PAGE
+    assert f'"exact" up to {off["fastreader, exact"]:.1e}' in PAGE
+
+
 def test_other_stacks():
     speed = rows("rerank_speed")
     commit = speed[0]["commit"]
