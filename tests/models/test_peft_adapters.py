@@ -7,9 +7,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from commands import run
 from support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
 
-from fastreader import Reader
+from fastreader import PermutationScores, Reader, score_permutations
 from fastreader.errors import InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 
 peft = pytest.importorskip("peft")
@@ -198,6 +199,54 @@ def test_an_adapter_is_given_only_with_a_name():
 def test_an_adapter_is_a_name_or_a_path(adapter, folders):
     with pytest.raises(InputError, match="adapter"):
         Reader.load(folders[0], device="cpu", adapter=adapter)
+
+
+@pytest.fixture
+def questions(tmp_path):
+    row = {"question": "Which?", "ctxs": [{"text": "This."}, {"text": "That."}], "candidates": ["one", "two"]}
+    (tmp_path / "questions.jsonl").write_text(json.dumps(row) + "\n")
+    return tmp_path / "questions.jsonl"
+
+
+def test_the_command_line_merges_an_adapter(folders, questions):
+    base, adapter = folders
+    save(adapted(), adapter)
+    options = ("-m", base, "--precision", "exact", "--device", "cpu", "-f", "jsonl")
+    plain = PermutationScores.from_dict(json.loads(run("score", questions, *options).stdout))
+    merged = PermutationScores.from_dict(json.loads(run("score", questions, *options, "--adapter", adapter).stdout))
+    reader = Reader.load(base, device="cpu", precision="exact", adapter=adapter)
+    want = score_permutations(reader, "Which?", ["This.", "That."], candidates=["one", "two"])
+    np.testing.assert_array_equal(merged.logprobs, want.logprobs)
+    assert np.abs(merged.logprobs - plain.logprobs).max() > 0.01
+    ranked = run("rerank", questions, *options, "--adapter", adapter).stdout
+    assert ranked != run("rerank", questions, *options).stdout
+
+
+def test_a_run_resumes_only_with_its_adapter(folders, questions, tmp_path):
+    base, adapter = folders
+    save(adapted(), adapter)
+    common = ("score", questions, "-m", base, "--device", "cpu", "-o", tmp_path / "scores.jsonl")
+    run(*common, "--adapter", adapter)
+    run(*common, "--adapter", adapter, "--resume")
+    assert "other settings: adapter" in run(*common, "--resume", expect=2).stderr
+    save(adapted("DoRA"), adapter)
+    refused = run(*common, "--adapter", adapter, "--resume", expect=2).stderr
+    assert "other settings: adapter_revision" in refused
+
+
+def test_an_adapter_needs_a_model_to_merge_into(tmp_path):
+    (tmp_path / "answers.jsonl").write_text('{"question": "?", "predictions": {"a": "x"}, "answers": ["x"]}\n')
+    assert "--adapter: " in run("vote", tmp_path / "answers.jsonl", "--adapter", "some/adapter", expect=2).stderr
+
+
+def test_lm_eval_merges_an_adapter(folders):
+    lm_eval = pytest.importorskip("fastreader.integrations.lm_eval", reason="install the extra lm-eval")
+    base, adapter = folders
+    save(adapted(), adapter)
+    reader = lm_eval.FastreaderLM(str(base), device="cpu", precision="exact", adapter=str(adapter)).reader
+    same(reader, one_by_one(adapted(), SEQUENCES))
+    with pytest.raises(InputError, match="adapter: expected None beside a reader"):
+        lm_eval.FastreaderLM(reader, adapter=str(adapter))
 
 
 def test_a_missing_folder_is_named(folders, tmp_path):

@@ -78,6 +78,7 @@ def ask(
     skip_errors: options.SkipErrorsOption = False,
     format: options.FormatOption = None,
     progress: options.ProgressOption = None,
+    adapter: options.AdapterOption = None,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
     precision: options.PrecisionOption = "fast",
@@ -115,7 +116,7 @@ def ask(
         "order": order,
     }
     asking = Asking.of(method, flags)
-    reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
+    reader = Reader.load(model, device=device, dtype=dtype, precision=precision, adapter=adapter)
     done = 0
     shown = (format or options.Format.table) if output is None else options.Format.table if explain else None
     width = None if Screen().is_terminal else _WIDTH

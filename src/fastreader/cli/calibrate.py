@@ -70,6 +70,7 @@ def calibrate(
     max_batch_tokens: options.MaxBatchTokensOption = None,
     cost: options.CostOption = False,
     progress: options.ProgressOption = None,
+    adapter: options.AdapterOption = None,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
     precision: options.PrecisionOption = "fast",
@@ -122,8 +123,8 @@ def calibrate(
     chosen = list(remaining(iter(chosen), None, True, None, {}))  # each with an id of its own
     gold = {_key(e): gold_of(e.passages) for e in chosen}
     settings = {"permutations": wanted, "seed": seed, "passages": passages, "template": prompts.to_dict()}
-    settings |= model_settings(model, dtype, precision) | ({} if prune is None else {"prune": prune})
-    load = cache(lambda: Reader.load(model, device=device, dtype=dtype, precision=precision))
+    settings |= model_settings(model, dtype, precision, adapter) | ({} if prune is None else {"prune": prune})
+    load = cache(lambda: Reader.load(model, device=device, dtype=dtype, precision=precision, adapter=adapter))
     known = sum(place is not None for place in gold.values())
     if known < 2 and permutations is None and prune is None and not probe:
         bias = measure(

@@ -80,6 +80,7 @@ def eor(
     batch_size: options.BatchSizeOption = 8,
     format: options.FormatOption = None,
     progress: options.ProgressOption = None,
+    adapter: options.AdapterOption = None,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
     precision: options.PrecisionOption = "fast",
@@ -114,7 +115,7 @@ def eor(
     Plan(specs, files, reader=True)
     voting.check_retrievers(specs)
     settings: dict[str, Any] = {
-        **model_settings(model, dtype, precision),
+        **model_settings(model, dtype, precision, adapter),
         "retrievers": specs,
         "sources": {name: file_digest(path) for name, path in files.items()},
         "depth": depth,
@@ -133,7 +134,7 @@ def eor(
             _check_sources(output, files, settings["sources"])
         log = open_log(output) if output is not None and output.exists() else None
         sources = _sources(files, depth)
-        reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
+        reader = Reader.load(model, device=device, dtype=dtype, precision=precision, adapter=adapter)
         fitted = voting.voter(reader)
         retrievers = Retrievers(specs, sources, reader=reader, texts=words)
         if output is not None and log is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from fastreader.data.fingerprints import digest, model_digest
 from fastreader.data.keyed import keyed
 from fastreader.data.result_log import ResultLog
 from fastreader.errors import InputError
-from fastreader.models.packaged import PACKAGED
 
 
 class Skipped:
@@ -124,22 +123,27 @@ def remaining(
             yield example
 
 
-def model_settings(model: str, dtype: str, precision: str) -> dict[str, str]:
-    """Return the settings that identify a model, without loading it.
+def model_settings(model: str, dtype: str, precision: str, adapter: str | None = None) -> dict[str, str]:
+    """Return the settings that identify a model and its adapter, without loading them.
 
     A path is resolved, and a digest of its files or the commit of a hub id distinguishes versions.
     """
-    path = Path(model).expanduser()
-    local = path.exists()
-    named = {"model": str(path.resolve()) if local else model, "dtype": dtype, "precision": precision}
-    if local:
-        return named | {"revision": model_digest(path)}
-    if model in PACKAGED:
-        return named
-    from fastreader.models.load import commit_of
+    from fastreader.models.load import adapter_commit_of, commit_of
 
-    commit = commit_of(model)
-    return named | ({"revision": commit} if commit else {})
+    name, revision = _versioned(model, commit_of)
+    named = {"model": name, "dtype": dtype, "precision": precision} | ({"revision": revision} if revision else {})
+    if adapter is None:
+        return named
+    name, revision = _versioned(adapter, adapter_commit_of)
+    return named | {"adapter": name} | ({"adapter_revision": revision} if revision else {})
+
+
+def _versioned(name: str, commit_of: Callable[[str], str]) -> tuple[str, str]:
+    """Return the name or the resolved path of a model or an adapter, and its version; empty if it has none."""
+    path = Path(name).expanduser()
+    if path.exists():
+        return str(path.resolve()), model_digest(path)
+    return name, commit_of(name)
 
 
 def use_cache(folder: Path | None) -> None:

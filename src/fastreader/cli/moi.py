@@ -57,6 +57,7 @@ def moi(
         typer.Option("--format", "-f", help="Output format [default: table].", show_default=False),
     ] = None,
     progress: options.ProgressOption = None,
+    adapter: options.AdapterOption = None,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
     precision: options.PrecisionOption = "fast",
@@ -88,10 +89,10 @@ def moi(
     what: dict[str, Any] = {"max_passages": max_passages, "prune": prune, "prune_mass": prune_mass, "seed": seed}
     with ExitStack() as stack:
         log = None
-        reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
+        reader = Reader.load(model, device=device, dtype=dtype, precision=precision, adapter=adapter)
         if output is not None and (not cost or (resume and output.exists())):
             settings = {**what, "order": order, "stop_p_best": stop_p_best, "template": prompts.to_dict()}
-            settings |= model_settings(model, dtype, precision)
+            settings |= model_settings(model, dtype, precision, adapter)
             found = at_hand(reader.describe(), prompts.digest()) if calibration is None else calibration.to_dict()
             settings["bias"] = found
             log = stack.enter_context(ResultLog(output, settings=settings, resume=resume, read_only=cost))

@@ -20,6 +20,10 @@ class Format(StrEnum):
 ModelOption = Annotated[
     str, typer.Option("--model", "-m", help="Packaged name, folder, GGUF file or hub id.", envvar="FASTREADER_MODEL")
 ]
+AdapterOption = Annotated[
+    str | None,
+    typer.Option(help="Folder or hub id of a PEFT adapter (LoRA), merged into the model.", show_default=False),
+]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 DtypeOption = Annotated[
     str,

@@ -61,6 +61,7 @@ def rerank(
         typer.Option("--format", "-f", help="Output format [default: table].", show_default=False),
     ] = None,
     progress: options.ProgressOption = None,
+    adapter: options.AdapterOption = None,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
     precision: options.PrecisionOption = "fast",
@@ -101,7 +102,7 @@ def rerank(
     settings: dict[str, Any] = {"method": method, "top_n": top_n, "uncalibrated": uncalibrated, "seed": seed}
     pool = pool_of(ray, ray_actors, ray_gpus, _TOGETHER)
     placed = "moi" in method or method.endswith("-matched")
-    loading: dict[str, Any] = {"device": device, "dtype": dtype, "precision": precision}
+    loading: dict[str, Any] = {"device": device, "dtype": dtype, "precision": precision, "adapter": adapter}
     on_error = (lambda _, error: skip(str(error))) if skip_errors else None
     with ExitStack() as stack:
         log = None
@@ -110,7 +111,7 @@ def rerank(
         reader = Reader.load(model, **loading) if pool is None or searches else None
         call = {**settings, "bias": calibration, "template": prompts, "max_batch_tokens": max_batch_tokens}
         if output is not None:
-            kept = {**settings, "template": prompts.to_dict()} | model_settings(model, dtype, precision)
+            kept = {**settings, "template": prompts.to_dict()} | model_settings(model, dtype, precision, adapter)
             kept["bias"] = calibration.to_dict() if placed and calibration is not None else None
             if searches:
                 assert reader is not None

@@ -66,6 +66,7 @@ def score(
     cost: options.CostOption = False,
     format: options.FormatOption = None,
     progress: options.ProgressOption = None,
+    adapter: options.AdapterOption = None,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
     precision: options.PrecisionOption = "fast",
@@ -109,12 +110,12 @@ def score(
     }
     pool = pool_of(ray, ray_actors, ray_gpus)
     require(pool is None or not cost, "--cost: is counted on this machine; leave out --ray")
-    loading: dict[str, Any] = {"device": device, "dtype": dtype, "precision": precision}
+    loading: dict[str, Any] = {"device": device, "dtype": dtype, "precision": precision, "adapter": adapter}
     with ExitStack() as stack:
 
         def open_log(path: Path) -> ResultLog:
             settings = {**what, "template": prompts.to_dict(), "token_logprobs": token_logprobs}
-            settings |= model_settings(model, dtype, precision)
+            settings |= model_settings(model, dtype, precision, adapter)
             return stack.enter_context(ResultLog(path, settings=settings, resume=resume, read_only=cost))
 
         # An existing file is checked before the model is loaded; a new one is created after, when it will be used.

@@ -53,6 +53,7 @@ def serve(
     pool_file: Annotated[
         Path | None, typer.Option(help="Keep the pool in this JSON file, numbers only.", show_default=False)
     ] = None,
+    adapter: options.AdapterOption = None,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
     precision: options.PrecisionOption = "fast",
@@ -94,7 +95,7 @@ def serve(
         pool=pool,
         pool_file=None if pool_file is None else str(pool_file),
     )
-    reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
+    reader = Reader.load(model, device=device, dtype=dtype, precision=precision, adapter=adapter)
     log.info("%r", reader)
     try:
         uvicorn.run(create_app(reader, settings), host=host, port=port, log_level="info", server_header=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastreader.cli.options import Format, SeedOption
+from fastreader.cli.options import AdapterOption, Format, SeedOption
 from fastreader.cli.votes import show
 from fastreader.cli.voting import (
     FitOption,
@@ -48,6 +48,7 @@ def vote(
         str | None,
         typer.Option("--model", "-m", help="The reader behind the similarity nli:reader.", show_default=False),
     ] = None,
+    adapter: AdapterOption = None,
     seed: SeedOption = 0,
     format: Annotated[Format, typer.Option("--format", "-f", help="table, json or jsonl.")] = Format.table,
 ) -> None:
@@ -70,18 +71,19 @@ def vote(
     voting.check_retrievers(rows[0].retrievers)
     if fit:
         check_right(rows)
-    fitted = voting.voter(_reader(model))
+    fitted = voting.voter(_reader(model, adapter))
     if fit:
         fit_voter(fitted, rows, voting)
     show(list(zip(rows, fitted.vote(rows), strict=True)), format)
 
 
-def _reader(model: str | None) -> ReaderProtocol | None:
+def _reader(model: str | None, adapter: str | None) -> ReaderProtocol | None:
+    require(model is not None or adapter is None, "--adapter: is merged into a --model")
     if model is None:
         return None
     from fastreader.reader.reader import Reader
 
-    return Reader.load(model)
+    return Reader.load(model, adapter=adapter)
 
 
 def _read(file: Path) -> list[Answers]:

@@ -47,7 +47,7 @@ class FastreaderLM(TemplateLM):
 
     Args:
         pretrained: as for `Reader.load`, or a reader.
-        device, dtype, precision, products, check, trust_remote_code: as for `Reader.load`.
+        device, dtype, precision, products, check, trust_remote_code, adapter: as for `Reader.load`.
         batch_size, max_batch_size: taken for the harness's sake; passes are planned from free memory.
         max_batch_tokens: at most this many tokens are computed in one pass; None decides from free memory.
         max_length: at most this many tokens of context; None takes the model's.
@@ -73,6 +73,7 @@ class FastreaderLM(TemplateLM):
         products: str = "auto",
         check: str = "quick",
         trust_remote_code: bool = False,
+        adapter: str | None = None,
         batch_size: int | str | None = None,
         max_batch_size: int | None = None,
         max_batch_tokens: int | None = None,
@@ -95,7 +96,9 @@ class FastreaderLM(TemplateLM):
         thinking = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
         self.chat_template_args = {**(chat_template_args or {}), **thinking}
         reader: Any = pretrained
-        if not isinstance(pretrained, ScoringReader):
+        given = isinstance(pretrained, ScoringReader)
+        expect(not given or adapter is None, "adapter", "None beside a reader that was loaded", adapter)
+        if not given:
             from fastreader.reader.reader import Reader
 
             reader = Reader.load(
@@ -106,6 +109,7 @@ class FastreaderLM(TemplateLM):
                 products=products,
                 check=check,
                 trust_remote_code=trust_remote_code,
+                adapter=adapter,
             )
         self.reader = reader
         self.tokenizer = self.reader.encoder.tokenizer

@@ -25,6 +25,7 @@ from fastreader.models.architecture import (
 from fastreader.models.attention import ATTENTION_NAME, SelectedRows, TreePass, attention_forward, layer_windows
 from fastreader.models.attention_keys import AttentionKeys, TreeKeys
 from fastreader.models.decode_cache import DecodeCache
+from fastreader.models.devices import devices_of
 from fastreader.models.handing import ask_for_mask
 from fastreader.models.head import LogitHead
 from fastreader.models.key_values import KeyValues, Reuse
@@ -45,7 +46,7 @@ class TreeModel:
     tensors (buffers are copied, since rotary modules write to theirs).
 
     Args:
-        model: a transformers causal LM on one device.
+        model: a transformers causal LM, on one device or settled on several (`models.devices`).
         name: used in messages.
         precision: of the products, "fast", "high" or "exact".
         products: how linear layers multiply, see `models.products`.
@@ -56,7 +57,8 @@ class TreeModel:
             they are, in the stored type; "high" and "exact" then mean weights converted to float32.
         precision: the precision that runs.
         products: how linear layers multiply, a precision of `ops.linear`.
-        device: of the weights.
+        device: of the LM head, where passes begin and end.
+        devices: of the weights, each once.
 
     Raises:
         UnsupportedModelError: if the architecture cannot run on a packed tree, or not with `deterministic`.
@@ -110,6 +112,7 @@ class TreeModel:
             self._before_head = copy.deepcopy(self._before_head).to(compute)
         self.head = lm_head(self.model, name)
         self.device: torch.device = self.head.weight.device
+        self.devices = devices_of(model)
         self.logit_scale = logit_scale_of(self.config)
         self.logit_softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
         head_precision = self.products
@@ -253,7 +256,7 @@ class TreeModel:
                 return self._step(token_ids, positions, row_keys)
         precision = None if self.why_not_upcast else self.products
         state = TreePass(keys, self.windows, precision, selected, context=self.max_length)
-        states = state.run(self.model, token_ids, positions, self.device)
+        states = state.run(self.model, token_ids, positions, self.device).to(self.device)
         state.check_calls(self.name, self._image_layers)
         if selected is not None and not state.narrowed:
             states = states[selected.rows]

@@ -9,6 +9,7 @@ import torch
 
 from fastreader.errors import UnsupportedModelError
 from fastreader.models import indexed
+from fastreader.models.devices import devices_of
 from fastreader.models.experts import is_experts
 from fastreader.models.own_scores import adds_positions, computes_scores
 from fastreader.models.quantised import check_quantised, method
@@ -26,9 +27,8 @@ def check_supported(model: Any, name: str) -> None:
         raise UnsupportedModelError(f"{name}: expected a causal LM, got an encoder-decoder model")
     if method(model):
         check_quantised(model, name)
-    devices = {str(p.device) for p in model.parameters()}
-    if len(devices) > 1:
-        raise UnsupportedModelError(f"{name}: expected weights on one device, got {', '.join(sorted(devices))}")
+    if any(device.type == "meta" for device in devices_of(model)):
+        raise UnsupportedModelError(f"{name}: expected weights in memory, got some on the device meta")
     if "position_ids" not in inspect.signature(model.base_model.forward).parameters and not adds_positions(model):
         raise UnsupportedModelError(
             f"{name}: {type(model.base_model).__name__} takes no position_ids, so its tokens cannot be placed on a "

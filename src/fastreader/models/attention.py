@@ -194,7 +194,7 @@ def attention_forward(
         state.trace[id(module)] = (query, key, value, constants)
     if (temperature := getattr(module, TEMPERATURE, None)) is not None:
         assert state.positions is not None
-        query = temperature.applied(query, state.positions)
+        query = temperature.applied(query, state.positions.to(query.device))
     dtype = query.dtype
     if state.precision == "fast":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()

@@ -15,6 +15,7 @@ from fastreader.core.tree import PrefixTree
 from fastreader.errors import UnsupportedModelError
 from fastreader.models.adapter import TreeModel
 from fastreader.models.attention_keys import AttentionParams, Chunk, TreeKeys, Window
+from fastreader.models.devices import moved
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -97,6 +98,7 @@ class _CapturingKeys(TreeKeys):
         self._calls += 1
         if self._calls > self._layers:
             return super().attend(layer, query, key, value, params)
+        self._paths = moved(self._paths, key.device)
         for request, path, captured in zip(self._requests, self._paths, self.captured, strict=True):
             rows = attention_rows(
                 *(query[path[-len(request.answer) :]], key[path], params.scale, params.window, params.softcap),

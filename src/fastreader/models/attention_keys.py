@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fastreader.core.tree import IntArray, PrefixTree
+from fastreader.models.devices import moved
 from fastreader.models.key_values import KeyValues, Reuse
 from fastreader.ops.tree_attention import AttentionPlan, tree_attention
 
@@ -88,24 +89,26 @@ class PackedKeys:
         device: torch.device,
         impl: str = "auto",
     ) -> None:
-        self.subtree_end = torch.from_numpy(subtree_end).to(device)
-        self.query_node = None if query_node is None else torch.from_numpy(query_node).to(device)
-        self.query_positions = torch.from_numpy(query_positions).to(device)
-        self.key_positions = torch.from_numpy(key_positions).to(device)
+        arrays = (subtree_end, query_node, query_positions, key_positions)
+        on_device = tuple(None if a is None else torch.from_numpy(a).to(device) for a in arrays)
+        self._tables: dict[torch.device, tuple[Any, ...]] = {device: on_device}
         self.plan = AttentionPlan(subtree_end, query_node, query_positions, key_positions)
         self.impl = impl
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams, return_lse: bool) -> Any:
         """Return the output of `tree_attention`, with its log-sum-exps if `return_lse`."""
         chunk = params.window.tokens if isinstance(params.window, Chunk) else None
+        if query.device not in self._tables:  # layers may lie on several devices
+            self._tables[query.device] = moved(next(iter(self._tables.values())), query.device)
+        subtree_end, query_node, query_positions, key_positions = self._tables[query.device]
         return tree_attention(
             query,
             key,
             value,
-            self.subtree_end,
-            query_node=self.query_node,
-            query_positions=self.query_positions,
-            key_positions=self.key_positions,
+            subtree_end,
+            query_node=query_node,
+            query_positions=query_positions,
+            key_positions=key_positions,
             scale=params.scale,
             window=None if isinstance(params.window, Chunk) else params.window,
             chunk=chunk,

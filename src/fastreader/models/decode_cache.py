@@ -61,7 +61,7 @@ class DecodeCache:
         self._tree, self._prompt, self._leaves = tree, prompt, leaves
         self._max_new_tokens, self._impl = max_new_tokens, impl
         self._device = prompt.keys[0].device
-        self._row_kernel = impl == "auto" and why_not_cpu(prompt.keys[0]) is None
+        self._row_kernel = impl == "auto" and all(why_not_cpu(keys) is None for keys in prompt.keys)
         self._generated = KeyValues()  # for each layer [slots * capacity, Hk, D]
         self._slots = np.arange(len(leaves), dtype=np.int64)
         self._slot_count = len(leaves)
@@ -121,8 +121,9 @@ class DecodeCache:
         if layer == len(self._generated.keys):
             self._add_layer(layer, key, value)
         keys, values = self._generated.keys[layer], self._generated.values[layer]
-        keys.index_copy_(0, self._new, key)
-        values.index_copy_(0, self._new, value)
+        new = self._new.to(key.device)  # layers may lie on several devices
+        keys.index_copy_(0, new, key)
+        values.index_copy_(0, new, value)
         states = []
         if self._tiled:
             moves = params.window is not None or params.slopes is not None
@@ -200,11 +201,12 @@ class DecodeCache:
     def _grow(self) -> None:
         """Double the capacity of the remaining rows."""
         capacity = min(2 * self._capacity, self._max_new_tokens)
-        slots = torch.from_numpy(self._slots).to(self._device)
+        slots = torch.from_numpy(self._slots)
         for tensors in (self._generated.keys, self._generated.values):
             for layer, old in enumerate(tensors):
                 new = old.new_zeros(len(slots), capacity, *old.shape[1:])
-                new[:, : self._capacity] = old.view(self._slot_count, self._capacity, *old.shape[1:])[slots]
+                kept = old.view(self._slot_count, self._capacity, *old.shape[1:])[slots.to(old.device)]
+                new[:, : self._capacity] = kept
                 tensors[layer] = new.view(-1, *old.shape[1:])
         self._first = self._first[self._slots]
         self._slots = np.arange(len(slots), dtype=np.int64)

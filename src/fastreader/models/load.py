@@ -8,7 +8,7 @@ import os
 import pickle
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 from fastreader.core.checks import expect
 from fastreader.errors import FastreaderError, InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from fastreader.models import adapters, blocks, gguf, packaged, quantised
+from fastreader.models.devices import check_map, devices_of, main_device, place, settled
 from fastreader.models.precision import Arithmetic, resolve, resolve_device
 from fastreader.models.silence import silence_progress_bars
 from fastreader.models.text import text_model
@@ -39,6 +40,7 @@ def load(
     products: str = "auto",
     keep: bool = True,
     adapter: str | os.PathLike[str] | None = None,
+    device_map: Any = None,
 ) -> tuple[Any, Any, Arithmetic]:
     """Load a model by name.
 
@@ -46,6 +48,9 @@ def load(
     hub id, searched in the local hub cache first and online only if it is not there. Code that a folder or the hub
     brings runs only with `trust_remote_code`. A quantised GGUF file keeps its integers with `dtype` "file", and with
     "auto" where the kernels can multiply them, unless `keep` is off or there is an adapter.
+
+    With a device map the model is loaded on the CPU first, and its parts then go where the map puts them; quantised
+    weights go there at once.
 
     An adapter (a PEFT folder or a hub id of one) is merged into the weights, in their type; if its folder has a
     tokenizer, that one is used. A folder that holds only an adapter names its base model.
@@ -66,6 +71,9 @@ def load(
 
     if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
         raise _not_a_model(model)
+    if device_map is not None:
+        expect(device == "auto", "device", "'auto' beside a device map", device)
+        check_map(device_map)
     added = None if adapter is None else _adapter(adapter)
     if added is None and adapters.is_adapter(Path(model).expanduser()):
         added = _adapter(model)
@@ -79,7 +87,8 @@ def load(
     given: dict[str, Any] = {"local_files_only": local, "trust_remote_code": trust_remote_code}
     config = _read(lambda: transformers.AutoConfig.from_pretrained(folder, **given), folder)
     in_blocks = blocks.written_in(folder)
-    keep = keep and added is None
+    keep = keep and added is None and device_map is None
+    expect(dtype != "file" or device_map is None, "dtype", "another type than 'file' beside a device map", dtype)
     expect(dtype != "file" or added is None, "dtype", "another type than 'file', since an adapter is merged", dtype)
     if dtype == "file" or (dtype == "auto" and in_blocks and keep):
         expect(in_blocks, "dtype", "another type than 'file', since this is no GGUF file of quantised weights", "file")
@@ -87,14 +96,16 @@ def load(
         expect(reason is None or dtype == "auto", "dtype", f"another type than 'file': {reason}", "file")
         dtype = "file" if reason is None else "auto"
     stored = "float32" if dtype == "file" else dtype
-    arithmetic = resolve(device, stored, precision, _checkpoint_dtype(config), products)
+    arithmetic = resolve(_first_device(device_map, device), stored, precision, _checkpoint_dtype(config), products)
     if in_blocks and (dtype == "file" or arithmetic.dtype in (torch.float32, torch.float64)):
         loaded = _read(lambda: blocks.load(folder, config, dtype == "file"), folder)
         if dtype == "file":
             return loaded, _tokenizer(folder, given), replace(arithmetic, formats=blocks.formats_of(loaded))
-        return _placed(loaded.to(arithmetic.dtype), added, arithmetic), _tokenizer(folder, given, added), arithmetic
+        loaded = _placed(loaded.to(arithmetic.dtype), added, arithmetic, device_map)
+        return loaded, _tokenizer(folder, given, added), _on_devices(arithmetic, loaded)
     if scheme := getattr(config, "quantization_config", None):
-        given["device_map"] = {"": arithmetic.device}  # such weights may not move once they are loaded
+        # such weights may not move once they are loaded
+        given["device_map"] = {"": arithmetic.device} if device_map is None else device_map
     loaded, loading_info = (_read_quantised if scheme else _read)(
         lambda: _class_for(config).from_pretrained(
             folder,
@@ -110,7 +121,8 @@ def load(
     adapters.merge_loaded(loaded)
     loaded = quantised.taken_over(loaded)
     given.pop("device_map", None)
-    return _placed(loaded, added, arithmetic), _tokenizer(folder, given, added), _named(arithmetic, loaded)
+    loaded = _placed(loaded, added, arithmetic, device_map)
+    return loaded, _tokenizer(folder, given, added), _on_devices(_named(arithmetic, loaded), loaded)
 
 
 def _named(arithmetic: Arithmetic, model: Any) -> Arithmetic:
@@ -119,12 +131,29 @@ def _named(arithmetic: Arithmetic, model: Any) -> Arithmetic:
     return replace(arithmetic, formats=(scheme,)) if scheme else arithmetic
 
 
-def _placed(model: Any, adapter: Path | None, arithmetic: Arithmetic) -> Any:
-    """Return the text model, with the adapter merged, on its device. Towers go before anything moves there."""
+def _placed(model: Any, adapter: Path | None, arithmetic: Arithmetic, device_map: Any) -> Any:
+    """Return the text model, with the adapter merged, on its devices. Towers go before anything moves there."""
+    name = type(model).__name__
     if adapter is not None:
         model = adapters.merge(model, adapter)
+    if quantised.method(model):
+        return text_model(settled(model, name))
     model = text_model(model)
-    return model if quantised.method(model) else model.to(arithmetic.device)
+    return model.to(arithmetic.device) if device_map is None else place(model, device_map, name)
+
+
+def _first_device(device_map: Any, device: str | torch.device) -> str | torch.device:
+    """Return the first device of a map that is not the CPU; "auto" for a map by name, `device` without one."""
+    if not isinstance(device_map, Mapping):
+        return device
+    found = [torch.device(one) for one in device_map.values()]
+    return next((one for one in found if one.type != "cpu"), found[0])
+
+
+def _on_devices(arithmetic: Arithmetic, model: Any) -> Arithmetic:
+    """Return the arithmetic with all devices of a model that lies on several."""
+    found = devices_of(model)
+    return replace(arithmetic, devices=found) if len(found) > 1 else arithmetic
 
 
 def _adapter(adapter: Any) -> Path:
@@ -208,6 +237,7 @@ def pair(model: Any) -> tuple[Any, Any]:
     if not isinstance(model, tuple) or len(model) != 2:
         raise _not_a_model(model)
     own, tokenizer = model
+    own = settled(own, type(own).__name__) if isinstance(own, torch.nn.Module) else own
     own = adapters.merged_copy(own) if adapters.carries(own) else own
     expect(isinstance(own, PreTrainedModel), "model", "a transformers model first in the pair", type(own))
     is_tokenizer = callable(tokenizer) and hasattr(tokenizer, "bos_token_id")
@@ -230,7 +260,9 @@ def borrow(
         InputError: if `device` is not the model's device.
     """
     expect(dtype != "file", "dtype", "another type than 'file', which is for GGUF files, for a given model", dtype)
-    own_dtype, own_device = model.dtype, model.device
+    several = devices_of(model)[1:]
+    own_dtype, own_device = model.dtype, main_device(model) if several else model.device
+    expect(not several or device == "auto", "device", "'auto', since the given model lies on several", device)
     arithmetic = resolve(own_device if device == "auto" else device, dtype, precision, own_dtype, products)
     wanted = arithmetic.device
     same = wanted.type == own_device.type and wanted.index in (None, own_device.index or 0)
@@ -238,7 +270,7 @@ def borrow(
     if arithmetic.dtype != own_dtype:
         expect(not quantised.method(model), "dtype", f"'auto' or {own_dtype}, since its weights are quantised", dtype)
         model = _converted(model, arithmetic.dtype)
-    return model, _named(arithmetic, model)
+    return model, _on_devices(_named(arithmetic, model), model)
 
 
 def _not_a_model(value: Any) -> InputError:
@@ -305,6 +337,15 @@ def _check_hub(name: str) -> None:
         socket.create_connection((url.hostname or "", url.port or (443 if url.scheme == "https" else 80)), 5).close()
     except OSError as error:
         raise ModelNotFoundError(f"{_unknown(name)} The hub cannot be reached: {error}") from error
+
+
+def adapter_commit_of(name: str) -> str:
+    """Return the commit of the adapter that `load` uses for a hub id, which is downloaded; "" for a path.
+
+    Raises:
+        ModelNotFoundError: if the hub has no such adapter.
+    """
+    return "" if Path(name).expanduser().exists() or _is_path(name) else Path(_adapter_from_hub(name)).name
 
 
 def commit_of(name: str) -> str:

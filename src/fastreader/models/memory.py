@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,11 @@ def free_bytes(device: torch.device) -> int:
         reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(free + reusable)
     return min(_machine_free(), _container_free())
+
+
+def tightest(devices: Iterable[torch.device]) -> torch.device:
+    """Return the device with the least free memory."""
+    return min(devices, key=free_bytes)
 
 
 def bytes_per_token(config: Any, dtype: torch.dtype, forward: Forward, operands: torch.dtype | None = None) -> int:

@@ -26,13 +26,14 @@ class Arithmetic:
     """Device, storage type and precision of a reader.
 
     Attributes:
-        device: of the weights.
+        device: of the weights; of several, the first that is not the CPU.
         dtype: storage type of the weights.
         precision: of the products: "fast", operands at worst in bfloat16; "high", at worst as sums of two bfloat16
             terms; "exact", float32 (float64 if the weights are). Accumulation and everything else is float32.
         reason: why this precision and these products were chosen, one line.
         products: how linear layers multiply, see `models.products`.
         formats: those of weights that keep the integers of their GGUF file, as it names them.
+        devices: of the weights, if the model lies on several.
         deterministic: whether sums have an order that does not depend on the other sequences of a pass.
     """
 
@@ -43,6 +44,12 @@ class Arithmetic:
     products: Products = "torch"
     deterministic: bool = False
     formats: tuple[str, ...] = ()
+    devices: tuple[torch.device, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """The devices of the weights, in words."""
+        return " + ".join(map(str, self.devices or (self.device,)))
 
     @cached_property
     def stored(self) -> str:

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.errors import UnsupportedModelError
+from fastreader.models.devices import replace
 from fastreader.ops.linear import BlockTensor
 
+_PLAIN: tuple[type, ...] = (nn.Parameter, Tensor, BlockTensor)
 _FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # Kernels raise these for a device, a type or a shape that they do not support.
 _CANNOT_RUN = (ImportError, RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)
@@ -25,7 +27,7 @@ def is_plain(module: nn.Module) -> bool:
     return (
         isinstance(module, nn.Linear)
         and getattr(module.forward, "__func__", None) is nn.Linear.forward  # some libraries replace the instance's
-        and type(module.weight) in (nn.Parameter, Tensor, BlockTensor)
+        and type(module.weight) in _PLAIN
         and (module.weight.dtype.itemsize > 1 or isinstance(module.weight, BlockTensor))
     )
 
@@ -140,7 +142,7 @@ def wrap(model: Any, dtype: torch.dtype) -> None:
     """Replace the quantised linear layers of a structural copy, which shares them with the caller's model."""
     for name, module in list(model.named_modules()):
         if is_own(module):
-            model.set_submodule(name, OwnLinear(module, dtype))
+            replace(model, name, OwnLinear(module, dtype))
 
 
 def check_quantised(model: Any, name: str) -> None:

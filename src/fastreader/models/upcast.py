@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fastreader.models.attention_keys import Window
 from fastreader.models.chunking import ASSUMED_WIDTH, map_chunks
+from fastreader.models.devices import replace
 from fastreader.models.experts import SortedExperts, blocks, is_experts
 from fastreader.models.fused import FusedFeedForward, FusedLayer, UpcastLinear, fuse
 from fastreader.models.quantised import is_own, is_plain, method
@@ -88,7 +89,7 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
     mixtures = blocks(base)
     for name, module in list(base.named_modules()):
         if is_experts(module):
-            base.set_submodule(name, SortedExperts(module))
+            replace(base, name, SortedExperts(module))
     layers = {
         name: module
         for name, module in base.named_modules()
@@ -96,9 +97,9 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
     }
     for name, module in list(base.named_modules()):
         if name in layers:
-            base.set_submodule(name, UpcastLinear(layers[name], precision))
+            replace(base, name, UpcastLinear(layers[name], precision))
         elif isinstance(module, nn.Embedding):
-            base.set_submodule(name, UpcastEmbedding(module, dtype))
+            replace(base, name, UpcastEmbedding(module, dtype))
         else:
             for parameter, tensor in list(module.named_parameters(recurse=False)):
                 setattr(module, parameter, nn.Parameter(tensor.to(dtype), requires_grad=False))
@@ -112,7 +113,7 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
             chunked = isinstance(module, FusedFeedForward) or isinstance(parent, FusedLayer)
             mixture = any(isinstance(part, SortedExperts) for part in module.modules())
             if _treats_tokens_alone(name, module) and not chunked and not mixture:
-                base.set_submodule(name, Chunked(module))
+                replace(base, name, Chunked(module))
 
 
 def _block_of(name: str, blocks: dict[str, int]) -> str:

@@ -45,7 +45,7 @@ class ReaderBase(PromptWriter):
         return {
             "name": engine.name,
             **({"revision": engine.revision} if engine.revision else {}),
-            "device": str(engine.arithmetic.device),
+            "device": engine.arithmetic.where,
             "dtype": engine.arithmetic.stored,
             "precision": engine.arithmetic.precision,
             "products": engine.arithmetic.products,

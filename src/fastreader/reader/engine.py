@@ -70,7 +70,9 @@ class Engine:
 
     def budget(self) -> int:
         """Return the number of tokens that one pass computes at most by default, from the memory free now."""
-        default, _ = memory.pass_limits(self.model.bytes_per_token, self.model.device, self.model.overhead)
+        default, _ = memory.pass_limits(
+            self.model.bytes_per_token, memory.tightest(self.model.devices), self.model.overhead
+        )
         return default
 
     def plan(
@@ -105,7 +107,7 @@ class Engine:
         if new_tokens:
             token_bytes, reserve = memory.generation_memory(token_bytes, model.key_value_bytes, new_tokens)
             choosing = -(-model.logits.sampling_bytes(len(sequences)) // token_bytes)
-        default, most = memory.pass_limits(token_bytes, model.device, model.overhead)
+        default, most = memory.pass_limits(token_bytes, memory.tightest(model.devices), model.overhead)
         limit = max(1, most - choosing)
         budget = min(max_batch_tokens or max(1, default - choosing), limit)
         for members in regimes.values():

@@ -87,6 +87,7 @@ class Reader(ReaderBase):
         trust_remote_code: bool = False,
         deterministic: bool = False,
         adapter: str | os.PathLike[str] | None = None,
+        device_map: str | Mapping[str, Any] | None = None,
     ) -> Reader:
         """Load a reader.
 
@@ -94,7 +95,7 @@ class Reader(ReaderBase):
             model: a packaged name ("smollm2-135m"), a folder, a GGUF file, a hub id, or a (transformers
                 model, tokenizer) pair, which is left as found. A cached model needs no network. A folder that holds
                 only a PEFT adapter loads the base model that it names; adapters of a given model are merged in a copy.
-            device: "auto" chooses CUDA if available; a pair stays on its own device.
+            device: "auto" chooses CUDA if available; a pair stays on its own devices.
             dtype: how weights are stored: "auto", "bfloat16", "float16", "float32" or "float64". "file" keeps the
                 integers of a quantised GGUF file (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K) on a CPU: they take
                 the memory of the file, writing reads no more than that, and nothing is rounded to bfloat16 on the way.
@@ -116,20 +117,25 @@ class Reader(ReaderBase):
                 may change by rounding where many texts are generated from one prompt; see docs/determinism.md.
             adapter: a folder or a hub id of a PEFT adapter (LoRA and others that can be merged), which is merged into
                 the weights of the named model, rounded to their type. If the folder has a tokenizer, that one is used.
+            device_map: where the parts of a named model go, as in transformers: "auto" and other names let accelerate
+                spread layers over all GPUs and the CPU; a mapping gives a device for each part by the part's name. A
+                layer lies on one device and runs there, on the CPU too. None puts everything on `device`.
 
         Raises:
             ModelNotFoundError: if there is no such model or adapter.
             ModelFileError: if a file of it is damaged.
             UnsupportedModelError: if its architecture cannot run on a packed tree (with `deterministic`, if part of it
                 could not keep that promise), or the packed pass computes something else than the model's own modules.
-            InputError: if device, dtype, precision or check is unknown, or the adapter is for another model.
+            InputError: if device, dtype, precision or check is unknown, the adapter is for another model, or the device
+                map leaves out a part.
             MissingExtraError: if an adapter needs peft, which is not installed.
         """
         check_choice("check", check, CHECKS)
         options = (device, dtype, precision, products, check, trust_remote_code, deterministic)
         with _loading:
             if isinstance(model, (str, os.PathLike)):
-                return cls._load(model, *options, adapter=adapter)
+                return cls._load(model, *options, adapter=adapter, device_map=device_map)
+            expect(device_map is None, "device_map", "None, since a given model stays where it is", device_map)
             expect(adapter is None, "adapter", "None, since a given model carries its own adapters", adapter)
             return cls._take(model, *options)
 
@@ -166,10 +172,11 @@ class Reader(ReaderBase):
         deterministic: bool,
         name: str = "",
         adapter: str | os.PathLike[str] | None = None,
+        device_map: str | Mapping[str, Any] | None = None,
     ) -> Reader:
         """Load a reader by name or path, under another `name` if there is one."""
         loaded, tokenizer, arithmetic = loading.load(
-            model, device, dtype, precision, trust_remote_code, products, adapter=adapter
+            model, device, dtype, precision, trust_remote_code, products, adapter=adapter, device_map=device_map
         )
         arithmetic = replace(arithmetic, deterministic=deterministic)
         weights = revision(loaded, tokenizer)
@@ -187,13 +194,14 @@ class Reader(ReaderBase):
             "trust_remote_code": trust_remote_code,
             "deterministic": deterministic,
             "adapter": None if adapter is None else from_anywhere(adapter),
+            "device_map": device_map,
         }
         return reader
 
     def __repr__(self) -> str:
         a = self.arithmetic
         return (
-            f"Reader({self.name!r}, {a.device}, weights {a.stored}, precision={a.precision!r}, products={a.products!r})"
+            f"Reader({self.name!r}, {a.where}, weights {a.stored}, precision={a.precision!r}, products={a.products!r})"
         )
 
     @property

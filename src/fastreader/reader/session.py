@@ -45,7 +45,8 @@ class Session(ReaderBase):
         self._kept: PrefixCache | None = PrefixCache(engine.model.regimes)
         self._use = threading.RLock()  # the cache may not change between a look-up and the read that follows it
         self._admit = self._check_room if cache_scored else None
-        self._allowed = int(_SHARE * memory.free_bytes(engine.model.device)) if max_bytes is None else max_bytes
+        free = memory.free_bytes(memory.tightest(engine.model.devices))
+        self._allowed = int(_SHARE * free) if max_bytes is None else max_bytes
         self.stats = TreeStats(0, 0, 0, 0)
         repair_in_children(self)
 

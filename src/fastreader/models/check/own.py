@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastreader.errors import UnsupportedModelError
+from fastreader.models.devices import moved
 
 _BLOCK = 1 << 24  # values of an LM head converted at a time
 _HALF = (torch.bfloat16, torch.float16)
@@ -56,6 +57,15 @@ class Layers:
     logprobs: Tensor | None = None
     constants: dict[int, Constants] = field(default_factory=dict)
 
+    def move(self, device: torch.device) -> None:
+        """Bring together what layers on several devices left."""
+        self.embedded = moved(self.embedded, device)
+        self.inputs, self.outputs = moved(self.inputs, device), moved(self.outputs, device)
+        self.constants = {
+            call: replace(own, visible=moved(own.visible, device), lengths=moved(own.lengths, device))
+            for call, own in self.constants.items()
+        }
+
 
 def decoder_layers(model: Any, name: str) -> list[nn.Module]:
     """Return the decoder layers of a transformers model, each once, whatever order they run in.
@@ -95,7 +105,7 @@ def watched(layers: list[nn.Module], found: Layers, given: Layers | None = None)
         own, index = args[0] if args else kwargs["hidden_states"], len(found.inputs)
         if index == 0:
             found.embedded = own.clone()
-        used = own if given is None else given.inputs[index].to(own.dtype).reshape(own.shape)
+        used = own if given is None else given.inputs[index].to(own).reshape(own.shape)
         found.inputs.append(used.clone())
         if args:
             return (used.clone(), *args[1:]), kwargs  # a fused layer writes to its input
@@ -106,7 +116,7 @@ def watched(layers: list[nn.Module], found: Layers, given: Layers | None = None)
         found.outputs.append(own.clone())
         if given is None or index < len(given.outputs) - 1:
             return None
-        last = given.outputs[index].to(own.dtype).reshape(own.shape)
+        last = given.outputs[index].to(own).reshape(own.shape)
         return type(output)([last, *output[1:]]) if isinstance(output, (tuple, list)) else last
 
     with ExitStack() as stack:
@@ -265,4 +275,5 @@ def run_own(model: Any, tokens: Tensor, dtype: torch.dtype, name: str, given: La
     with converted(model, layers, dtype), watched(layers, found, given), _recorded(model, found.constants):
         logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].double()
     found.logprobs = logits.log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
+    found.move(tokens.device)
     return found

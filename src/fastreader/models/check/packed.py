@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from fastreader.core.tree import PrefixTree
 from fastreader.models.adapter import TreeModel
 from fastreader.models.attention_keys import AttentionParams, Chunk, TreeKeys
 from fastreader.models.check.own import Layers, converted, decoder_layers, watched
+from fastreader.models.devices import moved
 from fastreader.models.fused import FusedAttention, FusedLayer, JoinedLinear, UpcastLinear
 from fastreader.models.temperature import TEMPERATURE
 
@@ -51,11 +52,13 @@ class _RecordedKeys(TreeKeys):
 
     def __init__(self, tree: PrefixTree, device: torch.device, calls: dict[int, Call]) -> None:
         super().__init__(tree, device)
-        self._calls = calls
+        self._calls, self._device = calls, device
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """Compute attention of one layer, see `AttentionKeys.attend`."""
-        self._calls[layer] = Call(params, (query.shape, key.shape, value.shape), query.norm(dim=-1))
+        lengths = query.norm(dim=-1).to(self._device)
+        kept = replace(params, sinks=moved(params.sinks, self._device), slopes=moved(params.slopes, self._device))
+        self._calls[layer] = Call(kept, (query.shape, key.shape, value.shape), lengths)
         return super().attend(layer, query, key, value, params)
 
 
@@ -86,6 +89,7 @@ def run_packed(model: TreeModel, tree: PrefixTree, given: Layers, exact: bool) -
             logits = head(states).double()
             targets = torch.from_numpy(tree.targets).to(model.device)
             found.head_logprobs = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    found.move(model.device)
     for values in (found.inputs, found.outputs):
         values[:] = [value.reshape(-1, value.shape[-1]) for value in values]
     return found

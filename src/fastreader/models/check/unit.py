@@ -70,14 +70,14 @@ def activation_difference(own: Any, packed: Any, device: torch.device) -> float:
         if isinstance(used, FusedFeedForward):
             got = gate(values, torch.ones_like(values), used.activation)
         else:
-            got = _wide(used.act_fn)(values)
-        worst = max(worst, float((got - _wide(function)(values)).abs().max()))
+            got = _wide(used.act_fn, device)(values)
+        worst = max(worst, float((got - _wide(function, device)(values)).abs().max()))
     return worst
 
 
-def _wide(function: Any) -> Any:
+def _wide(function: Any, device: torch.device) -> Any:
     """Return an activation in float32; Apertus' has weights, which may be stored in bfloat16."""
-    return copy.deepcopy(function).float() if isinstance(function, nn.Module) else function
+    return copy.deepcopy(function).to(device, torch.float32) if isinstance(function, nn.Module) else function
 
 
 def _visible(tree: PrefixTree, own: Constants) -> torch.Tensor:

@@ -38,6 +38,7 @@ def verdict_path(model: TreeModel, weights: str) -> Path:
         "stored": [str(model.dtype), *formats_of(model.original)],
         "arithmetic": [model.precision, model.products, model.deterministic, model.forward_path],
         "device": [device, extension.instruction_set() if device == "cpu" else ""],
+        "places": [str(p.device) for p in model.model.parameters()] if len(model.devices) > 1 else [],
         "versions": [torch.__version__, transformers.__version__, _code()],
     }
     return cache_dir() / "checks" / f"{digest(used, 32)}.json"

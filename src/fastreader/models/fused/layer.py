@@ -107,6 +107,7 @@ class FusedLayer(nn.Module):
         else:
             query, key, value = self._project(stream, position_embeddings)
         if rows is not None:
+            rows = rows.to(stream.device)
             stream, query = stream[rows], query[rows]
         out = self.self_attn.attend(query, key, value, **others)
         if kernels is not None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fastreader.errors import InputError
 from fastreader.models.architecture import context_length
 from fastreader.models.attention import KEYWORD, TreePass
+from fastreader.models.devices import replace
 from fastreader.models.experts import SortedExperts
 from fastreader.models.fused.attention import FusedAttention
 from fastreader.models.fused.layer import NORM_SCHEMES, FusedLayer
@@ -72,16 +73,16 @@ def _fuse_parts(
     base = model.base_model
     for name, module in list(base.named_modules()):
         if (norm := _norm(module)) is not None:
-            base.set_submodule(name, norm)
+            replace(base, name, norm)
     for name, module in list(base.named_modules()):
         if (feed_forward := _feed_forward(name, module, layers, precision, stack)) is not None:
-            base.set_submodule(name, feed_forward)
+            replace(base, name, feed_forward)
     near, *far = [trace_attention(model, windows, "exact", start) for start in starts]
     for name, call in near.items():
         module = base.get_submodule(name)
         calls = [call, *(other[name] for other in far), trace_scaled_attention(module, call, _LARGE)]
         if (attention := _attention(name, module, calls, layers, precision, stack)) is not None:
-            base.set_submodule(name, attention)
+            replace(base, name, attention)
 
 
 def describe(model: Any) -> str:
@@ -199,7 +200,7 @@ def _fuse_layers(model: Any, windows: Windows, precision: str, starts: list[int]
         module = base.get_submodule(name)
         if (layer := _layer(module, [calls[name] for calls, _ in traces], precision)) is not None:
             replaced[name] = module
-            base.set_submodule(name, layer)
+            replace(base, name, layer)
     tolerance = _BF16_TOLERANCE if precision == "fast" else _SOFTMAX_TOLERANCE
     for start, (_, before) in zip(starts, traces, strict=True):
         if replaced and not _close(trace_layers(model, windows, precision, start)[1], before, tolerance):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fastreader.errors import InputError
 from fastreader.models.attention import KEYWORD
+from fastreader.models.devices import devices_of
 from fastreader.models.fused.attention import Angles
 from fastreader.models.fused.layer import FusedLayer
 from fastreader.models.fused.trace import Windows, sample
@@ -52,6 +53,8 @@ class FusedStep:
         modules = list(getattr(base, "layers", ()))
         if not modules or not all(isinstance(module, FusedLayer) for module in modules):
             return "some layers are the model's own"
+        if len(devices_of(base)) > 1:
+            return "its layers lie on several devices"
         if rotary is None or norm is None:
             return "its rotary embedding or final norm is not where others have it"
         layers = _layers(modules, windows)
