@@ -10,6 +10,9 @@ SmolLM2 are those of `moi_study.py` (`results/moi5`, `results/moi10`), whose cal
 these, too, only questions before 700 count. The two `uncalibrated` methods see a reader whose calibrations are hidden,
 and pool the scores of their own calls, question by question.
 
+`--observations` reads a run of `moi_study.py` instead of scoring: a pool takes the stored scores of each question in
+turn, and only the orders that follow from the pool before it are read.
+
 Rows hold numbers and no text of the data, and are appended as they come, so the same command resumes a stopped run.
 `--seconds` ends a run in time. Orders that cost nothing come first, then those that score (`--scored` questions), then
 the paper's own MoI, which takes most of the time (`--paper` questions).
@@ -19,23 +22,24 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from evidence_report import FOLDER, write_report
 from moi_orders import all_orders
-from moi_rows import cluster_of, gold_rank, key, method_row, read_once, rounded
-from shared import fingerprint, make_parser, unpack
+from moi_rows import cluster_of, gold_rank, key, method_row, read_once, rounded, scores_of
+from shared import fingerprint, make_parser, rows_of, unpack
 
 from fastreader import PermutationScores, Reader, Template, load_examples, score_permutations
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderWrapper
 from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import ResultLog, iter_results
-from fastreader.moi import Arranger, Observations, Pool
+from fastreader.moi import Arranger, Observations, Pool, debias, observe
 from fastreader.moi.baselines import gold_of
 from fastreader.moi.outcomes import outcomes
 from fastreader.moi.position_bias import PositionBias
@@ -64,6 +68,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--passages", type=int, default=5, help="N, with a shipped calibration")
     parser.add_argument("--questions", type=int, default=300, help="questions that are loaded")
     parser.add_argument("--free", type=int, help="questions for the orders that cost nothing [default: all]")
+    parser.add_argument("--observations", type=Path, help="of `moi_study.py`: pool these stored scores instead")
     parser.add_argument("--scored", type=int, default=150, help="questions for the orders that score")
     parser.add_argument("--paper", type=int, default=60, help="questions for the paper's own MoI")
     parser.add_argument("--output", type=Path, default=FOLDER)
@@ -122,6 +127,12 @@ class Evidence:
             path = unpack(a.output / f"{a.model}-n{a.passages}-{stage}.jsonl")
             return ResultLog(path, settings=self.settings, resume=True)
 
+        if a.observations:
+            stored = {row["id"]: observe(scores_of(row), passages=a.passages) for row in rows_of(a.observations)}
+            with log("pooled") as pooled:
+                found = partial(self.pooled, stored, list(self.settled(stored)))
+                self.each("a pool of stored scores", pooled, a.questions, end, found)
+            return
         with log("free") as free:
             self.each("free orders", free, a.questions if a.free is None else a.free, end, self.free)
         with log("scored") as scored:
@@ -198,6 +209,27 @@ class Evidence:
                 "alone": rounded([] if pooled.qg is None else pooled.qg.tolist()),
             },
         }
+
+    def settled(self, stored: dict[str, Observations]) -> Iterator[PositionBias | None]:
+        """Yield what a pool of the questions before each knows."""
+        pool = Pool()
+        for i in range(len(self.examples)):
+            observed = stored[str(i)]
+            yield pool.bias(observed.reader, observed.template, observed.passages)
+            pool.add(observed)
+
+    def pooled(
+        self, stored: dict[str, Observations], biases: list[PositionBias | None], i: int, session: Session
+    ) -> dict[str, Any]:
+        """Read what MoI and `arrange` do with a pool of the questions before, all of whose scores are stored."""
+        observed, bias = stored[str(i)], biases[i]
+        scores = [p.score for p in self.examples[i].passages]
+        given = list(range(observed.passages))
+        orders = {"retriever": given, "uncalibrated": given, "uncalibrated-arrange": given}
+        if bias is not None:
+            orders["uncalibrated"] = debias(observed, bias).order("matched").tolist()
+            orders["uncalibrated-arrange"] = Arranger.of([bias]).order(scores)
+        return self.read(i, session, {name: {"order": order} for name, order in orders.items()})
 
     def paper(self, i: int, session: Session) -> dict[str, Any]:
         scores = self.score(i, session, "random", score_passages=True)

@@ -50,7 +50,9 @@ def runs(folder: Path = FOLDER) -> Iterator[tuple[str, list[Row]]]:
                 for part in ("methods", "outcomes"):
                     known[part] = row[part] | known[part]
         model, _, n = run.rpartition("-n")
-        yield f"{model}, N = {n}, shipped calibration", _before(joined.values())
+        pooled = [stage for stage in stages if stage.startswith(f"{run}-")] == [f"{run}-pooled"]
+        known = "a pool of stored scores" if pooled else "shipped calibration"
+        yield f"{model}, N = {n}, {known}", _before(joined.values())
 
 
 def _before(rows: Any) -> list[Row]:

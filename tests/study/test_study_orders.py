@@ -22,7 +22,7 @@ def test_moi_paper(tmp_path, tiny_reader):
             prompts = reading_prompts(tiny_reader, example.question, example.passages, [order])
             ((reply,),) = tiny_reader.generate(prompts, max_new_tokens=3, stop=["\n"])
             assert row["answer"] == reply.text.strip()
-    with pytest.raises(InputError, match="expected no keys besides bias, model, max_new_tokens, got 'prune'"):
+    with pytest.raises(InputError, match="'moi:paper': expected no keys besides max_new_tokens, got 'prune'"):
         run(study_of(tmp_path, [{"method": "moi:paper", "prune": 2}]), tmp_path / "other", tiny_reader)
 
 

@@ -41,6 +41,7 @@ _MOI = (
     "on_overflow",
 )
 _ORDER = ("bias", "model", "max_new_tokens")
+_PAPER = ("max_new_tokens",)
 PAPER = "paper"
 """The variant of `moi` that is the paper's own, `moi.baselines.moi_paper`."""
 
@@ -162,6 +163,7 @@ class Order(StudyMethod):
 
 def _make_moi(variant: str, options: dict[str, Any], study: Any) -> StudyMethod:
     if variant == PAPER:
+        check_options("moi:paper", options, _PAPER)
         return _make_order("moi-paper", options, study)
     given = {**study.moi, **options}
     check_options("moi", given, _MOI)
@@ -195,7 +197,7 @@ def _bias(path: Any) -> PositionBias | None:
 
 
 def _moi_options(variant: str) -> tuple[str, ...]:
-    return _ORDER if variant == PAPER else _MOI
+    return _PAPER if variant == PAPER else _MOI
 
 
 MOI = Family("moi", "MoI's order, then one reading", lambda: ["", *ORDERS, PAPER], _make_moi, _moi_options)
