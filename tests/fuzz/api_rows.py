@@ -706,6 +706,27 @@ ROWS: dict[str, Row] = {
     "permutations.random": lambda w: {"n": 4, "count": 4, "seed": 0},
     "permutations.resolve": lambda w: {"spec": "cyclic", "n": 4, "seed": 0},
     "permutations.variable_length": lambda w: {"scores": [2.0, 1.0], "share": 0.9, "temperature": 1.0},
+    "statistics.ConformalSets.fit": lambda w: {
+        "probabilities": [[0.5, 0.5], [0.9, 0.1]],
+        "right": [0, 1],
+        "confidence_level": 0.5,
+    },
+    "statistics.ConformalSets.set_of": lambda w: (
+        statistics.ConformalSets.fit([[0.5, 0.5]], [0], 0.5),
+        {"probabilities": [0.2, 0.8]},
+    ),
+    "statistics.RiskCoverage.at": lambda w: (statistics.risk_coverage(A, B), {"coverage": 0.5}),
+    "statistics.auroc": lambda w: {
+        "confidence": A,
+        "right": B,
+        "clusters": None,
+        "confidence_level": 0.95,
+        "resamples": 20,
+        "seed": 0,
+    },
+    "statistics.coverage": lambda w: {"sets": [[0], [1]], "right": [0, None]},
+    "statistics.expected_calibration_error": lambda w: {"confidence": A, "right": B, "bins": 5},
+    "statistics.risk_coverage": lambda w: {"confidence": A, "right": B},
     "statistics.bootstrap": lambda w: {
         "values": A,
         "clusters": [1, 1, 2, 2],
