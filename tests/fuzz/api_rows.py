@@ -423,6 +423,14 @@ ROWS: dict[str, Row] = {
         "max_new_tokens": 2,
         "max_passages": 3,
     },
+    "moi.marginal_answer": lambda w: {
+        **w.asked(),
+        "permutations": "cyclic",
+        "seed": 0,
+        "template": None,
+        "max_new_tokens": 2,
+        "max_batch_tokens": 500,
+    },
     "moi.calibrate": lambda w: {
         "scores": w.more,
         "kind": "question",

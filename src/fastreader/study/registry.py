@@ -8,7 +8,7 @@ from fastreader.core.checks import check_choice, located
 from fastreader.errors import InputError
 from fastreader.study.config import MethodConfig, Study
 from fastreader.study.method import Family, StudyMethod
-from fastreader.study.methods import arrange, eor, moi, noise, ranking, reading, sure
+from fastreader.study.methods import arrange, eor, marginal, moi, noise, ranking, reading, sure
 
 FAMILIES: dict[str, Family] = {
     family.name: family
@@ -19,6 +19,7 @@ FAMILIES: dict[str, Family] = {
         moi.MOI,
         moi.ORDER,
         arrange.ARRANGE,
+        marginal.MARGINAL,
         sure.SURE,
         eor.EOR,
         noise.NOISE,
