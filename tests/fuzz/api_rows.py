@@ -75,6 +75,7 @@ class World:
         self.whole = dataclasses.replace(self.observations, qg=[-3.0, -2.0, -4.0])
         self.unlabelled = [fr.Example(f"Why {i}?", self.passages) for i in range(20)]
         self.reranked = fr.rerank(self.reader, self.example)
+        self.conflicts = fr.conflicts(self.reader, QUESTION, self.passages, ["Nile", "Seine"])
         self.ranked = moi.rerank(self.reader, QUESTION, self.passages)
         self.probe = moi.probe(self.reader, [self.example], [0])
         self.materials = noise.gather(self.example, random=noise.Pool(self.pool), random_count=1)
@@ -118,6 +119,7 @@ class World:
         self.path("template.json").write_text(json.dumps({"separator": " "}))
         self.path("texts.json").write_text("{}")
         self.scores.save(self.path("scores.json"))
+        self.conflicts.save(self.path("conflicts.json"))
         self.bias.save(self.path("bias.json"))
         moi.Arranger({3: [0.8, -0.3, -0.5]}).save(self.path("arranger.json"))
         self.voter.save(self.path("voter.json"))
@@ -294,6 +296,10 @@ ROWS: dict[str, Row] = {
         "max_batch_tokens": 500,
         "progress": False,
     },
+    "conflicts": lambda w: {**w.asked(), "candidates": ["Nile", "Seine"], "template": None, "max_batch_tokens": 500},
+    "Conflicts.from_dict": lambda w: {"values": w.conflicts.to_dict()},
+    "Conflicts.load": lambda w: {"path": w.path("conflicts.json")},
+    "Conflicts.save": lambda w: (w.conflicts, {"path": w.path("out.json")}),
     "save_examples": lambda w: {
         "examples": [w.example],
         "path": w.path("out.jsonl"),
