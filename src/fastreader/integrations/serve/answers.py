@@ -14,7 +14,9 @@ from fastreader.data.documents import as_passages
 from fastreader.data.types import Example, Passage
 from fastreader.integrations.serve.packing import PackedReader
 from fastreader.integrations.serve.schemas import ReadRequest, RerankRequest, ScoreRequest
+from fastreader.moi.conflicts import conflicts
 from fastreader.moi.debias import debias
+from fastreader.moi.marginal import distinct
 from fastreader.moi.ranking.api import rerank
 from fastreader.moi.ranking.results import Reranked
 from fastreader.moi.reading import reading_prompts
@@ -83,6 +85,11 @@ def answer_read(request: ReadRequest, reader: PackedReader) -> dict[str, Any]:
         reader, example, permutations=design, query_likelihood=True, question_only=not candidates
     )
     ranked = rerank(reader, request.question, passages)
+    compared = distinct(candidates)[0]
+    found_odd = None
+    if len(compared) > 1 and len(passages) > 1:
+        found_odd = conflicts(reader, request.question, passages, compared)
+        stats = stats + found_odd.stats
     found = find(reader.describe(), Template().digest(), len(passages)) if len(passages) > 1 else None
     utilities = None
     if len(orders) < 2:
@@ -107,6 +114,8 @@ def answer_read(request: ReadRequest, reader: PackedReader) -> dict[str, Any]:
         "answer": scores.best,
         "question_logprobs": scores.question_logprobs.tolist(),
         "utilities": utilities,
+        "odd_scores": None if found_odd is None else found_odd.odd_scores.tolist(),
+        "odd": None if found_odd is None else found_odd.odd,
         "results": _results(ranked, False),
         "notes": notes,
         "usage": usage(stats + scores.stats + ranked.stats),
