@@ -75,6 +75,7 @@ class World:
         self.whole = dataclasses.replace(self.observations, qg=[-3.0, -2.0, -4.0])
         self.unlabelled = [fr.Example(f"Why {i}?", self.passages) for i in range(20)]
         self.reranked = fr.rerank(self.reader, self.example)
+        self.conflicts = fr.conflicts(self.reader, QUESTION, self.passages, ["Nile", "Seine"])
         self.ranked = moi.rerank(self.reader, QUESTION, self.passages)
         self.probe = moi.probe(self.reader, [self.example], [0])
         self.materials = noise.gather(self.example, random=noise.Pool(self.pool), random_count=1)
@@ -119,6 +120,7 @@ class World:
         self.path("texts.json").write_text("{}")
         self.scores.save(self.path("scores.json"))
         moi.Pool().save(self.path("pool.json"))
+        self.conflicts.save(self.path("conflicts.json"))
         self.bias.save(self.path("bias.json"))
         moi.Arranger({3: [0.8, -0.3, -0.5]}).save(self.path("arranger.json"))
         self.voter.save(self.path("voter.json"))
@@ -295,6 +297,10 @@ ROWS: dict[str, Row] = {
         "max_batch_tokens": 500,
         "progress": False,
     },
+    "conflicts": lambda w: {**w.asked(), "candidates": ["Nile", "Seine"], "template": None, "max_batch_tokens": 500},
+    "Conflicts.from_dict": lambda w: {"values": w.conflicts.to_dict()},
+    "Conflicts.load": lambda w: {"path": w.path("conflicts.json")},
+    "Conflicts.save": lambda w: (w.conflicts, {"path": w.path("out.json")}),
     "save_examples": lambda w: {
         "examples": [w.example],
         "path": w.path("out.jsonl"),
@@ -423,6 +429,14 @@ ROWS: dict[str, Row] = {
         "candidates": None,
         "max_new_tokens": 2,
         "max_passages": 3,
+    },
+    "moi.marginal_answer": lambda w: {
+        **w.asked(),
+        "permutations": "cyclic",
+        "seed": 0,
+        "template": None,
+        "max_new_tokens": 2,
+        "max_batch_tokens": 500,
     },
     "moi.calibrate": lambda w: {
         "scores": w.more,
@@ -710,6 +724,27 @@ ROWS: dict[str, Row] = {
     "permutations.random": lambda w: {"n": 4, "count": 4, "seed": 0},
     "permutations.resolve": lambda w: {"spec": "cyclic", "n": 4, "seed": 0},
     "permutations.variable_length": lambda w: {"scores": [2.0, 1.0], "share": 0.9, "temperature": 1.0},
+    "statistics.ConformalSets.fit": lambda w: {
+        "probabilities": [[0.5, 0.5], [0.9, 0.1]],
+        "right": [0, 1],
+        "confidence_level": 0.5,
+    },
+    "statistics.ConformalSets.set_of": lambda w: (
+        statistics.ConformalSets.fit([[0.5, 0.5]], [0], 0.5),
+        {"probabilities": [0.2, 0.8]},
+    ),
+    "statistics.RiskCoverage.at": lambda w: (statistics.risk_coverage(A, B), {"coverage": 0.5}),
+    "statistics.auroc": lambda w: {
+        "confidence": A,
+        "right": B,
+        "clusters": None,
+        "confidence_level": 0.95,
+        "resamples": 20,
+        "seed": 0,
+    },
+    "statistics.coverage": lambda w: {"sets": [[0], [1]], "right": [0, None]},
+    "statistics.expected_calibration_error": lambda w: {"confidence": A, "right": B, "bins": 5},
+    "statistics.risk_coverage": lambda w: {"confidence": A, "right": B},
     "statistics.bootstrap": lambda w: {
         "values": A,
         "clusters": [1, 1, 2, 2],

@@ -17,7 +17,7 @@ from typing import Any
 from fastreader import __version__
 from fastreader.report import figures
 from fastreader.report.browse import browser_data
-from fastreader.report.plots import Chart, Table, answers, ensemble, layouts, moi
+from fastreader.report.plots import Chart, Table, answers, confidence, ensemble, layouts, moi
 from fastreader.report.policy import PLACE, StyleClasses, with_policy
 from fastreader.report.retrieval import Retrieval, retrieval
 from fastreader.report.study_data import Missing, StudyRun
@@ -25,6 +25,7 @@ from fastreader.report.summary import summary_rows
 
 CHARTS = (
     answers.ACCURACY,
+    confidence.RISK,
     moi.POSITION_BIAS,
     moi.UTILITIES,
     moi.PASSAGE_POSITION,

@@ -9,7 +9,7 @@ from fastreader.errors import InputError
 from fastreader.study.config import MethodConfig, Study
 from fastreader.study.measures import registry as measures
 from fastreader.study.method import Family, StudyMethod
-from fastreader.study.methods import arrange, consistency, eor, moi, noise, ranking, reading, sure
+from fastreader.study.methods import arrange, consistency, eor, marginal, moi, noise, ranking, reading, sure
 
 FAMILIES: dict[str, Family] = {
     family.name: family
@@ -21,6 +21,7 @@ FAMILIES: dict[str, Family] = {
         moi.ORDER,
         arrange.ARRANGE,
         consistency.SELF_CONSISTENCY,
+        marginal.MARGINAL,
         sure.SURE,
         eor.EOR,
         noise.NOISE,

@@ -15,7 +15,9 @@ from fastreader.data.types import Example, Passage
 from fastreader.integrations.serve.packing import PackedReader
 from fastreader.integrations.serve.pooled import Pooled
 from fastreader.integrations.serve.schemas import ReadRequest, RerankRequest, ScoreRequest
+from fastreader.moi.conflicts import conflicts
 from fastreader.moi.debias import debias
+from fastreader.moi.marginal import distinct
 from fastreader.moi.ranking.api import MOI, rerank
 from fastreader.moi.ranking.results import Reranked
 from fastreader.moi.reading import reading_prompts
@@ -86,6 +88,11 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: Pooled) -> d
         reader, example, permutations=design, query_likelihood=True, question_only=not candidates
     )
     ranked = rerank(reader, request.question, passages)
+    compared = distinct(candidates)[0]
+    found_odd = None
+    if len(compared) > 1 and len(passages) > 1:
+        found_odd = conflicts(reader, request.question, passages, compared)
+        stats = stats + found_odd.stats
     about, template, n = reader.describe(), Template().digest(), len(passages)
     found = find(about, template, n) if n > 1 else None
     if found is None and pooled.pool is not None and pooled.add(scores):
@@ -116,6 +123,8 @@ def answer_read(request: ReadRequest, reader: PackedReader, pooled: Pooled) -> d
         "answer": scores.best,
         "question_logprobs": scores.question_logprobs.tolist(),
         "utilities": utilities,
+        "odd_scores": None if found_odd is None else found_odd.odd_scores.tolist(),
+        "odd": None if found_odd is None else found_odd.odd,
         "results": _results(ranked, False),
         "notes": notes,
         "usage": usage(stats + scores.stats + ranked.stats),
