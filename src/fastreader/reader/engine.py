@@ -101,7 +101,9 @@ class Engine:
                 )
             regimes.setdefault(model.regimes.of(length), []).append(i)
         trees = []
-        token_bytes, reserve = memory.generation_memory(model.bytes_per_token, model.key_value_bytes, new_tokens)
+        token_bytes, reserve = memory.generation_memory(
+            model.bytes_per_token, model.key_value_bytes, new_tokens, model.state_bytes if new_tokens > 1 else 0
+        )
         choosing = -(-model.logits.sampling_bytes(len(sequences)) // token_bytes) if new_tokens else 0
         default, most = memory.pass_limits(token_bytes, model.device, model.overhead)
         limit = max(1, most - choosing)
