@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.errors import UnsupportedModelError
-from fastreader.models import fused, indexed, memory, quantised
+from fastreader.models import fused, indexed, memory, quantised, recurrent
 from fastreader.models.architecture import (
     before_head,
     check_deterministic,
@@ -21,8 +21,16 @@ from fastreader.models.architecture import (
     context_length,
     lm_head,
     logit_scale_of,
+    logit_softcap_of,
 )
-from fastreader.models.attention import ATTENTION_NAME, SelectedRows, TreePass, attention_forward, layer_windows
+from fastreader.models.attention import (
+    ATTENTION_NAME,
+    SelectedRows,
+    TreePass,
+    attention_forward,
+    layer_windows,
+    layers_without_attention,
+)
 from fastreader.models.attention_keys import AttentionKeys, TreeKeys
 from fastreader.models.decode_cache import DecodeCache
 from fastreader.models.devices import devices_of
@@ -59,6 +67,7 @@ class TreeModel:
         products: how linear layers multiply, a precision of `ops.linear`.
         device: of the LM head, where passes begin and end.
         devices: of the weights, each once.
+        mixers: the layer of each recurrence or short convolution; empty for a model of attention only.
 
     Raises:
         UnsupportedModelError: if the architecture cannot run on a packed tree, or not with `deterministic`.
@@ -96,7 +105,8 @@ class TreeModel:
         take_over(self.model)
         quantised.check_company(self.model, name)
         self.config = self.model.config.get_text_config()
-        self.windows = layer_windows(self.config, name)
+        self.mixers = recurrent.take_over(self.model, name)
+        self.windows = layer_windows(self.config, name, frozenset(self.mixers))
         replace_scores(self.model, self.windows, name)
         if indexed.select_all(self.model):
             ask_for_mask(self.model)
@@ -106,7 +116,9 @@ class TreeModel:
         if self.why_not_upcast is None:
             upcast(self.model, self.products, compute, self.windows)
         self.regimes = rotary_regimes(self.config)
-        self._image_layers = frozenset(getattr(self.config, "cross_attention_layers", None) or ())
+        self._silent_layers = layers_without_attention(self.config) | frozenset(
+            getattr(self.config, "cross_attention_layers", None) or ()  # those for images
+        )
         self._before_head = before_head(self.model)
         if self._before_head is not None and self.why_not_upcast is None:
             self._before_head = copy.deepcopy(self._before_head).to(compute)
@@ -114,7 +126,7 @@ class TreeModel:
         self.device: torch.device = self.head.weight.device
         self.devices = devices_of(model)
         self.logit_scale = logit_scale_of(self.config)
-        self.logit_softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
+        self.logit_softcap = logit_softcap_of(self.config)
         head_precision = self.products
         if self.why_not_upcast:  # states are in the stored type already, so bfloat16 loses nothing
             head_precision = "fast" if self.dtype == torch.bfloat16 else "exact"
@@ -144,7 +156,8 @@ class TreeModel:
     @cached_property
     def bytes_per_token(self) -> int:
         """Estimated peak activation memory of a pass, in bytes per packed token."""
-        return memory.bytes_per_token(self.config, self.dtype, self._forward, self._operand_dtype)
+        own = memory.bytes_per_token(self.config, self.dtype, self._forward, self._operand_dtype)
+        return own + memory.recurrent_bytes_per_token(recurrent.mixers(self.model), self.state_bytes)
 
     @cached_property
     def overhead(self) -> memory.Overhead:
@@ -171,6 +184,17 @@ class TreeModel:
         return memory.key_value_bytes(self.config, self._operand_dtype)
 
     @cached_property
+    def state_bytes(self) -> int:
+        """Memory of the states of recurrent layers after one token, in bytes."""
+        if not self.mixers:
+            return 0
+        tree = PrefixTree.build([([0], [])])
+        key_values = self.new_key_values(tree)
+        self.hidden(tree, key_values=key_values)
+        assert key_values.states is not None
+        return key_values.states.nbytes
+
+    @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Tokens that end a text according to the model's generation config, else its config."""
         for source in (getattr(self.model, "generation_config", None), self.config):
@@ -195,6 +219,26 @@ class TreeModel:
     def _bf16_head(self) -> Tensor:
         """The LM head's weight in bfloat16: the weight itself, or a copy made once."""
         return self.head.weight.detach().bfloat16()
+
+    def new_key_values(self, tree: PrefixTree, reuse: Reuse | None = None, *, leaves_only: bool = False) -> KeyValues:
+        """Return an empty cache for a tree, with states of recurrent layers where texts may continue.
+
+        Args:
+            tree: the tree.
+            reuse: tokens whose keys, values and states are cached.
+            leaves_only: keep states only at the leaves, from which texts are generated; otherwise also before them and
+                where the tree branches.
+        """
+        if not self.mixers:
+            return KeyValues()
+        nodes = tree.leaves
+        if not leaves_only:
+            parents, children = np.unique(tree.parent[tree.parent >= 0], return_counts=True)
+            nodes = np.concatenate([nodes, tree.parent[nodes], parents[children > 1]])
+        nodes = np.unique(nodes[nodes >= 0]).astype(np.int64)
+        if reuse is not None:
+            nodes = np.intersect1d(nodes, reuse.computed)
+        return KeyValues(states=recurrent.RecurrentStates(nodes))
 
     def release_original(self) -> None:
         """Release the model's own modules, whose weights the upcast ones may hold in another layout."""
@@ -257,7 +301,10 @@ class TreeModel:
         precision = None if self.why_not_upcast else self.products
         state = TreePass(keys, self.windows, precision, selected, context=self.max_length)
         states = state.run(self.model, token_ids, positions, self.device).to(self.device)
-        state.check_calls(self.name, self._image_layers)
+        state.check_calls(self.name, self._silent_layers)
+        if self.mixers and len(state.states.calls) < len(self.mixers):
+            left = sorted({layer for mixer, layer in enumerate(self.mixers) if mixer not in state.states.calls})
+            raise UnsupportedModelError(f"{self.name}: the recurrences of layers {left} did not run")
         if selected is not None and not state.narrowed:
             states = states[selected.rows]
         return states if self._before_head is None else self._before_head(states)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,10 @@ from torch import Tensor
 
 from fastreader.errors import InputError, UnsupportedModelError
 from fastreader.models import indexed
-from fastreader.models.attention_keys import AttentionKeys, AttentionParams, Chunk, Window
+from fastreader.models.attention_keys import AttentionKeys, AttentionParams, Chunk, RecurrentKeys, Window
 from fastreader.models.handing import KEYWORD as KEYWORD
-from fastreader.models.handing import NotHandedDownError, run_with
+from fastreader.models.handing import WITHOUT_POSITIONS, NotHandedDownError, run_with
+from fastreader.models.recurrent.states import PathStates
 from fastreader.models.temperature import TEMPERATURE
 
 ATTENTION_NAME = "fastreader_tree"
@@ -70,6 +71,14 @@ class TreePass:
     trace: dict[int, AttentionInputs] | None = None
     context: int | None = None
 
+    def __post_init__(self) -> None:
+        self._all_keys = self.keys
+
+    @property
+    def states(self) -> PathStates:
+        """The recurrences of the pass, over all its tokens."""
+        return cast(RecurrentKeys, self._all_keys).states
+
     def covers(self, window: int | None) -> bool:
         """Return whether a window holds any text that the model takes, so that it hides nothing (Phi-3.5-MoE)."""
         return window is not None and self.context is not None and window >= self.context
@@ -79,8 +88,9 @@ class TreePass:
     ) -> Tensor:
         """Return final hidden states of the new tokens, [N, E], from a model that uses `attention_forward`."""
         self.positions = torch.from_numpy(positions).to(device, torch.int64)
-        tokens = torch.from_numpy(token_ids).to(device)
-        arguments = {"input_ids": tokens[None], "position_ids": self.positions[None], "use_cache": False}
+        arguments: dict[str, Any] = {"input_ids": torch.from_numpy(token_ids).to(device)[None], "use_cache": False}
+        if not model.__dict__.get(WITHOUT_POSITIONS):
+            arguments["position_ids"] = self.positions[None]
         states: Tensor = run_with(model, self, arguments).last_hidden_state
         return states[0]
 
@@ -105,8 +115,8 @@ class TreePass:
         if missing:
             raise UnsupportedModelError(
                 f"{model_name}: of {len(self.windows)} layers, layers {_ranges(missing)} did not call attention "
-                "through transformers' attention interface; state-space and linear-attention layers, and modules that "
-                "compute attention themselves, cannot run on a packed tree"
+                "through transformers' attention interface; modules that compute attention themselves cannot run on a "
+                "packed tree"
             )
 
 
@@ -218,27 +228,47 @@ def attention_forward(
     return out[None].to(dtype), None
 
 
-def layer_windows(config: Any, model_name: str) -> list[Window]:
-    """Return each layer's attention window from a text model's config; None is full attention.
+# Kinds of layers beside attention: those with a recurrent state or a short convolution, and a feed-forward alone.
+_RECURRENT, _ALONE = ("linear_attention", "conv"), ("mlp", "moe")
+
+
+def layers_without_attention(config: Any) -> frozenset[int]:
+    """Return the layers of a text model's config that have a recurrence or a feed-forward instead of attention."""
+    kinds = getattr(config, "layer_types", None) or ()
+    return frozenset(layer for layer, kind in enumerate(kinds) if kind in _RECURRENT + _ALONE)
+
+
+def layer_windows(config: Any, model_name: str, recurrent: Collection[int] = ()) -> list[Window]:
+    """Return each layer's attention window from a text model's config; None is full attention, or no attention.
+
+    Args:
+        config: a text model's config.
+        model_name: for messages.
+        recurrent: layers whose recurrence the packed pass computes.
 
     Raises:
-        UnsupportedModelError: if a layer is neither full, sliding nor chunked attention.
+        UnsupportedModelError: if a layer is neither full, sliding nor chunked attention, and not in `recurrent`.
     """
     count = int(getattr(config, "num_layers_per_stack", None) or config.num_hidden_layers)
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
         return [window] * count
-    of_kind: dict[str, Window] = {"full_attention": None, "sliding_attention": window, **dict.fromkeys(indexed.KINDS)}
+    of_kind: dict[str, Window] = {"full_attention": None, "sliding_attention": window}
+    if indexed.covered(config) is not None:
+        of_kind |= dict.fromkeys(indexed.KINDS)
     if (chunk := getattr(config, "attention_chunk_size", None)) is not None:
         of_kind["chunked_attention"] = Chunk(int(chunk))
+    if recurrent:
+        of_kind |= dict.fromkeys(_ALONE)
     for layer, kind in enumerate(kinds[:count]):
-        if kind not in of_kind:
+        known = layer in recurrent and kind in (*_RECURRENT, "hybrid")
+        if kind not in of_kind and not known:
             raise UnsupportedModelError(
                 f"{model_name}: layer {layer} is {kind!r}; the packed pass computes full_attention, "
                 "sliding_attention and, with an attention_chunk_size, chunked_attention only"
             )
-    return [of_kind[kind] for kind in kinds[:count]]
+    return [of_kind.get(kind) for kind in kinds[:count]]
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.models.devices import moved
 from fastreader.models.key_values import KeyValues, Reuse
+from fastreader.models.recurrent.states import PathStates, RecurrentStates
 from fastreader.ops.tree_attention import AttentionPlan, tree_attention
 
 
@@ -66,6 +68,15 @@ class AttentionKeys(Protocol):
         Returns:
             [N, Hq, Dv]
         """
+        ...
+
+
+class RecurrentKeys(AttentionKeys, Protocol):
+    """Keys and values of a pass, and the states that recurrent layers start from."""
+
+    @property
+    def states(self) -> PathStates:
+        """The recurrences of the pass."""
         ...
 
 
@@ -148,8 +159,20 @@ class TreeKeys:
             places = rows if places is None else places[rows]
         query_positions = tree.positions if places is None else tree.positions[places]
         self._keys = PackedKeys(tree.subtree_end, places, query_positions, tree.positions, device, impl)
+        self._tree, self._device = tree, device
         self._reuse = reuse
         self._key_values = key_values
+
+    @cached_property
+    def states(self) -> PathStates:
+        """The recurrences of the pass, see `RecurrentKeys.states`."""
+        parent = self._tree.parent.astype(np.int64)
+        kept = None if self._key_values is None else self._key_values.states
+        if self._reuse is None:
+            return PathStates(parent, self._device, kept=kept)
+        if kept is not None:
+            kept = RecurrentStates(self._reuse.state_rows(kept.tokens), kept.tensors)
+        return PathStates(self._reuse.local_parents(parent), self._device, self._reuse.states, kept)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """Compute attention of one layer, see `AttentionKeys.attend`."""

@@ -18,6 +18,7 @@ from fastreader.errors import UnsupportedModelError
 KEYWORD = "fastreader_pass"
 _HOLDS = "fastreader_holds"
 _MASKED = "fastreader_masked"
+WITHOUT_POSITIONS = "fastreader_without_positions"  # on a structural copy whose forward takes no position_ids
 
 
 class NotHandedDownError(UnsupportedModelError):
@@ -43,9 +44,14 @@ def run_with(model: Any, state: Any, arguments: dict[str, Any]) -> Any:
             return base(**arguments, **{KEYWORD: state})
         except NotHandedDownError:
             state.calls.clear()
-            model.__dict__[_HOLDS] = True
+            hold_pass(model)
     with _held(base, state):
         return base(**arguments)
+
+
+def hold_pass(model: Any) -> None:
+    """Let the layers of a structural copy hold every pass, because not all of them receive keyword arguments."""
+    model.__dict__[_HOLDS] = True
 
 
 def ask_for_mask(model: Any) -> None:

@@ -23,6 +23,7 @@ from fastreader.models.devices import replace
 from fastreader.models.experts import SortedExperts, blocks, is_experts
 from fastreader.models.fused import FusedFeedForward, FusedLayer, UpcastLinear, fuse
 from fastreader.models.quantised import is_own, is_plain, method
+from fastreader.models.recurrent import mixers, reads_weight
 
 
 class UpcastEmbedding(nn.Module):
@@ -64,11 +65,13 @@ class Chunked(nn.Module):
 def why_not_upcast(model: Any) -> str | None:
     """Return why a model's own modules must run as they are; None if they can be upcast."""
     mixtures = tuple(f"{block}." for block in blocks(model.base_model))
+    mixtures += tuple(f"{name}." for name, _ in mixers(model))  # convolutions and gates of a recurrence are small too
+    alone = {module for _, module in mixers(model)}
     own = bool(method(model))
     for name, module in model.base_model.named_modules():
         if is_plain(module) or isinstance(module, nn.Embedding) or is_experts(module) or (own and is_own(module)):
             continue
-        if name.startswith(mixtures):  # what stands beside experts is their router, which is small
+        if name.startswith(mixtures) or module in alone:  # what stands beside experts is their router, which is small
             continue
         for parameter, tensor in module.named_parameters(recurse=False):
             if tensor.dim() > 1:
@@ -93,7 +96,9 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
     layers = {
         name: module
         for name, module in base.named_modules()
-        if is_plain(module) and mixtures.get(_block_of(name, mixtures)) != module.out_features  # no router
+        if is_plain(module)
+        and mixtures.get(_block_of(name, mixtures)) != module.out_features  # no router
+        and not reads_weight(base, name)
     }
     for name, module in list(base.named_modules()):
         if name in layers:

@@ -105,7 +105,8 @@ class Engine:
         trees = []
         token_bytes, reserve, choosing = model.bytes_per_token, 0, 0
         if new_tokens:
-            token_bytes, reserve = memory.generation_memory(token_bytes, model.key_value_bytes, new_tokens)
+            states = model.state_bytes if new_tokens > 1 else 0
+            token_bytes, reserve = memory.generation_memory(token_bytes, model.key_value_bytes, new_tokens, states)
             choosing = -(-model.logits.sampling_bytes(len(sequences)) // token_bytes)
         default, most = memory.pass_limits(token_bytes, memory.tightest(model.devices), model.overhead)
         limit = max(1, most - choosing)

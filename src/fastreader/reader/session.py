@@ -13,7 +13,6 @@ from fastreader.core.protocol import TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NotReloadableError, OutOfBudgetError
 from fastreader.models import memory
-from fastreader.models.key_values import KeyValues
 from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.engine import Engine
@@ -113,7 +112,8 @@ class Session(ReaderBase):
             kept = self._open()
             self._check_room(trees)
             for tree in trees:
-                key_values, reuse = KeyValues(), kept.lookup(tree)
+                reuse = kept.lookup(tree)
+                key_values = model.new_key_values(tree, reuse)
                 with self.engine.lock:
                     model.hidden(tree, reuse=reuse, key_values=key_values)
                 kept.add(tree, key_values)
@@ -122,7 +122,11 @@ class Session(ReaderBase):
     def _check_room(self, trees: Sequence[PrefixTree]) -> None:
         """Raise OutOfBudgetError if these trees, beside what is cached, would exceed the session's memory."""
         kept = self._open()
-        needed = (len(kept) + kept.count_new(trees)) * self.engine.model.key_value_bytes
+        model = self.engine.model
+        needed = (len(kept) + kept.count_new(trees)) * model.key_value_bytes
+        if model.mixers:  # a bound: states that the session has are not kept again
+            new = [model.new_key_values(tree).states for tree in trees]
+            needed += (kept.num_states + sum(len(s.tokens) for s in new if s is not None)) * model.state_bytes
         if needed > self._allowed:
             raise OutOfBudgetError(
                 f"session: the keys and values to keep take {needed:,} bytes, {self._allowed:,} are allowed"

@@ -191,8 +191,9 @@ def _parameter(values: Tensor, dtype: torch.dtype) -> nn.Parameter:
 
 @contextmanager
 def _blockwise(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
-    """Let a linear LM head convert its weight block by block."""
-    blocks = torch.split(head.weight, max(1, _BLOCK // head.in_features))
+    """Let a linear LM head convert its weight block by block; its weight has the type, for models that look at it."""
+    own = head.weight
+    blocks = torch.split(own, max(1, _BLOCK // head.in_features))
 
     def forward(states: Tensor) -> Tensor:
         states = states.to(dtype)
@@ -200,9 +201,11 @@ def _blockwise(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
         return logits if head.bias is None else logits + head.bias.to(dtype)
 
     head.forward = forward  # type: ignore[method-assign, assignment]
+    head._parameters["weight"] = _parameter(own.new_zeros(1, 1, dtype=dtype).expand(own.shape), dtype)
     try:
         yield
     finally:
+        head._parameters["weight"] = own  # type: ignore[assignment]
         del head.forward
 
 

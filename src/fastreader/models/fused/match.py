@@ -124,7 +124,8 @@ def _feed_forward(
     names = ["gate_up_proj"] if "gate_up_proj" in children else ["gate_proj", "up_proj"]
     inner = [layer for child in names if (layer := layers.get(f"{name}.{child}")) is not None]
     down = children.get("down_proj")
-    if len(inner) < len(names) or not isinstance(down, UpcastLinear):
+    adapted = any(isinstance(child, nn.ModuleList) for child in children.values())  # Zamba2's has one a layer
+    if len(inner) < len(names) or not isinstance(down, UpcastLinear) or adapted:
         return None
     usual = _random(TOKENS, inner[0].in_features, inner[0].weight)[None]
     expected = [(rows, module(rows)) for rows in (usual, usual * _LARGE)]
