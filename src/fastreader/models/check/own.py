@@ -127,22 +127,23 @@ def watched(layers: list[nn.Module], found: Layers, given: Layers | None = None)
 
 
 @contextmanager
-def converted(model: Any, layers: list[nn.Module], dtype: torch.dtype) -> Iterator[None]:
+def converted(model: Any, layers: list[nn.Module], dtype: torch.dtype, head: bool = True) -> Iterator[None]:
     """Within the block, each module holds its weights in `dtype` while it runs, and as stored before and after.
 
     Only one decoder layer at a time is converted, of embeddings only the rows that are read, and of the LM head one
-    block. Parameters are replaced, not written to, so that modules that share them see nothing.
+    block. Parameters are replaced, not written to, so that modules that share them see nothing. Without `head` the LM
+    head is left alone, for passes that multiply its weight themselves.
     """
     inside = {id(part) for layer in layers for part in layer.modules()}
-    head = model.get_output_embeddings()
+    last = model.get_output_embeddings()
     units = [(layer, list(layer.modules())) for layer in layers]
-    others = [module for module in model.modules() if id(module) not in inside and module is not head]
+    others = [module for module in model.modules() if id(module) not in inside and module is not last]
     units += [(module, [module]) for module in others if module._parameters]
     with ExitStack() as stack:
         for unit, parts in units:
             _convert_while_running(stack, unit, parts, dtype)
-        if head is not None:
-            stack.enter_context(_blockwise(head, dtype))
+        if head and last is not None:
+            stack.enter_context(_blockwise(last, dtype))
         yield
 
 
