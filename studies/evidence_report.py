@@ -69,10 +69,10 @@ def summary(rows: list[Row]) -> Row:
         if not outcomes:
             continue
         own = [row for row in rows if row["id"] in outcomes]
-        tokens = [row["methods"][stored].get("computed", 0) for row in own]
+        tokens = [row["methods"][stored].get("computed") for row in own]  # None if its scores were stored ones
         found["methods"][name] = {
             "n": len(own),
-            "tokens": sum(tokens) / len(tokens),
+            "tokens": None if None in tokens else sum(tokens) / len(tokens),
             **{m: _interval(own, [outcomes[row["id"]][m] for row in own]) for m in measures},
             "against": {} if name == BASELINE else {m: _against(own, stored, m) for m in measures},
             "strata": {
@@ -119,7 +119,11 @@ def markdown(report: dict[str, Row]) -> str:
             [
                 *(label, m["n"], cell(m["nats"], 2), cell(m["against"].get("nats"), 2)),
                 *(cell(m["strata"].get(s, {}).get("nats"), 2) for s in STRATA),
-                *(cell(m.get("contained"), 3), cell(m["against"].get("contained"), 3), f"{m['tokens']:,.0f}"),
+                *(
+                    cell(m.get("contained"), 3),
+                    cell(m["against"].get("contained"), 3),
+                    "" if m["tokens"] is None else f"{m['tokens']:,.0f}",
+                ),
             ]
             for label, m in run["methods"].items()
         ]
