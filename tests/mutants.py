@@ -12,6 +12,7 @@ from torch import nn
 
 from fastreader.models.adapter import TreeModel
 from fastreader.models.attention_keys import Chunk, PackedKeys
+from fastreader.models.experts import SortedExperts
 from fastreader.models.fused import FusedFeedForward, FusedNorm
 from fastreader.models.recurrent import PathStates
 from fastreader.models.temperature import Temperature
@@ -113,6 +114,40 @@ def slopes(model):
 
     with patched(PackedKeys, "attend", sloped):
         yield
+
+
+@mutant
+def slopes_of_the_other_sign(model):
+    with _attending(lambda params: params if params.slopes is None else replace(params, slopes=-params.slopes)):
+        yield
+
+
+@mutant
+def keys_of_another_layer(model):
+    """Layers that reuse keys and values (Gemma 3n, Gemma 4) take those of a layer of the other kind."""
+    reusing = [m for m in model.model.modules() if getattr(m, "is_kv_shared_layer", False)]
+    kinds = [m.layer_type for m in reusing]
+    for module, kind in zip(reusing, kinds, strict=True):
+        module.layer_type = next((other for other in kinds if other != kind), kind)
+    try:
+        yield
+    finally:
+        for module, kind in zip(reusing, kinds, strict=True):
+            module.layer_type = kind
+
+
+@mutant
+def experts_of_the_next_token(model):
+    """Tokens go to the experts that the router chose for their neighbours."""
+    mixtures = [m for m in model.model.modules() if isinstance(m, SortedExperts)]
+    forward = SortedExperts.forward
+    for module in mixtures:
+        module.forward = lambda rows, chosen, factors, module=module: forward(module, rows, chosen.roll(1, 0), factors)
+    try:
+        yield
+    finally:
+        for module in mixtures:
+            del module.forward
 
 
 @mutant

@@ -268,6 +268,7 @@ ROWS: dict[str, Row] = {
         "trust_remote_code": False,
         "deterministic": False,
         "adapter": None,
+        "device_map": None,
     },
     "Reader.session": lambda w: (
         w.reader,

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import registry
 import torch
 from families import COMMON, FAMILIES, tiny
 from mutants import MUTANTS
@@ -73,6 +74,26 @@ def test_no_wrong_pass_is_accepted(family):
     missed, refused = accepted(family, FACTORS[at % 4], PRECISIONS[at % 3])
     assert missed == {}
     assert refused >= 6
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("family", "mutant"),
+    [
+        ("bloom", "slopes_of_the_other_sign"),
+        ("mpt", "slopes_of_the_other_sign"),
+        ("gemma3n_text", "keys_of_another_layer"),
+        ("gemma4_text", "keys_of_another_layer"),
+        ("mixtral", "experts_of_the_next_token"),
+        ("gpt_oss", "experts_of_the_next_token"),
+    ],
+)
+def test_what_only_some_families_have_is_checked(family, mutant, precision):
+    model = registry.tiny_model(family, registry.SHARING if "gemma" in family else registry.patterns(family)[0])
+    reader = Reader.load((model, byte_tokenizer()), device="cpu", precision=precision)
+    with MUTANTS[mutant](reader.engine.model), pytest.raises(UnsupportedModelError):
+        check(reader.engine.model)
+    check(reader.engine.model)
 
 
 @pytest.mark.fuzz

@@ -5,6 +5,7 @@ import copy
 import accelerate
 import numpy as np
 import pytest
+import registry
 import torch
 from families import FAMILIES, tiny
 from support import byte_tokenizer, one_by_one, random_sequences
@@ -115,7 +116,8 @@ def layers_of(model, places):
     """Return a map that gives each layer the next place, and the head one that the last layer has not."""
     base = model.base_model_prefix
     stack = next(name for name, part in model.base_model.named_modules() if isinstance(part, torch.nn.ModuleList))
-    spots = {f"{base}.{stack}.{index}": places[index % len(places)] for index in range(3)}
+    count = len(model.base_model.get_submodule(stack))
+    spots = {f"{base}.{stack}.{index}": places[index % len(places)] for index in range(count)}
     head = next(name for name, part in model.named_modules() if part is model.get_output_embeddings())
     return {"": places[0], **spots, head: places[1]}
 
@@ -164,6 +166,28 @@ def test_all_that_goes_from_layer_to_layer_is_moved(family, devices):
     reader = Reader.load((given, byte_tokenizer()), precision="exact")
     same(numbers(reader), want)
     assert set(reader.describe()["device"].split(" + ")) == set(map(str, places))
+
+
+def test_a_list_of_layers_on_one_device_is_called_layer_by_layer(devices):
+    model = tiny("Llama")
+    given = spread(copy.deepcopy(model), {"": FAKE[0], "model.layers": FAKE[1]})
+    reader = Reader.load((given, byte_tokenizer()), precision="exact")
+    same(numbers(reader), one_by_one(model, SEQUENCES))
+
+
+def test_parts_that_meet_without_a_seam_are_named(devices):
+    model = registry.tiny_model("gemma3n_text", registry.SHARING)
+    given = spread(model, {"": FAKE[0], "model.altup_unembed_projections": FAKE[1]})
+    with pytest.raises(UnsupportedModelError, match=r"its parts cannot lie on several devices.* so: .*same device"):
+        Reader.load((given, byte_tokenizer()))
+
+
+def test_keys_of_a_layer_on_another_device(devices):
+    model = registry.tiny_model("gemma4_text", registry.SHARING)
+    want = one_by_one(model, SEQUENCES)
+    given = spread(copy.deepcopy(model), layers_of(model, FAKE))
+    reader = Reader.load((given, byte_tokenizer()), precision="exact")
+    same(numbers(reader), want)
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,63 @@ def test_w8a8_with_a_scale_a_token_runs(base, kind):
     assert np.median(np.abs(scores(reader) - alone)) < 1e-5
 
 
+def rounded_weights(folder, kind):
+    """Write a checkpoint of narrow weights whose layers do not round their inputs."""
+    from safetensors.torch import load_file, save_file
+
+    weights, most = {}, {"int4": 7, "int8": 127}.get(kind, 448)
+    for name, weight in load_file(folder / "model.safetensors").items():
+        if not name.endswith("proj.weight"):
+            weights[name] = weight
+        elif kind.startswith("int"):  # groups of 32, packed in int32
+            from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+
+            groups = weight.unflatten(1, (-1, 32))
+            scale = groups.abs().amax(-1) / most
+            rows = (groups / scale[..., None]).round().to(torch.int8).flatten(1)
+            weights[f"{name}_packed"] = pack_to_int32(rows, int(kind[3:]))
+            weights |= {f"{name}_scale": scale, f"{name}_shape": torch.tensor(weight.shape)}
+        elif kind == "float8":
+            scale = weight.abs().amax(1, keepdim=True) / most
+            weights |= {name: (weight / scale).to(torch.float8_e4m3fn), f"{name}_scale": scale}
+        else:  # fine-grained: blocks of 128 x 128
+            blocks = nn.functional.pad(weight, (0, -weight.shape[1] % 128, 0, -weight.shape[0] % 128))
+            blocks = blocks.unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
+            scale = blocks.abs().amax((1, 3), keepdim=True) / most
+            rows = (blocks / scale).flatten(2).flatten(0, 1)[: weight.shape[0], : weight.shape[1]]
+            weights |= {name: rows.contiguous().to(torch.float8_e4m3fn), f"{name}_scale_inv": scale[:, 0, :, 0]}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    bits = {"num_bits": int(kind[3:]) if kind.startswith("int") else 8, "symmetric": True, "dynamic": False}
+    how = {"type": "int", "strategy": "group", "group_size": 32} if kind.startswith("int") else {"type": "float"}
+    scheme = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized" if kind.startswith("int") else "float-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"strategy": "channel", **bits, **how}}},
+        "ignore": ["lm_head"],
+    }
+    if kind == "fine":
+        scheme = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "quantization_config": scheme}))
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8", "float8", "fine"])
+def test_checkpoints_of_narrow_weights(base, kind):
+    """The first three stay layers of their library; transformers converts fine-grained FP8 on a CPU itself."""
+    if kind != "fine":
+        pytest.importorskip("compressed_tensors", reason="install the extra quantised")
+    rounded_weights(base, kind)
+    want = np.concatenate(one_by_one(AutoModelForCausalLM.from_pretrained(base).eval(), SEQUENCES))
+    reader = Reader.load(base, device="cpu", precision="exact")
+    np.testing.assert_allclose(scores(reader), want, atol=1e-4)
+    alone = np.concatenate([np.concatenate(reader.score([pair]).token_logprobs) for pair in SEQUENCES])
+    np.testing.assert_allclose(scores(reader), alone, atol=1e-4)
+    plain = np.concatenate(one_by_one(source(), SEQUENCES))
+    assert np.abs(want - plain).max() > 1e-3  # the weights are rounded
+    assert ("quantised linear" in reader.describe()["forward"]) == (kind != "fine")
+
+
 @pytest.mark.parametrize("kind", ["int", "float"])
 def test_w8a8_with_a_scale_a_call_is_rejected(base, kind):
     pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed; install the extra quantised")
@@ -306,7 +363,7 @@ def test_which_layers_are_plain():
 
 
 @pytest.mark.parametrize("precision", ["fast", "high", "exact"])
-@pytest.mark.parametrize("mutant", ["negated", "a row late", "another layer's", "norm"])
+@pytest.mark.parametrize("mutant", ["negated", "a row late", "another layer's", "another scale", "norm"])
 def test_a_wrong_pass_is_rejected(mutant, precision, monkeypatch):
     def spoil(model):
         first, second = [part for part in model.modules() if isinstance(part, OwnLinear)][1:3]
@@ -315,6 +372,12 @@ def test_a_wrong_pass_is_rejected(mutant, precision, monkeypatch):
             first.forward = lambda rows: -forward(first, rows)
         elif mutant == "a row late":
             first.forward = lambda rows: forward(first, rows.roll(1, -2))
+        elif mutant == "another scale":  # a plain layer of the weights, each row with the scale of the next
+            layer = first.own[0]
+            plain = nn.Linear(layer.in_features, layer.out_features)
+            plain.weight = nn.Parameter(layer.weight.float() * layer.scale.roll(1, 0), requires_grad=False)
+            plain.bias = layer.bias
+            first.own = (plain,)
         elif mutant == "another layer's":
             first.forward = lambda rows: forward(second, rows)
         else:

@@ -205,6 +205,7 @@ def attention_forward(
     if (temperature := getattr(module, TEMPERATURE, None)) is not None:
         assert state.positions is not None
         query = temperature.applied(query, state.positions.to(query.device))
+    key, value = key.to(query.device), value.to(query.device)  # those of a layer on another device
     dtype = query.dtype
     if state.precision == "fast":
         query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()

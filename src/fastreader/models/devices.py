@@ -8,7 +8,8 @@ in layouts of its own, so the wrapping is taken off a copy, and hooks on the lar
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -112,16 +113,34 @@ def settled(model: Any, name: str) -> Any:
     model = copy.deepcopy(model, shared)
     _unhook(model, name)
     if len(devices_of(model)) > 1:
-        _add_seams(model, _whole(model), name)
+        left = getattr(model, "_skip_keys_device_placement", None) or ()
+        _add_seams(model, _whole(model), frozenset([left] if isinstance(left, str) else left), name)
     return model
 
 
 def replace(base: nn.Module, name: str, module: nn.Module) -> None:
     """Replace a submodule by one that takes its inputs on the same device."""
-    device = base.get_submodule(name).__dict__.get(_SEAM)
+    seam = base.get_submodule(name).__dict__.get(_SEAM)
     base.set_submodule(name, module)
-    if device is not None:
-        _add_seam(module, device)
+    if seam is not None:
+        _add_seam(module, *seam)
+
+
+@contextmanager
+def placed(model: nn.Module, name: str) -> Iterator[None]:
+    """Within the block, name a model on several devices of which parts meet that no seam brings together.
+
+    Raises:
+        UnsupportedModelError: if tensors on two devices meet.
+    """
+    try:
+        yield
+    except (RuntimeError, InputError) as error:
+        found = devices_of(model)
+        if len(found) < 2 or isinstance(error, torch.OutOfMemoryError):
+            raise
+        among = ", ".join(map(str, found))
+        raise UnsupportedModelError(f"{name}: its parts cannot lie on several devices ({among}) so: {error}") from error
 
 
 def moved(value: Any, device: torch.device) -> Any:
@@ -140,7 +159,7 @@ def _whole(model: Any) -> set[str]:
     return set(getattr(model, "_no_split_modules", None) or ())
 
 
-def _add_seams(module: nn.Module, whole: set[str], name: str) -> None:
+def _add_seams(module: nn.Module, whole: set[str], left: frozenset[str], name: str) -> None:
     found = devices_of(module)
     if len(found) > 1 and type(module).__name__ in whole:
         found = tuple(dict.fromkeys(parameter.device for parameter in module.parameters()))
@@ -149,18 +168,22 @@ def _add_seams(module: nn.Module, whole: set[str], name: str) -> None:
             raise UnsupportedModelError(f"{name}: {type(module).__name__} lies on several devices ({among})")
         for part in module.modules():  # accelerate leaves those of a layer that it loads for each call where it runs
             part._buffers.update({key: moved(buffer, found[0]) for key, buffer in part._buffers.items()})
-    if len(found) == 1:
-        _add_seam(module, found[0])
+    if len(found) == 1 and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):  # nobody calls a list
+        _add_seam(module, found[0], left)
         return
     for child in module.children():
-        _add_seams(child, whole, name)
+        _add_seams(child, whole, left, name)
 
 
-def _add_seam(module: nn.Module, device: torch.device) -> None:
+def _add_seam(module: nn.Module, device: torch.device, left: frozenset[str]) -> None:
+    """Let a module move its inputs to a device, all but the named ones, into which layers write for later layers."""
+
     def move(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return moved(args, device), moved(kwargs, device)
+        return moved(args, device), {
+            key: value if key in left else moved(value, device) for key, value in kwargs.items()
+        }
 
-    module.__dict__[_SEAM] = device
+    module.__dict__[_SEAM] = device, left
     module.register_forward_pre_hook(move, with_kwargs=True)
 
 

@@ -19,6 +19,7 @@ from fastreader.errors import ModelFileError, NotReloadableError
 from fastreader.models import load as loading
 from fastreader.models.adapter import TreeModel
 from fastreader.models.check import Checked, check, keep_verdict, known_verdict, verdict_path
+from fastreader.models.devices import placed
 from fastreader.models.precision import Arithmetic
 from fastreader.models.revision import revision
 from fastreader.reader.base import ReaderBase
@@ -64,7 +65,8 @@ class Reader(ReaderBase):
         check_choice("check", check, CHECKS)
         expect(callable(getattr(model, "forward", None)), "model", "a transformers causal LM", model)
         encoder = TextEncoder(tokenizer)
-        tree_model = TreeModel(model, name, arithmetic.precision, arithmetic.products, arithmetic.deterministic)
+        with placed(model, name):
+            tree_model = TreeModel(model, name, arithmetic.precision, arithmetic.products, arithmetic.deterministic)
         if tree_model.why_not_upcast and tree_model.precision != arithmetic.precision:
             arithmetic = replace(arithmetic, precision=tree_model.precision, reason=tree_model.why_not_upcast)
         super().__init__(Engine(tree_model, encoder, name, arithmetic, revision))
@@ -72,7 +74,8 @@ class Reader(ReaderBase):
         self._weights = weights
         self.arithmetic = arithmetic
         self.revision = revision
-        self.checked, self.engine.check = _checked(tree_model, check, weights)
+        with placed(model, name):
+            self.checked, self.engine.check = _checked(tree_model, check, weights)
 
     @classmethod
     def load(

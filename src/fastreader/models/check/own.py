@@ -234,6 +234,7 @@ def _own_attention(
     )
     eager = _eager(module)
     assert eager is not None
+    key, value = key.to(query.device), value.to(query.device)  # those of a layer on another device
     return eager(module, query, key, value, attention_mask, **named)
 
 
