@@ -10,20 +10,23 @@ without, with both answers as candidates (it does not know which is which) and w
 they come, numbers without texts, first those with candidates for all questions; a stopped run resumes with the same
 command.
 
-The report compares with the vote of the readings alone, and with "right answer known": the passage whose reading has
-the smallest margin of the right answer over the replaced one. "Paraphrased" removes the text of the replaced passage
+The report compares with the vote of the readings alone; with the vote of the statements, the passage whose answer the
+fewest passages state; and with "right answer known", the passage whose reading has the smallest margin of the right
+answer over the replaced one. "Paraphrased" removes the text of the replaced passage
 from the evidence, as if it stated its answer in words that are no candidate.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from moi_rows import rounded
@@ -33,6 +36,7 @@ from fastreader import Example, Passage, Reader, load_examples
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
 from fastreader.moi.conflicts import Conflicts, conflicts
+from fastreader.moi.conflicts import judge as judgement
 from fastreader.moi.conflicts.judge import judge
 from fastreader.statistics import auroc, wilson
 from fastreader.statistics.answers import normalise
@@ -41,6 +45,13 @@ Row = dict[str, Any]
 Scores = Callable[[np.ndarray, np.ndarray], np.ndarray]
 PARTS = ("given", "proposed")
 PASSAGES, SUPPORTING, ENOUGH = 5, 3, 8
+VARIED = {
+    "_PULL": (1.0, 2.0, 4.0),
+    "_TEXT": (0.15, 0.3, 0.6),
+    "_AGAINST": (0.1, 0.2, 0.4),
+    "_CLIP": (5.0, 10.0, 20.0),
+    "_SILENT": (-1.0, -2.0, -4.0),
+}
 _MONTH = re.compile("January|February|March|April|May|June|July|August|September|October|November|December")
 _ASKED = re.compile(r"\b(who|where|when|how many|how much|which|what)\b")
 
@@ -197,6 +208,13 @@ def voted(ratios: np.ndarray, texts: np.ndarray) -> np.ndarray:
     return -side * margin
 
 
+def counted(ratios: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """Score by the number of passages that state another answer less those that state the same one."""
+    claims = (texts == 0) * 1.0
+    same = claims @ claims.sum(axis=0)
+    return np.where(claims.any(axis=1), claims.sum() - 2 * same, -float(len(texts)) - 1)
+
+
 def known(ratios: np.ndarray, texts: np.ndarray) -> np.ndarray:
     """Score by the margin of the replaced answer, which is the second candidate."""
     return ratios[:, 1] - ratios[:, 0]
@@ -206,6 +224,7 @@ WAYS: dict[str, tuple[str, Scores]] = {
     "conflicts, candidates given": ("given", judged),
     "conflicts, candidates proposed": ("proposed", judged),
     "vote of the readings": ("given", voted),
+    "vote of the statements": ("given", counted),
     "right answer known": ("given", known),
 }
 
@@ -228,6 +247,16 @@ def measured(rows: Sequence[Row], scores: Scores) -> Row:
     return found
 
 
+def varied(rows: Sequence[Row]) -> Row:
+    """Return the smallest and largest share of odd ones found over other constants of the judgement."""
+    shares = []
+    for constants in itertools.product(*VARIED.values()):
+        with mock.patch.multiple(judgement, **dict(zip(VARIED, constants, strict=True))):
+            hits = [int(judged(*ratios_texts(row["changed"])).argmax()) == row["odd"] for row in rows]
+        shares.append(float(np.mean(hits)))
+    return {"least": min(shares), "most": max(shares)}
+
+
 def report(folder: Path, parts: dict[str, list[Row]]) -> None:
     """Write report.json and report.md."""
     found: Row = {}
@@ -240,6 +269,7 @@ def report(folder: Path, parts: dict[str, list[Row]]) -> None:
         texts[row["odd"]] = np.nan
         paraphrased.append(int(judged(ratios, texts).argmax()) == row["odd"])
     found["paraphrased"] = {"n": len(rows), "odd": wilson(sum(paraphrased), len(rows)).to_dict()}
+    found["varied"] = varied(rows)
     above = {name: [judged(*ratios_texts(row[name])).max() > 0 for row in rows] for name in ("changed", "clean")}
     found["flagged"] = {name: float(np.mean(values)) for name, values in above.items()}
     both = [row["changed"]["known"] for row in parts["proposed"]]
@@ -259,6 +289,8 @@ def report(folder: Path, parts: dict[str, list[Row]]) -> None:
     lines.append(
         f"With candidates given, {found['flagged']['changed']:.3f} of the changed questions and "
         f"{found['flagged']['clean']:.3f} of the unchanged ones have an odd score above 0. "
+        f"With other constants, each up to twice or half as large, {found['varied']['least']:.3f} to "
+        f"{found['varied']['most']:.3f} of the odd ones are found. "
         f"A call computes {found['tokens']['given']:.0f} tokens."
     )
     if both:
