@@ -182,7 +182,7 @@ def _parameter(values: Tensor, dtype: torch.dtype) -> nn.Parameter:
 @contextmanager
 def _blockwise(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
     """Let a linear LM head convert its weight block by block; its weight has the type, for models that look at it."""
-    own = head.weight
+    kept, own = head._parameters["weight"], head.weight
     blocks = torch.split(own, max(1, _BLOCK // head.in_features))
 
     def forward(states: Tensor) -> Tensor:
@@ -195,7 +195,7 @@ def _blockwise(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
     try:
         yield
     finally:
-        head._parameters["weight"] = own
+        head._parameters["weight"] = kept
         del head.forward
 
 
