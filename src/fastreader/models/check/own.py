@@ -181,9 +181,8 @@ def _parameter(values: Tensor, dtype: torch.dtype) -> nn.Parameter:
 
 @contextmanager
 def _blockwise(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
-    """Let a linear LM head convert its weight block by block; its weight has the type, for models that look at it."""
-    kept, own = head._parameters["weight"], head.weight
-    blocks = torch.split(own, max(1, _BLOCK // head.in_features))
+    """Let a linear LM head convert its weight block by block."""
+    blocks = torch.split(head.weight, max(1, _BLOCK // head.in_features))
 
     def forward(states: Tensor) -> Tensor:
         states = states.to(dtype)
@@ -191,12 +190,21 @@ def _blockwise(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
         return logits if head.bias is None else logits + head.bias.to(dtype)
 
     head.forward = forward  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        del head.forward
+
+
+@contextmanager
+def _typed(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
+    """Let an LM head that `_blockwise` computes show a weight of this type, to which Mamba-2 converts its input."""
+    kept, own = head._parameters["weight"], head.weight
     head._parameters["weight"] = _parameter(own.new_zeros(1, 1, dtype=dtype).expand(own.shape), dtype)
     try:
         yield
     finally:
         head._parameters["weight"] = kept
-        del head.forward
 
 
 def _eager(module: nn.Module) -> Callable[..., Any] | None:
@@ -265,7 +273,11 @@ def run_own(model: Any, tokens: Tensor, dtype: torch.dtype, name: str, given: La
         Inputs and outputs [B, n, E], log-probabilities of tokens 1..n-1 in float64, [B, n - 1].
     """
     layers, found = decoder_layers(model, name), Layers()
-    with converted(model, layers, dtype), watched(layers, found, given), _recorded(model, found.constants):
+    with ExitStack() as stack:
+        stack.enter_context(converted(model, layers, dtype))
+        stack.enter_context(watched(layers, found, given))
+        stack.enter_context(_recorded(model, found.constants))
+        stack.enter_context(_typed(model.get_output_embeddings(), dtype))
         logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].double()
     found.logprobs = logits.log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
     return found
