@@ -47,14 +47,17 @@ def test_many_random_trees_equal_one_text_at_a_time(family):
 
 
 def compare_random_trees(family, count):
+    """In float64, but for the softmax of transformers' attention, so that rounding hides nothing.
+
+    That of float32 reaches 3e-5 nats in such models, in transformers' own modules too.
+    """
     rng = np.random.default_rng(0)
-    model = tiny_model(family, patterns(family)[0])
-    reader = loaded(model)
-    trees = [random_tree(rng) for _ in range(count)]
-    with in_float64(model) as truth:
-        wants = [one_by_one(truth, sequences) for sequences in trees]
-    found = [apart(reader.score(sequences).token_logprobs, want) for sequences, want in zip(trees, wants, strict=True)]
-    assert max(found) < 1e-5
+    with in_float64(tiny_model(family, patterns(family)[0])) as model:
+        reader = loaded(model)
+        for _ in range(count):
+            sequences = random_tree(rng)
+            got = reader.score(sequences, max_batch_tokens=int(rng.integers(250, 2000)))
+            assert apart(got.token_logprobs, one_by_one(model, sequences)) < 1e-6
 
 
 @pytest.mark.parametrize("family", KINDS)

@@ -127,23 +127,22 @@ def watched(layers: list[nn.Module], found: Layers, given: Layers | None = None)
 
 
 @contextmanager
-def converted(model: Any, layers: list[nn.Module], dtype: torch.dtype, head: bool = True) -> Iterator[None]:
+def converted(model: Any, layers: list[nn.Module], dtype: torch.dtype) -> Iterator[None]:
     """Within the block, each module holds its weights in `dtype` while it runs, and as stored before and after.
 
     Only one decoder layer at a time is converted, of embeddings only the rows that are read, and of the LM head one
-    block. Parameters are replaced, not written to, so that modules that share them see nothing. Without `head` the LM
-    head is left alone, for passes that multiply its weight themselves.
+    block. Parameters are replaced, not written to, so that modules that share them see nothing.
     """
     inside = {id(part) for layer in layers for part in layer.modules()}
-    last = model.get_output_embeddings()
+    head = model.get_output_embeddings()
     units = [(layer, list(layer.modules())) for layer in layers]
-    others = [module for module in model.modules() if id(module) not in inside and module is not last]
+    others = [module for module in model.modules() if id(module) not in inside and module is not head]
     units += [(module, [module]) for module in others if module._parameters]
     with ExitStack() as stack:
         for unit, parts in units:
             _convert_while_running(stack, unit, parts, dtype)
-        if head and last is not None:
-            stack.enter_context(_blockwise(last, dtype))
+        if head is not None:
+            stack.enter_context(_blockwise(head, dtype))
         yield
 
 
@@ -192,9 +191,8 @@ def _parameter(values: Tensor, dtype: torch.dtype) -> nn.Parameter:
 
 @contextmanager
 def _blockwise(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
-    """Let a linear LM head convert its weight block by block; its weight has the type, for models that look at it."""
-    own = head.weight
-    blocks = torch.split(own, max(1, _BLOCK // head.in_features))
+    """Let a linear LM head convert its weight block by block."""
+    blocks = torch.split(head.weight, max(1, _BLOCK // head.in_features))
 
     def forward(states: Tensor) -> Tensor:
         states = states.to(dtype)
@@ -202,12 +200,21 @@ def _blockwise(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
         return logits if head.bias is None else logits + head.bias.to(dtype)
 
     head.forward = forward  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        del head.forward
+
+
+@contextmanager
+def _typed(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
+    """Let an LM head that `_blockwise` computes show a weight of this type, to which Mamba-2 converts its input."""
+    kept, own = head._parameters["weight"], head.weight
     head._parameters["weight"] = _parameter(own.new_zeros(1, 1, dtype=dtype).expand(own.shape), dtype)
     try:
         yield
     finally:
-        head._parameters["weight"] = own  # type: ignore[assignment]
-        del head.forward
+        head._parameters["weight"] = kept
 
 
 def _eager(module: nn.Module) -> Callable[..., Any] | None:
@@ -277,7 +284,11 @@ def run_own(model: Any, tokens: Tensor, dtype: torch.dtype, name: str, given: La
         Inputs and outputs [B, n, E], log-probabilities of tokens 1..n-1 in float64, [B, n - 1].
     """
     layers, found = decoder_layers(model, name), Layers()
-    with converted(model, layers, dtype), watched(layers, found, given), _recorded(model, found.constants):
+    with ExitStack() as stack:
+        stack.enter_context(converted(model, layers, dtype))
+        stack.enter_context(watched(layers, found, given))
+        stack.enter_context(_recorded(model, found.constants))
+        stack.enter_context(_typed(model.get_output_embeddings(), dtype))
         logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].double()
     found.logprobs = logits.log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
     found.move(tokens.device)

@@ -102,7 +102,7 @@ def multiplied_exactly(model: TreeModel) -> Iterator[None]:
     with ExitStack() as stack:
         if model.why_not_upcast:
             dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
-            stack.enter_context(converted(model.model, decoder_layers(model.model, model.name), dtype, head=False))
+            stack.enter_context(converted(model.model, decoder_layers(model.model, model.name), dtype))
         for module in model.model.modules():
             if isinstance(module, (UpcastLinear, JoinedLinear, FusedLayer)):
                 stack.enter_context(module.exact())
