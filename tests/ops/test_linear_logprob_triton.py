@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -28,7 +29,7 @@ def check(
     bias: bool = False,
     softcap: float | None = None,
     scale: float = 1.0,
-    block: tuple[int, int, int, int, int] | None = SMALL,
+    block: tuple[Any, ...] | None = SMALL,
     num_splits: int | None = None,
     shift: float = 0.0,
 ) -> None:
@@ -61,7 +62,11 @@ def check(
         near, exact = (linear_logprob_reference(h, w, everywhere, b, softcap, scale)[0] for h, w, b in (single, wide))
         assert_as_exact_as_eager(f"label {label}", got.label_logprob[:, column], near, exact, logits)
     lean = linear_logprob_triton(
-        hidden, weight, target, offset, softcap, scale, stats=False, config=config, num_splits=num_splits
+        *(hidden, weight, target, offset, softcap, scale),
+        entropy=False,
+        argmax=False,
+        config=config,
+        num_splits=num_splits,
     )
     assert torch.equal(lean.logprob, got.logprob)
     assert len(lean.entropy) == len(lean.argmax) == 0
@@ -114,6 +119,61 @@ def test_random_shapes(
     check(rows, width, vocabulary, torch.float32, **options)
 
 
+def test_random_cases_grouped_swapped_and_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastreader.ops.linear_logprob import triton
+
+    monkeypatch.setattr(triton, "_GROUP", 2)  # so that 48 rows are two groups
+    monkeypatch.setattr(triton, "_JOIN_SPLITS", 2)
+    rng, worst = np.random.default_rng(0), 0.0
+    for seed in range(500):
+        torch.manual_seed(seed)
+        rows, width, vocabulary = (int(rng.integers(1, most)) for most in (48, 24, 90))
+        hidden, weight = torch.randn(rows, width), torch.randn(vocabulary, width) * width**-0.5
+        bias = torch.randn(vocabulary) if seed % 3 == 0 else None
+        target, labels = torch.randint(0, vocabulary, (rows,)), torch.randint(0, vocabulary, (2,))
+        others = (target, bias, (None, 5.0)[seed % 5 == 0], (1.0, 0.25, -1.5)[seed % 7 % 3], labels)
+        config = triton.Config(16, (16, 32)[seed % 2], 16, 4, 2, swapped=seed % 4 > 1)
+        got = triton.linear_logprob_triton(
+            hidden, weight, *others, config=config, num_splits=int(rng.integers(1, 5)), entropy=seed % 2 == 0
+        )
+        wide = (None if tensor is None else tensor.double() for tensor in (hidden, weight, bias))
+        hidden, weight, bias = wide  # type: ignore[assignment]
+        want = linear_logprob_reference(hidden, weight, target, bias, *others[2:])
+        assert got.label_logprob is not None and want.label_logprob is not None
+        pairs = [(got.logprob, want.logprob), (got.logsumexp, want.logsumexp), (got.label_logprob, want.label_logprob)]
+        pairs += [(got.entropy, want.entropy)] * (seed % 2 == 0)
+        worst = max([worst, *(float((mine - golden).abs().max()) for mine, golden in pairs)])
+        assert torch.equal(got.argmax, want.argmax), seed
+    assert worst <= 2e-6
+
+
+@pytest.mark.parametrize(("rows", "swapped"), [(40, False), (5, True)])
+def test_tiles_loaded_by_descriptors(rows: int, swapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastreader.ops.linear_logprob import triton
+
+    generator = torch.Generator().manual_seed(rows)
+    hidden, weight = (torch.randn(count, 56, generator=generator).half() for count in (rows, 150))
+    arguments = (hidden, weight, torch.arange(rows), None, None, 0.3)
+    config = triton.Config(16, 32, 16, 4, 2, swapped=swapped)
+    by_pointers = triton.linear_logprob_triton(*arguments, config=config, num_splits=2)
+    made = []
+    honest = triton.TensorDescriptor.from_tensor
+    monkeypatch.setattr(triton.TensorDescriptor, "from_tensor", lambda *given: made.append(1) or honest(*given))
+    monkeypatch.setattr(triton, "_TMA_FROM", 0)
+    described = triton.linear_logprob_triton(*arguments, config=config, num_splits=2)
+    assert len(made) == 2
+    for mine, other in zip(described[:4], by_pointers[:4], strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_only_what_is_asked_for() -> None:
+    hidden, weight, target = torch.randn(3, 8), torch.randn(20, 8), torch.arange(3)
+    for impl in ("triton", "torch", "reference"):
+        stats = linear_logprob_stats(hidden, weight, target, entropy=False, argmax=False, impl=impl)
+        assert len(stats.entropy) == len(stats.argmax) == 0
+        assert len(stats.logprob) == len(stats.logsumexp) == 3
+
+
 def test_ties_go_to_the_lowest_token() -> None:
     hidden, weight = torch.ones(2, 8), torch.zeros(100, 8)
     weight[[30, 70]] = 1.0
@@ -155,5 +215,6 @@ def test_opcheck() -> None:
     assert callable(linear_logprob_triton)  # importing it registers the op
     hidden, weight, target = torch.randn(5, 24), torch.randn(70, 24), torch.tensor([3, 0, 69, 1, 1])
     for bias, labels, stats in ((None, None, False), (torch.randn(70), torch.tensor([1, 2]), True)):
-        arguments = (hidden, weight, target, bias, labels, 1.0, 2.0, stats, 2, 2, [16, 32, 16, 4, 2], None)
+        config = [16, 32, 16, 4, 2, int(stats)]
+        arguments = (hidden, weight, target, bias, labels, 1.0, 2.0, stats, True, 2, 2, config, None)
         torch.library.opcheck(torch.ops.fastreader.linear_logprob_triton.default, arguments)
