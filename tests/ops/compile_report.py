@@ -170,11 +170,12 @@ def logprob_case(
     capped: bool = False,
     width: int = 576,
     rows: int = 4096,
+    terms: int = 1,
     config: logprob.Config | None = None,
 ) -> Case:
     """Return a case of linear_logprob as a pass calls it, with arg-max; with `stats` also entropy, bias and labels."""
     rows = 1 if few else rows
-    config = config or logprob.default_config(target, dtype, rows, capped, width, stats)
+    config = config or logprob.default_config(target, dtype, rows, capped, width, stats, terms)
     element = NAMES[dtype]
     types = {"hidden_ptr": f"*{element}", "weight_ptr": f"*{element}", "target_ptr": "*i64", "picked_ptr": "*fp32"}
     types |= {"max_ptr": "*fp32", "sum_ptr": "*fp32", "argmax_ptr": "*i32"}
@@ -195,7 +196,15 @@ def logprob_case(
         }
     else:
         constants |= {"hidden_desc": None, "weight_desc": None}
+    if terms == 1:
+        constants |= {"low_ptr": None, "low_desc": None}
+    else:
+        types |= {"low_ptr": f"*{element}"}
+        of_hidden = {"low_desc": types["hidden_desc"]} if "hidden_desc" in types else {}
+        types |= of_hidden
+        constants |= {} if of_hidden else {"low_desc": None}
     size = "-few" if few else "-64" if rows <= 64 else "-wide" if width >= 2048 else ""
+    size += "-high" if terms > 1 else ""
     name = f"logprob{size}{'-stats' if stats else ''}{'-capped' if capped else ''}"
     return Case(
         name,
@@ -282,6 +291,9 @@ def full_cases() -> list[Case]:
             cases.append(logprob_case(target, dtype, few=True, capped=True))
             cases += [logprob_case(target, dtype, stats=stats, rows=64, capped=stats) for stats in (False, True)]
             cases.append(logprob_case(target, dtype, stats=False, width=4096))
+            if dtype == torch.bfloat16:
+                for width, rows in ((576, 4096), (4096, 4096), (576, 64)):
+                    cases.append(logprob_case(target, dtype, stats=False, width=width, rows=rows, terms=2))
             cases += merge_cases(target, dtype)
         cases.append(join_case(target))
         for dtype, width, size in (
@@ -308,6 +320,7 @@ def default_cases() -> list[Case]:
     cases.append(logprob_case(80, torch.bfloat16, few=True, stats=False))
     cases += [logprob_case(90, torch.bfloat16, stats=False, width=4096), logprob_case(120, torch.float16, rows=64)]
     cases += [logprob_case(90, torch.bfloat16, stats=False, rows=64), join_case(90)]
+    cases.append(logprob_case(90, torch.bfloat16, stats=False, width=4096, terms=2))
     cases += [*merge_cases(90, torch.bfloat16), *merge_cases(120, torch.float32)]
     cases += [*pointwise_cases(90, torch.bfloat16), *pointwise_cases(89, torch.float32, 16_384, 256)]
     return cases

@@ -23,12 +23,12 @@ _OP = "linear_logprob"
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, **options: Any) -> Tensor:
     """Compute ``log_softmax(cap(scale * (hidden @ weight.T + bias)))[target]`` without holding R x V logits.
 
-    Arguments and errors are those of `linear_logprob_stats`, without `labels`.
+    Arguments and errors are those of `linear_logprob_stats`, without `labels`, `entropy` and `argmax`.
 
     Returns:
         float32 [R] (float64 for float64 inputs), nats.
     """
-    return linear_logprob_stats(hidden, weight, target, **options).logprob
+    return linear_logprob_stats(hidden, weight, target, entropy=False, argmax=False, **options).logprob
 
 
 def linear_logprob_stats(
@@ -96,8 +96,9 @@ def linear_logprob_stats(
     if chosen == "triton":
         from fastreader.ops.linear_logprob.triton import linear_logprob_triton
 
+        split = input_precision == "bf16x3" and weight.dtype == torch.bfloat16
         return linear_logprob_triton(
-            hidden, weight, target, bias, softcap, scale, labels, entropy=entropy, argmax=argmax
+            hidden, weight, target, bias, softcap, scale, labels, entropy=entropy, argmax=argmax, split=split
         )
     if chosen == "cpu":
         logprob, logsumexp, spread, best, label_logprob = torch.ops.fastreader.linear_logprob(

@@ -82,7 +82,13 @@ _SINGLE = Config(64, 64, 16, 8, 2, 255)
 
 
 def default_config(
-    target: int, dtype: torch.dtype, rows: int, capped: bool, width: int = 0, entropy: bool = False
+    target: int,
+    dtype: torch.dtype,
+    rows: int,
+    capped: bool,
+    width: int = 0,
+    entropy: bool = False,
+    terms: int = 1,
 ) -> Config:
     """Return the pinned configuration.
 
@@ -93,6 +99,7 @@ def default_config(
         capped: whether there is a soft cap.
         width: hidden size; 0 without the tensor memory accelerator.
         entropy: whether entropies are asked for.
+        terms: number of terms of the hidden states.
     """
     if dtype == torch.float32:
         return _SINGLE
@@ -103,7 +110,7 @@ def default_config(
             config = _HALF_FEW[few]
             return config._replace(num_stages=3) if target in _SMALL_SHARED else config
     if width >= _WIDE_FROM and target in _WIDE and not capped and not entropy:
-        return _WIDE[target]
+        return _WIDE[target]._replace(num_stages=4 if terms == 1 else 3)
     return _HALF[target][capped]
 
 
@@ -125,8 +132,10 @@ def _across(b_values, SWAPPED: tl.constexpr):
 )
 def linear_logprob_kernel(
     hidden_ptr,  # [R, E]
+    low_ptr,  # [R, E], what rounding took from the hidden states, contiguous; or None
     weight_ptr,  # [V, E]
-    hidden_desc,  # the same for the tensor memory accelerator, or None
+    hidden_desc,  # the same three for the tensor memory accelerator, or None
+    low_desc,
     weight_desc,
     bias_ptr,  # [V] or None
     target_ptr,  # int64 [R]
@@ -174,6 +183,8 @@ def linear_logprob_kernel(
     # Only a tile's address has 64 bits; the offsets inside fit 32, which saves registers. Rows behind the last one
     # read the last one again, which needs no mask; so do tokens behind the vocabulary.
     hidden_ptr += row_first.to(tl.int64) * stride_hidden_row
+    if low_ptr is not None:
+        low_ptr += row_first.to(tl.int64) * stride_hidden_row
     o_row = tl.minimum(o_r, rows - row_first - 1)  # [R]
 
     b_max = tl.full([BLOCK_R], LOWEST, tl.float32)  # [R]
@@ -193,15 +204,25 @@ def linear_logprob_kernel(
             if weight_desc is not None:
                 b_h = hidden_desc.load([row_first, column])  # [R, E]
                 b_w = weight_desc.load([low, column])  # [V, E]
+                if low_ptr is not None:
+                    b_low = low_desc.load([row_first, column])  # [R, E]
             else:
                 o_column = column + o_e  # [E]
-                p_hidden = hidden_ptr + o_row[:, None] * stride_hidden_row + o_column[None, :] * stride_hidden_width
+                o_hidden = o_row[:, None] * stride_hidden_row + o_column[None, :] * stride_hidden_width
                 p_weight = tile_ptr + o_token[:, None] * stride_weight_token + o_column[None, :] * stride_weight_width
                 m_e = (o_column < width)[None, :] if not EVEN else None
-                b_h = tl.load(p_hidden, mask=m_e, other=None if EVEN else 0.0)
+                b_h = tl.load(hidden_ptr + o_hidden, mask=m_e, other=None if EVEN else 0.0)
+                if low_ptr is not None:
+                    b_low = tl.load(low_ptr + o_hidden, mask=m_e, other=None if EVEN else 0.0)
                 b_w = tl.load(p_weight, mask=m_e, other=None if EVEN else 0.0)
             if UPCAST:
                 b_h, b_w = b_h.to(tl.float32), b_w.to(tl.float32)
+            if low_ptr is not None:
+                b_low = b_low.to(b_w.dtype)
+                if SWAPPED:
+                    b_z = tl.dot(b_w, b_low.T, b_z, input_precision="ieee")
+                else:
+                    b_z = tl.dot(b_low, b_w.T, b_z, input_precision="ieee")
             if SWAPPED:
                 b_z = tl.dot(b_w, b_h.T, b_z, input_precision="ieee")  # [V, R]
             else:
@@ -329,21 +350,27 @@ def linear_logprob_triton(
     *,
     entropy: bool = True,
     argmax: bool = True,
+    split: bool = False,
     config: Config | None = None,
     num_splits: int | None = None,
 ) -> LogprobStats:
     """Run the kernels on the arguments of `linear_logprob_stats`.
 
-    `config` and `num_splits` replace the pinned configuration and the number of splits of the vocabulary.
+    With `split`, float32 states are the sum of two bfloat16 terms, and the weight is bfloat16. `config` and
+    `num_splits` replace the pinned configuration and the number of splits of the vocabulary.
     """
     rows, width = hidden.shape
     vocabulary, device = weight.shape[0], hidden.device
     if scale <= 0:  # the kernel takes maxima before it scales
         hidden, bias = hidden * (0.0 if scale == 0 else -1.0), None if bias is None else bias * (scale and -1.0)
         scale = abs(scale) or 1.0
+    low = None
+    if split:
+        exact, hidden = hidden.contiguous(), hidden.bfloat16().contiguous()
+        low = (exact - hidden).bfloat16()
     if config is None:
         wide = width if _describable(hidden) and _describable(weight) else 0  # by pointers it would spill
-        config = default_config(target_of(device), hidden.dtype, rows, softcap is not None, wide, entropy)
+        config = default_config(target_of(device), hidden.dtype, rows, softcap is not None, wide, entropy, 1 + split)
     hidden = with_near_tiles(hidden, (config.block_r, config.block_e))
     weight = with_near_tiles(weight, (config.block_v, config.block_e))
     row_tiles = max(ceil_div(rows, config.block_r), 1)
@@ -354,7 +381,7 @@ def linear_logprob_triton(
     num_splits = ceil_div(tiles, tiles_per_split)  # so that no split is empty
 
     logprob, label_logprob, logsumexp, spread, best = _run(
-        *(hidden, weight, target.contiguous()),
+        *(hidden, low, weight, target.contiguous()),
         *(None if tensor is None else tensor.contiguous() for tensor in (bias, labels)),
         *(float(scale), softcap, entropy, argmax, num_splits, tiles_per_split),
         [config.block_r, config.block_v, config.block_e, config.num_warps, config.num_stages, int(config.swapped)],
@@ -385,19 +412,22 @@ def _describable(tensor: Tensor) -> bool:
     return rows_apart and tensor.element_size() == 2 and tensor.data_ptr() % 16 == 0
 
 
-def _fake(hidden: Tensor, weight: Tensor, target: Tensor, bias: Any, labels: Any, *others: Any) -> tuple[Tensor, ...]:
+def _fake(
+    hidden: Tensor, low: Any, weight: Tensor, target: Tensor, bias: Any, labels: Any, *others: Any
+) -> tuple[Tensor, ...]:
     entropy, argmax = others[2:4]
     return _results(hidden, labels, entropy, argmax)
 
 
 @triton_op(
-    "linear_logprob_triton(Tensor hidden, Tensor weight, Tensor target, Tensor? bias, Tensor? labels, float scale, "
-    "float? softcap, bool entropy, bool argmax, int num_splits, int tiles_per_split, int[] config, "
+    "linear_logprob_triton(Tensor hidden, Tensor? low, Tensor weight, Tensor target, Tensor? bias, Tensor? labels, "
+    "float scale, float? softcap, bool entropy, bool argmax, int num_splits, int tiles_per_split, int[] config, "
     "int? max_registers) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     _fake,
 )
 def _run(
     hidden: Tensor,
+    low: Tensor | None,
     weight: Tensor,
     target: Tensor,
     bias: Tensor | None,
@@ -428,12 +458,12 @@ def _run(
     group = min(_GROUP, row_tiles)
     factor = scale if softcap is None else 1.0  # on logits that a cap has not scaled yet
     count = 0 if labels is None else len(labels)
-    descriptors: tuple[TensorDescriptor | None, ...] = (None, None)
+    descriptors: tuple[TensorDescriptor | None, ...] = (None, None, None)
     if target_of(hidden.device) >= _TMA_FROM and not upcast and all(map(_describable, (hidden, weight))):
-        blocks = ((hidden, block_r), (weight, block_v))
-        descriptors = tuple(TensorDescriptor.from_tensor(tensor, [block, block_e]) for tensor, block in blocks)
+        blocks = ((hidden, block_r), (low, block_r), (weight, block_v))
+        descriptors = tuple(t if t is None else TensorDescriptor.from_tensor(t, [rows, block_e]) for t, rows in blocks)
     linear_logprob_kernel[(ceil_div(row_tiles, group) * group * num_splits,)](
-        *(hidden, weight, *descriptors, bias, target, labels, *picked, *partial),
+        *(hidden, low, weight, *descriptors, bias, target, labels, *picked, *partial),
         *(rows, weight.shape[0], width, count, tiles_per_split, num_splits, group),
         *(scale, factor * _LOG2_E, softcap or 1.0),
         *hidden.stride(),
