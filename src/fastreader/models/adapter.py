@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fastreader.core.checks import expect
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.errors import UnsupportedModelError
 from fastreader.models import fused, indexed, memory, quantised, recurrent
@@ -38,6 +39,7 @@ from fastreader.models.handing import ask_for_mask
 from fastreader.models.head import LogitHead
 from fastreader.models.key_values import KeyValues, Reuse
 from fastreader.models.own_scores import replace_scores
+from fastreader.models.pass_tables import PassTables, Shapes
 from fastreader.models.precision import Precision
 from fastreader.models.products import OPERATOR, Products
 from fastreader.models.rotary import rotary_regimes
@@ -45,6 +47,7 @@ from fastreader.models.temperature import take_over
 from fastreader.models.upcast import upcast, why_not_upcast
 from fastreader.ops.linear import BlockTensor
 from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
+from fastreader.ops.upload import Upload, Uploaded
 
 
 class TreeModel:
@@ -59,6 +62,7 @@ class TreeModel:
         precision: of the products, "fast", "high" or "exact".
         products: how linear layers multiply, see `models.products`.
         deterministic: sum in an order that does not depend on the other sequences of a pass.
+        own: the model is nobody else's, so that its weights may move (to views of joined buffers, on a GPU).
 
     Attributes:
         why_not_upcast: None if the modules were upcast (`models.upcast`), else why the model's own modules run as
@@ -80,6 +84,7 @@ class TreeModel:
         precision: Precision,
         products: Products,
         deterministic: bool = False,
+        own: bool = False,
     ) -> None:
         self.name = name
         self.deterministic = deterministic
@@ -114,7 +119,7 @@ class TreeModel:
         self.model.config._attn_implementation = ATTENTION_NAME
         compute = torch.float64 if model.dtype == torch.float64 else torch.float32
         if self.why_not_upcast is None:
-            upcast(self.model, self.products, compute, self.windows)
+            upcast(self.model, self.products, compute, self.windows, own)
         self.regimes = rotary_regimes(self.config)
         self._silent_layers = layers_without_attention(self.config) | frozenset(
             getattr(self.config, "cross_attention_layers", None) or ()  # those for images
@@ -131,6 +136,7 @@ class TreeModel:
         if self.why_not_upcast:  # states are in the stored type already, so bfloat16 loses nothing
             head_precision = "fast" if self.dtype == torch.bfloat16 else "exact"
         self.logits = LogitHead(self.head, head_precision, self.logit_scale, self.logit_softcap)
+        self._shapes: Shapes = {}
         self._step: fused.FusedStep | str = "transformers' own modules"
         if self.why_not_upcast is None:
             tried = fused.trial_starts(self.model)
@@ -255,6 +261,7 @@ class TreeModel:
         reuse: Reuse | None = None,
         key_values: KeyValues | None = None,
         rows: IntArray | None = None,
+        tables: PassTables | None = None,
     ) -> Tensor:
         """Return final hidden states of the tree, after the final norm: [T, E], float32 if upcast.
 
@@ -265,22 +272,24 @@ class TreeModel:
             key_values: an empty cache, filled with every layer's keys and values of the whole tree.
             rows: int64 [R], packed indices of computed tokens, in any order and with repeats; only their states are
                 returned, [R, E].
+            tables: what goes to the device with the tables of this pass.
 
         Raises:
             UnsupportedModelError: if a layer needs something that the packed pass does not compute.
         """
-        keys = TreeKeys(tree, self.device, reuse, key_values, impl)
+        tables = tables or PassTables(self.device, self._shapes)
+        keys = TreeKeys(tree, self.device, reuse, key_values, impl, tables=tables)
         computed = slice(None) if reuse is None else reuse.computed
         tokens, positions = tree.token_ids[computed], tree.positions[computed]
         if rows is None:
-            return self.forward(tokens, positions, keys)
+            return self.forward(tokens, positions, keys, tables=tables)
         unique, inverse = np.unique(rows if reuse is None else reuse.state_rows(rows), return_inverse=True)
         selected = None
         if 0 < len(unique) < len(tokens):
-            selected_keys = TreeKeys(tree, self.device, reuse, key_values, impl, unique)
-            selected = SelectedRows(torch.from_numpy(unique).to(self.device), selected_keys)
-        states = self.forward(tokens, positions, keys, selected)
-        return states[torch.from_numpy(unique[inverse] if selected is None else inverse).to(self.device)]
+            selected_keys = TreeKeys(tree, self.device, reuse, key_values, impl, unique, tables)
+            selected = SelectedRows(tables.upload.add(unique), selected_keys)
+        returned = tables.upload.add(unique[inverse] if selected is None else inverse)
+        return self.forward(tokens, positions, keys, selected, tables)[returned.get()]
 
     @torch.inference_mode()
     def forward(
@@ -289,6 +298,7 @@ class TreeModel:
         positions: npt.NDArray[np.int32],
         keys: AttentionKeys,
         selected: SelectedRows | None = None,
+        tables: PassTables | None = None,
     ) -> Tensor:
         """Return final hidden states of N new tokens that attend to `keys`: [N, E], or [A, E] of A selected ones.
 
@@ -300,6 +310,7 @@ class TreeModel:
                 return self._step(token_ids, positions, row_keys)
         precision = None if self.why_not_upcast else self.products
         state = TreePass(keys, self.windows, precision, selected, context=self.max_length)
+        state.upload = None if tables is None else tables.upload
         states = state.run(self.model, token_ids, positions, self.device).to(self.device)
         state.check_calls(self.name, self._silent_layers)
         if self.mixers and len(state.states.calls) < len(self.mixers):
@@ -318,11 +329,22 @@ class TreeModel:
         Args:
             tree, impl, reuse, key_values: as for `hidden`.
         """
-        return self.pair_logprobs(self.hidden(tree, impl, reuse=reuse, key_values=key_values, rows=tree.sources), tree)
+        tables = PassTables(self.device, self._shapes)
+        targets = tables.upload.add(tree.targets)
+        states = self.hidden(tree, impl, reuse=reuse, key_values=key_values, rows=tree.sources, tables=tables)
+        return self.pair_logprobs(states, tree, targets)
 
-    def pair_logprobs(self, states: Tensor, tree: PrefixTree) -> LogprobStats:
-        """Return what `score` returns, from the final states [R, E] of the tree's sources."""
-        targets = torch.from_numpy(tree.targets).to(self.device)
+    def pair_logprobs(self, states: Tensor, tree: PrefixTree, uploaded: Uploaded | None = None) -> LogprobStats:
+        """Return what `score` returns, without entropies, from the final states [R, E] of the tree's sources.
+
+        Args:
+            states, tree: of a pass.
+            uploaded: the tree's targets, if they went to the device with the pass.
+        """
+        count = self.head.weight.shape[0]
+        largest = int(tree.targets.max(initial=0))  # checked here, since the op would wait for the device
+        expect(largest < count, "targets", f"token ids below {count}", largest)
+        targets = (uploaded or Upload(self.device).add(tree.targets)).get()
         weight, bias = self.head.weight, self.head.bias
         blocks, narrow = isinstance(weight, BlockTensor), False
         if self.why_not_upcast is None and self.products == "fast":
@@ -338,6 +360,8 @@ class TreeModel:
             bias=None if bias is None else bias.to(states.dtype),
             scale=self.logit_scale,
             softcap=self.logit_softcap,
+            entropy=False,
+            check_ids=False,
             # "torch" has no bf16x3 and upcasts a narrower weight block by block.
             input_precision="float32" if kernels else "bf16x3" if self.products == "high" or narrow else None,
             impl="cpu" if kernels else "torch" if self.products == "exact" else "auto",

@@ -23,6 +23,7 @@ from fastreader.models.handing import KEYWORD as KEYWORD
 from fastreader.models.handing import WITHOUT_POSITIONS, NotHandedDownError, run_with
 from fastreader.models.recurrent.states import PathStates
 from fastreader.models.temperature import TEMPERATURE
+from fastreader.ops.upload import Upload, Uploaded
 
 ATTENTION_NAME = "fastreader_tree"
 
@@ -36,12 +37,17 @@ class SelectedRows:
     """The new tokens whose final states are needed; the last layer may skip the others.
 
     Attributes:
-        rows: int64 [A], indices of the new tokens, ascending.
+        indices: int64 [A], of the new tokens, ascending.
         keys: what these tokens attend to.
     """
 
-    rows: Tensor
+    indices: Uploaded
     keys: AttentionKeys
+
+    @property
+    def rows(self) -> Tensor:
+        """The indices on the device."""
+        return self.indices.get()
 
 
 @dataclass
@@ -59,6 +65,7 @@ class TreePass:
         positions: int64 [N] of the new tokens, known while the pass runs.
         trace: if not None, filled with what each attention module passes: (query, key, value, constants) by its id.
         context: longest text that the model takes, in tokens; None without a limit.
+        upload: what goes to the device with the token ids; None for a copy of their own.
     """
 
     keys: AttentionKeys
@@ -70,6 +77,7 @@ class TreePass:
     positions: Tensor | None = None
     trace: dict[int, AttentionInputs] | None = None
     context: int | None = None
+    upload: Upload | None = None
 
     def __post_init__(self) -> None:
         self._all_keys = self.keys
@@ -87,8 +95,10 @@ class TreePass:
         self, model: Any, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], device: torch.device
     ) -> Tensor:
         """Return final hidden states of the new tokens, [N, E], from a model that uses `attention_forward`."""
-        self.positions = torch.from_numpy(positions).to(device, torch.int64)
-        arguments: dict[str, Any] = {"input_ids": torch.from_numpy(token_ids).to(device)[None], "use_cache": False}
+        upload = self.upload or Upload(device)
+        tokens, depths = upload.add(token_ids), upload.add(positions.astype(np.int64))
+        self.positions = depths.get()
+        arguments: dict[str, Any] = {"input_ids": tokens.get()[None], "use_cache": False}
         if not model.__dict__.get(WITHOUT_POSITIONS):
             arguments["position_ids"] = self.positions[None]
         states: Tensor = run_with(model, self, arguments).last_hidden_state

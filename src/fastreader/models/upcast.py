@@ -79,7 +79,7 @@ def why_not_upcast(model: Any) -> str | None:
     return None
 
 
-def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]) -> None:
+def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window], own: bool = False) -> None:
     """Replace the modules of a structural copy in place; the parameters' own tensors are not written to.
 
     Args:
@@ -87,6 +87,7 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
         precision: of the products, see `ops.linear`.
         dtype: of everything else, float32 or float64.
         windows: each layer's attention window, as `layer_windows` returns it.
+        own: as for `JoinedLinear`.
     """
     base = model.base_model
     mixtures = blocks(base)
@@ -112,7 +113,7 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
                 if tensor.dtype in (torch.bfloat16, torch.float16):
                     setattr(module, buffer, tensor.to(dtype))
     if dtype == torch.float32:
-        fuse(model, layers, windows, precision)
+        fuse(model, layers, windows, precision, own)
         for name, module in list(base.named_modules()):
             parent = base.get_submodule(name.rpartition(".")[0])
             chunked = isinstance(module, FusedFeedForward) or isinstance(parent, FusedLayer)

@@ -26,12 +26,17 @@ def check_operands(
 
     Each must have one of `dtypes`; None is the dtype of the first operand, an empty collection allows any.
     """
-    (first, like), *_ = operands.items()
-    assert like is not None
+    given = [tensor for tensor in operands.values() if tensor is not None]
+    like, device, graded = given[0], given[0].device, torch.is_grad_enabled()
     allowed = (like.dtype,) if dtypes is None else dtypes
-    for name, tensor in operands.items():
-        if tensor is None:
-            continue
+    for tensor in given:  # a pass comes here hundreds of times, nearly always with operands that fit
+        if (allowed and tensor.dtype not in allowed) or tensor.device != device or (graded and tensor.requires_grad):
+            break
+    else:
+        return
+    first = next(iter(operands))
+    named = {name: tensor for name, tensor in operands.items() if tensor is not None}
+    for name, tensor in named.items():
         if allowed and tensor.dtype not in allowed:
             wanted = " or ".join(map(name_of, dtypes)) if dtypes else f"{name_of(like.dtype)} like {first}"
             raise InputError(f"{op}: {name} must be {wanted}, got {name_of(tensor.dtype)}")
