@@ -30,6 +30,9 @@ def check_supported(model: Any, name: str) -> None:
         check_quantised(model, name)
     if any(device.type == "meta" for device in devices_of(model)):
         raise UnsupportedModelError(f"{name}: expected weights in memory, got some on the device meta")
+    if mixers(model) and len(found := devices_of(model)) > 1:
+        among = ", ".join(map(str, found))
+        raise UnsupportedModelError(f"{name}: expected the recurrent layers' model on one device, got {among}")
     placed = "position_ids" in inspect.signature(model.base_model.forward).parameters or adds_positions(model)
     if not placed and not mixers(model):  # positions enter a recurrence only by the order of tokens
         raise UnsupportedModelError(
