@@ -44,8 +44,9 @@ $(VENV)/.installed: $(BIN)/python $(INPUTS)
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[gguf]'
 	@touch $@
 
+# By name: the installed package would be compiled again by -e '.[dev]'.
 $(VENV)/.developing: $(VENV)/.installed
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt 'fastreader[dev]'
 	@touch $@
 
 model: $(VENV)/.installed

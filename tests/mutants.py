@@ -14,7 +14,9 @@ from fastreader.models.adapter import TreeModel
 from fastreader.models.attention_keys import Chunk, PackedKeys
 from fastreader.models.experts import SortedExperts
 from fastreader.models.fused import FusedFeedForward, FusedNorm
+from fastreader.models.recurrent import PathStates
 from fastreader.models.temperature import Temperature
+from fastreader.ops.recurrent import ScanPlan
 
 MUTANTS: dict[str, Callable[[TreeModel], AbstractContextManager[None]]] = {}
 
@@ -314,4 +316,55 @@ def router(model):
         return out * 1.01
 
     with _outputs(gates, change):
+        yield
+
+
+@mutant
+def no_parent_state(model):
+    """Every chain of a recurrence starts from nothing."""
+    batch = ScanPlan._batch
+
+    def forgetting(self, *args):
+        made = batch(self, *args)
+        return replace(made, before=torch.full_like(made.before, -1))
+
+    with patched(ScanPlan, "_batch", forgetting):
+        yield
+
+
+@mutant
+def state_of_another_branch(model):
+    """Chains of a level start from each other's states."""
+    batch = ScanPlan._batch
+
+    def swapping(self, *args):
+        made = batch(self, *args)
+        return replace(made, before=made.before.roll(1))
+
+    with patched(ScanPlan, "_batch", swapping):
+        yield
+
+
+@mutant
+def convolution_of_packed_neighbours(model):
+    """A short convolution reads the tokens before in the packing."""
+    table = PathStates._table
+
+    def neighbouring(self, before):
+        ancestors, last = table(self, before)
+        return (torch.arange(len(ancestors))[:, None] - torch.arange(1, before + 1)).clamp_min(-1), last
+
+    with patched(PathStates, "_table", neighbouring):
+        yield
+
+
+@mutant
+def convolution_without_its_past(model):
+    table = PathStates._table
+
+    def forgetting(self, before):
+        ancestors, last = table(self, before)
+        return torch.full_like(ancestors, -1), last
+
+    with patched(PathStates, "_table", forgetting):
         yield

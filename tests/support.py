@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import importlib
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +72,26 @@ def one_by_one(model, sequences) -> list[np.ndarray]:
         picked = logits.log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])[:, 0]
         out.append(picked[len(context) - 1 :].cpu().numpy())
     return out
+
+
+@contextmanager
+def in_float64(model):
+    """Yield a copy of a model that computes in float64, also where its code asks for float32."""
+    wide = copy.deepcopy(model).double()
+    wide.config._experts_implementation = "eager"  # grouped products have no float64
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "float", torch.Tensor.double)
+        for name in ("to", "type"):
+            patch.setattr(torch.Tensor, name, _in_float64(getattr(torch.Tensor, name)))
+        yield wide
+
+
+def _in_float64(cast):
+    def widened(self, *args, **named):
+        args = (torch.float64 if a is torch.float32 else a for a in args)
+        return cast(self, *args, **{k: torch.float64 if v is torch.float32 else v for k, v in named.items()})
+
+    return widened
 
 
 def random_sequences(rng: np.random.Generator, vocabulary: int, count: int = 12, longest: int = 40):

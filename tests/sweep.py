@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from registry import ASIDE, VOCABULARY, families, patterns, tiny_model
-from support import byte_tokenizer, one_by_one, random_sequences
+from registry import ASIDE, RECURRENT, VOCABULARY, families, patterns, tiny_model
+from support import byte_tokenizer, in_float64, one_by_one, random_sequences
 
 from fastreader import Reader
 from fastreader.errors import UnsupportedModelError
@@ -54,14 +55,18 @@ def verdict(family: str, changes: dict[str, Any]) -> Verdict:
     """Return how a tiny reader of a family compares with transformers; errors that are not ours are raised."""
     model = tiny_model(family, changes)
     sequences = random_sequences(np.random.default_rng(1), VOCABULARY)
-    own = one_by_one(model, sequences)
+    with _truth(family, model) as true_model:
+        own = one_by_one(true_model, sequences)
     context, continuation = max(sequences, key=lambda pair: len(pair[0]))
     order = [one_by_one(model, [(tokens, continuation)])[0] for tokens in (context, context[::-1])]
     matters = float(np.abs(order[0] - order[1]).max())
     try:
         reader = Reader.load((model, byte_tokenizer()), device="cpu", precision="exact")
         scores = [reader.score(sequences), _in_session(reader, sequences)]
-        text, regret = _written(reader, model, [context for context, _ in sequences[:4]])
+        prompts = [context for context, _ in sequences[:4]]
+        texts = reader.generate(prompts, max_new_tokens=_NEW_TOKENS, token_logprobs=True)
+        with _truth(family, model) as true_model:
+            text, regret = _written(prompts, texts, true_model, reader.engine.model.regimes.fixed)
     except UnsupportedModelError as error:
         return Verdict(refused=str(error).removeprefix(f"{type(model).__name__}: "), matters=matters)
     apart = [np.abs(got - want).max() for s in scores for got, want in zip(s.token_logprobs, own, strict=True)]
@@ -76,15 +81,18 @@ def _in_session(reader: Reader, sequences: list[tuple[list[int], list[int]]]) ->
         return scores
 
 
-def _written(reader: Reader, model: Any, prompts: list[list[int]]) -> tuple[float, float]:
+def _truth(family: str, model: Any) -> AbstractContextManager[Any]:
+    """Return the model to compare with, in float64 if it has recurrences."""
+    return in_float64(model) if family in RECURRENT else nullcontext(model)
+
+
+def _written(prompts: list[list[int]], texts: Any, model: Any, at_once: bool) -> tuple[float, float]:
     """Return how far log-probabilities of written tokens are off, and how far tokens are from the most likely ones."""
     off = regret = 0.0
-    for prompt, (text,) in zip(
-        prompts, reader.generate(prompts, max_new_tokens=_NEW_TOKENS, token_logprobs=True), strict=True
-    ):
+    for prompt, (text,) in zip(prompts, texts, strict=True):
         if not text.token_ids:  # the end of the text comes first
             continue
-        logprobs = _next_logprobs(model, prompt, list(text.token_ids), reader.engine.model.regimes.fixed)
+        logprobs = _next_logprobs(model, prompt, list(text.token_ids), at_once)
         for row, token, found in zip(logprobs, text.token_ids, text.token_logprobs, strict=True):
             off = max(off, abs(float(row[token]) - found))
             regret = max(regret, float(row.max() - row[token]))

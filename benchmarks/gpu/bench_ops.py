@@ -28,6 +28,7 @@ from torch import Tensor
 from fastreader.core.tree import PrefixTree
 from fastreader.ops import linear_logprob, tree_attention
 from fastreader.ops.pointwise import gate, rms_norm, rotary
+from fastreader.ops.tree_attention import flash
 from fastreader.ops.tree_attention.plan import AttentionContext, AttentionPlan
 from fastreader.ops.tree_attention.triton import tree_attention_triton
 from fastreader.ops.tree_attention.triton_config import Config, default_config
@@ -175,6 +176,9 @@ def bench_attention(name: str, shape: Shape, tune: bool, alone: bool) -> Iterato
     rows, golden = attention.sample()
     assert_right("tree_attention", attention.ours()[rows], golden, 0.02)
     yield measure(f"{name} tree_attention triton", attention.ours, attention.flops)
+    if flash.why_not(attention.query, attention.value, attention.plan) is None:
+        assert_right("flash", attention.ours("flash")[rows], golden, 0.02)
+        yield measure(f"{name} {flash.engine()[0]} over chains", lambda: attention.ours("flash"), attention.flops)
     if tune:
         yield from tune_attention(name, attention, rows, golden)
     if alone:
@@ -213,7 +217,7 @@ def bench_logprob(rows: int, shape: Shape) -> Iterator[Timing]:
         return torch.log_softmax((hidden @ weight.T).float(), -1).gather(1, target[:, None])[:, 0]
 
     def ours(impl: str) -> Tensor:
-        return linear_logprob(hidden, weight, target, impl=impl)
+        return linear_logprob(hidden, weight, target, check_ids=False, impl=impl)
 
     assert_right("linear_logprob", ours("triton"), ours("torch"), 1e-3)
     ways = {"triton": lambda: ours("triton"), "torch, chunked": lambda: ours("torch"), "full logits": full}

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fastreader.data import Example, Passage, load_examples, save_examples
     from fastreader.errors import FastreaderError, InputError
     from fastreader.moi.arrange import arrange
+    from fastreader.moi.conflicts.api import conflicts
+    from fastreader.moi.conflicts.results import Conflicts
     from fastreader.moi.ranking.api import arerank, rerank
     from fastreader.moi.ranking.results import Reranked, RerankResult
     from fastreader.moi.ranking.trec import save_trec_run
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOME = {
+    "Conflicts": "moi.conflicts.results",
     "Example": "data",
     "FastreaderError": "errors",
     "InputError": "errors",
@@ -47,6 +50,7 @@ _HOME = {
     "TreeStats": "core.tree",
     "arerank": "moi.ranking.api",
     "arrange": "moi.arrange",
+    "conflicts": "moi.conflicts.api",
     "load_examples": "data",
     "permutation_cost": "scoring.api",
     "rerank": "moi.ranking.api",
@@ -56,6 +60,7 @@ _HOME = {
     **dict.fromkeys(("eor", "errors", "moi", "noise", "permutations", "statistics", "sure"), ""),
 }
 __all__ = [
+    "Conflicts",
     "Example",
     "FastreaderError",
     "Generation",
@@ -75,6 +80,7 @@ __all__ = [
     "TreeStats",
     "arerank",
     "arrange",
+    "conflicts",
     "eor",
     "errors",
     "load_examples",

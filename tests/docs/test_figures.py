@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -183,16 +184,23 @@ def test_claims_of_the_best():
     assert f"by {overall['claimed'] - overall['gold']:.2f} at N = 10" in section("P(best) on held-out questions")
 
 
-@pytest.fixture(scope="module")
-def studies():
+@contextlib.contextmanager
+def script(name: str) -> Iterator[Any]:
+    """Import a script of studies/."""
     sys.path.insert(0, str(ROOT / "studies"))
     try:
-        spec = importlib.util.spec_from_file_location("moi_report", ROOT / "studies" / "moi_report.py")
+        spec = importlib.util.spec_from_file_location(name, ROOT / "studies" / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         yield module
     finally:
         sys.path.remove(str(ROOT / "studies"))
+
+
+@pytest.fixture(scope="module")
+def studies():
+    with script("moi_report") as module:
+        yield module
 
 
 @pytest.mark.parametrize("n", CLAIMS)
@@ -224,12 +232,40 @@ def test_retrieval_of_the_questions(studies):
     assert f"first for {first} of the questions, among the first 5 for {five} and among the first 10 for {ten}." in page
 
 
+def numbers_of(value: Any, at: str = "") -> dict[str, float]:
+    """Return the numbers in a JSON value, by where they are."""
+    if isinstance(value, (dict, list)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {place: number for key, item in items for place, number in numbers_of(item, f"{at}/{key}").items()}
+    return {at: float(value)} if isinstance(value, (int, float)) else {}
+
+
+def test_report_on_conflicts_is_that_of_the_rows(tmp_path):
+    folder = ROOT / "studies" / "results" / "conflicts"
+    with script("conflicts") as study:
+        rows = {part: list(study.rows_of(study.log_of(folder, part))) for part in study.PARTS}
+        study.report(tmp_path, rows)
+    stored, made = (json.loads((at / "report.json").read_text(encoding="utf-8")) for at in (folder, tmp_path))
+    assert numbers_of(made) == pytest.approx(numbers_of(stored), abs=1e-9)
+
+
+def test_report_on_orderings_is_that_of_the_rows(tmp_path):
+    folder = ROOT / "studies" / "results" / "orderings"
+    with script("orderings_answers") as study:
+        rows = sorted(study.rows_of(folder / "rows.jsonl"), key=lambda row: int(row["id"]))
+        study.report(tmp_path, rows)
+    stored, made = (json.loads((at / "report.json").read_text(encoding="utf-8")) for at in (folder, tmp_path))
+    assert numbers_of(made) == pytest.approx(numbers_of(stored), abs=1e-6)  # a logistic model converges to less
+
+
 # Sections that quote a stored report: page, level and title, where in it, report, and figures that come from several of
 # its own or from a paper.
 QUOTED = [
     ("sure.md", "##", "Results", "", "sure_study.md", {"0.6", "28.4", "33.5"}),
     ("eor.md", "##", "Measured", "", "eor_study.md", set()),
     ("moi-baselines.md", "###", "Other analyses", "", "moi_analyses.md", {"0.22", "-14.84", "0.90", "-15.53"}),
+    ("conflicts.md", "##", "Measured", "", "conflicts/report.md", set()),
+    ("conflicts.md", "##", "Answers over orderings", "What", "orderings/report.md", set()),
     ("noise.md", "##", "Measured", "These results differ", "noise_study.md", set()),  # the table has its own p values
 ]
 

@@ -75,6 +75,7 @@ class World:
         self.whole = dataclasses.replace(self.observations, qg=[-3.0, -2.0, -4.0])
         self.unlabelled = [fr.Example(f"Why {i}?", self.passages) for i in range(20)]
         self.reranked = fr.rerank(self.reader, self.example)
+        self.conflicts = fr.conflicts(self.reader, QUESTION, self.passages, ["Nile", "Seine"])
         self.ranked = moi.rerank(self.reader, QUESTION, self.passages)
         self.probe = moi.probe(self.reader, [self.example], [0])
         self.materials = noise.gather(self.example, random=noise.Pool(self.pool), random_count=1)
@@ -118,6 +119,8 @@ class World:
         self.path("template.json").write_text(json.dumps({"separator": " "}))
         self.path("texts.json").write_text("{}")
         self.scores.save(self.path("scores.json"))
+        moi.Pool().save(self.path("pool.json"))
+        self.conflicts.save(self.path("conflicts.json"))
         self.bias.save(self.path("bias.json"))
         moi.Arranger({3: [0.8, -0.3, -0.5]}).save(self.path("arranger.json"))
         self.voter.save(self.path("voter.json"))
@@ -295,6 +298,10 @@ ROWS: dict[str, Row] = {
         "max_batch_tokens": 500,
         "progress": False,
     },
+    "conflicts": lambda w: {**w.asked(), "candidates": ["Nile", "Seine"], "template": None, "max_batch_tokens": 500},
+    "Conflicts.from_dict": lambda w: {"values": w.conflicts.to_dict()},
+    "Conflicts.load": lambda w: {"path": w.path("conflicts.json")},
+    "Conflicts.save": lambda w: (w.conflicts, {"path": w.path("out.json")}),
     "save_examples": lambda w: {
         "examples": [w.example],
         "path": w.path("out.jsonl"),
@@ -424,6 +431,14 @@ ROWS: dict[str, Row] = {
         "max_new_tokens": 2,
         "max_passages": 3,
     },
+    "moi.marginal_answer": lambda w: {
+        **w.asked(),
+        "permutations": "cyclic",
+        "seed": 0,
+        "template": None,
+        "max_new_tokens": 2,
+        "max_batch_tokens": 500,
+    },
     "moi.calibrate": lambda w: {
         "scores": w.more,
         "kind": "question",
@@ -442,6 +457,8 @@ ROWS: dict[str, Row] = {
     "moi.Pool.bias": lambda w: (moi.Pool(), {"reader": {"name": "r"}, "template": "t", "passages": 3}),
     "moi.Pool.count": lambda w: (moi.Pool(), {"reader": {"name": "r"}, "template": "t", "passages": 3}),
     "moi.Pool.state": lambda w: (moi.Pool(), {"reader": {"name": "r"}, "template": "t", "passages": 3}),
+    "moi.Pool.load": lambda w: {"path": w.path("pool.json")},
+    "moi.Pool.save": lambda w: (moi.Pool(), {"path": w.path("pool-out.json")}),
     "moi.calibrate_reader": lambda w: {
         "reader": w.reader,
         "questions": w.unlabelled,
@@ -530,6 +547,7 @@ ROWS: dict[str, Row] = {
     },
     "moi.baselines.long_context_reorder": lambda w: w.asked(),
     "moi.baselines.long_llm_lingua": lambda w: {**w.asked(), "template": None, "max_batch_tokens": 500},
+    "moi.baselines.moi_paper": lambda w: {**w.asked(), "seed": 1, "template": None, "max_batch_tokens": 500},
     "moi.baselines.oracle": lambda w: {**w.asked(), "bias": None, "place": 1},
     "moi.baselines.pairwise": lambda w: {
         **w.asked(),
@@ -707,6 +725,27 @@ ROWS: dict[str, Row] = {
     "permutations.random": lambda w: {"n": 4, "count": 4, "seed": 0},
     "permutations.resolve": lambda w: {"spec": "cyclic", "n": 4, "seed": 0},
     "permutations.variable_length": lambda w: {"scores": [2.0, 1.0], "share": 0.9, "temperature": 1.0},
+    "statistics.ConformalSets.fit": lambda w: {
+        "probabilities": [[0.5, 0.5], [0.9, 0.1]],
+        "right": [0, 1],
+        "confidence_level": 0.5,
+    },
+    "statistics.ConformalSets.set_of": lambda w: (
+        statistics.ConformalSets.fit([[0.5, 0.5]], [0], 0.5),
+        {"probabilities": [0.2, 0.8]},
+    ),
+    "statistics.RiskCoverage.at": lambda w: (statistics.risk_coverage(A, B), {"coverage": 0.5}),
+    "statistics.auroc": lambda w: {
+        "confidence": A,
+        "right": B,
+        "clusters": None,
+        "confidence_level": 0.95,
+        "resamples": 20,
+        "seed": 0,
+    },
+    "statistics.coverage": lambda w: {"sets": [[0], [1]], "right": [0, None]},
+    "statistics.expected_calibration_error": lambda w: {"confidence": A, "right": B, "bins": 5},
+    "statistics.risk_coverage": lambda w: {"confidence": A, "right": B},
     "statistics.bootstrap": lambda w: {
         "values": A,
         "clusters": [1, 1, 2, 2],

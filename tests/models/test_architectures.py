@@ -79,8 +79,8 @@ def test_windows_change_these_texts():
 
 UNSUPPORTED = {
     "Phimoe": ({"num_local_experts": 4, "sliding_window": 7}, "window of 7 tokens"),
-    "Mamba": ({}, "linear_attention|takes no position_ids"),
-    "Lfm2": ({"layer_types": ["conv", "full_attention", "conv"]}, "layer 0 is 'conv'"),
+    "Rwkv": ({}, "takes no position_ids"),
+    "Zaya": ({"num_experts_per_tok": 1, "head_dim": 16}, "layer 0 is 'hybrid'"),
     "Falcon": ({"alibi": True, "num_kv_heads": 2}, "rounded to bfloat16"),
     "Doge": ({}, "an attention mask of its own"),
 }

@@ -182,6 +182,12 @@ def test_parts_that_meet_without_a_seam_are_named(devices, monkeypatch):
         Reader.load((spread(model, layers_of(model, FAKE)), byte_tokenizer()))
 
 
+def test_recurrent_layers_lie_on_one_device(devices):
+    given = spread(registry.tiny_model("lfm2", registry.PATTERNS["lfm2"][0]), {"": FAKE[0], "lm_head": FAKE[1]})
+    with pytest.raises(UnsupportedModelError, match="recurrent layers' model on one device, got xla:0, xla:1"):
+        Reader.load((given, byte_tokenizer()))
+
+
 @pytest.mark.parametrize("family", ["gemma3n_text", "gemma4_text"])
 def test_keys_of_a_layer_on_another_device(family, devices):
     model = registry.tiny_model(family, registry.SHARING)

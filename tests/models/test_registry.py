@@ -22,7 +22,6 @@ VERSION = re.search(r"families of transformers ([\d.]+) run", PAGE.read_text(enc
 # Asides that are built in a moment; the others need files, or cannot be small.
 QUICK_ASIDES = [
     *("bert", "big_bird", "electra", "rembert", "roberta", "roformer", "xlm", "xlnet", "git", "whisper", "plbart"),
-    *("bailing_hybrid", "inkling_text", "jamba", "lfm2", "lfm3", "mamba", "nemotron_h", "qwen3_5_text", "rwkv"),
 ]
 
 

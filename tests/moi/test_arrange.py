@@ -8,7 +8,8 @@ import pytest
 import fastreader as fr
 from fastreader.errors import InputError
 from fastreader.moi import Arranger, PositionBias
-from fastreader.moi.shipped import SHIPPED
+from fastreader.moi.arrange import _at_hand
+from fastreader.moi.shipped import SHIPPED, keep
 
 SHIPPED_N = (3, 5, 10)
 
@@ -66,6 +67,27 @@ def test_passages_of_every_kind_come_back_as_they_are():
 def test_a_reader_brings_its_calibrations(packaged_reader):
     assert fr.arrange(["a", "b", "c"], packaged_reader)[-1] == "a"
     assert list(Arranger.for_reader(packaged_reader).biases) == list(SHIPPED_N)
+
+
+def test_a_name_is_looked_up_once_until_a_calibration_comes_changes_or_goes(tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTREADER_CACHE", str(tmp_path))
+    shipped = Arranger.for_reader("smollm2-135m")
+    looked_up = _at_hand.cache_info().misses
+    assert Arranger.for_reader("smollm2-135m") is shipped and _at_hand.cache_info().misses == looked_up
+    own = changed(bias=(-calibration(5).bias).tolist())
+    kept = keep(own)
+    np.testing.assert_allclose(Arranger.for_reader("smollm2-135m").bias(5), -shipped.bias(5), atol=1e-12)
+    calibration(5).save(kept)
+    np.testing.assert_allclose(Arranger.for_reader("smollm2-135m").bias(5), shipped.bias(5), atol=1e-12)
+    kept.unlink()
+    assert Arranger.for_reader("smollm2-135m") is shipped
+
+
+def test_a_bias_that_was_read_is_the_callers_own():
+    arranger = Arranger.of(map(calibration, SHIPPED_N))
+    first = arranger.bias(7)
+    first[:] = 0
+    np.testing.assert_array_equal(arranger.bias(7), Arranger.of(map(calibration, SHIPPED_N)).bias(7))
 
 
 def test_files(tmp_path):

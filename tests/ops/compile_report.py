@@ -72,6 +72,7 @@ class Compiled:
     spilled: int  # bytes of stack
     shared: int  # bytes
     instructions: tuple[str, ...]  # kinds of matrix instruction
+    described: bool  # loads tiles by the tensor memory accelerator
 
     def faults(self) -> list[str]:
         """Return the faults of the kernel; empty for none."""
@@ -80,6 +81,8 @@ class Compiled:
             faults.append(f"{self.spilled} bytes of stack")
         if self.shared > SHARED_LIMIT[case.target]:
             faults.append(f"{self.shared} bytes of shared memory, over {SHARED_LIMIT[case.target]}")
+        if self.described != any(type_.startswith("tensordesc") for type_ in case.types.values()):
+            faults.append("the tensor memory accelerator is " + ("used" if self.described else "not used"))
         if case.dtype == torch.float32 or not case.matrix:
             if self.instructions:
                 faults.append(f"matrix instructions in {NAMES[case.dtype]}: {self.instructions}")
@@ -120,7 +123,7 @@ def attention_case(
     block_d, block_rest = attention_launch.head_blocks(size)
     element = NAMES[dtype]
     types = dict.fromkeys(("query_ptr", "key_ptr", "value_ptr"), f"*{element}")
-    types |= {"out_ptr": "*fp32" if decode else f"*{element}", "query_node_ptr": "*i64"}
+    types |= {"out_ptr": "*fp32" if decode else f"*{element}", "query_node_ptr": "*i32"}
     types |= dict.fromkeys(("subtree_end_ptr", "tile_ptr", "block_start_ptr", "block_stop_ptr"), "*i32")
     types |= dict.fromkeys(("scale", "scale_log2", "softcap"), "fp32")
     constants = dict.fromkeys(("stride_query_size", "stride_key_size", "stride_value_size"), 1)
@@ -165,34 +168,64 @@ def logprob_case(
     few: bool = False,
     stats: bool = True,
     capped: bool = False,
+    width: int = 576,
+    rows: int = 4096,
+    terms: int = 1,
     config: logprob.Config | None = None,
 ) -> Case:
-    """Return a case of linear_logprob; with `stats` also entropy, arg-max, bias and labels."""
-    config = config or logprob.default_config(target, dtype, 1 if few else 4096, capped)
+    """Return a case of linear_logprob as a pass calls it, with arg-max; with `stats` also entropy, bias and labels."""
+    rows = 1 if few else rows
+    config = config or logprob.default_config(target, dtype, rows, capped, width, stats, terms)
     element = NAMES[dtype]
     types = {"hidden_ptr": f"*{element}", "weight_ptr": f"*{element}", "target_ptr": "*i64", "picked_ptr": "*fp32"}
-    types |= {"max_ptr": "*fp32", "sum_ptr": "*fp32", "scale": "fp32", "softcap": "fp32"}
-    optional = {"tilt_ptr": "*fp32", "argmax_ptr": "*i32", "bias_ptr": f"*{element}", "label_ptr": "*i64"}
+    types |= {"max_ptr": "*fp32", "sum_ptr": "*fp32", "argmax_ptr": "*i32"}
+    types |= dict.fromkeys(("scale", "scale_log2", "softcap"), "fp32")
+    optional = {"tilt_ptr": "*fp32", "bias_ptr": f"*{element}", "label_ptr": "*i64"}
     optional["label_logit_ptr"] = "*fp32"
     constants: dict[str, Any] = {"stride_hidden_width": 1, "stride_weight_width": 1, "SOFTCAP": capped}
     constants |= {"UPCAST": False, "BLOCK_R": config.block_r, "BLOCK_V": config.block_v, "BLOCK_E": config.block_e}
-    constants |= {"STATS": stats, "LOWEST": -1.0e30}
+    constants |= {"SWAPPED": config.swapped, "EVEN": width % config.block_e == 0, "LOWEST": -1.0e30}
     if stats:
         types |= optional
     else:
         constants |= dict.fromkeys(optional)
-    name = f"logprob{'-few' if few else ''}{'-stats' if stats else ''}{'-capped' if capped else ''}"
+    if target >= logprob._TMA_FROM and dtype != torch.float32:
+        types |= {
+            "hidden_desc": f"tensordesc<{element}[{config.block_r}, {config.block_e}]>",
+            "weight_desc": f"tensordesc<{element}[{config.block_v}, {config.block_e}]>",
+        }
+    else:
+        constants |= {"hidden_desc": None, "weight_desc": None}
+    if terms == 1:
+        constants |= {"low_ptr": None, "low_desc": None}
+    else:
+        types |= {"low_ptr": f"*{element}"}
+        of_hidden = {"low_desc": types["hidden_desc"]} if "hidden_desc" in types else {}
+        types |= of_hidden
+        constants |= {} if of_hidden else {"low_desc": None}
+    size = "-few" if few else "-64" if rows <= 64 else "-wide" if width >= 2048 else ""
+    size += "-high" if terms > 1 else ""
+    name = f"logprob{size}{'-stats' if stats else ''}{'-capped' if capped else ''}"
     return Case(
         name,
         logprob.linear_logprob_kernel,
         target,
         dtype,
         True,
-        config.block_r < 64,
+        (config.block_v if config.swapped else config.block_r) < 64,
         types,
         constants,
         options_of(config),
     )
+
+
+def join_case(target: int) -> Case:
+    """Return the case of linear_logprob's second kernel with all results."""
+    kernel = logprob.join_kernel
+    types = {name: "*fp32" for name in kernel.arg_names if name.endswith("_ptr")}
+    types |= {"argmax_ptr": "*i32", "best_ptr": "*i64", "scale": "fp32", "scale_log2": "fp32"}
+    constants = {"BLOCK_R": logprob._JOIN_ROWS, "BLOCK_S": logprob._JOIN_SPLITS, "LOWEST": -1.0e30}
+    return Case("logprob-join", kernel, target, torch.float32, False, False, types, constants, {"num_warps": 4})
 
 
 def merge_cases(target: int, dtype: torch.dtype) -> Iterator[Case]:
@@ -229,7 +262,7 @@ def pointwise_cases(target: int, dtype: torch.dtype, width: int = 4096, size: in
     types = dict.fromkeys(("input_ptr", "cosine_ptr", "sine_ptr"), "*fp32") | out
     for name, half in ((f"rotary-{size}", size // 2), (f"rotary-{size}-partial", size // 4)):
         block, rest, rows = pointwise.rotary_tile(size, half)
-        constants = {"HEADS": 8, "SIZE": size, "HALF": half}
+        constants = {"HEADS": 8, "TURNED": 8, "SIZE": size, "HALF": half}
         constants |= {"BLOCK_R": rows, "BLOCK_HALF": block, "BLOCK_REST": rest}
         yield Case(name, pointwise.rotary_kernel, target, dtype, False, False, types, constants, {"num_warps": 4})
     types = dict.fromkeys(("gate_ptr", "up_ptr"), "*fp32") | out
@@ -256,7 +289,13 @@ def full_cases() -> list[Case]:
             for stats, capped in itertools.product((False, True), repeat=2):
                 cases.append(logprob_case(target, dtype, stats=stats, capped=capped))
             cases.append(logprob_case(target, dtype, few=True, capped=True))
+            cases += [logprob_case(target, dtype, stats=stats, rows=64, capped=stats) for stats in (False, True)]
+            cases.append(logprob_case(target, dtype, stats=False, width=4096))
+            if dtype == torch.bfloat16:
+                for width, rows in ((576, 4096), (4096, 4096), (576, 64)):
+                    cases.append(logprob_case(target, dtype, stats=False, width=width, rows=rows, terms=2))
             cases += merge_cases(target, dtype)
+        cases.append(join_case(target))
         for dtype, width, size in (
             (torch.bfloat16, 576, 64),
             (torch.float32, 4096, 128),
@@ -279,6 +318,9 @@ def default_cases() -> list[Case]:
     cases += [attention_case(90, 64, torch.bfloat16, terms=True), attention_case(89, 512, torch.float32, terms=True)]
     cases.append(logprob_case(90, torch.float32, capped=True))
     cases.append(logprob_case(80, torch.bfloat16, few=True, stats=False))
+    cases += [logprob_case(90, torch.bfloat16, stats=False, width=4096), logprob_case(120, torch.float16, rows=64)]
+    cases += [logprob_case(90, torch.bfloat16, stats=False, rows=64), join_case(90)]
+    cases.append(logprob_case(90, torch.bfloat16, stats=False, width=4096, terms=2))
     cases += [*merge_cases(90, torch.bfloat16), *merge_cases(120, torch.float32)]
     cases += [*pointwise_cases(90, torch.bfloat16), *pointwise_cases(89, torch.float32, 16_384, 256)]
     return cases
@@ -292,7 +334,9 @@ def signature_of(case: Case) -> tuple[dict[str, str], dict[tuple[int], Any], lis
     constants = {(names.index(name),): value for name, value in case.constants.items()}
     unaligned = {*kernel.do_not_specialize, *kernel.do_not_specialize_on_alignment}
     aligned = [
-        (i,) for i, name in enumerate(names) if name not in unaligned and types[name] not in ("constexpr", "fp32")
+        (i,)
+        for i, name in enumerate(names)
+        if name not in unaligned and types[name] not in ("constexpr", "fp32") and not name.endswith("_desc")
     ]
     return types, constants, aligned
 
@@ -316,7 +360,9 @@ def compile_case(case: Case) -> Compiled:
     counts = {key: int(value) for key, value in re.findall(r"(REG|STACK):(\d+)", usage)}
     ptx = compiled.asm["ptx"]
     instructions = tuple(name for name, pattern in MATRIX_PATTERN.items() if pattern.search(ptx))
-    return Compiled(case, counts["REG"], counts["STACK"], compiled.metadata.shared, instructions)
+    return Compiled(
+        case, counts["REG"], counts["STACK"], compiled.metadata.shared, instructions, "cp.async.bulk.tensor" in ptx
+    )
 
 
 def table(results: list[Compiled]) -> str:

@@ -11,6 +11,7 @@ from support import QUESTIONS
 ROOT = Path(__file__).parents[2]
 SHOWN = {
     "README.md": "PermutationScores(2 orderings",
+    "docs/conflicts.md": "Conflicts(3 passages x 2 candidates",
     "docs/generation.md": "tokens were not read again",
     "docs/integrations.md": "{RR: 1.0}",
     "docs/rerank.md": "The Nile is in Cairo.",

@@ -14,6 +14,7 @@ from fastreader.cli import (
     ask,
     bench,
     calibrate,
+    conflicts,
     demo,
     eor,
     info,
@@ -39,6 +40,7 @@ app.command()(score.score)
 app.command()(bench.bench)
 app.command()(rerank.rerank)
 app.command()(arrange.arrange)
+app.command()(conflicts.conflicts)
 app.command()(moi.moi)
 app.command()(calibrate.calibrate)
 app.command()(ask.ask)

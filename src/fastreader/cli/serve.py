@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -45,6 +46,13 @@ def serve(
         float, typer.Option(help="Milliseconds a pass waits for requests to join it.", min=0, max=1000)
     ] = 5.0,
     max_batch_tokens: options.MaxBatchTokensOption = None,
+    pool: Annotated[
+        bool,
+        typer.Option("--pool/--no-pool", help="Learn an unknown position bias from the scores of requests."),
+    ] = True,
+    pool_file: Annotated[
+        Path | None, typer.Option(help="Keep the pool in this JSON file, numbers only.", show_default=False)
+    ] = None,
     adapter: options.AdapterOption = None,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
@@ -84,6 +92,8 @@ def serve(
         pack=pack,
         pack_seconds=pack_ms / 1000,
         max_batch_tokens=max_batch_tokens,
+        pool=pool,
+        pool_file=None if pool_file is None else str(pool_file),
     )
     reader = Reader.load(model, device=device, dtype=dtype, precision=precision, adapter=adapter)
     log.info("%r", reader)

@@ -46,6 +46,10 @@ def study(
     metric: Annotated[
         str | None, typer.Option(help="Metric that methods are compared by: em, f1 or contained.", show_default=False)
     ] = None,
+    measure: Annotated[
+        list[str] | None,
+        typer.Option(help="A further measure, such as rouge_l or preferred:READER; repeat.", show_default=False),
+    ] = None,
     baseline: Annotated[
         str | None, typer.Option(help="Method that the others are compared with.", show_default=False)
     ] = None,
@@ -110,6 +114,7 @@ def study(
         "passages": passages,
         "seeds": seed,
         "metric": metric,
+        "measures": measure,
         "baseline": baseline,
         "primary": primary,
         "sure": _table(k=num_candidates),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +24,8 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         if not homes[name]:
             return importlib.import_module(f"{package}.{name}")
-        return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        found = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        setattr(sys.modules[package], name, found)  # the next use does not come here
+        return found
 
     return get, lambda: sorted(homes)

@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fastreader.core.checks import expect
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.errors import UnsupportedModelError
-from fastreader.models import fused, indexed, memory, quantised
+from fastreader.models import fused, indexed, memory, quantised, recurrent
 from fastreader.models.architecture import (
     before_head,
     check_deterministic,
@@ -21,8 +22,16 @@ from fastreader.models.architecture import (
     context_length,
     lm_head,
     logit_scale_of,
+    logit_softcap_of,
 )
-from fastreader.models.attention import ATTENTION_NAME, SelectedRows, TreePass, attention_forward, layer_windows
+from fastreader.models.attention import (
+    ATTENTION_NAME,
+    SelectedRows,
+    TreePass,
+    attention_forward,
+    layer_windows,
+    layers_without_attention,
+)
 from fastreader.models.attention_keys import AttentionKeys, TreeKeys
 from fastreader.models.decode_cache import DecodeCache
 from fastreader.models.devices import devices_of
@@ -30,6 +39,7 @@ from fastreader.models.handing import ask_for_mask
 from fastreader.models.head import LogitHead
 from fastreader.models.key_values import KeyValues, Reuse
 from fastreader.models.own_scores import replace_scores
+from fastreader.models.pass_tables import PassTables, Shapes
 from fastreader.models.precision import Precision
 from fastreader.models.products import OPERATOR, Products
 from fastreader.models.rotary import rotary_regimes
@@ -37,6 +47,7 @@ from fastreader.models.temperature import take_over
 from fastreader.models.upcast import upcast, why_not_upcast
 from fastreader.ops.linear import BlockTensor
 from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
+from fastreader.ops.upload import Upload, Uploaded
 
 
 class TreeModel:
@@ -51,6 +62,7 @@ class TreeModel:
         precision: of the products, "fast", "high" or "exact".
         products: how linear layers multiply, see `models.products`.
         deterministic: sum in an order that does not depend on the other sequences of a pass.
+        own: the model is nobody else's, so that its weights may move (to views of joined buffers, on a GPU).
 
     Attributes:
         why_not_upcast: None if the modules were upcast (`models.upcast`), else why the model's own modules run as
@@ -59,6 +71,7 @@ class TreeModel:
         products: how linear layers multiply, a precision of `ops.linear`.
         device: of the LM head, where passes begin and end.
         devices: of the weights, each once.
+        mixers: the layer of each recurrence or short convolution; empty for a model of attention only.
 
     Raises:
         UnsupportedModelError: if the architecture cannot run on a packed tree, or not with `deterministic`.
@@ -71,6 +84,7 @@ class TreeModel:
         precision: Precision,
         products: Products,
         deterministic: bool = False,
+        own: bool = False,
     ) -> None:
         self.name = name
         self.deterministic = deterministic
@@ -96,7 +110,8 @@ class TreeModel:
         take_over(self.model)
         quantised.check_company(self.model, name)
         self.config = self.model.config.get_text_config()
-        self.windows = layer_windows(self.config, name)
+        self.mixers = recurrent.take_over(self.model, name)
+        self.windows = layer_windows(self.config, name, frozenset(self.mixers))
         replace_scores(self.model, self.windows, name)
         if indexed.select_all(self.model):
             ask_for_mask(self.model)
@@ -104,9 +119,11 @@ class TreeModel:
         self.model.config._attn_implementation = ATTENTION_NAME
         compute = torch.float64 if model.dtype == torch.float64 else torch.float32
         if self.why_not_upcast is None:
-            upcast(self.model, self.products, compute, self.windows)
+            upcast(self.model, self.products, compute, self.windows, own)
         self.regimes = rotary_regimes(self.config)
-        self._image_layers = frozenset(getattr(self.config, "cross_attention_layers", None) or ())
+        self._silent_layers = layers_without_attention(self.config) | frozenset(
+            getattr(self.config, "cross_attention_layers", None) or ()  # those for images
+        )
         self._before_head = before_head(self.model)
         if self._before_head is not None and self.why_not_upcast is None:
             self._before_head = copy.deepcopy(self._before_head).to(compute)
@@ -114,11 +131,12 @@ class TreeModel:
         self.device: torch.device = self.head.weight.device
         self.devices = devices_of(model)
         self.logit_scale = logit_scale_of(self.config)
-        self.logit_softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
+        self.logit_softcap = logit_softcap_of(self.config)
         head_precision = self.products
         if self.why_not_upcast:  # states are in the stored type already, so bfloat16 loses nothing
             head_precision = "fast" if self.dtype == torch.bfloat16 else "exact"
         self.logits = LogitHead(self.head, head_precision, self.logit_scale, self.logit_softcap)
+        self._shapes: Shapes = {}
         self._step: fused.FusedStep | str = "transformers' own modules"
         if self.why_not_upcast is None:
             tried = fused.trial_starts(self.model)
@@ -136,7 +154,7 @@ class TreeModel:
             return f"transformers' own: {self.why_not_upcast}"
         return ", ".join(filter(None, (fused.describe(self.model), quantised.described(self.model))))
 
-    @property
+    @cached_property
     def writing_path(self) -> str:
         """How a step of writing runs, in words; texts that share their prompts are written layer by layer anyway."""
         return f"layer by layer: {self._step}" if isinstance(self._step, str) else "a step in one call"
@@ -144,7 +162,8 @@ class TreeModel:
     @cached_property
     def bytes_per_token(self) -> int:
         """Estimated peak activation memory of a pass, in bytes per packed token."""
-        return memory.bytes_per_token(self.config, self.dtype, self._forward, self._operand_dtype)
+        own = memory.bytes_per_token(self.config, self.dtype, self._forward, self._operand_dtype)
+        return own + memory.recurrent_bytes_per_token(recurrent.mixers(self.model), self.state_bytes)
 
     @cached_property
     def overhead(self) -> memory.Overhead:
@@ -169,6 +188,17 @@ class TreeModel:
     def key_value_bytes(self) -> int:
         """Memory of one token's keys and values in all layers, in bytes."""
         return memory.key_value_bytes(self.config, self._operand_dtype)
+
+    @cached_property
+    def state_bytes(self) -> int:
+        """Memory of the states of recurrent layers after one token, in bytes."""
+        if not self.mixers:
+            return 0
+        tree = PrefixTree.build([([0], [])])
+        key_values = self.new_key_values(tree)
+        self.hidden(tree, key_values=key_values)
+        assert key_values.states is not None
+        return key_values.states.nbytes
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
@@ -196,6 +226,26 @@ class TreeModel:
         """The LM head's weight in bfloat16: the weight itself, or a copy made once."""
         return self.head.weight.detach().bfloat16()
 
+    def new_key_values(self, tree: PrefixTree, reuse: Reuse | None = None, *, leaves_only: bool = False) -> KeyValues:
+        """Return an empty cache for a tree, with states of recurrent layers where texts may continue.
+
+        Args:
+            tree: the tree.
+            reuse: tokens whose keys, values and states are cached.
+            leaves_only: keep states only at the leaves, from which texts are generated; otherwise also before them and
+                where the tree branches.
+        """
+        if not self.mixers:
+            return KeyValues()
+        nodes = tree.leaves
+        if not leaves_only:
+            parents, children = np.unique(tree.parent[tree.parent >= 0], return_counts=True)
+            nodes = np.concatenate([nodes, tree.parent[nodes], parents[children > 1]])
+        nodes = np.unique(nodes[nodes >= 0]).astype(np.int64)
+        if reuse is not None:
+            nodes = np.intersect1d(nodes, reuse.computed)
+        return KeyValues(states=recurrent.RecurrentStates(nodes))
+
     def release_original(self) -> None:
         """Release the model's own modules, whose weights the upcast ones may hold in another layout."""
         self.original = None
@@ -211,6 +261,7 @@ class TreeModel:
         reuse: Reuse | None = None,
         key_values: KeyValues | None = None,
         rows: IntArray | None = None,
+        tables: PassTables | None = None,
     ) -> Tensor:
         """Return final hidden states of the tree, after the final norm: [T, E], float32 if upcast.
 
@@ -221,22 +272,24 @@ class TreeModel:
             key_values: an empty cache, filled with every layer's keys and values of the whole tree.
             rows: int64 [R], packed indices of computed tokens, in any order and with repeats; only their states are
                 returned, [R, E].
+            tables: what goes to the device with the tables of this pass.
 
         Raises:
             UnsupportedModelError: if a layer needs something that the packed pass does not compute.
         """
-        keys = TreeKeys(tree, self.device, reuse, key_values, impl)
+        tables = tables or PassTables(self.device, self._shapes)
+        keys = TreeKeys(tree, self.device, reuse, key_values, impl, tables=tables)
         computed = slice(None) if reuse is None else reuse.computed
         tokens, positions = tree.token_ids[computed], tree.positions[computed]
         if rows is None:
-            return self.forward(tokens, positions, keys)
+            return self.forward(tokens, positions, keys, tables=tables)
         unique, inverse = np.unique(rows if reuse is None else reuse.state_rows(rows), return_inverse=True)
         selected = None
         if 0 < len(unique) < len(tokens):
-            selected_keys = TreeKeys(tree, self.device, reuse, key_values, impl, unique)
-            selected = SelectedRows(torch.from_numpy(unique).to(self.device), selected_keys)
-        states = self.forward(tokens, positions, keys, selected)
-        return states[torch.from_numpy(unique[inverse] if selected is None else inverse).to(self.device)]
+            selected_keys = TreeKeys(tree, self.device, reuse, key_values, impl, unique, tables)
+            selected = SelectedRows(tables.upload.add(unique), selected_keys)
+        returned = tables.upload.add(unique[inverse] if selected is None else inverse)
+        return self.forward(tokens, positions, keys, selected, tables)[returned.get()]
 
     @torch.inference_mode()
     def forward(
@@ -245,6 +298,7 @@ class TreeModel:
         positions: npt.NDArray[np.int32],
         keys: AttentionKeys,
         selected: SelectedRows | None = None,
+        tables: PassTables | None = None,
     ) -> Tensor:
         """Return final hidden states of N new tokens that attend to `keys`: [N, E], or [A, E] of A selected ones.
 
@@ -256,8 +310,12 @@ class TreeModel:
                 return self._step(token_ids, positions, row_keys)
         precision = None if self.why_not_upcast else self.products
         state = TreePass(keys, self.windows, precision, selected, context=self.max_length)
+        state.upload = None if tables is None else tables.upload
         states = state.run(self.model, token_ids, positions, self.device).to(self.device)
-        state.check_calls(self.name, self._image_layers)
+        state.check_calls(self.name, self._silent_layers)
+        if self.mixers and len(state.states.calls) < len(self.mixers):
+            left = sorted({layer for mixer, layer in enumerate(self.mixers) if mixer not in state.states.calls})
+            raise UnsupportedModelError(f"{self.name}: the recurrences of layers {left} did not run")
         if selected is not None and not state.narrowed:
             states = states[selected.rows]
         return states if self._before_head is None else self._before_head(states)
@@ -271,11 +329,22 @@ class TreeModel:
         Args:
             tree, impl, reuse, key_values: as for `hidden`.
         """
-        return self.pair_logprobs(self.hidden(tree, impl, reuse=reuse, key_values=key_values, rows=tree.sources), tree)
+        tables = PassTables(self.device, self._shapes)
+        targets = tables.upload.add(tree.targets)
+        states = self.hidden(tree, impl, reuse=reuse, key_values=key_values, rows=tree.sources, tables=tables)
+        return self.pair_logprobs(states, tree, targets)
 
-    def pair_logprobs(self, states: Tensor, tree: PrefixTree) -> LogprobStats:
-        """Return what `score` returns, from the final states [R, E] of the tree's sources."""
-        targets = torch.from_numpy(tree.targets).to(self.device)
+    def pair_logprobs(self, states: Tensor, tree: PrefixTree, uploaded: Uploaded | None = None) -> LogprobStats:
+        """Return what `score` returns, without entropies, from the final states [R, E] of the tree's sources.
+
+        Args:
+            states, tree: of a pass.
+            uploaded: the tree's targets, if they went to the device with the pass.
+        """
+        count = self.head.weight.shape[0]
+        largest = int(tree.targets.max(initial=0))  # checked here, since the op would wait for the device
+        expect(largest < count, "targets", f"token ids below {count}", largest)
+        targets = (uploaded or Upload(self.device).add(tree.targets)).get()
         weight, bias = self.head.weight, self.head.bias
         blocks, narrow = isinstance(weight, BlockTensor), False
         if self.why_not_upcast is None and self.products == "fast":
@@ -291,6 +360,8 @@ class TreeModel:
             bias=None if bias is None else bias.to(states.dtype),
             scale=self.logit_scale,
             softcap=self.logit_softcap,
+            entropy=False,
+            check_ids=False,
             # "torch" has no bf16x3 and upcasts a narrower weight block by block.
             input_precision="float32" if kernels else "bf16x3" if self.products == "high" or narrow else None,
             impl="cpu" if kernels else "torch" if self.products == "exact" else "auto",

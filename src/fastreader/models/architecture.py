@@ -13,6 +13,7 @@ from fastreader.models.devices import devices_of
 from fastreader.models.experts import is_experts
 from fastreader.models.own_scores import adds_positions, computes_scores
 from fastreader.models.quantised import check_quantised, method
+from fastreader.models.recurrent import mixers
 from fastreader.models.rotary import RotaryRegimes
 from fastreader.ops import extension
 
@@ -29,10 +30,14 @@ def check_supported(model: Any, name: str) -> None:
         check_quantised(model, name)
     if any(device.type == "meta" for device in devices_of(model)):
         raise UnsupportedModelError(f"{name}: expected weights in memory, got some on the device meta")
-    if "position_ids" not in inspect.signature(model.base_model.forward).parameters and not adds_positions(model):
+    if mixers(model) and len(found := devices_of(model)) > 1:
+        among = ", ".join(map(str, found))
+        raise UnsupportedModelError(f"{name}: expected the recurrent layers' model on one device, got {among}")
+    placed = "position_ids" in inspect.signature(model.base_model.forward).parameters or adds_positions(model)
+    if not placed and not mixers(model):  # positions enter a recurrence only by the order of tokens
         raise UnsupportedModelError(
             f"{name}: {type(model.base_model).__name__} takes no position_ids, so its tokens cannot be placed on a "
-            "packed tree; state-space models and decoders of encoder-decoders are such"
+            "packed tree; decoders of encoder-decoders are such"
         )
     # transformers' eager attention masks these all the same, so comparing with it would not show it.
     if getattr(model.config.get_text_config(), "use_bidirectional_attention", None) in (True, "all"):
@@ -51,6 +56,8 @@ def check_unchanged(model: Any, name: str) -> None:
         reason = "its attention reads the keys that an index selects"
     elif before_head(model) is not None:
         reason = "its states are transformed before the LM head"
+    elif mixers(model):
+        reason = "its recurrent layers run functions of their own"
     elif model.base_model is model:
         reason = "its text model is not under the name of its class"
     if reason is not None:
@@ -68,6 +75,8 @@ def check_deterministic(model: Any, name: str, why_not_upcast: str | None, produ
             reason = "PyTorch's products sum in an order that depends on the number of rows"
         if reason is None and method(model):
             reason = "quantised layers sum as their library does, whose order may depend on the batch"
+        if reason is None and mixers(model):
+            reason = "recurrences multiply batches of chunks, whose rounding may depend on the number of rows"
         if reason is None and any(map(is_experts, model.base_model.modules())):
             reason = "the router of a mixture of experts is PyTorch's, whose rounding may depend on the number of rows"
     if reason is not None:
@@ -107,9 +116,15 @@ def before_head(model: Any) -> torch.nn.Module | None:
 
 
 def logit_scale_of(config: Any) -> float:
-    """Return the factor on the logits: Cohere multiplies by `logit_scale`, Granite divides by `logits_scaling`."""
-    if (factor := getattr(config, "logit_scale", None)) is not None:
-        return float(factor)
+    """Return the factor on the logits: Cohere and Falcon-H1 multiply, Granite divides."""
+    for name in ("logit_scale", "lm_head_multiplier"):
+        if (factor := getattr(config, name, None)) is not None:
+            return float(factor)
     if (divisor := getattr(config, "logits_scaling", None)) is not None:
         return 1.0 / float(divisor)
     return 1.0
+
+
+def logit_softcap_of(config: Any) -> float | None:
+    """Return the bound on the logits, which Gemma and RecurrentGemma have; None for none."""
+    return getattr(config, "final_logit_softcapping", getattr(config, "logits_soft_cap", None))

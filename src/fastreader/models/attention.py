@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,12 @@ from torch import Tensor
 
 from fastreader.errors import InputError, UnsupportedModelError
 from fastreader.models import indexed
-from fastreader.models.attention_keys import AttentionKeys, AttentionParams, Chunk, Window
+from fastreader.models.attention_keys import AttentionKeys, AttentionParams, Chunk, RecurrentKeys, Window
 from fastreader.models.handing import KEYWORD as KEYWORD
-from fastreader.models.handing import NotHandedDownError, needs_mask, run_with
-from fastreader.models.temperature import temperature_of
+from fastreader.models.handing import WITHOUT_POSITIONS, NotHandedDownError, run_with
+from fastreader.models.recurrent.states import PathStates
+from fastreader.models.temperature import TEMPERATURE
+from fastreader.ops.upload import Upload, Uploaded
 
 ATTENTION_NAME = "fastreader_tree"
 
@@ -35,12 +37,17 @@ class SelectedRows:
     """The new tokens whose final states are needed; the last layer may skip the others.
 
     Attributes:
-        rows: int64 [A], indices of the new tokens, ascending.
+        indices: int64 [A], of the new tokens, ascending.
         keys: what these tokens attend to.
     """
 
-    rows: Tensor
+    indices: Uploaded
     keys: AttentionKeys
+
+    @property
+    def rows(self) -> Tensor:
+        """The indices on the device."""
+        return self.indices.get()
 
 
 @dataclass
@@ -58,6 +65,7 @@ class TreePass:
         positions: int64 [N] of the new tokens, known while the pass runs.
         trace: if not None, filled with what each attention module passes: (query, key, value, constants) by its id.
         context: longest text that the model takes, in tokens; None without a limit.
+        upload: what goes to the device with the token ids; None for a copy of their own.
     """
 
     keys: AttentionKeys
@@ -69,6 +77,15 @@ class TreePass:
     positions: Tensor | None = None
     trace: dict[int, AttentionInputs] | None = None
     context: int | None = None
+    upload: Upload | None = None
+
+    def __post_init__(self) -> None:
+        self._all_keys = self.keys
+
+    @property
+    def states(self) -> PathStates:
+        """The recurrences of the pass, over all its tokens."""
+        return cast(RecurrentKeys, self._all_keys).states
 
     def covers(self, window: int | None) -> bool:
         """Return whether a window holds any text that the model takes, so that it hides nothing (Phi-3.5-MoE)."""
@@ -78,14 +95,12 @@ class TreePass:
         self, model: Any, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], device: torch.device
     ) -> Tensor:
         """Return final hidden states of the new tokens, [N, E], from a model that uses `attention_forward`."""
-        self.positions = torch.from_numpy(positions).to(device, torch.int64)
-        arguments: dict[str, Any] = {
-            "input_ids": torch.from_numpy(token_ids).to(device)[None],
-            "position_ids": self.positions[None],
-            "use_cache": False,
-        }
-        if needs_mask(model):
-            arguments["attention_mask"] = torch.zeros(1, 1, 1, 1, device=device)
+        upload = self.upload or Upload(device)
+        tokens, depths = upload.add(token_ids), upload.add(positions.astype(np.int64))
+        self.positions = depths.get()
+        arguments: dict[str, Any] = {"input_ids": tokens.get()[None], "use_cache": False}
+        if not model.__dict__.get(WITHOUT_POSITIONS):
+            arguments["position_ids"] = self.positions[None]
         states: Tensor = run_with(model, self, arguments).last_hidden_state
         return states[0]
 
@@ -99,14 +114,6 @@ class TreePass:
         self.keys, self.narrowed = self.selected.keys, True
         return self.selected.rows
 
-    @property
-    def num_calls(self) -> int:
-        """Number of attention calls so far, which is where the next call's keys and values are kept.
-
-        A layer may attend more than once, to different values (DiffLlama) or in several cycles (HRM).
-        """
-        return sum(self.calls.values())
-
     def check_calls(self, model_name: str, without: Collection[int] = ()) -> None:
         """Raise UnsupportedModelError with the layers that did not call attention.
 
@@ -114,12 +121,12 @@ class TreePass:
             model_name: for the message.
             without: layers that do not run on text.
         """
-        missing = [layer for layer in range(len(self.windows)) if not self.calls.get(layer) and layer not in without]
+        missing = sorted(set(range(len(self.windows))).difference(self.calls, without))
         if missing:
             raise UnsupportedModelError(
                 f"{model_name}: of {len(self.windows)} layers, layers {_ranges(missing)} did not call attention "
-                "through transformers' attention interface; state-space and linear-attention layers, and modules that "
-                "compute attention themselves, cannot run on a packed tree"
+                "through transformers' attention interface; modules that compute attention themselves cannot run on a "
+                "packed tree"
             )
 
 
@@ -170,7 +177,7 @@ def attention_forward(
         selects_all = argument in ("indices", "block_indices") and given is not None and given.numel() == 0
         if argument not in _IGNORED and given is not None and given is not False and not selects_all:
             raise UnsupportedModelError(f"{name} passes {argument} to attention, which the packed pass ignores")
-    if attention_mask is not None and attention_mask.numel() > 1:  # one value is the mask that `needs_mask` asks for
+    if attention_mask is not None and attention_mask.numel() > 1:  # one value is the mask that `ask_for_mask` asks for
         raise UnsupportedModelError(f"{name} passes an attention mask of its own, which the packed pass ignores")
     if dropout:
         raise UnsupportedModelError(f"{name} uses dropout {dropout}; put the model in evaluation mode")
@@ -190,7 +197,9 @@ def attention_forward(
             f"{name} attends from {query.shape[2]} tokens to {key.shape[2]} keys and {value.shape[2]} values; "
             "expected a key and a value of each token"
         )
-    call = state.num_calls
+    # Where the call's keys and values are kept: a layer may attend more than once, to different values (DiffLlama) or
+    # in several cycles (HRM).
+    call = sum(state.calls.values())
     if not isinstance(window, Chunk):
         window = sliding_window
     state.calls[layer] = state.calls.get(layer, 0) + 1
@@ -203,7 +212,7 @@ def attention_forward(
             "s_aux": s_aux,
         }
         state.trace[id(module)] = (query, key, value, constants)
-    if (temperature := temperature_of(module)) is not None:
+    if (temperature := getattr(module, TEMPERATURE, None)) is not None:
         assert state.positions is not None
         query = temperature.applied(query, state.positions.to(query.device))
     key, value = key.to(query.device), value.to(query.device)  # those of a layer on another device
@@ -230,27 +239,47 @@ def attention_forward(
     return out[None].to(dtype), None
 
 
-def layer_windows(config: Any, model_name: str) -> list[Window]:
-    """Return each layer's attention window from a text model's config; None is full attention.
+# Kinds of layers beside attention: those with a recurrent state or a short convolution, and a feed-forward alone.
+_RECURRENT, _ALONE = ("linear_attention", "conv"), ("mlp", "moe")
+
+
+def layers_without_attention(config: Any) -> frozenset[int]:
+    """Return the layers of a text model's config that have a recurrence or a feed-forward instead of attention."""
+    kinds = getattr(config, "layer_types", None) or ()
+    return frozenset(layer for layer, kind in enumerate(kinds) if kind in _RECURRENT + _ALONE)
+
+
+def layer_windows(config: Any, model_name: str, recurrent: Collection[int] = ()) -> list[Window]:
+    """Return each layer's attention window from a text model's config; None is full attention, or no attention.
+
+    Args:
+        config: a text model's config.
+        model_name: for messages.
+        recurrent: layers whose recurrence the packed pass computes.
 
     Raises:
-        UnsupportedModelError: if a layer is neither full, sliding nor chunked attention.
+        UnsupportedModelError: if a layer is neither full, sliding nor chunked attention, and not in `recurrent`.
     """
     count = int(getattr(config, "num_layers_per_stack", None) or config.num_hidden_layers)
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
         return [window] * count
-    of_kind: dict[str, Window] = {"full_attention": None, "sliding_attention": window, **dict.fromkeys(indexed.KINDS)}
+    of_kind: dict[str, Window] = {"full_attention": None, "sliding_attention": window}
+    if indexed.covered(config) is not None:
+        of_kind |= dict.fromkeys(indexed.KINDS)
     if (chunk := getattr(config, "attention_chunk_size", None)) is not None:
         of_kind["chunked_attention"] = Chunk(int(chunk))
+    if recurrent:
+        of_kind |= dict.fromkeys(_ALONE)
     for layer, kind in enumerate(kinds[:count]):
-        if kind not in of_kind:
+        known = layer in recurrent and kind in (*_RECURRENT, "hybrid")
+        if kind not in of_kind and not known:
             raise UnsupportedModelError(
                 f"{model_name}: layer {layer} is {kind!r}; the packed pass computes full_attention, "
                 "sliding_attention and, with an attention_chunk_size, chunked_attention only"
             )
-    return [of_kind[kind] for kind in kinds[:count]]
+    return [of_kind.get(kind) for kind in kinds[:count]]
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch import Tensor
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.models.devices import moved
 from fastreader.models.key_values import KeyValues, Reuse
+from fastreader.models.pass_tables import PassTables
+from fastreader.models.recurrent.states import PathStates, RecurrentStates
 from fastreader.ops.tree_attention import AttentionPlan, tree_attention
 
 
@@ -69,6 +72,15 @@ class AttentionKeys(Protocol):
         ...
 
 
+class RecurrentKeys(AttentionKeys, Protocol):
+    """Keys and values of a pass, and the states that recurrent layers start from."""
+
+    @property
+    def states(self) -> PathStates:
+        """The recurrences of the pass."""
+        ...
+
+
 class PackedKeys:
     """Keys packed as a forest, with the plan of one set of queries.
 
@@ -78,6 +90,7 @@ class PackedKeys:
         query_positions, key_positions: int32 [Tq] and [Tk], depths, for layers with a window or slopes.
         device: of the model.
         impl: implementation of `tree_attention`, "auto" or by name.
+        tables: what goes to the device with the tables of the same pass; None for a copy of their own.
     """
 
     def __init__(
@@ -88,29 +101,41 @@ class PackedKeys:
         key_positions: npt.NDArray[np.int32],
         device: torch.device,
         impl: str = "auto",
+        tables: PassTables | None = None,
     ) -> None:
-        arrays = (subtree_end, query_node, query_positions, key_positions)
-        on_device = tuple(None if a is None else torch.from_numpy(a).to(device) for a in arrays)
-        self._tables: dict[torch.device, tuple[Any, ...]] = {device: on_device}
         self.plan = AttentionPlan(subtree_end, query_node, query_positions, key_positions)
         self.impl = impl
+        self._tables = tables or PassTables(device)
+        arrays = (subtree_end, self._tables.nodes(self.plan, query_node), query_positions, key_positions)
+        self._arrays = [None if array is None else self._tables.upload.add(array) for array in arrays]
+        self._tables.add_schedules(self.plan)
+        self._elsewhere: dict[torch.device, Any] = {}  # layers may lie on several devices
+
+    def _on(self, device: torch.device) -> Any:
+        """Return the tables on the device of a layer."""
+        tables = self._elsewhere.get(device)
+        if tables is None:
+            arrived = tuple(None if each is None else each.get() for each in self._arrays)
+            tables = self._elsewhere[device] = moved(arrived, device)
+        return tables
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams, return_lse: bool) -> Any:
         """Return the output of `tree_attention`, with its log-sum-exps if `return_lse`."""
         chunk = params.window.tokens if isinstance(params.window, Chunk) else None
-        if query.device not in self._tables:  # layers may lie on several devices
-            self._tables[query.device] = moved(next(iter(self._tables.values())), query.device)
-        subtree_end, query_node, query_positions, key_positions = self._tables[query.device]
+        window = None if isinstance(params.window, Chunk) else params.window
+        subtree_end, nodes, query_positions, key_positions = self._on(query.device)
+        terms = params.sinks is not None or params.slopes is not None
+        self._tables.note(query, value, chunk or window, chunk is not None, terms)
         return tree_attention(
             query,
             key,
             value,
             subtree_end,
-            query_node=query_node,
+            query_node=nodes,
             query_positions=query_positions,
             key_positions=key_positions,
             scale=params.scale,
-            window=None if isinstance(params.window, Chunk) else params.window,
+            window=window,
             chunk=chunk,
             softcap=params.softcap,
             sinks=params.sinks,
@@ -132,6 +157,7 @@ class TreeKeys:
         key_values: filled with every layer's keys and values of the whole tree; None to keep none.
         impl: implementation of the op, "auto" or by name.
         rows: int64 [A], the new tokens that have queries; None for all.
+        tables: as for `PackedKeys`.
     """
 
     def __init__(
@@ -142,14 +168,27 @@ class TreeKeys:
         key_values: KeyValues | None = None,
         impl: str = "auto",
         rows: IntArray | None = None,
+        tables: PassTables | None = None,
     ) -> None:
         places = None if reuse is None else reuse.computed
         if rows is not None:
             places = rows if places is None else places[rows]
         query_positions = tree.positions if places is None else tree.positions[places]
-        self._keys = PackedKeys(tree.subtree_end, places, query_positions, tree.positions, device, impl)
+        self._keys = PackedKeys(tree.subtree_end, places, query_positions, tree.positions, device, impl, tables)
+        self._tree, self._device = tree, device
         self._reuse = reuse
         self._key_values = key_values
+
+    @cached_property
+    def states(self) -> PathStates:
+        """The recurrences of the pass, see `RecurrentKeys.states`."""
+        parent = self._tree.parent.astype(np.int64)
+        kept = None if self._key_values is None else self._key_values.states
+        if self._reuse is None:
+            return PathStates(parent, self._device, kept=kept)
+        if kept is not None:
+            kept = RecurrentStates(self._reuse.state_rows(kept.tokens), kept.tensors)
+        return PathStates(self._reuse.local_parents(parent), self._device, self._reuse.states, kept)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """Compute attention of one layer, see `AttentionKeys.attend`."""

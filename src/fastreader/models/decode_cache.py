@@ -12,6 +12,7 @@ from torch import Tensor
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.models.attention_keys import AttentionParams, Chunk, PackedKeys, Window
 from fastreader.models.key_values import KeyValues
+from fastreader.models.recurrent.states import PathStates, RecurrentStates
 from fastreader.ops.decode_attention import Ranges, decode_attention
 from fastreader.ops.decoder_step import RowKeys
 from fastreader.ops.extension import why_not as why_not_cpu
@@ -44,9 +45,11 @@ class DecodeCache:
 
     Attributes:
         step_positions: int32 [B], position of each row's token in the current step.
+        states: the recurrences of the current step, of a model with recurrent layers.
     """
 
     step_positions: Int32Array
+    states: PathStates
 
     def __init__(
         self,
@@ -59,9 +62,13 @@ class DecodeCache:
     ) -> None:
         self._row_by_row = row_by_row
         self._tree, self._prompt, self._leaves = tree, prompt, leaves
+        self._row_states = None  # of recurrent layers, after each row's last token
+        if prompt.states is not None:
+            self._row_states = prompt.states.select(np.searchsorted(prompt.states.tokens, leaves))
         self._max_new_tokens, self._impl = max_new_tokens, impl
-        self._device = prompt.keys[0].device
-        self._row_kernel = impl == "auto" and all(why_not_cpu(keys) is None for keys in prompt.keys)
+        self._device = prompt.device
+        supported = bool(prompt.keys) and all(why_not_cpu(keys) is None for keys in prompt.keys)
+        self._row_kernel = impl == "auto" and supported
         self._generated = KeyValues()  # for each layer [slots * capacity, Hk, D]
         self._slots = np.arange(len(leaves), dtype=np.int64)
         self._slot_count = len(leaves)
@@ -80,6 +87,8 @@ class DecodeCache:
         """Continue with these rows only (indices of the current rows, ascending)."""
         self._slots = self._slots[rows]
         self._leaves = self._leaves[rows]
+        if self._row_states is not None:
+            self._row_states = self._row_states.select(rows)
         self._plan_prompt()
 
     def begin_step(self) -> None:
@@ -90,6 +99,10 @@ class DecodeCache:
         new = self._slots * self._capacity + self._steps
         self._new = torch.from_numpy(new).to(self._device)
         self._steps += 1
+        if self._row_states is not None:
+            rows = np.arange(len(self._slots))
+            self.states = PathStates(-2 - rows, self._device, self._row_states, RecurrentStates(rows))
+            self._row_states = self.states.kept
         self._ranges: dict[tuple[Window, bool], Ranges] = {}
         if not self._row_kernel:
             self._plan_generated(new)

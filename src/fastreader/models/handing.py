@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from fastreader.errors import UnsupportedModelError
 
 KEYWORD = "fastreader_pass"
 _HOLDS = "fastreader_holds"
 _MASKED = "fastreader_masked"
+WITHOUT_POSITIONS = "fastreader_without_positions"  # on a structural copy whose forward takes no position_ids
 
 
 class NotHandedDownError(UnsupportedModelError):
@@ -31,29 +34,29 @@ def run_with(model: Any, state: Any, arguments: dict[str, Any]) -> Any:
         arguments: of the base model's forward.
     """
     base = model.base_model
-    if not model.__dict__.get(_HOLDS) and _takes_any(base.forward):
+    if model.__dict__.get(_MASKED):
+        arguments["attention_mask"] = torch.zeros(1, 1, 1, 1, device=arguments["input_ids"].device)
+    if _HOLDS not in model.__dict__:
+        parameters = inspect.signature(base.forward).parameters.values()
+        model.__dict__[_HOLDS] = all(each.kind is not each.VAR_KEYWORD for each in parameters)
+    if not model.__dict__[_HOLDS]:
         try:
             return base(**arguments, **{KEYWORD: state})
         except NotHandedDownError:
             state.calls.clear()
-    model.__dict__[_HOLDS] = True
+            hold_pass(model)
     with _held(base, state):
         return base(**arguments)
+
+
+def hold_pass(model: Any) -> None:
+    """Let the layers of a structural copy hold every pass, because not all of them receive keyword arguments."""
+    model.__dict__[_HOLDS] = True
 
 
 def ask_for_mask(model: Any) -> None:
     """Let passes give a structural copy a mask of one value, because its forward works on the mask that it makes."""
     model.__dict__[_MASKED] = True
-
-
-def needs_mask(model: Any) -> bool:
-    """Return whether `ask_for_mask` was called."""
-    return bool(model.__dict__.get(_MASKED))
-
-
-def _takes_any(forward: Any) -> bool:
-    kinds = {parameter.kind for parameter in inspect.signature(forward).parameters.values()}
-    return inspect.Parameter.VAR_KEYWORD in kinds
 
 
 @contextmanager

@@ -24,6 +24,8 @@ def covered(config: Any) -> int | None:
         return None
     if (keys := getattr(config, "index_topk", None)) is not None:
         return int(keys)
+    if not hasattr(config, "index_topk_blocks"):  # Qwen4's counts otherwise
+        return None
     return int(config.index_topk_blocks) * int(config.index_block_size)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fastreader.core.tree import IntArray, TreeStats
+from fastreader.models.recurrent.states import RecurrentStates
 
 
 @dataclass
@@ -19,10 +20,14 @@ class KeyValues:
     Attributes:
         keys: for each layer [T, Hk, D].
         values: for each layer [T, Hk, Dv].
+        states: of recurrent layers after some of the tokens; None for a model without such layers.
+        tokens: T, for a model without attention.
     """
 
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
+    states: RecurrentStates | None = None
+    tokens: int = 0
 
     def add_layer(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Store one layer; layers come in order."""
@@ -32,18 +37,26 @@ class KeyValues:
 
     def __len__(self) -> int:
         """Return the number of tokens."""
-        return len(self.keys[0]) if self.keys else 0
+        return len(self.keys[0]) if self.keys else self.tokens
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the tensors."""
+        states = [] if self.states is None else self.states.tensors.values()
+        return next(iter((*self.keys, *states))).device
 
     def select(self, rows: IntArray) -> None:
         """Drop all tokens but these, int64 [R]; layer by layer, so at most one layer is held twice."""
         if len(rows) == len(self):
             return
+        self.tokens = len(rows)
         for tensors in (self.keys, self.values):
             for layer, old in enumerate(tensors):
                 tensors[layer] = old[torch.from_numpy(rows).to(old.device)]
 
     def extend(self, other: KeyValues) -> None:
-        """Append the tokens of `other`, which has as many layers and is empty afterwards."""
+        """Append the tokens of `other`, which has as many layers and is empty afterwards; its states are not moved."""
+        self.tokens += other.tokens
         for tensors, others in ((self.keys, other.keys), (self.values, other.values)):
             for layer, new in enumerate(others):
                 tensors[layer] = torch.cat([tensors[layer], new])
@@ -52,7 +65,7 @@ class KeyValues:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the tensors, in bytes."""
+        """Memory of keys and values, in bytes."""
         return sum(t.numel() * t.element_size() for t in (*self.keys, *self.values))
 
 
@@ -78,10 +91,12 @@ class Reuse:
     Attributes:
         computed: int64 [C], packed indices that are computed, ascending.
         cached: the other tokens, each in one of these.
+        states: of recurrent layers after the cached tokens that computed ones follow; None without such layers.
     """
 
     computed: IntArray
     cached: Sequence[CachedTokens]
+    states: RecurrentStates | None = None
 
     @property
     def num_cached(self) -> int:
@@ -103,6 +118,21 @@ class Reuse:
     def state_rows(self, indices: IntArray) -> IntArray:
         """Return the rows of packed indices (of computed tokens) among the states of the pass."""
         return np.searchsorted(self.computed, indices)
+
+    def local_parents(self, parent: IntArray) -> IntArray:
+        """Return the parents of the computed tokens among these, int64 [C]; -2 - r for row r of `states`, -1 for none.
+
+        Args:
+            parent: int64 [T], of the whole tree.
+        """
+        place = np.full(len(parent), -1, dtype=np.int64)
+        place[self.computed] = np.arange(len(self.computed))
+        if self.states is not None:
+            place[self.states.tokens] = -2 - np.arange(len(self.states.tokens))
+        above = parent[self.computed]
+        local = np.where(above >= 0, place[above], -1)
+        assert (local[above >= 0] != -1).all(), "a computed token follows a cached one without a state"
+        return local
 
     def stats(self, stats: TreeStats) -> TreeStats:
         """Return a tree's counts with the cached tokens moved from computed to cached."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from fastreader.models.architecture import layer_configs
+from fastreader.models.attention import layers_without_attention
 from fastreader.models.chunking import ASSUMED_WIDTH, chunk_rows
 
 _MAX_TOKENS = 65_536  # a larger pass multiplies no faster
@@ -19,6 +20,7 @@ _HARD_SHARE = 0.95  # of the free memory, for any one pass
 _ALLOCATED = 1.15  # memory taken per byte of tensors: gaps between tensors, empty slots of keys, small tensors
 _BLOCK = 256  # tokens that a thread processes at a time
 _LOGITS = 2_000_000  # values of a block of logits
+_SCANNED = 64  # tokens of a chunk of a scan
 Forward = Literal["own", "upcast", "fused"]
 
 
@@ -70,6 +72,26 @@ def bytes_per_token(config: Any, dtype: torch.dtype, forward: Forward, operands:
     if experts:
         inner = int(getattr(config, "moe_intermediate_size", None) or inner) * experts
     return 3 * hidden * size + 2 * hidden * max(size, 4) + max(attention, 4 * inner * size)
+
+
+def recurrent_bytes_per_token(mixers: list[tuple[str, torch.nn.Module]], state_bytes: int) -> int:
+    """Return the peak memory that recurrent layers add to a pass, in bytes per packed token.
+
+    A mixer holds what it projects, and in float32 the table of its convolution, a gathered column, the sum, the
+    activation and what is split off it. A level of a scan has at most a state for each chunk of tokens, before and
+    after it.
+
+    Args:
+        mixers: the recurrent layers of a model.
+        state_bytes: of their states after one token.
+    """
+    most = 0
+    for _, mixer in mixers:
+        parts = list(mixer.modules())
+        projected = sum(int(getattr(part, "out_features", 0)) for part in parts)
+        convolved = sum(part.out_channels for part in parts if isinstance(part, torch.nn.Conv1d))
+        most = max(most, 2 * projected + 5 * convolved)
+    return 4 * most + 2 * state_bytes // max(1, len(mixers)) // _SCANNED
 
 
 @dataclass(frozen=True)
@@ -136,13 +158,16 @@ def key_value_bytes(config: Any, dtype: torch.dtype) -> int:
         config: the text model's config.
         dtype: type they are cached in.
     """
-    shapes = [_head_shape(layer) for layer in layer_configs(config)]
+    without = layers_without_attention(config)
+    shapes = [_head_shape(layer) for place, layer in enumerate(layer_configs(config)) if place not in without]
     return sum(2 * key_heads * head_size * dtype.itemsize for _, key_heads, head_size in shapes)
 
 
 def _head_shape(config: Any) -> tuple[int, int, int]:
     """Return (query heads, key heads, head size) of a layer's config; latent attention keeps keys of full size."""
-    heads = int(config.num_attention_heads)
+    heads = int(getattr(config, "num_attention_heads", None) or 0)
+    if not heads:  # a state-space model
+        return 0, 0, 0
     if latent := getattr(config, "kv_lora_rank", None) and getattr(config, "qk_nope_head_dim", None):
         return heads, heads, max(int(latent) + int(config.qk_rope_head_dim), int(config.v_head_dim))
     head_size = int(getattr(config, "head_dim", None) or int(config.hidden_size) // heads)
@@ -155,13 +180,16 @@ def _inner_size(config: Any, hidden: int) -> int:
     return max(sizes) if isinstance(sizes, (list, tuple)) else int(sizes)
 
 
-def generation_memory(activation_bytes: int, key_value_bytes: int, new_tokens: int) -> tuple[int, int]:
+def generation_memory(
+    activation_bytes: int, key_value_bytes: int, new_tokens: int, state_bytes: int = 0
+) -> tuple[int, int]:
     """Return the memory of a prompt token, and of a text generated after the prompt.
 
     Args:
         activation_bytes: of a packed token, see `bytes_per_token`.
         key_value_bytes: of a token, see `key_value_bytes`.
         new_tokens: number of tokens generated; the last is never read, so a single one needs no keys.
+        state_bytes: of recurrent layers after one token; a step holds those before it and after it.
 
     Returns:
         (bytes per prompt token, number of prompt tokens that take as much memory as one text)
@@ -169,7 +197,7 @@ def generation_memory(activation_bytes: int, key_value_bytes: int, new_tokens: i
     if new_tokens < 2:
         return activation_bytes, new_tokens
     size = activation_bytes + key_value_bytes
-    return size, -(-(activation_bytes + new_tokens * key_value_bytes) // size)
+    return size, -(-(activation_bytes + new_tokens * key_value_bytes + 2 * state_bytes) // size)
 
 
 def pass_limits(token_bytes: int, device: torch.device, overhead: Overhead = NO_OVERHEAD) -> tuple[int, int]:

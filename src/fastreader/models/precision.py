@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal, cast
 
@@ -51,7 +51,7 @@ class Arithmetic:
         """The devices of the weights, in words."""
         return " + ".join(map(str, self.devices or (self.device,)))
 
-    @property
+    @cached_property
     def stored(self) -> str:
         """How weights are stored, in words: their type, or the formats of their file."""
         return " + ".join(self.formats) or str(self.dtype).removeprefix("torch.")

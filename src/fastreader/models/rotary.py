@@ -36,7 +36,7 @@ class RotaryRegimes:
             ContextOverflowError: above the threshold of a dynamic scheme. Every length has its own frequencies there,
                 and transformers keeps those of the longest text seen before, so scores would depend on history.
         """
-        if self.fixed or length <= self.threshold:
+        if self.kind == "fixed" or length <= self.threshold:
             return 0
         if self.kind == "dynamic":
             raise ContextOverflowError(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_ATTRIBUTE = "temperature"
+TEMPERATURE = "fastreader_temperature"  # attribute of the attention layers that have one
 
 
 @dataclass
@@ -32,14 +32,8 @@ class Temperature:
 
 
 def take_over(model: Any) -> None:
-    """Leave the temperature of a structural copy's attention layers to `temperature_of`."""
+    """Leave the temperature of a structural copy's attention layers to `attention_forward`."""
     for module in model.modules():
         if getattr(module, "attn_temperature_tuning", False) and not module.use_rope:
             module.attn_temperature_tuning = False
-            setattr(module, _ATTRIBUTE, Temperature(float(module.floor_scale), float(module.attn_scale)))
-
-
-def temperature_of(module: Any) -> Temperature | None:
-    """Return the temperature that a layer's attention applies, or None."""
-    found = getattr(module, _ATTRIBUTE, None)
-    return found if isinstance(found, Temperature) else None
+            setattr(module, TEMPERATURE, Temperature(float(module.floor_scale), float(module.attn_scale)))

@@ -23,6 +23,7 @@ from fastreader.models.devices import replace
 from fastreader.models.experts import SortedExperts, blocks, is_experts
 from fastreader.models.fused import FusedFeedForward, FusedLayer, UpcastLinear, fuse
 from fastreader.models.quantised import is_own, is_plain, method
+from fastreader.models.recurrent import mixers, reads_weight
 
 
 class UpcastEmbedding(nn.Module):
@@ -64,11 +65,13 @@ class Chunked(nn.Module):
 def why_not_upcast(model: Any) -> str | None:
     """Return why a model's own modules must run as they are; None if they can be upcast."""
     mixtures = tuple(f"{block}." for block in blocks(model.base_model))
+    mixtures += tuple(f"{name}." for name, _ in mixers(model))  # convolutions and gates of a recurrence are small too
+    alone = {module for _, module in mixers(model)}
     own = bool(method(model))
     for name, module in model.base_model.named_modules():
         if is_plain(module) or isinstance(module, nn.Embedding) or is_experts(module) or (own and is_own(module)):
             continue
-        if name.startswith(mixtures):  # what stands beside experts is their router, which is small
+        if name.startswith(mixtures) or module in alone:  # what stands beside experts is their router, which is small
             continue
         for parameter, tensor in module.named_parameters(recurse=False):
             if tensor.dim() > 1:
@@ -76,7 +79,7 @@ def why_not_upcast(model: Any) -> str | None:
     return None
 
 
-def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]) -> None:
+def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window], own: bool = False) -> None:
     """Replace the modules of a structural copy in place; the parameters' own tensors are not written to.
 
     Args:
@@ -84,6 +87,7 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
         precision: of the products, see `ops.linear`.
         dtype: of everything else, float32 or float64.
         windows: each layer's attention window, as `layer_windows` returns it.
+        own: as for `JoinedLinear`.
     """
     base = model.base_model
     mixtures = blocks(base)
@@ -93,7 +97,9 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
     layers = {
         name: module
         for name, module in base.named_modules()
-        if is_plain(module) and mixtures.get(_block_of(name, mixtures)) != module.out_features  # no router
+        if is_plain(module)
+        and mixtures.get(_block_of(name, mixtures)) != module.out_features  # no router
+        and not reads_weight(base, name)
     }
     for name, module in list(base.named_modules()):
         if name in layers:
@@ -107,7 +113,7 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
                 if tensor.dtype in (torch.bfloat16, torch.float16):
                     setattr(module, buffer, tensor.to(dtype))
     if dtype == torch.float32:
-        fuse(model, layers, windows, precision)
+        fuse(model, layers, windows, precision, own)
         for name, module in list(base.named_modules()):
             parent = base.get_submodule(name.rpartition(".")[0])
             chunked = isinstance(module, FusedFeedForward) or isinstance(parent, FusedLayer)

@@ -10,6 +10,7 @@ from fastreader.moi.arrange import Arranger, arrange
 from fastreader.moi.calibrate import calibrate
 from fastreader.moi.calibrate_reader import CalibrationCost, calibrate_reader, calibration_cost
 from fastreader.moi.debias import debias
+from fastreader.moi.marginal import MarginalAnswer, marginal_answer
 from fastreader.moi.observations import Observations, observe
 from fastreader.moi.planning import Cost, Plan, Stopping, plan
 from fastreader.moi.pool import Pool
@@ -23,6 +24,7 @@ __all__ = [
     "Arranger",
     "CalibrationCost",
     "Cost",
+    "MarginalAnswer",
     "MoiAnswer",
     "Observations",
     "Plan",
@@ -42,6 +44,7 @@ __all__ = [
     "calibration_cost",
     "debias",
     "distill",
+    "marginal_answer",
     "observe",
     "plan",
     "probe",

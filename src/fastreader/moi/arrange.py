@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from fastreader.data.files import read_object, write_json
 from fastreader.errors import InputError
 from fastreader.moi.observations import finite
 from fastreader.moi.position_bias import PositionBias
-from fastreader.moi.shipped import find
+from fastreader.moi.shipped import find, stamp
 from fastreader.moi.utilities import matched
 from fastreader.reader.prompts.template import Template, as_template
 
@@ -50,6 +51,7 @@ class Arranger:
     biases: Mapping[int, Sequence[float] | FloatArray]
     reader: Mapping[str, str] = field(default_factory=dict)
     template: str = ""
+    _known: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)  # biases read so far, by N
 
     def __post_init__(self) -> None:
         listed = isinstance(self.biases, Mapping) and len(self.biases) > 0
@@ -102,15 +104,7 @@ class Arranger:
             InputError: if it finds none.
         """
         about = {"name": reader} if isinstance(reader, str) else reader.describe()
-        digest = as_template(template).digest()
-        found = [find(about, digest, n) for n in range(2, MOST_CALIBRATED + 1)]
-        usable = [bias for bias, _ in filter(None, found) if not _why_not(bias)]
-        require(
-            bool(usable),
-            f"reader: no calibration of {about['name']!r} with this template is at hand that can place passages; "
-            "measure one with `fastreader calibrate`",
-        )
-        return cls.of(usable)
+        return _at_hand(about["name"], about.get("revision", ""), as_template(template).digest(), stamp())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Arranger:
@@ -136,7 +130,14 @@ class Arranger:
     def bias(self, n: int) -> FloatArray:
         """Return the weight of each of n places: float64 [n], unit norm, sum 0 (0 for n = 1)."""
         check_int("n", n, 1, MOST_PASSAGES)
-        n = int(n)
+        known = self._known.get(int(n))
+        if known is None:
+            if len(self._known) >= MOST_CALIBRATED:
+                self._known.clear()
+            known = self._known[int(n)] = self._interpolated(int(n))
+        return known.copy()
+
+    def _interpolated(self, n: int) -> FloatArray:
         if n == 1:
             return np.zeros(1)
         lengths = list(self.biases)
@@ -207,6 +208,20 @@ def _arranger(bias: Any) -> Arranger:
         if not isinstance(bias, str):
             raise InputError(f"bias: expected a file, got {os.fspath(bias)!r}, which does not exist")
     return Arranger.for_reader(bias)
+
+
+@lru_cache(maxsize=64)
+def _at_hand(name: str, revision: str, template: str, _stamp: tuple[tuple[str, int, int], ...]) -> Arranger:
+    """Return the arranger of the calibrations at hand, looked up again once a file has come, changed or gone."""
+    about = {"name": name, **({"revision": revision} if revision else {})}
+    found = [find(about, template, n) for n in range(2, MOST_CALIBRATED + 1)]
+    usable = [bias for bias, _ in filter(None, found) if not _why_not(bias)]
+    require(
+        bool(usable),
+        f"reader: no calibration of {name!r} with this template is at hand that can place passages; "
+        "measure one with `fastreader calibrate`",
+    )
+    return Arranger.of(usable)
 
 
 def _own_scores(items: Sequence[Any]) -> list[float]:

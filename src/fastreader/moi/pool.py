@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from fastreader.core.checked import checked_methods
-from fastreader.core.checks import check_int, expect
+from fastreader.core.checks import check_int, check_output, expect, located, rebuilding
+from fastreader.data.files import read_object, write_json
 from fastreader.moi.observations import Observations
 from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.settling import LEAST, Look, is_look, look
@@ -74,6 +77,58 @@ class Pool:
         with self._lock:
             kept = self._kept.get(_key(reader, template, passages))
             return kept.last.bias if kept is not None and kept.last is not None and kept.last.settled else None
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return for each reader, template and N: reader, passages, number of questions, settled, and `state`."""
+        with self._lock:
+            keys = list(self._kept.items())
+        return [
+            {
+                "reader": name,
+                "template": template,
+                "passages": passages,
+                "questions": len(kept.observed),
+                "settled": kept.last is not None and kept.last.settled,
+                "state": self.state({"name": name, "revision": revision}, template, passages),
+            }
+            for (name, revision, template, passages), kept in keys
+        ]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the scores as a JSON file, whole or not at all; it holds numbers and no text of a question."""
+        check_output("path", path)
+        with self._lock:
+            rows = [
+                {
+                    "reader": {k: v for k, v in o.reader.items() if k in ("name", "revision")},
+                    "template": o.template,
+                    "question": o.values.tolist(),
+                    "permutations": o.permutations.tolist(),
+                    "alone": [] if o.qg is None else o.qg.tolist(),
+                }
+                for kept in self._kept.values()
+                for o in kept.observed
+            ]
+        write_json(path, {"most": self._most, "questions": rows})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Pool:
+        """Read a file written by `save`.
+
+        Raises:
+            InputError: if it is something else.
+        """
+        values = read_object(path)
+        with located(os.fspath(path)), rebuilding("Pool.load", values):
+            pool = cls(values["most"])
+            for row in values["questions"]:
+                alone = row["alone"]
+                orders = np.array(row["permutations"])
+                scores = np.array(row["question"])
+                pool.add(
+                    Observations(scores, orders, len(alone), qg=alone, reader=row["reader"], template=row["template"])
+                )
+        return pool
 
     def count(self, reader: Mapping[str, str], template: str, passages: int) -> int:
         """Return the number of questions kept for a reader, template digest and N."""

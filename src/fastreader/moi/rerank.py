@@ -121,6 +121,8 @@ def rerank_planned(reader: ScoringReader, planned: Plan) -> Ranked:
     elif planned.method == "query_likelihood":
         order = "descending" if order == "descending" else "given"
         notes = [*_uncalibrated(planned, observed, order), *notes]
+    elif planned.bias_source == "pool" and planned.options.pool is not None:
+        notes = [planned.options.pool.state(observed.reader, observed.template, n), *notes]
     worth = utilities.utility
     if order == "given":
         places = np.arange(n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -65,6 +66,16 @@ def _loaded(path: Path) -> tuple[PositionBias, str]:
 def _read(path: Path, _modified: int, _inode: int) -> tuple[PositionBias, str]:
     bias = PositionBias.load(path)
     return bias, file_name_of(bias)
+
+
+def stamp() -> tuple[tuple[str, int, int], ...]:
+    """Return path, time of change and inode of every calibration at hand, to notice new and changed files."""
+    found = []
+    for folder in (SHIPPED, cache_dir() / "calibrations"):
+        if folder.is_dir():
+            with os.scandir(folder) as entries:
+                found += [(e.path, e.stat().st_mtime_ns, e.inode()) for e in entries if e.name.endswith(".json")]
+    return tuple(sorted(found))
 
 
 def at_hand(reader: Mapping[str, str], template: str) -> dict[str, str]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fastreader.errors import UnsupportedImplementationError
-from fastreader.ops import extension
+from fastreader.ops import extension, triton_support
 
-IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu", "triton")
+IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu", "triton", "flash")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ def choose(
     *,
     cpu: Callable[[], str | None] | None = None,
     triton: Callable[[], str | None] | None = None,
+    flash: Callable[[], str | None] | None = None,
     torch: bool = True,
 ) -> str:
     """Return the implementation that serves a call: the named one, or for "auto" the kernel of the tensor's device.
@@ -44,15 +45,15 @@ def choose(
         op: name of the op, for messages.
         impl: one of `IMPLEMENTATIONS`. "auto" falls back to PyTorch, or to the reference, if the kernel cannot run.
         tensor: an operand; its device decides for "auto".
-        cpu, triton: return why the kernel cannot take these operands here, or None; None for an op without it.
+        cpu, triton, flash: return why the kernel cannot take these operands here, or None; None for an op without it.
         torch: whether the op has a PyTorch implementation.
 
     Raises:
         UnsupportedImplementationError: if `impl` is unknown, or the named implementation cannot run.
     """
-    kernels = {"cpu": cpu, "triton": triton}
+    kernels = {"cpu": cpu, "triton": triton, "flash": flash}
     if impl == "auto":
-        device = "triton" if tensor.is_cuda else "cpu"
+        device = "triton" if triton_support.on_gpu(tensor.device) else "cpu"
         kernel = kernels[device]
         return device if kernel is not None and kernel() is None else "torch" if torch else "reference"
     if impl not in IMPLEMENTATIONS:

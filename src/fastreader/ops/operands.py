@@ -26,12 +26,17 @@ def check_operands(
 
     Each must have one of `dtypes`; None is the dtype of the first operand, an empty collection allows any.
     """
-    (first, like), *_ = operands.items()
-    assert like is not None
+    given = [tensor for tensor in operands.values() if tensor is not None]
+    like, device, graded = given[0], given[0].device, torch.is_grad_enabled()
     allowed = (like.dtype,) if dtypes is None else dtypes
-    for name, tensor in operands.items():
-        if tensor is None:
-            continue
+    for tensor in given:  # a pass comes here hundreds of times, nearly always with operands that fit
+        if (allowed and tensor.dtype not in allowed) or tensor.device != device or (graded and tensor.requires_grad):
+            break
+    else:
+        return
+    first = next(iter(operands))
+    named = {name: tensor for name, tensor in operands.items() if tensor is not None}
+    for name, tensor in named.items():
         if allowed and tensor.dtype not in allowed:
             wanted = " or ".join(map(name_of, dtypes)) if dtypes else f"{name_of(like.dtype)} like {first}"
             raise InputError(f"{op}: {name} must be {wanted}, got {name_of(tensor.dtype)}")
@@ -83,10 +88,8 @@ def check_heads(op: str, query: Tensor, keys: Mapping[str, Tensor], values: Mapp
         raise InputError(f"{op}: query heads must be a multiple of key heads, got {heads} and {key_heads}")
 
 
-def check_head_values(op: str, name: str, values: Tensor | None, query: Tensor) -> Tensor | None:
+def check_head_values(op: str, name: str, values: Tensor, query: Tensor) -> Tensor:
     """Check one number for each head of query [Tq, Hq, D]; return them in float32, or float64 for a float64 query."""
-    if values is None:
-        return None
     heads = query.shape[1]
     if values.shape != (heads,) or not values.is_floating_point():
         got = f"{name_of(values.dtype)} {list(values.shape)}"

@@ -31,28 +31,44 @@ def interpreting() -> bool:
     return bool(knobs.runtime.interpret)
 
 
+@cache
+def _missing() -> str | None:
+    return None if importlib.util.find_spec("triton") else "the triton package is not installed"
+
+
+def on_gpu(device: torch.device) -> bool:
+    """Return whether a device runs the Triton kernels; tests replace it to follow a pass without one."""
+    return device.type == "cuda"
+
+
+@cache
+def capability(device: torch.device) -> int:
+    """Return the compute capability of a CUDA device, as major * 10 + minor."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
 def why_not(tensor: Tensor, size: int = 1) -> str | None:
     """Return why the Triton kernels cannot take this tensor with values of this size, or None if they can."""
-    if importlib.util.find_spec("triton") is None:
-        return "the triton package is not installed"
+    if (missing := _missing()) is not None:
+        return missing
     if tensor.dtype not in _DTYPES:
         return f"it takes float16, bfloat16 or float32, got {name_of(tensor.dtype)}"
     if size > _MAX_SIZE:
         return f"it takes value sizes up to {_MAX_SIZE}, got {size}"
     if interpreting():
         return None
-    if not tensor.is_cuda:
+    if not on_gpu(tensor.device):
         return f"it needs a CUDA device, got {tensor.device} (on the CPU set TRITON_INTERPRET=1 to interpret it)"
-    major, minor = torch.cuda.get_device_capability(tensor.device)
-    return None if major >= 8 else f"it needs compute capability 8.0 or later, got {major}.{minor}"
+    found = capability(tensor.device)
+    return None if found >= 80 else f"it needs compute capability 8.0 or later, got {found // 10}.{found % 10}"
 
 
 def target_of(device: torch.device) -> int:
     """Return the entry of `TARGETS` whose configurations fit the device."""
-    if device.type != "cuda":
+    if not on_gpu(device):
         return TARGETS[0]  # the interpreter takes any of them
-    major, minor = torch.cuda.get_device_capability(device)
-    return nearest_target(10 * major + minor)
+    return nearest_target(capability(device))
 
 
 def nearest_target(capability: int) -> int:
@@ -67,9 +83,22 @@ def nearest_target(capability: int) -> int:
 
 def processors(device: torch.device) -> int:
     """Return the number of streaming multiprocessors of the device; 4 in the interpreter."""
-    if device.type != "cuda":
-        return 4
+    return _processors(device) if on_gpu(device) else 4
+
+
+@cache
+def _processors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def ceil_div(number: int, by: int) -> int:
+    """Return ``number / by`` rounded up; Triton's own, which kernels share, takes the host microseconds."""
+    return -(-number // by)
+
+
+def power_of_2(number: int) -> int:
+    """Return the smallest power of two that is at least `number`."""
+    return 1 << max(number - 1, 0).bit_length()
 
 
 def with_near_tiles(tensor: Tensor, extents: tuple[int, ...]) -> Tensor:
@@ -78,8 +107,15 @@ def with_near_tiles(tensor: Tensor, extents: tuple[int, ...]) -> Tensor:
     Kernels address a tile with 64 bits and its elements with 32 from there. Only unusual layouts come near the limit,
     such as a head size outermost in a very long tensor.
     """
-    span = sum((extent - 1) * stride for extent, stride in zip(extents, tensor.stride(), strict=True))
-    return tensor if span < 2**31 else tensor.contiguous()
+    near = tensor.numel() < 2**31 and tensor.is_contiguous()  # the usual case, in one look
+    if near or sum((e - 1) * stride for e, stride in zip(extents, tensor.stride(), strict=True)) < 2**31:
+        return tensor
+    return tensor.contiguous()
+
+
+@cache
+def _single() -> bool:
+    return torch.cuda.device_count() == 1
 
 
 def on_its_device(function: Callable[Concatenate[Tensor, P], R]) -> Callable[Concatenate[Tensor, P], R]:
@@ -87,6 +123,8 @@ def on_its_device(function: Callable[Concatenate[Tensor, P], R]) -> Callable[Con
 
     @wraps(function)
     def run(tensor: Tensor, /, *others: P.args, **named: P.kwargs) -> R:
+        if not tensor.is_cuda or _single():
+            return function(tensor, *others, **named)
         with torch.cuda.device_of(tensor):  # type: ignore[no-untyped-call]
             return function(tensor, *others, **named)
 
@@ -96,13 +134,23 @@ def on_its_device(function: Callable[Concatenate[Tensor, P], R]) -> Callable[Con
 def triton_op(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function that launches Triton kernels as the op ``fastreader::<schema>``.
 
-    It serves CUDA tensors, and in the interpreter those on the CPU. `fake` makes its results without data.
+    It serves CUDA tensors, and in the interpreter those on the CPU. `fake` makes its results without data. The
+    decorated function launches by itself, and goes through the op only where something follows the operators
+    (torch.compile, fake tensors), since the dispatcher takes as long as a launch.
     """
     define(schema)(fake)
+    name = schema.partition("(")[0]
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        launch = on_its_device(function)
         for device in ("CUDA", "CPU"):
-            LIBRARY.impl(schema.partition("(")[0], on_its_device(function), device)  # type: ignore[no-untyped-call]
-        return function
+            LIBRARY.impl(name, launch, device)  # type: ignore[no-untyped-call]
+
+        def call(tensor: Tensor, *others: Any) -> Any:
+            if type(tensor) is Tensor and not torch.compiler.is_compiling():
+                return launch(tensor, *others)
+            return getattr(torch.ops.fastreader, name)(tensor, *others)
+
+        return call
 
     return register

@@ -103,8 +103,11 @@ class Engine:
                 )
             regimes.setdefault(model.regimes.of(length), []).append(i)
         trees = []
-        token_bytes, reserve = memory.generation_memory(model.bytes_per_token, model.key_value_bytes, new_tokens)
-        choosing = -(-model.logits.sampling_bytes(len(sequences)) // token_bytes) if new_tokens else 0
+        token_bytes, reserve, choosing = model.bytes_per_token, 0, 0
+        if new_tokens:
+            states = model.state_bytes if new_tokens > 1 else 0
+            token_bytes, reserve = memory.generation_memory(token_bytes, model.key_value_bytes, new_tokens, states)
+            choosing = -(-model.logits.sampling_bytes(len(sequences)) // token_bytes)
         default, most = memory.pass_limits(token_bytes, memory.tightest(model.devices), model.overhead)
         limit = max(1, most - choosing)
         budget = min(max_batch_tokens or max(1, default - choosing), limit)

@@ -20,7 +20,7 @@ from fastreader.errors import ContextOverflowError, NumericsError
 from fastreader.models.adapter import TreeModel
 from fastreader.models.decode_cache import DecodeCache
 from fastreader.models.head import LOGIT_BYTES
-from fastreader.models.key_values import KeyValues, Reuse
+from fastreader.models.key_values import Reuse
 from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.decoding import Row, StopStrings
 from fastreader.reader.engine import Engine
@@ -119,7 +119,7 @@ def run(
     room = 0
     for row in rows:
         room = max(room, row.room - len(row.tokens))
-    key_values = KeyValues() if room > 1 else None
+    key_values = model.new_key_values(tree, reuse, leaves_only=True) if room > 1 else None
     distinct, state_of = np.unique(leaves, return_inverse=True)
     with engine.lock:
         states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=distinct)

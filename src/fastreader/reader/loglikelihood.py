@@ -104,7 +104,7 @@ def score(
     with track("scoring", len(trees), "passes", shown) as advance:
         for tree in trees:
             reuse = None if kept is None else kept.lookup(tree)
-            key_values = None if keep is None else KeyValues()
+            key_values = None if keep is None else engine.model.new_key_values(tree, reuse)
             with engine.lock:
                 result, most = _run(engine, tree, reuse, key_values, best_tokens)
             values = result.logprob.double().cpu().numpy()[tree.pairs]

@@ -61,12 +61,14 @@ class Reader(ReaderBase):
         revision: str = "",
         check: str = "full",
         weights: str = "",
+        own: bool = False,
     ) -> None:
         check_choice("check", check, CHECKS)
         expect(callable(getattr(model, "forward", None)), "model", "a transformers causal LM", model)
         encoder = TextEncoder(tokenizer)
         with placed(model, name):
-            tree_model = TreeModel(model, name, arithmetic.precision, arithmetic.products, arithmetic.deterministic)
+            how = arithmetic.precision, arithmetic.products, arithmetic.deterministic
+            tree_model = TreeModel(model, name, *how, own)
         if tree_model.why_not_upcast and tree_model.precision != arithmetic.precision:
             arithmetic = replace(arithmetic, precision=tree_model.precision, reason=tree_model.why_not_upcast)
         super().__init__(Engine(tree_model, encoder, name, arithmetic, revision))
@@ -185,7 +187,7 @@ class Reader(ReaderBase):
         weights = revision(loaded, tokenizer)
         of = "" if loading.is_packaged(model) and adapter is None else weights
         name = name or reader_name(model) + ("" if adapter is None else f"+{reader_name(adapter)}")
-        reader = cls(loaded, tokenizer, name, arithmetic, of, check, weights)
+        reader = cls(loaded, tokenizer, name, arithmetic, of, check, weights, own=True)
         reader.engine.model.release_original()  # nobody else has it, so that weights are not held twice
         reader._loaded_from = {
             "model": from_anywhere(model),

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, located
+from fastreader.core.checks import check_int, check_texts, located
 from fastreader.core.protocol import TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NotReloadableError, OutOfBudgetError
 from fastreader.models import memory
-from fastreader.models.key_values import KeyValues
 from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.base import ReaderBase
 from fastreader.reader.engine import Engine
@@ -93,6 +92,7 @@ class Session(ReaderBase):
         for i, prefix in enumerate(prefixes):
             pieces = [] if isinstance(prefix, str) or not isinstance(prefix, Sequence) else prefix
             if pieces and all(isinstance(piece, str) for piece in pieces):
+                check_texts(f"prefixes[{i}]", list(pieces), empty=True)
                 tokens = self.prefix(prefix, system=system, chat=chat, chat_options=chat_options)  # type: ignore[arg-type]
             else:
                 tokens = self.encoder.prompt_tokens(  # type: ignore[assignment]
@@ -112,7 +112,8 @@ class Session(ReaderBase):
             kept = self._open()
             self._check_room(trees)
             for tree in trees:
-                key_values, reuse = KeyValues(), kept.lookup(tree)
+                reuse = kept.lookup(tree)
+                key_values = model.new_key_values(tree, reuse)
                 with self.engine.lock:
                     model.hidden(tree, reuse=reuse, key_values=key_values)
                 kept.add(tree, key_values)
@@ -121,7 +122,11 @@ class Session(ReaderBase):
     def _check_room(self, trees: Sequence[PrefixTree]) -> None:
         """Raise OutOfBudgetError if these trees, beside what is cached, would exceed the session's memory."""
         kept = self._open()
-        needed = (len(kept) + kept.count_new(trees)) * self.engine.model.key_value_bytes
+        model = self.engine.model
+        needed = (len(kept) + kept.count_new(trees)) * model.key_value_bytes
+        if model.mixers:  # a bound: states that the session has are not kept again
+            new = [model.new_key_values(tree).states for tree in trees]
+            needed += (kept.num_states + sum(len(s.tokens) for s in new if s is not None)) * model.state_bytes
         if needed > self._allowed:
             raise OutOfBudgetError(
                 f"session: the keys and values to keep take {needed:,} bytes, {self._allowed:,} are allowed"

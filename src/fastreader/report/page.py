@@ -17,14 +17,15 @@ from typing import Any
 from fastreader import __version__
 from fastreader.report import figures
 from fastreader.report.browse import browser_data
-from fastreader.report.plots import Chart, Table, answers, ensemble, layouts, moi
+from fastreader.report.plots import Chart, Table, answers, confidence, ensemble, layouts, moi
 from fastreader.report.policy import PLACE, StyleClasses, with_policy
 from fastreader.report.retrieval import Retrieval, retrieval
-from fastreader.report.study_data import METRIC_NAMES, METRICS, Missing, StudyRun
+from fastreader.report.study_data import Missing, StudyRun
 from fastreader.report.summary import summary_rows
 
 CHARTS = (
     answers.ACCURACY,
+    confidence.RISK,
     moi.POSITION_BIAS,
     moi.UTILITIES,
     moi.PASSAGE_POSITION,
@@ -99,8 +100,8 @@ class Report:
             run=self.run,
             rows=self.summary,
             metric=self.run.metric_name,
-            metrics=[study.metric, *(m for m in METRICS if m != study.metric)],
-            names=METRIC_NAMES,
+            metrics=list(self.run.metrics),
+            names=self.run.metrics,
             reference=study.reference,
             shown=shown,
             absent=[s for s in self.sections if s.table is None],

@@ -61,7 +61,8 @@ class StudyRun:
         run = RunFolder(folder)
         self.study: Study = run.study()
         self.questions: dict[str, Example] = {str(e.id): e for e in run.questions()}
-        self.rows: list[dict[str, Any]] = run.rows()
+        measures = run.measures()
+        self.rows: list[dict[str, Any]] = [row | measures.get(row["id"], {}) for row in run.rows()]
         answered = any(row["answer"] is not None for row in self.rows)
         require(answered, f"{run.path}: holds no answers yet; run fastreader study with --resume first")
         self.attention = run.attention()
@@ -96,7 +97,7 @@ class StudyRun:
         name = metric or self.study.metric
         values: dict[str, list[float]] = defaultdict(list)
         for row in self.of(condition):
-            if row[name] is not None:
+            if row.get(name) is not None:
                 values[row["question_id"]].append(row[name])
         return {question: math.fsum(v) / len(v) for question, v in values.items()}
 
@@ -133,6 +134,12 @@ class StudyRun:
     def gold_passages(self) -> int:
         """Number of distinct gold passages."""
         return len(set(self.clusters.values()))
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """Metrics and further measures in words, by name: the study's metric, the other metrics, the measures."""
+        measured = {name: name for name in self.study.measures}
+        return {self.study.metric: self.metric_name} | METRIC_NAMES | measured
 
     @property
     def metric_name(self) -> str:

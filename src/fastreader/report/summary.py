@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastreader.report.study_data import METRICS, Condition, StudyRun
+from fastreader.report.study_data import Condition, StudyRun
 from fastreader.statistics import Comparison, Interval, compare, wilson
 
 TOKENS = ("total_tokens", "computed_tokens", "new_tokens")
@@ -46,7 +46,7 @@ def summary_rows(run: StudyRun) -> list[dict[str, Any]]:
             "reader": condition.reader,
             **_counts(run, condition),
         }
-        for metric in METRICS:
+        for metric in run.metrics:
             outcomes = run.outcomes(condition, metric)
             row |= _interval(metric, run.interval(outcomes) if outcomes else None)
         share = _wilson(run, condition)

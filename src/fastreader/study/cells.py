@@ -46,6 +46,7 @@ class Cell:
     ) -> dict[str, Any]:
         """Return the row of one answer, or of the error instead."""
         text = outcome.text if isinstance(outcome, Answered) else None
+        texts = (outcome.texts or (outcome.text,)) if isinstance(outcome, Answered) else ()
         right = example.answers
         return {
             "question_id": example.id,
@@ -53,7 +54,7 @@ class Cell:
             "reader": reader,
             "seed": self.seed,
             "answer": text,
-            **{name: metric(text, right) if text is not None and right else None for name, metric in _METRICS.items()},
+            **{name: _mean(metric, texts, right) if texts and right else None for name, metric in _METRICS.items()},
             "left_out": str(outcome) if isinstance(outcome, NotApplicable) else None,
             "over_long": outcome.tokens if isinstance(outcome, OverLong) else None,
             "error": None if isinstance(outcome, (Answered, NotApplicable)) else str(outcome),
@@ -66,6 +67,10 @@ class Cell:
             "seconds": round(cost.seconds, 4),
             "trace": outcome.trace if isinstance(outcome, Answered) else {},
         }
+
+
+def _mean(metric: Callable[[str, Sequence[str]], float], texts: Sequence[str], right: Sequence[str]) -> float:
+    return sum(metric(text, right) for text in texts) / len(texts)
 
 
 class Rows(Protocol):

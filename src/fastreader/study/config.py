@@ -68,6 +68,7 @@ class NoiseConfig(_Table):
         max_new_tokens: at most this many tokens of a reply.
         attention: also record the attention of the answers' tokens for this many questions (the attention heat map).
         attention_layouts: record it for these layouts only; by default for all layouts with passages.
+        template: some attributes of `noise.NoiseTemplate`; in a study's file also a .toml or .json file of these.
     """
 
     random: str = "others"
@@ -75,6 +76,7 @@ class NoiseConfig(_Table):
     max_new_tokens: Count = 15
     attention: Annotated[int, Field(ge=0)] = 0
     attention_layouts: tuple[str, ...] = ()
+    template: dict[str, Any] = {}
 
 
 class EorConfig(_Table):
@@ -119,12 +121,15 @@ class Study(_Table):
             depend on it.
         max_batch_tokens: at most this many tokens are computed in one pass; None derives it from free memory.
         metric: the metric that the report compares methods by.
+        measures: further measures of the answers, by name: "rouge_l", "short_answers", "gold_read", "gold_cited",
+            "citation_precision", "citation_recall", and by a model "equivalent:nli:MODEL", "preferred:READER" (see
+            the guide). They may be added to a run that has answers.
         baseline: the method that others are compared with; "base" by default, or else the first method.
         primary: the method whose contrast with the baseline is stated beforehand, or None. A run with results keeps
             it, and its metric and baseline.
         template: file with the prompt's texts, for base, closed book and MoI.
         noise, eor: settings that all methods of these families share.
-        sure: settings of SuRe, by name.
+        sure: settings of SuRe, by name; its `template` and `variant_template` as tables or files, as for noise.
         moi: options of all MoI methods, by name.
     """
 
@@ -142,6 +147,7 @@ class Study(_Table):
     batch_size: Count = 8
     max_batch_tokens: Count | None = None
     metric: Metric = "contained"
+    measures: tuple[str, ...] = ()
     baseline: str | None = None
     primary: str | None = None
     template: str | None = None
@@ -250,7 +256,17 @@ class Study(_Table):
 
     def identity(self) -> dict[str, Any]:
         """Return all that results depend on besides the methods, without names, limits and settings of the report."""
-        free = {"methods", "name", "limit", "batch_size", "max_batch_tokens", "metric", "baseline", "primary"}
+        free = {
+            "methods",
+            "name",
+            "limit",
+            "batch_size",
+            "max_batch_tokens",
+            "metric",
+            "measures",
+            "baseline",
+            "primary",
+        }
         values = {k: v for k, v in self.to_dict().items() if k not in free}
         values["noise"] = {k: v for k, v in values["noise"].items() if not k.startswith("attention")}
         return values

@@ -27,7 +27,8 @@ def read_study(file: Path) -> dict[str, Any]:
 def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the values with relative paths resolved from `folder`; `Study` rejects values of a wrong type later.
 
-    A file of EoR's prompt texts is replaced by its content, so that a run keeps its texts even if the file changes.
+    A file of prompt texts of EoR, SuRe or noise layouts is replaced by its content, so that a run keeps its texts even
+    if the file changes.
 
     Raises:
         InputError: if a file other than `data` does not exist, or a file of prompt texts is invalid.
@@ -59,16 +60,26 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         default = Texts().to_dict()
         return {key: text for key, text in given.items() if text != default[key]}
 
+    def words(name: str, value: Any) -> Any:
+        """Return the texts of a template's file, which replace those of the default one."""
+        return read_object(folder / found(name, value), (".toml", ".json")) if isinstance(value, str) else value
+
     def sources(name: str, value: Any) -> Any:
         return _changed(name, value, dict.fromkeys(value, found) if isinstance(value, dict) else {})
 
     def methods(name: str, value: Any) -> Any:
         if not isinstance(value, (list, tuple)):
             return value
-        return [_changed(f"{name}.{i}", method, {"bias": found, "texts": texts}) for i, method in enumerate(value)]
+        keys = {"bias": found, "texts": texts, "template": words, "variant_template": words}
+        return [_changed(f"{name}.{i}", method, keys) for i, method in enumerate(value)]
 
     changes = {"data": found, "template": found, "methods": methods}
-    tables = {"noise": {"random": pool}, "eor": {"texts": texts, "sources": sources}, "moi": {"bias": found}}
+    tables: dict[str, dict[str, Change]] = {
+        "noise": {"random": pool, "template": words},
+        "eor": {"texts": texts, "sources": sources},
+        "moi": {"bias": found},
+        "sure": {"template": words, "variant_template": words},
+    }
     out: dict[str, Any] = _changed("", dict(values), changes)
     return out | {name: _changed(name, out[name], keys) for name, keys in tables.items() if name in out}
 

@@ -27,6 +27,7 @@ from fastreader.study.contents import (
 )
 
 RESULTS, QUESTIONS, ATTENTION = "results.jsonl", "questions.jsonl", "attention.jsonl"
+MEASURES = "measures.jsonl"
 STUDY, COSTS, VOTER, READERS, CACHE = "study.json", "costs.json", "voter.json", "readers.json", "cache.sqlite"
 
 
@@ -39,6 +40,7 @@ class RunFolder:
     - questions.jsonl: the questions with their passages, so that a report needs no other file;
     - results.jsonl: one row per question, method, reader and seed;
     - attention.jsonl, voter.json: further results of some methods;
+    - measures.jsonl: further measures of the answers (`Study.measures`);
     - cache.sqlite: generations and scores by content;
     - readers.json: the facts about each reader that must not change during a run;
     - costs.json: tokens and seconds of the calls, summed over all starts of the run.
@@ -162,6 +164,13 @@ class RunFolder:
     def attention(self) -> list[dict[str, Any]]:
         """Return the rows of attention; an empty list if none was recorded."""
         return self._results(ATTENTION)
+
+    def measures(self) -> dict[str, dict[str, float | None]]:
+        """Return the further measures of each answer, by the id of its row and by name."""
+        found: dict[str, dict[str, float | None]] = {}
+        for entry in self._results(MEASURES):
+            found.setdefault(entry["row"], {})[entry["measure"]] = entry["value"]
+        return found
 
     def _results(self, name: str) -> list[dict[str, Any]]:
         file = self.file(name)

@@ -7,8 +7,9 @@ import difflib
 from fastreader.core.checks import check_choice, located
 from fastreader.errors import InputError
 from fastreader.study.config import MethodConfig, Study
+from fastreader.study.measures import registry as measures
 from fastreader.study.method import Family, StudyMethod
-from fastreader.study.methods import arrange, eor, moi, noise, ranking, reading, sure
+from fastreader.study.methods import arrange, consistency, eor, marginal, moi, noise, ranking, reading, sure
 
 FAMILIES: dict[str, Family] = {
     family.name: family
@@ -19,6 +20,8 @@ FAMILIES: dict[str, Family] = {
         moi.MOI,
         moi.ORDER,
         arrange.ARRANGE,
+        consistency.SELF_CONSISTENCY,
+        marginal.MARGINAL,
         sure.SURE,
         eor.EOR,
         noise.NOISE,
@@ -54,8 +57,9 @@ def make(config: MethodConfig, study: Study) -> StudyMethod:
 
 def check(study: Study, where: str = "study") -> None:
     """Check that every method of a study exists and accepts its options; `where` goes before the message."""
-    for method in study.methods:
-        with located(where):
+    with located(where):
+        measures.check(study.measures)
+        for method in study.methods:
             make(method, study)
 
 

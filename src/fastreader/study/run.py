@@ -29,6 +29,7 @@ from fastreader.study.cells import Cell, Elsewhere, Group, cells_of, run_group
 from fastreader.study.config import Study
 from fastreader.study.contents import require_same_study
 from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
+from fastreader.study.measures.run import write_measures
 from fastreader.study.method import Answered
 from fastreader.study.registry import check
 
@@ -131,6 +132,7 @@ def run_study(
             if lacks_attention(study, run, examples, name):
                 write_attention(study, run, lazy.reader, examples, name)
         fresh = len(log) - before
+    write_measures(study, run, examples, load or _loader(study))
     rows = run.rows()
     if study.eor.fit:
         from fastreader.study.fitting import fit_voters

@@ -58,6 +58,11 @@ def test_read(client, tiny_reader):
     assert found["consensus"] == pytest.approx(direct.consensus().tolist(), abs=1e-5)
     assert found["utilities"] is None and "no calibration" in found["notes"][0] and not found["proposed"]
     assert [row["index"] for row in found["results"]] == fr.rerank(tiny_reader, QUERY, texts).indices
+    compared = fr.conflicts(tiny_reader, QUERY, texts, ["the Nile", "bread"])
+    assert found["odd"] == compared.odd
+    assert found["odd_scores"] == pytest.approx(compared.odd_scores.tolist(), abs=1e-3)
+    alone = client.post("/v1/read", json={**body, "candidates": ["the Nile", "Nile"]}).json()
+    assert alone["odd"] is None and alone["odd_scores"] is None
 
 
 def test_read_proposes_the_answers_written_under_each_order(client, tiny_reader):

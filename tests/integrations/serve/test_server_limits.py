@@ -39,7 +39,6 @@ def error_of(response):
         ("/rerank", {**RERANK, "documents": [3]}, 422, r"documents\[0\]: expected a valid string or a valid dict"),
         ("/rerank", {**RERANK, "documents": [{"x": "y"}]}, 422, r"documents\[0\]: expected a text"),
         ("/rerank", {**RERANK, "method": "magic"}, 422, "method: expected one of"),
-        ("/rerank", {**RERANK, "method": "moi"}, 422, "bias: method 'moi' needs a calibration"),
         ("/rerank", {**RERANK, "model": "gpt-9"}, 404, "model: expected .*tiny"),
         ("/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, 422, "documents: expected one, or one for each"),
         ("/score", {"text_1": "a", "text_2": []}, 422, "documents"),

@@ -13,9 +13,12 @@ from fastreader.core.tree import TreeStats
 from fastreader.data.documents import as_passages
 from fastreader.data.types import Example, Passage
 from fastreader.integrations.serve.packing import PackedReader
+from fastreader.integrations.serve.pooled import Pooled
 from fastreader.integrations.serve.schemas import ReadRequest, RerankRequest, ScoreRequest
+from fastreader.moi.conflicts import conflicts
 from fastreader.moi.debias import debias
-from fastreader.moi.ranking.api import rerank
+from fastreader.moi.marginal import distinct
+from fastreader.moi.ranking.api import MOI, rerank
 from fastreader.moi.ranking.results import Reranked
 from fastreader.moi.reading import reading_prompts
 from fastreader.moi.shipped import find
@@ -26,10 +29,12 @@ from fastreader.scoring.api import score_permutations
 MOST_ORDERINGS = 100
 
 
-def answer_rerank(request: RerankRequest, reader: PackedReader) -> dict[str, Any]:
-    """Return the documents in order of relevance."""
+def answer_rerank(request: RerankRequest, reader: PackedReader, pooled: Pooled) -> dict[str, Any]:
+    """Return the documents in order of relevance; MoI of a reader without a calibration feeds the pool."""
     documents = as_passages(request.documents, name="documents")
-    ranked = rerank(reader, request.query, documents, method=request.method, top_n=request.top_n)
+    pool = {"pool": pooled.pool, "uncalibrated": True} if pooled.pool and request.method == MOI else {}
+    ranked = rerank(reader, request.query, documents, method=request.method, top_n=request.top_n, **pool)
+    pooled.keep()
     return {
         "id": new_id("rerank"),
         "model": reader.name,
@@ -61,7 +66,7 @@ def answer_score(request: ScoreRequest, reader: PackedReader) -> dict[str, Any]:
     return {"id": new_id("score"), "object": "list", "model": reader.name, "data": data, "usage": usage(stats)}
 
 
-def answer_read(request: ReadRequest, reader: PackedReader) -> dict[str, Any]:
+def answer_read(request: ReadRequest, reader: PackedReader, pooled: Pooled) -> dict[str, Any]:
     """Return what each order of the passages makes of the answer, and what the passages are worth."""
     started = time.perf_counter()
     passages = as_passages(request.passages, name="passages", allow_blank=False)
@@ -83,7 +88,18 @@ def answer_read(request: ReadRequest, reader: PackedReader) -> dict[str, Any]:
         reader, example, permutations=design, query_likelihood=True, question_only=not candidates
     )
     ranked = rerank(reader, request.question, passages)
-    found = find(reader.describe(), Template().digest(), len(passages)) if len(passages) > 1 else None
+    compared = distinct(candidates)[0]
+    found_odd = None
+    if len(compared) > 1 and len(passages) > 1:
+        found_odd = conflicts(reader, request.question, passages, compared)
+        stats = stats + found_odd.stats
+    about, template, n = reader.describe(), Template().digest(), len(passages)
+    found = find(about, template, n) if n > 1 else None
+    if found is None and pooled.pool is not None and pooled.add(scores):
+        bias = pooled.pool.bias(about, template, n)
+        notes.append(pooled.pool.state(about, template, n))
+        found = None if bias is None else (bias, "pool")
+        pooled.keep()
     utilities = None
     if len(orders) < 2:
         notes.append("no utilities: they show in the difference between orderings, and there is one")
@@ -107,6 +123,8 @@ def answer_read(request: ReadRequest, reader: PackedReader) -> dict[str, Any]:
         "answer": scores.best,
         "question_logprobs": scores.question_logprobs.tolist(),
         "utilities": utilities,
+        "odd_scores": None if found_odd is None else found_odd.odd_scores.tolist(),
+        "odd": None if found_odd is None else found_odd.odd,
         "results": _results(ranked, False),
         "notes": notes,
         "usage": usage(stats + scores.stats + ranked.stats),

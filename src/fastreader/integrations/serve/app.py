@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +20,7 @@ from fastreader.integrations.serve.entry import Entry
 from fastreader.integrations.serve.failures import Refusal, error_body, explained, parameter_of, status_of
 from fastreader.integrations.serve.packing import TOO_LONG, DeadlineError, PackedReader, Packer
 from fastreader.integrations.serve.page import page
+from fastreader.integrations.serve.pooled import Pooled
 from fastreader.integrations.serve.schemas import CompletionRequest, ReadRequest, RerankRequest, ScoreRequest
 from fastreader.integrations.serve.settings import Settings
 from fastreader.reader.base import ReaderBase
@@ -58,6 +60,7 @@ class _Server:
     def __init__(self, reader: ReaderBase, settings: Settings) -> None:
         self.reader, self.settings = reader, settings
         self.packer: Packer | None = None
+        self.pooled = Pooled(settings)
         self.active = 0
         self.names = (reader.name, *settings.names)
         self.metrics = Metrics(lambda: self._running().totals, lambda: self.active)
@@ -146,7 +149,7 @@ class _Server:
         @app.post("/v2/rerank")
         async def rerank(body: RerankRequest, request: Request) -> Response:
             """Order documents by their relevance to a query."""
-            return JSONResponse(await self._work(request, body, answer_rerank))
+            return JSONResponse(await self._work(request, body, functools.partial(answer_rerank, pooled=self.pooled)))
 
         @app.post("/score")
         @app.post("/v1/score")
@@ -162,7 +165,7 @@ class _Server:
         @app.post("/v1/read")
         async def read(body: ReadRequest, request: Request) -> Response:
             """Show what the order of the passages does to the answer."""
-            return JSONResponse(await self._work(request, body, answer_read))
+            return JSONResponse(await self._work(request, body, functools.partial(answer_read, pooled=self.pooled)))
 
     def _add_facts(self) -> None:
         app = self.app
@@ -175,8 +178,9 @@ class _Server:
 
         @app.get("/health")
         async def health() -> dict[str, Any]:
-            """Say that the server runs, and what it reads with."""
-            return {"status": "ok", "version": __version__, "active_requests": self.active, **self.reader.describe()}
+            """Say that the server runs, what it reads with, and how far its pool is."""
+            facts = {"status": "ok", "version": __version__, "active_requests": self.active}
+            return {**facts, **self.reader.describe(), "pool": self.pooled.states()}
 
         @app.get("/metrics")
         async def metrics() -> Response:
@@ -185,7 +189,7 @@ class _Server:
 
         @app.get("/", include_in_schema=False)
         async def root() -> Response:
-            text, policy = page(self.reader.name)
+            text, policy = page(self.reader.name, self.pooled.shown())
             headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
             return Response(text, media_type="text/html; charset=utf-8", headers=headers)
 

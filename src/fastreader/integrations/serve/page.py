@@ -10,15 +10,17 @@ from importlib.resources import files
 
 
 @lru_cache(maxsize=4)
-def page(model: str) -> tuple[str, str]:
+def page(model: str, pool: str = "") -> tuple[str, str]:
     """Return the page and its Content-Security-Policy, which lets only its own script and style run.
 
     Args:
         model: the reader's name, as the page shows it.
+        pool: what the server's pool knows of the reader, as the page shows it; empty shows nothing.
     """
     assets = files("fastreader.integrations.serve").joinpath("assets")
     style, script = (assets.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     text = assets.joinpath("page.html").read_text(encoding="utf-8")
+    text = text.replace("{{ pool }}", f'<p class="facts" id="pool">{escape(pool)}</p>\n' if pool else "")
     text = text.replace("{{ model }}", escape(model)).replace("{{ style }}", style).replace("{{ script }}", script)
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; img-src data:; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastreader.core.checks import check_int, check_number, expect
+from fastreader.core.checks import check_int, check_number, check_output, expect
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,8 @@ class Settings:
         pack: let requests share passes; without, each has its own, for comparison.
         pack_seconds: a pass waits this long for requests to join it, and on while they come, four times at most.
         max_batch_tokens: at most this many tokens are computed in one pass; None asks the reader.
+        pool: pool the scores of requests for a reader without a calibration, and use their bias once it is settled.
+        pool_file: the pool is read from this file, and written to it as it grows; None keeps it in memory.
     """
 
     keys: tuple[str, ...] = ()
@@ -30,6 +32,8 @@ class Settings:
     pack: bool = True
     pack_seconds: float = 0.005
     max_batch_tokens: int | None = None
+    pool: bool = True
+    pool_file: str | None = None
 
     def __post_init__(self) -> None:
         for name, texts in (("keys", self.keys), ("names", self.names)):
@@ -40,3 +44,6 @@ class Settings:
         check_number("timeout", self.timeout, above=0)
         check_number("pack_seconds", self.pack_seconds, minimum=0)
         check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
+        if self.pool_file is not None:
+            expect(self.pool, "pool_file", "None without a pool", self.pool_file)
+            check_output("pool_file", self.pool_file)

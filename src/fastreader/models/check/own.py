@@ -206,6 +206,17 @@ def _blockwise(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
         del head.forward
 
 
+@contextmanager
+def _typed(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
+    """Let an LM head that `_blockwise` computes show a weight of this type, to which Mamba-2 converts its input."""
+    kept, own = head._parameters["weight"], head.weight
+    head._parameters["weight"] = _parameter(own.new_zeros(1, 1, dtype=dtype).expand(own.shape), dtype)
+    try:
+        yield
+    finally:
+        head._parameters["weight"] = kept
+
+
 def _eager(module: nn.Module) -> Callable[..., Any] | None:
     """Return the eager attention function of the file that defines an attention layer."""
     return getattr(sys.modules.get(type(module).__module__), "eager_attention_forward", None)
@@ -273,7 +284,11 @@ def run_own(model: Any, tokens: Tensor, dtype: torch.dtype, name: str, given: La
         Inputs and outputs [B, n, E], log-probabilities of tokens 1..n-1 in float64, [B, n - 1].
     """
     layers, found = decoder_layers(model, name), Layers()
-    with converted(model, layers, dtype), watched(layers, found, given), _recorded(model, found.constants):
+    with ExitStack() as stack:
+        stack.enter_context(converted(model, layers, dtype))
+        stack.enter_context(watched(layers, found, given))
+        stack.enter_context(_recorded(model, found.constants))
+        stack.enter_context(_typed(model.get_output_embeddings(), dtype))
         logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].double()
     found.logprobs = logits.log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
     found.move(tokens.device)

@@ -17,7 +17,7 @@ from fastreader.models.attention_keys import AttentionParams, Chunk, TreeKeys
 from fastreader.models.check.own import Layers, converted, decoder_layers, watched
 from fastreader.models.devices import moved
 from fastreader.models.fused import FusedAttention, FusedLayer, JoinedLinear, UpcastLinear
-from fastreader.models.temperature import temperature_of
+from fastreader.models.temperature import TEMPERATURE
 
 
 class Call(NamedTuple):
@@ -135,7 +135,7 @@ def short_windows(model: TreeModel, size: int) -> Iterator[None]:
     for copy in (model.original, model.model):
         for config in {id(c): c for c in (copy.config, copy.config.get_text_config())}.values():
             shorten(config.__dict__, "sliding_window", "attention_chunk_size")
-        for temperature in {id(t): t for m in copy.modules() if (t := temperature_of(m)) is not None}.values():
+        for temperature in {id(t): t for m in copy.modules() if (t := getattr(m, TEMPERATURE, None))}.values():
             shorten(temperature.__dict__, "floor_scale")
         for module in copy.modules():
             shorten(module.__dict__, "sliding_window", "floor_scale")

@@ -75,7 +75,7 @@ class _Check:
     def __init__(self, model: TreeModel, length: int) -> None:
         self.model = model
         self.wide = torch.float64 if model.dtype == torch.float64 else torch.float32
-        texts = _texts(model.head.weight.shape[0], length)
+        texts = _texts(model.head.weight.shape[0], length, 2 if model.mixers else 1)
         self.tokens = torch.tensor(texts, device=model.device)
         self.tree = PrefixTree.build([(text[:1], text[1:]) for text in texts])
         places, owners = _places(self.tree, len(texts[0]) - 1)
@@ -236,8 +236,11 @@ def _relative(inputs: Tensor, outputs: Tensor, before: Tensor, after: Tensor) ->
     return torch.where(away > 0, away / true.norm(dim=-1).clamp_min(1e-300), away)
 
 
-def _texts(vocabulary: int, length: int) -> list[list[int]]:
-    """Return three texts of one length that share their first half; two of them share three quarters."""
+def _texts(vocabulary: int, length: int, pairs: int) -> list[list[int]]:
+    """Return texts of one length that share their first half, and `pairs` of them that share three quarters.
+
+    With one pair there is a third text. Two pairs start from different states of a recurrent layer, at one level.
+    """
     rng = np.random.default_rng(0)
 
     def draw(count: int) -> list[int]:
@@ -245,9 +248,10 @@ def _texts(vocabulary: int, length: int) -> list[list[int]]:
         return tokens
 
     half, quarter = length // 2, length // 4
-    shared, nested = draw(half), draw(quarter)
+    shared, nested = draw(half), [draw(quarter) for _ in range(pairs)]
     rest = length - half - quarter
-    return [shared + draw(length - half), shared + nested + draw(rest), shared + nested + draw(rest)]
+    alone = [] if pairs > 1 else [shared + draw(length - half)]
+    return [*alone, *(shared + part + draw(rest) for part in nested for _ in range(2))]
 
 
 def _places(tree: PrefixTree, length: int) -> tuple[np.ndarray, np.ndarray]:

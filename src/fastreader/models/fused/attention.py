@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from fastreader.models.attention import attention_forward
 from fastreader.models.fused.parts import JoinedLinear, UpcastLinear
-from fastreader.models.temperature import temperature_of
+from fastreader.models.temperature import TEMPERATURE
+from fastreader.ops import triton_support
 from fastreader.ops.pointwise import rotary
 
 Angles = tuple[Tensor, Tensor]
@@ -41,7 +42,7 @@ class FusedAttention(nn.Module):
         self.norms = norms
         self.q_norm, self.k_norm = getattr(module, "q_norm", None), getattr(module, "k_norm", None)
         self.o_proj = o_proj
-        self.temperature = temperature_of(module)
+        setattr(self, TEMPERATURE, getattr(module, TEMPERATURE, None))
         self.rotates = True
         self.constants: dict[str, Any] = {}
 
@@ -55,6 +56,14 @@ class FusedAttention(nn.Module):
         """
         if bf16 is None:
             bf16 = self.projections.precision == "fast"
+        together = self.projections.joined and self.norms == "none" and self.rotates
+        if together and angles is not None and triton_support.on_gpu(rows.device):
+            # One kernel turns queries and keys and casts values.
+            heads = self.projections.whole(rows).view(len(rows), -1, self.head_dim)
+            turned = self.heads + self.key_heads
+            heads = rotary(heads, angles[0][0], angles[1][0], heads=turned, bf16=bf16)
+            query, key, value = torch.split(heads, [self.heads, self.key_heads, self.key_heads], dim=1)
+            return query, key, value
         parts = self.projections(rows)
         if len(parts) == 1:
             widths = [self.heads * self.head_dim, *([self.key_heads * self.head_dim] * 2)]

@@ -43,7 +43,7 @@ _LARGE = 1024.0  # times a usual input: beyond the bounds of families that clip
 
 
 @torch.no_grad()
-def fuse(model: Any, layers: dict[str, nn.Linear], windows: Windows, precision: str) -> None:
+def fuse(model: Any, layers: dict[str, nn.Linear], windows: Windows, precision: str, own: bool = False) -> None:
     """Replace modules that have an equal counterpart in place.
 
     Args:
@@ -51,13 +51,14 @@ def fuse(model: Any, layers: dict[str, nn.Linear], windows: Windows, precision: 
         layers: its linear layers before upcasting, by name in ``model.base_model``.
         windows: each layer's attention window, as `layer_windows` returns it.
         precision: of the products.
+        own: as for `JoinedLinear`.
     """
     tried = trial_starts(model)
     with ExitStack() as stack:  # rounded products would hide one activation behind another
         for module in list(model.base_model.modules()):
             if isinstance(module, UpcastLinear):
                 stack.enter_context(module.exact())
-        _fuse_parts(model, layers, windows, precision, tried, stack)
+        _fuse_parts(model, layers, windows, (precision, own), tried, stack)
     _fuse_layers(model, windows, precision, tried)
 
 
@@ -65,7 +66,7 @@ def _fuse_parts(
     model: Any,
     layers: dict[str, nn.Linear],
     windows: Windows,
-    precision: str,
+    joining: tuple[str, bool],
     starts: list[int],
     stack: ExitStack,
 ) -> None:
@@ -75,13 +76,13 @@ def _fuse_parts(
         if (norm := _norm(module)) is not None:
             replace(base, name, norm)
     for name, module in list(base.named_modules()):
-        if (feed_forward := _feed_forward(name, module, layers, precision, stack)) is not None:
+        if (feed_forward := _feed_forward(name, module, layers, joining, stack)) is not None:
             replace(base, name, feed_forward)
     near, *far = [trace_attention(model, windows, "exact", start) for start in starts]
     for name, call in near.items():
         module = base.get_submodule(name)
         calls = [call, *(other[name] for other in far), trace_scaled_attention(module, call, _LARGE)]
-        if (attention := _attention(name, module, calls, layers, precision, stack)) is not None:
+        if (attention := _attention(name, module, calls, layers, joining, stack)) is not None:
             replace(base, name, attention)
 
 
@@ -118,17 +119,18 @@ def _norm(module: nn.Module) -> FusedNorm | None:
 
 
 def _feed_forward(
-    name: str, module: nn.Module, layers: dict[str, nn.Linear], precision: str, stack: ExitStack
+    name: str, module: nn.Module, layers: dict[str, nn.Linear], joining: tuple[str, bool], stack: ExitStack
 ) -> FusedFeedForward | None:
     children = dict(module.named_children())
     names = ["gate_up_proj"] if "gate_up_proj" in children else ["gate_proj", "up_proj"]
     inner = [layer for child in names if (layer := layers.get(f"{name}.{child}")) is not None]
     down = children.get("down_proj")
-    if len(inner) < len(names) or not isinstance(down, UpcastLinear):
+    adapted = any(isinstance(child, nn.ModuleList) for child in children.values())  # Zamba2's has one a layer
+    if len(inner) < len(names) or not isinstance(down, UpcastLinear) or adapted:
         return None
     usual = _random(TOKENS, inner[0].in_features, inner[0].weight)[None]
     expected = [(rows, module(rows)) for rows in (usual, usual * _LARGE)]
-    joined = JoinedLinear(inner, precision)
+    joined = JoinedLinear(inner, *joining)
     stack.enter_context(joined.exact())
     for activation in ACTIVATIONS:
         fused = FusedFeedForward(joined, down, activation)
@@ -142,7 +144,7 @@ def _attention(
     module: nn.Module,
     calls: list[AttentionCall],
     layers: dict[str, nn.Linear],
-    precision: str,
+    joining: tuple[str, bool],
     stack: ExitStack,
 ) -> FusedAttention | None:
     children = dict(module.named_children())
@@ -162,7 +164,7 @@ def _attention(
         if weight is None:  # NanoChat's have no weights
             return None
         norms = "head" if len(weight) == size else "flat"
-    joined = JoinedLinear(inner, precision)
+    joined = JoinedLinear(inner, *joining)
     fused = FusedAttention(module, joined, out, (heads, key_heads, size), norms)
     fused.constants = first.constants
     stack.enter_context(joined.exact())

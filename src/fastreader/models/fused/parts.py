@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.models.chunking import map_chunks
+from fastreader.ops import triton_support
 from fastreader.ops.decoder_layer import Weight
 from fastreader.ops.linear import BlockTensor, PackedWeight, linear, linear_add, linear_gated, prepare
 from fastreader.ops.linear.blocks import can_join, join
@@ -51,9 +52,15 @@ class UpcastLinear(nn.Module):
 
 
 class JoinedLinear(nn.Module):
-    """Linear layers with the same input, as one product if the kernels support the packed weight."""
+    """Linear layers with the same input, as one product if the kernels support the packed weight or `own` is set.
 
-    def __init__(self, layers: list[nn.Linear], precision: str) -> None:
+    Args:
+        layers: the layers.
+        precision: of the products.
+        own: nobody else changes or frees the weights, so that off the CPU they may become views of one buffer.
+    """
+
+    def __init__(self, layers: list[nn.Linear], precision: str, own: bool = False) -> None:
         super().__init__()
         self.stored = tuple(layers)
         self.precision = precision
@@ -69,6 +76,8 @@ class JoinedLinear(nn.Module):
         elif kernels and not blocks:
             self._weights = [prepare(torch.cat(weights), precision)]
             self._biases = [_joined_bias(layers)]
+        elif own and not blocks and _is_on_gpu(weights):
+            self._weights, self._biases = [_share_buffer(layers)], [_joined_bias(layers)]
         else:
             self._weights = [prepare(layer.weight.detach(), precision) for layer in layers]
             self._biases = [None if layer.bias is None else layer.bias.detach() for layer in layers]
@@ -93,6 +102,15 @@ class JoinedLinear(nn.Module):
         """All layers as one weight in the layout of the kernels, or None if they do not support it."""
         weight = self._weights[0]
         return Weight(weight, self._biases[0]) if len(self._weights) == 1 and isinstance(weight, PackedWeight) else None
+
+    @property
+    def joined(self) -> bool:
+        """Whether one product serves all layers."""
+        return len(self._weights) == 1
+
+    def whole(self, rows: Tensor) -> Tensor:
+        """Map [T, E] to the results of all joined layers next to each other, [T, sum of F]."""
+        return linear(rows, self._weights[0], self._biases[0], precision=self.precision)
 
     def forward(self, rows: Tensor) -> list[Tensor]:
         """Map [T, E] to [T, F] for each layer; the results may be views of one tensor."""
@@ -148,6 +166,19 @@ class FusedFeedForward(nn.Module):
     def add_to(self, sum: Tensor, rows: Tensor) -> None:
         """Add the output for rows [B, E] of one chunk to `sum` [B, E] in place."""
         self.down.add_to(sum, self.inner.gated(rows, self.activation))
+
+
+def _is_on_gpu(weights: list[Tensor]) -> bool:
+    alike = len({(weight.dtype, weight.device) for weight in weights}) == 1
+    return alike and all(type(weight) is Tensor and triton_support.on_gpu(weight.device) for weight in weights)
+
+
+def _share_buffer(layers: list[nn.Linear]) -> Tensor:
+    """Let the weights of layers be views of one buffer, and return it: [F, E], without a second copy of them."""
+    joined = torch.cat([layer.weight.detach() for layer in layers])
+    for layer, part in zip(layers, torch.split(joined, [layer.out_features for layer in layers]), strict=True):
+        layer.weight.data = part
+    return joined
 
 
 def _joined_bias(layers: list[nn.Linear]) -> Tensor | None:

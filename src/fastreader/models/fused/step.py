@@ -20,6 +20,7 @@ from fastreader.models.devices import devices_of
 from fastreader.models.fused.attention import Angles
 from fastreader.models.fused.layer import FusedLayer
 from fastreader.models.fused.trace import Windows, sample
+from fastreader.models.temperature import TEMPERATURE
 from fastreader.ops.decoder_step import Layer, Layers, RowKeys, Shape, decoder_step
 
 
@@ -100,7 +101,7 @@ def _layers(modules: list[FusedLayer], windows: Windows) -> Layers | str:
         kernels, attention, constants = module.kernels, module.self_attn, module.self_attn.constants
         if kernels is None or kernels.first.epsilon != kernels.second.epsilon:
             return "a layer has parts that the kernels do not compute"
-        if constants["s_aux"] is not None or attention.temperature is not None:
+        if constants["s_aux"] is not None or getattr(attention, TEMPERATURE) is not None:
             return "attention has sinks or a temperature"
         if constants["sliding_window"] != window or constants["dropout"]:
             return "attention is not called as the config says"

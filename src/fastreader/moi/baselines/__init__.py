@@ -21,6 +21,7 @@ from fastreader.moi.baselines.fixed import backwards, best_at_the_ends, long_con
 from fastreader.moi.baselines.listwise import ListwisePrompt, listwise
 from fastreader.moi.baselines.ordering import Ordering
 from fastreader.moi.baselines.pairwise import PairwisePrompt, pairwise
+from fastreader.moi.baselines.paper import moi_paper
 from fastreader.moi.baselines.placed import placed, score_matched
 from fastreader.moi.baselines.saliency_plus import bayes_saliency_plus
 from fastreader.moi.probe import gold_of
@@ -41,6 +42,7 @@ __all__ = [
     "listwise",
     "long_context_reorder",
     "long_llm_lingua",
+    "moi_paper",
     "oracle",
     "pairwise",
     "permutation_self_consistency",
@@ -112,6 +114,7 @@ METHODS: dict[str, Method] = {
         _method("permutation-self-consistency", permutation_self_consistency, "reader generate"),
         _method("cross-encoder", cross_encoder, "model"),
         _method("cross-encoder-matched", placed(cross_encoder), "bias model"),
+        _method("moi-paper", moi_paper, "reader"),
         _method("oracle", oracle, "bias gold"),
     )
 }

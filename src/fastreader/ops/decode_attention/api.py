@@ -62,8 +62,10 @@ def decode_attention(
     if not 1 <= values[0].shape[2] <= MAX_HEAD_SIZE:
         raise InputError(f"decode_attention: value size must be from 1 to {MAX_HEAD_SIZE}, got {values[0].shape[2]}")
     check_products("decode_attention", softcap, None, query.dtype)
-    sinks = check_head_values("decode_attention", "sinks", sinks, query)
-    slopes = check_head_values("decode_attention", "slopes", slopes, query)
+    if sinks is not None:
+        sinks = check_head_values("decode_attention", "sinks", sinks, query)
+    if slopes is not None:
+        slopes = check_head_values("decode_attention", "slopes", slopes, query)
     if slopes is not None and ranges.offset is None:
         raise InputError("decode_attention: slopes need ranges with offsets, got None")
     row_ptr, part, start, stop, *offset = ranges.tensors(query.shape[0], lengths)

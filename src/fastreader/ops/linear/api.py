@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fastreader.errors import InputError, UnsupportedImplementationError
+from fastreader.ops import triton_support
 from fastreader.ops.dispatch import Serving, choose, cpu_serving
 from fastreader.ops.linear import cpu
 from fastreader.ops.linear.cpu import PackedWeight
@@ -98,8 +99,8 @@ def linear_add(
         )
     if isinstance(weight, PackedWeight) and sum.stride(1) == 1:
         torch.ops.fastreader.linear_add_(sum, input, weight.data, bias, *weight.layout)
-    elif input.is_cuda and precision == "fast" and bias is None:
-        linear_add_cuda(sum, input, stored)
+    elif triton_support.on_gpu(input.device) and precision in ("fast", "high") and bias is None:
+        linear_add_cuda(sum, input, stored, precision)
     else:
         sum += linear(input, weight, bias, precision=precision)
 
@@ -126,11 +127,12 @@ def linear_gated(
     Raises:
         InputError: if `linear` raises it, F is odd or the activation is unknown.
     """
-    _, width = _check(input, weight, bias, precision)
+    width = weight.width if isinstance(weight, PackedWeight) else weight.shape[0]
     if width % 2:
         raise InputError(f"linear_gated: the weight must have an even number of rows, got {width}")
     check_activation("linear_gated", activation)
     if isinstance(weight, PackedWeight) and width % cpu.GATE_MULTIPLE == 0:
+        _check(input, weight, bias, precision)
         out: Tensor = torch.ops.fastreader.linear_gated(
             input, weight.data, width, bias, activation, bf16, *weight.layout
         )

@@ -97,19 +97,19 @@ class BlockTensor(Tensor):
 
     weight: BlockWeight
     first: int
+    whole: bool  # it holds all rows of its weight
 
     @staticmethod
     def __new__(cls, weight: BlockWeight, first: int = 0, count: int | None = None) -> BlockTensor:
         """Hold rows `first` to `first` + `count`, all by default."""
         size = (weight.width - first if count is None else count, weight.depth)
         made: BlockTensor = Tensor._make_wrapper_subclass(cls, size, dtype=torch.float32, device=weight.data.device)
-        made.weight, made.first = weight, first
+        made.hold(weight, first)
         return made
 
-    @property
-    def whole(self) -> bool:
-        """Whether it holds all rows of its weight."""
-        return self.shape[0] == self.weight.width
+    def hold(self, weight: BlockWeight, first: int) -> None:
+        """Take as many rows as it has from `first` on."""
+        self.weight, self.first, self.whole = weight, first, self.shape[0] == weight.width
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"BlockTensor({list(self.shape)}, {' + '.join(self.weight.formats)})"
@@ -205,6 +205,6 @@ def join(weights: Sequence[Tensor]) -> BlockWeight:
     tensors = [weight for weight in weights if isinstance(weight, BlockTensor)]
     joined, first = BlockWeight.join([tensor.weight for tensor in tensors]), 0
     for tensor in tensors:
-        tensor.weight, tensor.first = joined, first
+        tensor.hold(joined, first)
         first += tensor.shape[0]
     return joined

@@ -2,27 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from fastreader.ops import triton_support
 
 
 def linear_torch(input: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
     """Multiply with PyTorch; arguments are those of `linear`.
 
     "fast" on the CPU also rounds the result to bfloat16, since PyTorch has no bfloat16 product with a float32 result
-    there; on CUDA it has one. "high" is computed in float32, which is at least as accurate.
+    there; on CUDA it has one. "high" on CUDA is a sum of such products, of bfloat16 terms of the operands; elsewhere it
+    is computed in float32, which is at least as accurate.
     """
+    on_gpu = triton_support.on_gpu(input.device)
+    if precision == "high" and on_gpu:
+        terms = _terms(input, weight)
+        out = product(*next(terms))
+        for left, right in terms:
+            product(left, right, out)
+        return out if bias is None else out.add_(bias.float())
     if precision == "fast":
         left, right = input.bfloat16(), weight.bfloat16()
-        if input.device.type == "cuda":
-            out = torch.mm(left, right.T, out_dtype=torch.float32)
-        else:
-            out = (left @ right.T).float()
+        out = product(left, right.T) if on_gpu else (left @ right.T).float()
         return out if bias is None else out.add_(bias.float())
     return F.linear(input, weight.to(input.dtype), None if bias is None else bias.to(input.dtype))
 
 
-def linear_add_cuda(sum: Tensor, input: Tensor, weight: Tensor) -> None:
-    """Add ``input @ weight.T`` to `sum` [T, F] float32 in one product of bfloat16 operands, all on CUDA."""
-    torch.addmm(sum, input.bfloat16(), weight.bfloat16().T, out_dtype=torch.float32, out=sum)
+def linear_add_cuda(sum: Tensor, input: Tensor, weight: Tensor, precision: str) -> None:
+    """Add ``input @ weight.T`` to `sum` [T, F] float32 by products of bfloat16 operands, all on CUDA.
+
+    "fast" is one product, "high" two (three if the weight is not bfloat16).
+    """
+    if precision == "fast":
+        product(input.bfloat16(), weight.bfloat16().T, sum)
+        return
+    for left, right in _terms(input, weight):
+        product(left, right, sum)
+
+
+def split(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two bfloat16 tensors whose sum is `values` up to 2^-16 of each value."""
+    high = values.bfloat16()
+    return high, (values - high).bfloat16()
+
+
+def _terms(input: Tensor, weight: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the factors, [T, E] and [E, F], of the products that "high" adds up, small ones first."""
+    high, low = split(input)
+    if weight.dtype == torch.bfloat16:
+        yield low, weight.T
+        yield high, weight.T
+        return
+    weight_high, weight_low = split(weight)
+    yield low, weight_high.T
+    yield high, weight_low.T
+    yield high, weight_high.T
+
+
+def product(left: Tensor, right: Tensor, sum: Tensor | None = None) -> Tensor:
+    """Multiply half types on CUDA with a float32 result [T, F], which is added to `sum` in place if given."""
+    if sum is None:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return torch.addmm(sum, left, right, out_dtype=torch.float32, out=sum)

@@ -23,12 +23,12 @@ _OP = "linear_logprob"
 def linear_logprob(hidden: Tensor, weight: Tensor, target: Tensor, **options: Any) -> Tensor:
     """Compute ``log_softmax(cap(scale * (hidden @ weight.T + bias)))[target]`` without holding R x V logits.
 
-    Arguments and errors are those of `linear_logprob_stats`, without `labels`.
+    Arguments and errors are those of `linear_logprob_stats`, without `labels`, `entropy` and `argmax`.
 
     Returns:
         float32 [R] (float64 for float64 inputs), nats.
     """
-    return linear_logprob_stats(hidden, weight, target, **options).logprob
+    return linear_logprob_stats(hidden, weight, target, entropy=False, argmax=False, **options).logprob
 
 
 def linear_logprob_stats(
@@ -40,6 +40,9 @@ def linear_logprob_stats(
     softcap: float | None = None,
     scale: float = 1.0,
     labels: Tensor | None = None,
+    entropy: bool = True,
+    argmax: bool = True,
+    check_ids: bool = True,
     input_precision: str | None = None,
     impl: str = "auto",
 ) -> LogprobStats:
@@ -54,6 +57,8 @@ def linear_logprob_stats(
         softcap: if given, logits pass through ``softcap * tanh(logits / softcap)`` (Gemma 2).
         scale: factor on the logits before the cap (Granite, Cohere).
         labels: int64 [L], a few token ids whose log-probabilities every row returns too.
+        entropy, argmax: False leaves them empty, [0], which saves a GPU work.
+        check_ids: False if targets and labels are known to be token ids; on a GPU the check waits for it.
         input_precision: "bf16x3" lets kernels multiply float32 states as sums of two bfloat16 terms (three products,
             or two if the weight is bfloat16), with errors near float32's; "float32" multiplies in float32. Other
             implementations always multiply in float32, as None does.
@@ -82,23 +87,31 @@ def linear_logprob_stats(
     check_operands(_OP, operands, None if input_precision is None else (torch.float32, torch.bfloat16))
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise InputError(f"{_OP}: bias must be [{weight.shape[0]}], got {list(bias.shape)}")
-    check_indices(_OP, "target", target, hidden.shape[0], weight.device, (torch.int64,), below=weight.shape[0])
+    below = weight.shape[0] if check_ids else None
+    check_indices(_OP, "target", target, hidden.shape[0], weight.device, (torch.int64,), below=below)
     if labels is not None:
-        check_indices(_OP, "labels", labels, None, weight.device, (torch.int64,), below=weight.shape[0])
+        check_indices(_OP, "labels", labels, None, weight.device, (torch.int64,), below=below)
     cpu, triton = partial(extension.why_not, hidden), partial(triton_support.why_not, hidden)
     chosen = choose(_OP, impl, hidden, cpu=cpu, triton=triton)
     if chosen == "triton":
         from fastreader.ops.linear_logprob.triton import linear_logprob_triton
 
-        return linear_logprob_triton(hidden, weight, target, bias, softcap, scale, labels)
+        split = input_precision == "bf16x3" and weight.dtype == torch.bfloat16
+        return linear_logprob_triton(
+            hidden, weight, target, bias, softcap, scale, labels, entropy=entropy, argmax=argmax, split=split
+        )
     if chosen == "cpu":
-        logprob, logsumexp, entropy, argmax, label_logprob = torch.ops.fastreader.linear_logprob(
+        logprob, logsumexp, spread, best, label_logprob = torch.ops.fastreader.linear_logprob(
             *(hidden, blocks.data if blocks else weight, target, bias, labels, scale, softcap, input_precision),
             *(blocks.width if blocks else 0, extension.instruction_set()),
         )
-        return LogprobStats(logprob, logsumexp, entropy, argmax, None if labels is None else label_logprob)
-    run = linear_logprob_reference if chosen == "reference" else linear_logprob_chunked
-    return run(hidden, weight, target, bias, softcap, scale, labels)
+        stats = LogprobStats(logprob, logsumexp, spread, best, None if labels is None else label_logprob)
+    else:
+        run = linear_logprob_reference if chosen == "reference" else linear_logprob_chunked
+        stats = run(hidden, weight, target, bias, softcap, scale, labels)
+    return stats._replace(
+        entropy=stats.entropy if entropy else stats.entropy[:0], argmax=stats.argmax if argmax else stats.argmax[:0]
+    )
 
 
 def status() -> list[Serving]:

@@ -16,8 +16,8 @@ class LogprobStats(NamedTuple):
     Attributes:
         logprob: [R], log-probability of the target, nats.
         logsumexp: [R], log-sum-exp of the logits, nats.
-        entropy: [R], entropy of the distribution, nats.
-        argmax: int64 [R], most likely token; the lowest id of a tie.
+        entropy: [R], entropy of the distribution, nats; empty if not asked for.
+        argmax: int64 [R], most likely token; the lowest id of a tie; empty if not asked for.
         label_logprob: [R, L], log-probabilities of the labels, nats; None without labels.
     """
 

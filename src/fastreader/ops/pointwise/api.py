@@ -38,25 +38,46 @@ def rms_norm(input: Tensor, weight: Tensor, epsilon: float, *, bf16: bool = Fals
     return _run("rms_norm", impl, bf16, (input, weight, epsilon), input=input, weight=weight)
 
 
-def rotary(input: Tensor, cosine: Tensor, sine: Tensor, *, bf16: bool = False, impl: str = "auto") -> Tensor:
+def rotary(
+    input: Tensor,
+    cosine: Tensor,
+    sine: Tensor,
+    *,
+    heads: int | None = None,
+    bf16: bool = False,
+    impl: str = "auto",
+) -> Tensor:
     """Turn the first R of D features by their angles, first half against second (Su et al. 2021, eq. 34).
 
     Args:
         input: [T, H, D], float32 or float64; tokens and heads may be strided.
         cosine, sine: [T, R] of input's type, R even and at most D; features beyond R pass unchanged.
+        heads: number of heads to turn; later ones (values beside queries and keys) pass unchanged. None turns all.
         bf16, impl: those of `rms_norm`, as are the errors.
 
     Returns:
         [T, H, D], contiguous.
     """
     turned = cosine.shape[-1]
+    if heads is not None and not (input.dim() == 3 and 0 <= heads <= input.shape[1]):
+        raise InputError(f"rotary: heads must be from 0 to H of [T, H, D], got {heads} and {list(input.shape)}")
     fits = input.dim() == 3 and cosine.shape == sine.shape and tuple(cosine.shape) == (input.shape[0], turned)
     if not fits or turned % 2 or turned > input.shape[2]:
         raise InputError(
             "rotary: expected [T, H, D] and twice [T, R] with R even and at most D, got "
             f"{list(input.shape)}, {list(cosine.shape)} and {list(sine.shape)}"
         )
-    return _run("rotary", impl, bf16, (input, cosine, sine), input=input, cosine=cosine, sine=sine)
+    operands = {"input": input, "cosine": cosine, "sine": sine}
+    if heads is None or heads == input.shape[1]:
+        return _run("rotary", impl, bf16, (input, cosine, sine), **operands)
+    chosen = _chosen("rotary", impl, operands)
+    if chosen == "triton":
+        from fastreader.ops.pointwise.triton import rotary_triton
+
+        out: Tensor = rotary_triton(input, cosine, sine, bf16, heads)
+        return out
+    kept = input[:, heads:].bfloat16() if bf16 else input[:, heads:]
+    return torch.cat([_run("rotary", chosen, bf16, (input[:, :heads], cosine, sine), **operands), kept], dim=1)
 
 
 def gate(gate: Tensor, up: Tensor, activation: str, *, bf16: bool = False, impl: str = "auto") -> Tensor:
@@ -84,15 +105,7 @@ def status() -> list[Serving]:
 
 def _run(op: str, impl: str, bf16: bool, arguments: tuple[Any, ...], **operands: Tensor) -> Tensor:
     """Check the operands, and run the implementation that serves the call."""
-    (name, first), *_ = operands.items()
-    check_operands(op, {name: first}, (torch.float32, torch.float64))
-    check_operands(op, operands)
-
-    def why_not_triton() -> str | None:
-        why = triton_support.why_not(first)
-        return why if why or first.dtype == torch.float32 else f"it takes float32, got {name_of(first.dtype)}"
-
-    chosen = choose(op, impl, first, cpu=partial(extension.why_not, first, (torch.float32,)), triton=why_not_triton)
+    chosen = _chosen(op, impl, operands)
     out: Tensor
     if chosen == "cpu":
         out = getattr(torch.ops.fastreader, op)(*arguments, bf16, extension.instruction_set())
@@ -104,3 +117,16 @@ def _run(op: str, impl: str, bf16: bool, arguments: tuple[Any, ...], **operands:
         return out
     out = getattr(reference if chosen == "reference" else torch_impl, f"{op}_{chosen}")(*arguments)
     return out.bfloat16() if bf16 else out
+
+
+def _chosen(op: str, impl: str, operands: dict[str, Tensor]) -> str:
+    """Check the operands, and return the implementation that serves the call."""
+    (name, first), *_ = operands.items()
+    check_operands(op, {name: first}, (torch.float32, torch.float64))
+    check_operands(op, operands)
+
+    def why_not_triton() -> str | None:
+        why = triton_support.why_not(first)
+        return why if why or first.dtype == torch.float32 else f"it takes float32, got {name_of(first.dtype)}"
+
+    return choose(op, impl, first, cpu=partial(extension.why_not, first, (torch.float32,)), triton=why_not_triton)

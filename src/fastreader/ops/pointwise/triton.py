@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fastreader.ops.triton_support import on_its_device
+from fastreader.ops.triton_support import ceil_div, on_its_device, power_of_2
 
 _TILE = 2048  # values of a program: 16 per thread in 4 warps
 _GELU = tl.constexpr(2.0 * math.sqrt(2.0 / math.pi))
@@ -61,13 +61,14 @@ def rotary_kernel(
     stride_token,
     stride_head,
     HEADS: tl.constexpr,
+    TURNED: tl.constexpr,
     SIZE: tl.constexpr,
     HALF: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
     BLOCK_REST: tl.constexpr,
 ):
-    """Turn BLOCK_R rows; a row is one (token, head)."""
+    """Turn BLOCK_R rows; a row is one (token, head), and heads from TURNED on pass unchanged."""
     o_r = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)  # [R]
     o_t, o_h = o_r // HEADS, o_r % HEADS  # [R]
     o_d = tl.arange(0, BLOCK_HALF)  # [D']
@@ -78,11 +79,12 @@ def rotary_kernel(
     p_out = out_ptr + (o_r * SIZE)[:, None] + o_d[None, :]
     b_low = tl.load(p_in, mask=m_rd, other=0.0)  # [R, D']
     b_high = tl.load(p_in + HALF, mask=m_rd, other=0.0)  # [R, D']
-    b_cosine = tl.load(cosine_ptr + p_angle, mask=m_rd, other=0.0)  # [R, D']
-    b_sine = tl.load(sine_ptr + p_angle, mask=m_rd, other=0.0)  # [R, D']
+    m_angle = m_rd if TURNED == HEADS else m_rd & (o_h < TURNED)[:, None]  # [R, D'], else the angle is 0
+    b_cosine = tl.load(cosine_ptr + p_angle, mask=m_angle, other=1.0)  # [R, D']
+    b_sine = tl.load(sine_ptr + p_angle, mask=m_angle, other=0.0)  # [R, D']
     tl.store(p_out, (b_low * b_cosine - b_high * b_sine).to(out_ptr.dtype.element_ty), mask=m_rd)
-    b_cosine = tl.load(cosine_ptr + p_angle + HALF, mask=m_rd, other=0.0)  # [R, D']
-    b_sine = tl.load(sine_ptr + p_angle + HALF, mask=m_rd, other=0.0)  # [R, D']
+    b_cosine = tl.load(cosine_ptr + p_angle + HALF, mask=m_angle, other=1.0)  # [R, D']
+    b_sine = tl.load(sine_ptr + p_angle + HALF, mask=m_angle, other=0.0)  # [R, D']
     tl.store(p_out + HALF, (b_high * b_cosine + b_low * b_sine).to(out_ptr.dtype.element_ty), mask=m_rd)
     if SIZE > 2 * HALF:
         o_d = 2 * HALF + tl.arange(0, BLOCK_REST)  # [D - R]
@@ -119,27 +121,27 @@ def rms_norm_triton(input: Tensor, weight: Tensor, epsilon: float, bf16: bool) -
     """Run `rms_norm` in float32."""
     input = _rows_apart(input)
     rows, width = input.shape
-    out = input.new_empty(input.shape, dtype=torch.bfloat16 if bf16 else torch.float32)
+    out = torch.empty(input.shape, dtype=torch.bfloat16 if bf16 else torch.float32, device=input.device)
     if out.numel():
         block, block_r, warps = norm_tile(width)
-        rms_norm_kernel[(triton.cdiv(rows, block_r),)](
+        rms_norm_kernel[(ceil_div(rows, block_r),)](
             *(input, weight.contiguous(), out, rows, input.stride(0), epsilon, width, block_r, block), num_warps=warps
         )
     return out
 
 
 @on_its_device
-def rotary_triton(input: Tensor, cosine: Tensor, sine: Tensor, bf16: bool) -> Tensor:
-    """Run `rotary` in float32."""
+def rotary_triton(input: Tensor, cosine: Tensor, sine: Tensor, bf16: bool, turned: int | None = None) -> Tensor:
+    """Run `rotary` in float32 on the first `turned` heads; None turns all."""
     input = input if input.stride(2) == 1 else input.contiguous()
     tokens, heads, size = input.shape
     half = cosine.shape[1] // 2
-    out = input.new_empty(input.shape, dtype=torch.bfloat16 if bf16 else torch.float32)
+    out = torch.empty(input.shape, dtype=torch.bfloat16 if bf16 else torch.float32, device=input.device)
     if out.numel():
         block, rest, block_r = rotary_tile(size, half)
-        rotary_kernel[(triton.cdiv(tokens * heads, block_r),)](
+        rotary_kernel[(ceil_div(tokens * heads, block_r),)](
             *(input, cosine.contiguous(), sine.contiguous(), out, tokens * heads, input.stride(0), input.stride(1)),
-            *(heads, size, half, block_r, block, rest),
+            *(heads, heads if turned is None else turned, size, half, block_r, block, rest),
         )
     return out
 
@@ -149,10 +151,10 @@ def gate_triton(gate: Tensor, up: Tensor, activation: str, bf16: bool) -> Tensor
     """Run `gate` in float32."""
     gate, up = _rows_apart(gate), _rows_apart(up)
     rows, width = gate.shape
-    out = gate.new_empty(gate.shape, dtype=torch.bfloat16 if bf16 else torch.float32)
+    out = torch.empty(gate.shape, dtype=torch.bfloat16 if bf16 else torch.float32, device=gate.device)
     if out.numel():
         block = gate_tile(width)
-        gate_kernel[(rows, triton.cdiv(width, block))](
+        gate_kernel[(rows, ceil_div(width, block))](
             gate, up, out, gate.stride(0), up.stride(0), width, activation == "silu", block
         )
     return out
@@ -165,16 +167,16 @@ def _rows_apart(tensor: Tensor) -> Tensor:
 
 def norm_tile(width: int) -> tuple[int, int, int]:
     """Return values and rows of a program of rms_norm_kernel, and its warps: with 16,384 values a thread holds 32."""
-    block = triton.next_power_of_2(width)
+    block = power_of_2(width)
     return block, max(1, _TILE // block), max(4, min(16, block // 1024))
 
 
 def rotary_tile(size: int, half: int) -> tuple[int, int, int]:
     """Return values turned in each half, values passed on, and rows of a program of rotary_kernel."""
-    block, rest = triton.next_power_of_2(max(half, 1)), triton.next_power_of_2(max(size - 2 * half, 1))
+    block, rest = power_of_2(max(half, 1)), power_of_2(max(size - 2 * half, 1))
     return block, rest, max(1, _TILE // (2 * max(block, rest)))
 
 
 def gate_tile(width: int) -> int:
     """Return the number of values of a program of gate_kernel."""
-    return int(min(_TILE, triton.next_power_of_2(width)))
+    return int(min(_TILE, power_of_2(width)))

@@ -7,11 +7,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fastreader.errors import InputError
+from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import triton_support
 from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
 from fastreader.ops.operands import check_head_values, check_heads, check_indices, check_products
-from fastreader.ops.tree_attention import cpu
+from fastreader.ops.tree_attention import cpu, flash
 from fastreader.ops.tree_attention.plan import AttentionContext, AttentionPlan, chunk_ends
 from fastreader.ops.tree_attention.reference import tree_attention_reference
 from fastreader.ops.tree_attention.tiled import tree_attention_tiled
@@ -70,7 +70,8 @@ def tree_attention(
         return_lse: also return the log-sum-exp.
         plan: `AttentionPlan(subtree_end, query_node, query_positions, key_positions)` of this tree, to share it
             between layers; None makes one. Positions are needed only with a window or a chunk.
-        impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises; see `status`.
+        impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises; see `status`. "flash" is
+            FlashAttention over chains of the tree (`flash`), which "auto" never picks.
 
     Returns:
         out [Tq, Hq, Dv] in query's dtype, and with `return_lse` also lse [Tq, Hq], float32 (float64 for
@@ -88,8 +89,10 @@ def tree_attention(
         check_indices(_OP, "query_node", query_node, rows, device, (torch.int32, torch.int64))
     elif rows != columns:
         raise InputError(f"{_OP}: {rows} queries over {columns} keys need a query_node, got None")
-    sinks = check_head_values(_OP, "sinks", sinks, query)
-    slopes = check_head_values(_OP, "slopes", slopes, query)
+    if sinks is not None:
+        sinks = check_head_values(_OP, "sinks", sinks, query)
+    if slopes is not None:
+        slopes = check_head_values(_OP, "slopes", slopes, query)
     if window is not None and window < 1:
         raise InputError(f"{_OP}: window must be at least 1 token, got {window}")
     if chunk is not None and not 1 <= chunk <= _MAX_CHUNK:
@@ -110,8 +113,12 @@ def tree_attention(
         query,
         cpu=partial(cpu.why_not, query, key, value),
         triton=partial(_why_not_triton, query, value),
+        flash=partial(
+            flash.why_not, query, value, plan, window=window, chunk=chunk, softcap=softcap, sinks=sinks, slopes=slopes
+        ),
     )
-    nodes = torch.arange(rows, device=device) if query_node is None else query_node.to(torch.int64)
+    index = torch.int32 if chosen == "triton" else torch.int64
+    nodes = torch.arange(rows, dtype=index, device=device) if query_node is None else query_node.to(index)
     if plan is None:
         positions = (None if t is None else t.cpu().numpy() for t in (query_positions, key_positions))
         plan = AttentionPlan(subtree_end.cpu().numpy(), nodes.cpu().numpy(), *positions)
@@ -120,6 +127,8 @@ def tree_attention(
             f"{_OP}: plan is of a tree of {len(plan.subtree_end)} keys and {len(plan.query_node)} queries, "
             f"got {columns} and {rows}"
         )
+    if chosen == "flash" and (why := flash.why_not(query, value, plan)) is not None:
+        raise UnsupportedImplementationError(f"{_OP}: impl 'flash' cannot run here: {why}")
     if chunk is not None:
         assert query_positions is not None
         window, query_positions, plan = chunk, chunk_ends(query_positions, chunk), plan.chunked(chunk)
@@ -132,7 +141,12 @@ def tree_attention(
 
         out, lse = tree_attention_triton(context)
     else:
-        run = {"reference": tree_attention_reference, "torch": tree_attention_tiled, "cpu": cpu.tree_attention_cpu}
+        run = {
+            "reference": tree_attention_reference,
+            "torch": tree_attention_tiled,
+            "cpu": cpu.tree_attention_cpu,
+            "flash": flash.tree_attention_flash,
+        }
         out, lse = run[chosen](context)
     out = out.to(query.dtype)
     return (out, lse) if return_lse else out
@@ -147,4 +161,10 @@ def _why_not_triton(query: Tensor, value: Tensor) -> str | None:
 
 def status() -> list[Serving]:
     """Return the implementation that `impl="auto"` picks on each kind of device, and why."""
-    return [cpu_serving(), cuda_serving(), Serving("other dtypes and devices", "torch", "no kernel takes them")]
+    by_name = Serving("cuda, by name only", "flash", f"{flash.engine()[0]}, over chains of the tree")
+    return [
+        cpu_serving(),
+        cuda_serving(),
+        by_name,
+        Serving("other dtypes and devices", "torch", "no kernel takes them"),
+    ]

@@ -14,6 +14,7 @@ from torch import Tensor
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
 from fastreader.ops.tree_attention import schema as _schema  # noqa: F401  (defines the op)
+from fastreader.ops.tree_attention.cascade import Call, cascade
 from fastreader.ops.tree_attention.schedule import Runs, Schedule, key_blocks, tile_bounds
 from fastreader.ops.tree_attention.slots import Slots, slot_blocks
 from fastreader.ops.tree_attention.tiles import Tiles, cut_tiles
@@ -58,6 +59,11 @@ class AttentionPlan:
     def tiles(self) -> Tiles:
         """Return stretches of queries and the keys that each can see, for the PyTorch path."""
         return cut_tiles(self.subtree_end, self.query_node)
+
+    @cached_property
+    def cascade(self) -> list[Call]:
+        """Return the calls over ranges of keys that make up attention over the tree, see `cascade.cascade`."""
+        return cascade(self.subtree_end, self.query_node)
 
     @cached_property
     def slots(self) -> Slots:
@@ -152,9 +158,9 @@ class AttentionPlan:
 class AttentionContext:
     """The checked arguments of one `tree_attention` call.
 
-    Attributes are the arguments, except that `query_node` (int64 [Tq]) and `plan` are always set, `sinks` and `slopes`
-    are float32 (float64 for float64 inputs), and a chunk is a window from `chunk_ends`. An implementation takes a
-    context and returns (out [Tq, Hq, Dv], lse [Tq, Hq]); lse is undefined unless `return_lse`.
+    Attributes are the arguments, except that `query_node` (int64 [Tq], for Triton int32) and `plan` are always set,
+    `sinks` and `slopes` are float32 (float64 for float64 inputs), and a chunk is a window from `chunk_ends`. An
+    implementation takes a context and returns (out [Tq, Hq, Dv], lse [Tq, Hq]); lse is undefined unless `return_lse`.
     """
 
     query: Tensor

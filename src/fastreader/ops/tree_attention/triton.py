@@ -4,20 +4,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import Any
 
-import numpy as np
 import torch
-import triton
 from torch import Tensor
 
 from fastreader.ops.merge_state.triton import merge_stack_triton
+from fastreader.ops.tree_attention.device_schedule import CallShape, device_schedule, pack_heads
 from fastreader.ops.tree_attention.plan import AttentionContext
-from fastreader.ops.tree_attention.schedule import Schedule
-from fastreader.ops.tree_attention.triton_config import Config, default_config
+from fastreader.ops.tree_attention.triton_config import Config
 from fastreader.ops.tree_attention.triton_kernel import tree_attention_kernel
-from fastreader.ops.triton_support import interpreting, processors, target_of, triton_op, with_near_tiles
+from fastreader.ops.triton_support import ceil_div, interpreting, power_of_2, processors, triton_op, with_near_tiles
 
 _LOG2_E = 1.0 / math.log(2.0)
 _MAX_SPLITS = 64
@@ -25,60 +22,11 @@ _MOST_COLUMNS = 512  # of one block of a head: 576 columns are 512 and 64, not 1
 _BLOCKS_PER_SPLIT = 4  # fewer key blocks are not worth a program
 
 
-class DeviceSchedule(NamedTuple):
-    """A schedule on a device.
-
-    Attributes:
-        tiles: int32 [tiles, 5]: first token, end token, first block, first masked block, end block. The tiles
-            with most blocks come first, so that no long tile starts last.
-        block_start: int32 [blocks + 1], each tile's unmasked blocks first; one element of padding.
-        block_stop: int32 [blocks + 1].
-        longest: number of blocks of the longest tile.
-    """
-
-    tiles: Tensor
-    block_start: Tensor
-    block_stop: Tensor
-    longest: int
-
-
-_ON_DEVICE: WeakKeyDictionary[Schedule, dict[torch.device, DeviceSchedule]] = WeakKeyDictionary()
-
-
-def device_schedule(schedule: Schedule, device: torch.device) -> DeviceSchedule:
-    """Return the schedule on the device, kept as long as the schedule itself, since every layer uses it."""
-    by_device = _ON_DEVICE.setdefault(schedule, {})
-    if device not in by_device:
-        by_device[device] = _upload(schedule, device)
-    return by_device[device]
-
-
-def _upload(schedule: Schedule, device: torch.device) -> DeviceSchedule:
-    counts = np.diff(schedule.block_ptr)
-    tile = np.repeat(np.arange(len(counts)), counts)
-    whole = schedule.block_full & (schedule.block_stop - schedule.block_start == schedule.key_block)
-    order = np.lexsort((~whole, tile))  # stable: ascending keys within each run
-    first = schedule.block_ptr[:-1]
-    masked = first + np.bincount(tile[whole], minlength=len(counts))
-    tiles = np.stack([schedule.tile_start, schedule.tile_stop, first, masked, schedule.block_ptr[1:]], axis=1)
-    tiles = tiles[np.argsort(-counts, kind="stable")].astype(np.int32)
-    padded = [np.append(a[order], 0).astype(np.int32) for a in (schedule.block_start, schedule.block_stop)]
-    longest = int(counts.max(initial=0))
-    on_device = [torch.from_numpy(a).to(device) for a in (tiles, *padded)]
-    return DeviceSchedule(on_device[0], on_device[1], on_device[2], longest)
-
-
-def pack_heads(groups: int, block_m: int) -> tuple[int, int]:
-    """Return how the query heads of a key head become rows: (heads packed in a tile, tiles per stretch of tokens)."""
-    chunks = -(-groups // block_m)
-    return -(-groups // chunks), chunks
-
-
 def head_blocks(size: int) -> tuple[int, int]:
     """Return how the columns of queries and keys are read: (a power of two, another for what it leaves or 0)."""
     if size <= _MOST_COLUMNS:
-        return max(triton.next_power_of_2(size), 16), 0
-    return _MOST_COLUMNS, max(triton.next_power_of_2(size - _MOST_COLUMNS), 16)
+        return max(power_of_2(size), 16), 0
+    return _MOST_COLUMNS, max(power_of_2(size - _MOST_COLUMNS), 16)
 
 
 def tree_attention_triton(
@@ -93,24 +41,22 @@ def tree_attention_triton(
     device, groups = query.device, context.groups
     if scale <= 0:  # the kernel takes maxima before it scales
         query, scale = query * (0.0 if scale == 0 else -1.0), abs(scale) or 1.0
-    if config is None:
-        terms = context.sinks is not None or context.slopes is not None
-        rows = len(query) * groups
-        config = default_config(target_of(device), max(size, value_size), query.dtype, rows, terms)
+    shape = CallShape.of(context)
+    config = config or shape.config(device, len(query))
     packed, chunks = pack_heads(groups, config.block_m)
-    tables = device_schedule(context.plan.schedule(window, config.block_m // packed, config.block_n), device)
+    tables = device_schedule(shape.schedule(context.plan, device, config), device)
     if num_splits is None:
         programs = max(len(tables.tiles) * key_heads * chunks, 1)
-        wanted = triton.cdiv(2 * processors(device), programs)
-        num_splits = min(wanted, triton.cdiv(tables.longest, _BLOCKS_PER_SPLIT), _MAX_SPLITS)
+        wanted = ceil_div(2 * processors(device), programs)
+        num_splits = min(wanted, ceil_div(tables.longest, _BLOCKS_PER_SPLIT), _MAX_SPLITS)
     needs_positions = window is not None or context.slopes is not None
     positions = (context.query_positions, context.key_positions) if needs_positions else (None, None)
-    out, lse = torch.ops.fastreader.tree_attention_triton(
+    out, lse = _run(
         with_near_tiles(query, (config.block_m // packed, groups, size)),
         with_near_tiles(key, (config.block_n, 1, size)),
         with_near_tiles(value, (config.block_n, 1, value_size)),
         context.subtree_end.contiguous(),
-        context.query_node.contiguous(),
+        context.query_node.to(torch.int32).contiguous(),
         *(None if tensor is None else tensor.contiguous() for tensor in positions),
         *(tables.tiles, tables.block_start, tables.block_stop),
         *(float(scale), window, context.softcap, context.sinks, context.slopes),
@@ -197,7 +143,7 @@ def _run(
         BLOCK_N=block_n,
         BLOCK_D=block_d,
         BLOCK_REST=block_rest,
-        BLOCK_DV=max(triton.next_power_of_2(value_size), 16),
+        BLOCK_DV=max(power_of_2(value_size), 16),
         num_warps=num_warps,
         num_stages=num_stages,
         maxnreg=max_registers,

@@ -41,6 +41,9 @@ _MOI = (
     "on_overflow",
 )
 _ORDER = ("bias", "model", "max_new_tokens")
+_PAPER = ("max_new_tokens",)
+PAPER = "paper"
+"""The variant of `moi` that is the paper's own, `moi.baselines.moi_paper`."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,10 @@ class Order(StudyMethod):
         return Answered(reply.text.strip(), trace, ordering.stats)
 
 
-def _make_moi(variant: str, options: dict[str, Any], study: Any) -> Moi:
+def _make_moi(variant: str, options: dict[str, Any], study: Any) -> StudyMethod:
+    if variant == PAPER:
+        check_options("moi:paper", options, _PAPER)
+        return _make_order("moi-paper", options, study)
     given = {**study.moi, **options}
     check_options("moi", given, _MOI)
     order = given.pop("order", "matched")
@@ -190,7 +196,11 @@ def _bias(path: Any) -> PositionBias | None:
     return None if path is None else PositionBias.load(path)
 
 
-MOI = Family("moi", "MoI's order, then one reading", lambda: ["", *ORDERS], _make_moi, lambda _: _MOI)
+def _moi_options(variant: str) -> tuple[str, ...]:
+    return _PAPER if variant == PAPER else _MOI
+
+
+MOI = Family("moi", "MoI's order, then one reading", lambda: ["", *ORDERS, PAPER], _make_moi, _moi_options)
 ORDER = Family(
     "order", "an order that MoI has to beat, then one reading", lambda: list(METHODS), _make_order, lambda _: _ORDER
 )

@@ -115,7 +115,7 @@ def _make(variant: str, options: dict[str, Any], study: Any) -> Noise:
         study.noise.random,
         study.noise.hard_count or max((s.count for s in specs if s.noise == "hard"), default=0),
         options.get("max_new_tokens", study.noise.max_new_tokens),
-        NoiseTemplate(),
+        NoiseTemplate.from_dict(study.noise.template),
     )
 
 

@@ -11,6 +11,7 @@ from fastreader.reader.programs.requests import Program
 from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod
 from fastreader.sure.settings import Settings, make_settings
 from fastreader.sure.task import Task
+from fastreader.sure.templates import SureTemplate, VariantTemplate
 from fastreader.sure.types import Result, SureResult
 from fastreader.sure.variants import METHODS, Method, find_method
 
@@ -52,7 +53,11 @@ def _trace(result: Result) -> dict[str, Any]:
 
 
 def _make(variant: str, options: dict[str, Any], study: Any) -> Sure:
-    return Sure(find_method(variant or "sure"), make_settings(None, {**study.sure, **options}))
+    given = {**study.sure, **options}
+    for name, kind in (("template", SureTemplate), ("variant_template", VariantTemplate)):
+        if isinstance(given.get(name), dict):
+            given[name] = kind.from_dict(given[name])
+    return Sure(find_method(variant or "sure"), make_settings(None, given))
 
 
 SURE = Family(

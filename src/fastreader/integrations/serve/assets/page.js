@@ -310,7 +310,8 @@
           make("b", {}, `Passage ${result.index + 1}`),
           meter(result.relevance_score),
           make("span", {}, `relevance ${result.relevance_score.toFixed(3)}`),
-          utility === null ? null : make("span", {}, `utility ${nats(utility, "+")} nats`)),
+          utility === null ? null : make("span", {}, `utility ${nats(utility, "+")} nats`),
+          answer.odd === result.index ? make("span", { class: "chip" }, `contradicts the others, ${nats(answer.odd_scores[result.index], "+")}`) : null),
         passageText(answer.passages[result.index]),
         result.note ? note(result.note) : null);
     });

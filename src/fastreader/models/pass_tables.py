@@ -1,0 +1,51 @@
+"""PassTables: all tables of a pass, which go to the device in one copy before its first layer."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastreader.core.tree import IntArray
+from fastreader.ops import triton_support
+from fastreader.ops.tree_attention import AttentionPlan
+from fastreader.ops.tree_attention.device_schedule import CallShape, add_schedule
+from fastreader.ops.upload import Array, Upload
+
+# Of each call of attention: its shape, and whether its window is a chunk.
+Shapes = dict[tuple[CallShape, bool], None]
+
+
+class PassTables:
+    """What a pass sends to the device, schedules of attention included.
+
+    The shapes of a model's attention calls are known from its first pass on; a schedule that was not foreseen is
+    copied when it is first used.
+
+    Args:
+        device: of the model.
+        shapes: those of earlier passes, to which this one adds its own; None to foresee no schedule.
+    """
+
+    def __init__(self, device: torch.device, shapes: Shapes | None = None) -> None:
+        self.upload = Upload(device)
+        self._shapes: Shapes = {} if shapes is None else shapes
+        self._scheduled = triton_support.on_gpu(device)
+
+    def nodes(self, plan: AttentionPlan, query_node: IntArray | None) -> Array | None:
+        """Return the nodes of a plan's queries in the type that the device's kernels take; None if they need none."""
+        return plan.query_node.astype(np.int32) if self._scheduled else query_node
+
+    def add_schedules(self, plan: AttentionPlan) -> None:
+        """Add a plan's schedules for the known shapes."""
+        if self._scheduled and len(plan.query_node):
+            for shape, chunked in self._shapes:
+                used = plan.chunked(shape.window) if chunked and shape.window is not None else plan
+                add_schedule(shape.schedule(used, self.upload.device), self.upload)
+
+    def note(self, query: Tensor, value: Tensor, window: int | None, chunked: bool, terms: bool) -> None:
+        """Remember the shape of a call, [Tq, Hq, D] and [Tk, Hk, Dv]."""
+        if self._scheduled:
+            sizes = (*query.shape[1:], *value.shape[1:])
+            shape = CallShape(sizes[0], sizes[2], sizes[1], sizes[3], query.dtype, window, terms)
+            self._shapes[shape, chunked] = None

@@ -1,0 +1,121 @@
+"""Conflicts: which passages pull towards which answers, and which passage contradicts the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastreader.core.checked import checked_methods
+from fastreader.core.checks import check_output, located, rebuilding
+from fastreader.core.tree import TreeStats
+from fastreader.data.files import read_object, write_json
+
+FloatArray = npt.NDArray[np.float64]
+_ARRAYS = ("logprobs", "closed_book_logprobs", "texts", "odd_scores")
+
+
+@checked_methods
+@dataclass(frozen=True, eq=False)
+class Conflicts:
+    """N passages of one question against K candidate answers, in nats.
+
+    Attributes:
+        question: the question's text.
+        candidates: K texts; empty if none were given and the passages have no span that may be an answer.
+        logprobs: float64 [N, K], log P(candidate and its end | passage alone, question).
+        closed_book_logprobs: float64 [K], log P(candidate and its end | question).
+        texts: float64 [N, K], log-likelihood of the passage's text with the candidate instead of its own claim, less
+            the one with its claim. Above 0 the text fits the candidate better than its own claim. NaN for passages
+            that state no candidate, and for candidates that were not tried.
+        claims: N indices of the candidate that each passage states; None if it states no candidate.
+        supports: N indices of the candidate whose log-probability ratio the passage raises most; None if it raises no
+            candidate.
+        consensus: index of the candidate that the passages' readings and texts agree on most; None without candidates.
+        odd_scores: float64 [N], how much a passage's own text and its reading speak against its claim; above 0, the
+            passage contradicts the consensus.
+        proposed: whether the candidates come from the passages.
+        stats: tokens.
+        reader: name, device, dtype and precision of the reader.
+        id: the question's identifier.
+    """
+
+    question: str
+    candidates: list[str]
+    logprobs: FloatArray
+    closed_book_logprobs: FloatArray
+    texts: FloatArray
+    claims: list[int | None]
+    supports: list[int | None]
+    consensus: int | None
+    odd_scores: FloatArray
+    proposed: bool
+    stats: TreeStats
+    reader: dict[str, str]
+    id: str | None = None
+
+    @property
+    def ratios(self) -> FloatArray:
+        """Ratios log P(candidate | passage, question) - log P(candidate | question): float64 [N, K]."""
+        return self.logprobs - self.closed_book_logprobs
+
+    @property
+    def score(self) -> float:
+        """How much the question's passages contradict each other: the largest odd score."""
+        return float(self.odd_scores.max())
+
+    @property
+    def odd(self) -> int | None:
+        """The index of the passage that contradicts the others; None if no odd score is above 0."""
+        return int(self.odd_scores.argmax()) if self.score > 0 else None
+
+    def __repr__(self) -> str:
+        head = f"Conflicts({len(self.logprobs)} passages x {len(self.candidates)} candidates, score {self.score:.2f}"
+        agreed = "" if self.consensus is None else f", consensus {self.candidates[self.consensus]!r}"
+        lines = [f"{head}{agreed})"]
+        for i, (support, odd) in enumerate(zip(self.supports, self.odd_scores, strict=True)):
+            pull = "no candidate" if support is None else f"{self.candidates[support]} {self.ratios[i, support]:+.2f}"
+            lines.append(f"  {'>' if i == self.odd else ' '} passage {i}: {pull}, odd {odd:+.2f}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON values, with NaN as null; `from_dict` rebuilds it exactly."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        texts = [[None if np.isnan(x) else x for x in row] for row in self.texts.tolist()]
+        arrays = {name: values[name].tolist() for name in _ARRAYS}
+        found = {"ratios": self.ratios.tolist(), "score": self.score, "odd": self.odd}
+        return {"id": self.id, **values, **arrays, "texts": texts, "stats": asdict(self.stats), **found}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Conflicts:
+        """Rebuild from `to_dict`; keys that are not attributes are ignored.
+
+        Raises:
+            InputError: if an attribute is missing or has another shape.
+        """
+        known = {name: value for name, value in values.items() if name in cls.__dataclass_fields__}
+        with rebuilding("Conflicts.from_dict", values):
+            shape = len(known["supports"]), len(known["candidates"])
+            shapes = {"logprobs": shape, "closed_book_logprobs": shape[1:], "texts": shape, "odd_scores": shape[:1]}
+            for name, size in shapes.items():
+                known[name] = np.array(known[name], dtype=np.float64).reshape(size)
+            return cls(**{**known, "stats": TreeStats(**known["stats"])})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write as JSON, whole or not at all."""
+        check_output("path", path)
+        write_json(path, self.to_dict(), indent=None)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Conflicts:
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: if the file is not JSON or not such a result.
+        """
+        with located(os.fspath(path)):
+            return cls.from_dict(read_object(path))

@@ -1,0 +1,6 @@
+"""A short depthwise convolution over each token's path."""
+
+from fastreader.ops.causal_conv.api import causal_conv
+from fastreader.ops.causal_conv.gather import joined, places
+
+__all__ = ["causal_conv", "joined", "places"]

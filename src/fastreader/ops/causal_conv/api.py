@@ -1,0 +1,69 @@
+"""causal_conv: the short depthwise convolution of hybrid readers, over the paths of a packed tree."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fastreader.core.checks import expect
+from fastreader.ops.causal_conv.gather import joined, places
+from fastreader.ops.causal_conv.reference import causal_conv_reference
+from fastreader.ops.dispatch import choose
+from fastreader.ops.operands import check_operands
+
+
+def causal_conv(
+    input: Tensor,
+    weight: Tensor,
+    ancestors: Tensor,
+    *,
+    bias: Tensor | None = None,
+    initial: Tensor | None = None,
+    impl: str = "auto",
+) -> Tensor:
+    """Compute ``out[t, c] = bias[c] + sum_d weight[c, K - 1 - d] x_d[t, c]``, x_d[t] the input d tokens before t.
+
+    "Before" is on the path of a token, so each token gathers its K - 1 nearest ancestors. Inputs before the beginning
+    of a text are 0. The convolution is that of Mamba (Gu & Dao 2023, section 3.4).
+
+    Args:
+        input: [T, C], floating.
+        weight: [C, K]; column K - 1 weighs the token itself.
+        ancestors: int64 [T, K - 1], see `core.chains.nearest_ancestors`.
+        bias: [C]; None for none.
+        initial: [S, K - 1, C], the last inputs of texts before this tree, oldest first; None without such texts.
+        impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
+
+    Returns:
+        [T, C] in input's type; sums are float32, or float64 if an input has it.
+
+    Raises:
+        InputError: if shapes do not fit, an ancestor is out of range, or an input requires a gradient.
+        UnsupportedImplementationError: if `impl` is unknown, or the named one cannot run here.
+    """
+    fits = input.dim() == 2 and weight.dim() == 2 and weight.shape[0] == input.shape[1] and weight.shape[1] >= 1
+    expect(fits, "causal_conv", "input [T, C] and weight [C, K]", f"{list(input.shape)} and {list(weight.shape)}")
+    size, taps = input.shape[1], weight.shape[1] - 1
+    expect(
+        ancestors.dtype == torch.int64 and tuple(ancestors.shape) == (len(input), taps),
+        "causal_conv: ancestors",
+        f"int64 [{len(input)}, {taps}]",
+        f"{ancestors.dtype} {list(ancestors.shape)}",
+    )
+    fits = (bias is None or bias.shape == (size,)) and (initial is None or tuple(initial.shape[1:]) == (taps, size))
+    expect(fits, "causal_conv", f"bias [{size}] and initial [S, {taps}, {size}]", (bias, initial))
+    operands = {"input": input, "weight": weight, "bias": bias, "initial": initial, "ancestors": ancestors}
+    check_operands("causal_conv", operands, ())
+    rows = 0 if initial is None else len(initial) * taps
+    if ancestors.numel():
+        low, high = int(ancestors.min()), int(ancestors.max())
+        expect(-2 - low < rows and high < len(input), "causal_conv: ancestors", "rows of input or initial", (low, high))
+    if choose("causal_conv", impl, input) == "reference":
+        return causal_conv_reference(input, weight, ancestors, bias, initial).to(input.dtype)
+    dtype = torch.promote_types(torch.promote_types(input.dtype, weight.dtype), torch.float32)
+    own = input.to(dtype)
+    source, rows_of = joined(own, initial), places(ancestors, len(input))
+    out = own * weight[:, taps].to(dtype)
+    for step in range(taps):
+        out.addcmul_(source.index_select(0, rows_of[:, step]), weight[:, taps - 1 - step].to(dtype))
+    return (out if bias is None else out.add_(bias.to(dtype))).to(input.dtype)

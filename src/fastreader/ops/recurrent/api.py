@@ -1,0 +1,195 @@
+"""Recurrences over the paths of a packed tree, each from the state of the token before on its path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fastreader.core.checks import expect
+from fastreader.ops.dispatch import choose
+from fastreader.ops.operands import check_operands
+from fastreader.ops.recurrent import reference
+from fastreader.ops.recurrent.decayed_attention import decayed_attention_chunks
+from fastreader.ops.recurrent.diagonal import diagonal_chunks
+from fastreader.ops.recurrent.gated_delta import gated_delta_chunks
+from fastreader.ops.recurrent.kimi_delta import kimi_delta_chunks
+from fastreader.ops.recurrent.plan import ScanPlan
+from fastreader.ops.recurrent.selective_scan import selective_scan_chunks
+
+
+def gated_delta_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    gate: Tensor,
+    beta: Tensor,
+    plan: ScanPlan,
+    *,
+    initial: Tensor | None = None,
+    impl: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Compute ``S = exp(g) S; S += beta k (v - S^T k)^T; o = S^T q`` (Yang et al. 2024; Kimi Team 2025).
+
+    Args:
+        query, key: [T, Hk, D], floating; a head serves Hv / Hk consecutive heads of values. Queries come scaled.
+        value: [T, Hv, Dv].
+        gate: [T, Hv], or [T, Hv, D] for a gate a channel; logarithms of the decay, at most 0.
+        beta: [T, Hv], how much a token writes.
+        plan: the tree, and the tokens whose states are returned.
+        initial: [S, Hv, D, Dv], states of texts before this tree; None without such texts.
+        impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
+
+    Returns:
+        Outputs [T, Hv, Dv] in value's type, and states [K, Hv, D, Dv] after the kept tokens in float32, or float64 if
+        an operand has it; they are computed in that type.
+
+    Raises:
+        InputError: if shapes or devices do not fit, or an input requires a gradient.
+        UnsupportedImplementationError: if `impl` is unknown, or the named one cannot run here.
+    """
+    heads, size = _check_heads("gated_delta_rule", query, key, value, plan)
+    tokens = len(plan)
+    fits = gate.shape in ((tokens, heads), (tokens, heads, size)) and beta.shape == (tokens, heads)
+    expect(fits, "gated_delta_rule", f"gate [T, {heads}] or [T, {heads}, {size}] and beta [T, {heads}]", (gate, beta))
+    operands = {"query": query, "key": key, "value": value, "gate": gate, "beta": beta}
+    chunked = gated_delta_chunks if gate.dim() == 2 else kimi_delta_chunks
+    scans = _Scans(chunked, reference.gated_delta_rule_reference)
+    return _run("gated_delta_rule", impl, scans, operands, plan, initial, (heads, size, value.shape[2]), value.dtype)
+
+
+def linear_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    gate: Tensor,
+    plan: ScanPlan,
+    *,
+    initial: Tensor | None = None,
+    impl: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Compute ``S = exp(g) S + k v^T; o = S^T q``: Mamba-2 (Dao & Gu 2024), lightning attention, retention.
+
+    Args:
+        query, key, value, plan, impl: as for `gated_delta_rule`.
+        gate: [T, Hv], logarithms of the decay, at most 0.
+        initial: [S, Hv, D, Dv], or None.
+
+    Returns, Raises:
+        As `gated_delta_rule`.
+    """
+    heads, size = _check_heads("linear_attention", query, key, value, plan)
+    expect(gate.shape == (len(plan), heads), "linear_attention: gate", f"[T, {heads}]", gate)
+    operands = {"query": query, "key": key, "value": value, "gate": gate}
+    scans = _Scans(decayed_attention_chunks, reference.linear_attention_reference)
+    return _run("linear_attention", impl, scans, operands, plan, initial, (heads, size, value.shape[2]), value.dtype)
+
+
+def selective_scan(
+    input: Tensor,
+    step: Tensor,
+    transition: Tensor,
+    entry: Tensor,
+    readout: Tensor,
+    plan: ScanPlan,
+    *,
+    initial: Tensor | None = None,
+    impl: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Compute ``h = exp(dt A) h + dt x B^T; y = h C`` (Mamba, Gu & Dao 2023, algorithm 2).
+
+    Args:
+        input: x [T, D], floating.
+        step: dt [T, D], positive.
+        transition: A [D, N], negative.
+        entry, readout: B and C, [T, N].
+        plan, impl: as for `gated_delta_rule`.
+        initial: [S, D, N], states of texts before this tree; None without such texts.
+
+    Returns:
+        Outputs [T, D] in input's type, and states [K, D, N] after the kept tokens, as `gated_delta_rule`.
+
+    Raises:
+        As `gated_delta_rule`.
+    """
+    tokens, size, states = len(plan), input.shape[-1], transition.shape[-1]
+    fits = input.shape == step.shape == (tokens, size) and transition.shape == (size, states)
+    expect(
+        fits and entry.shape == readout.shape == (tokens, states),
+        "selective_scan",
+        f"input and step [{tokens}, D], transition [D, N], entry and readout [{tokens}, N]",
+        [list(x.shape) for x in (input, step, transition, entry, readout)],
+    )
+    operands = {"input": input, "step": step, "transition": transition, "entry": entry, "readout": readout}
+    scans = _Scans(selective_scan_chunks, reference.selective_scan_reference)
+    return _run("selective_scan", impl, scans, operands, plan, initial, (size, states), input.dtype)
+
+
+def linear_recurrence(
+    input: Tensor, decay: Tensor, plan: ScanPlan, *, initial: Tensor | None = None, impl: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """Compute ``h = a h + x`` (the RG-LRU of Griffin, De et al. 2024, equation 4).
+
+    Args:
+        input: x [T, C], floating.
+        decay: a [T, C], in [0, 1].
+        plan, impl: as for `gated_delta_rule`.
+        initial: [S, C], states of texts before this tree; None without such texts.
+
+    Returns:
+        h [T, C] in input's type, and states [K, C] after the kept tokens, as `gated_delta_rule`.
+
+    Raises:
+        As `gated_delta_rule`.
+    """
+    fits = input.dim() == 2 and input.shape == decay.shape and len(input) == len(plan)
+    expect(fits, "linear_recurrence", f"two [{len(plan)}, C]", f"{list(input.shape)} and {list(decay.shape)}")
+    operands = {"input": input, "decay": decay}
+    scans = _Scans(diagonal_chunks, reference.linear_recurrence_reference)
+    return _run("linear_recurrence", impl, scans, operands, plan, initial, (input.shape[1],), input.dtype)
+
+
+def _check_heads(op: str, query: Tensor, key: Tensor, value: Tensor, plan: ScanPlan) -> tuple[int, int]:
+    """Return the number of heads of values and the size of keys."""
+    fits = query.dim() == value.dim() == 3 and query.shape == key.shape and len(query) == len(value) == len(plan)
+    expect(
+        fits and value.shape[1] % max(1, key.shape[1]) == 0,
+        op,
+        f"query and key [{len(plan)}, Hk, D], value [{len(plan)}, Hv, Dv] with Hv a multiple of Hk",
+        [list(x.shape) for x in (query, key, value)],
+    )
+    return value.shape[1], key.shape[2]
+
+
+class _Scans(NamedTuple):
+    """The implementations of a recurrence: of its operands in one type, a plan and initial states."""
+
+    chunked: Callable[..., tuple[Tensor, Tensor]]
+    reference: Callable[..., tuple[Tensor, Tensor]]
+
+
+def _run(
+    op: str,
+    impl: str,
+    scans: _Scans,
+    operands: dict[str, Tensor],
+    plan: ScanPlan,
+    initial: Tensor | None,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Check types, devices and the initial states of one `shape`; return outputs in `dtype`, and the kept states."""
+    check_operands(op, operands | ({} if initial is None else {"initial": initial}), ())
+    for name, tensor in operands.items():
+        expect(tensor.is_floating_point(), f"{op}: {name}", "a floating type", tensor.dtype)
+    given = 0 if initial is None else len(initial)
+    fits = given >= plan.initial and (initial is None or tuple(initial.shape[1:]) == shape)
+    expect(fits, f"{op}: initial", f"[S, {', '.join(map(str, shape))}], S at least {plan.initial}", initial)
+    wide = torch.float32
+    for tensor in operands.values():
+        wide = torch.promote_types(wide, tensor.dtype)
+    run = scans.reference if choose(op, impl, next(iter(operands.values()))) == "reference" else scans.chunked
+    out, kept = run(*(tensor.to(wide) for tensor in operands.values()), plan, initial)
+    return out.to(dtype), kept

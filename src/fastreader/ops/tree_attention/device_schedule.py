@@ -1,0 +1,112 @@
+"""The schedule of a call of the Triton kernel, and its tables on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastreader.ops.tree_attention.plan import AttentionContext, AttentionPlan
+from fastreader.ops.tree_attention.schedule import Int32, Schedule
+from fastreader.ops.tree_attention.triton_config import Config, default_config
+from fastreader.ops.triton_support import target_of
+from fastreader.ops.upload import Upload
+
+
+class CallShape(NamedTuple):
+    """What decides the schedule of a call, besides its tree: sizes of [T, H, D] operands, type, window and terms.
+
+    Attributes:
+        terms: whether there are sinks or slopes.
+    """
+
+    heads: int
+    key_heads: int
+    size: int
+    value_size: int
+    dtype: torch.dtype
+    window: int | None
+    terms: bool
+
+    @classmethod
+    def of(cls, context: AttentionContext) -> CallShape:
+        """Return the shape of a call."""
+        (_, heads, size), (_, key_heads, value_size) = context.query.shape, context.value.shape
+        terms = context.sinks is not None or context.slopes is not None
+        return cls(heads, key_heads, size, value_size, context.query.dtype, context.window, terms)
+
+    def config(self, device: torch.device, queries: int) -> Config:
+        """Return the pinned configuration for this many queries."""
+        rows = queries * max(self.heads // max(self.key_heads, 1), 1)
+        return default_config(target_of(device), max(self.size, self.value_size), self.dtype, rows, self.terms)
+
+    def schedule(self, plan: AttentionPlan, device: torch.device, config: Config | None = None) -> Schedule:
+        """Return the schedule of a plan for such calls, made once."""
+        config = config or self.config(device, len(plan.query_node))
+        packed, _ = pack_heads(max(self.heads // max(self.key_heads, 1), 1), config.block_m)
+        return plan.schedule(self.window, config.block_m // packed, config.block_n)
+
+
+class DeviceSchedule(NamedTuple):
+    """A schedule on a device.
+
+    Attributes:
+        tiles: int32 [tiles, 5]: first token, end token, first block, first masked block, end block. The tiles
+            with most blocks come first, so that no long tile starts last.
+        block_start: int32 [blocks + 1], each tile's unmasked blocks first; one element of padding.
+        block_stop: int32 [blocks + 1].
+        longest: number of blocks of the longest tile.
+    """
+
+    tiles: Tensor
+    block_start: Tensor
+    block_stop: Tensor
+    longest: int
+
+
+_OnDevice = dict[torch.device, DeviceSchedule | Callable[[], DeviceSchedule]]
+_ON_DEVICE: WeakKeyDictionary[Schedule, _OnDevice] = WeakKeyDictionary()
+
+
+def device_schedule(schedule: Schedule, device: torch.device) -> DeviceSchedule:
+    """Return the schedule on the device, kept as long as the schedule itself, since every layer uses it."""
+    found = _ON_DEVICE.get(schedule, {}).get(device) or add_schedule(schedule, Upload(device))
+    return found if isinstance(found, DeviceSchedule) else found()
+
+
+def add_schedule(schedule: Schedule, upload: Upload) -> Callable[[], DeviceSchedule]:
+    """Add a schedule's tables to an upload; its first use takes them from there."""
+    *arrays, longest = _tables(schedule)
+    parts = [upload.add(array) for array in arrays]
+    by_device = _ON_DEVICE.setdefault(schedule, {})
+
+    def keep() -> DeviceSchedule:
+        tiles, block_start, block_stop = (part.get() for part in parts)
+        by_device[upload.device] = tables = DeviceSchedule(tiles, block_start, block_stop, longest)
+        return tables
+
+    by_device[upload.device] = keep
+    return keep
+
+
+def _tables(schedule: Schedule) -> tuple[Int32, Int32, Int32, int]:
+    counts = np.diff(schedule.block_ptr)
+    tile = np.repeat(np.arange(len(counts)), counts)
+    whole = schedule.block_full & (schedule.block_stop - schedule.block_start == schedule.key_block)
+    order = np.lexsort((~whole, tile))  # stable: ascending keys within each run
+    first = schedule.block_ptr[:-1]
+    masked = first + np.bincount(tile[whole], minlength=len(counts))
+    tiles = np.stack([schedule.tile_start, schedule.tile_stop, first, masked, schedule.block_ptr[1:]], axis=1)
+    tiles = tiles[np.argsort(-counts, kind="stable")].astype(np.int32)
+    padded = [np.append(a[order], 0).astype(np.int32) for a in (schedule.block_start, schedule.block_stop)]
+    return tiles, padded[0], padded[1], int(counts.max(initial=0))
+
+
+def pack_heads(groups: int, block_m: int) -> tuple[int, int]:
+    """Return how the query heads of a key head become rows: (heads packed in a tile, tiles per stretch of tokens)."""
+    chunks = -(-groups // block_m)
+    return -(-groups // chunks), chunks

@@ -1,0 +1,139 @@
+"""tree_attention by calls of FlashAttention over the chains of a tree (`cascade`), merged by their log-sum-exps.
+
+Partial results come in the inputs' type, so that a result is rounded once a level.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from fastreader.ops import triton_support
+from fastreader.ops.merge_state import merge_state
+from fastreader.ops.operands import name_of
+from fastreader.ops.tree_attention.plan import AttentionContext, AttentionPlan
+from fastreader.ops.upload import Upload
+
+MAX_LEVELS = 4  # each level reads and writes all states again
+_MAX_SIZE = 256
+# Attention of ranges: (query [N, Hq, D], key and value [M, Hk, D], int32 [n + 1] bounds of queries and of keys, longest
+# of each, scale, causal) -> (output [N, Hq, D], log-sum-exps [Hq, N]).
+Engine = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int, int, float, bool], tuple[Tensor, Tensor]]
+
+
+def _torch(q: Tensor, k: Tensor, v: Tensor, at_q: Tensor, at_k: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    longest_q, longest_k, scale, causal = others
+    out, lse, *_ = torch.ops.aten._flash_attention_forward(
+        q, k, v, at_q, at_k, longest_q, longest_k, 0.0, causal, False, scale=scale
+    )
+    return out, lse
+
+
+def _package(module: str) -> Engine:
+    def run(q: Tensor, k: Tensor, v: Tensor, at_q: Tensor, at_k: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+        longest_q, longest_k, scale, causal = others
+        function = importlib.import_module(module).flash_attn_varlen_func
+        out, lse, *_ = function(
+            *(q, k, v, at_q, at_k, longest_q, longest_k),
+            softmax_scale=scale,
+            causal=causal,
+            return_attn_probs=True,
+        )
+        return out, lse
+
+    return run
+
+
+@cache
+def engine() -> tuple[str, Engine]:
+    """Return the name of the engine that serves on CUDA, and the engine: FlashAttention-3, flash-attn or PyTorch's."""
+    for name, module in (("FlashAttention-3", "flash_attn_interface"), ("flash-attn", "flash_attn")):
+        if importlib.util.find_spec(module) is not None:
+            return name, _package(module)
+    return "PyTorch's FlashAttention-2", _torch
+
+
+def why_not(query: Tensor, value: Tensor, plan: AttentionPlan | None = None, **asked: Any) -> str | None:
+    """Return why FlashAttention cannot compute a call, or None if it can.
+
+    Args:
+        query, value: [Tq, Hq, D] and [Tk, Hk, Dv].
+        plan: of the tree; None leaves the number of levels to `tree_attention_flash`.
+        asked: the call's window, chunk, softcap, sinks and slopes.
+    """
+    for name, given in asked.items():
+        if given is not None:
+            return f"FlashAttention's log-sum-exps over parts of the keys take no {name}"
+    if (why := _why_not_here(query)) is not None:
+        return why
+    if value.shape[2] != query.shape[2] or query.shape[2] > _MAX_SIZE:
+        return f"it takes keys and values of one size up to {_MAX_SIZE}, got {query.shape[2]} and {value.shape[2]}"
+    if plan is not None and len(plan.cascade) > MAX_LEVELS + 1:
+        return f"its cost grows with each level of chains; it takes {MAX_LEVELS}, got {len(plan.cascade) - 1}"
+    return None
+
+
+def _why_not_here(query: Tensor) -> str | None:
+    """Return why no engine takes the device or type of a query; tests replace it, with `engine`."""
+    if not triton_support.on_gpu(query.device):
+        return f"it needs a CUDA device, got {query.device}"
+    if query.dtype not in (torch.float16, torch.bfloat16):
+        return f"it takes float16 or bfloat16, got {name_of(query.dtype)}"
+    return None
+
+
+class _Tables(NamedTuple):
+    """A call's tables on a device; `rows` and `keys` are None for all of them in order."""
+
+    rows: Tensor | None
+    keys: Tensor | None
+    bounds: tuple[Tensor, Tensor]
+    longest: tuple[int, int]
+    causal: bool
+
+
+_ON_DEVICE: WeakKeyDictionary[AttentionPlan, dict[torch.device, list[_Tables]]] = WeakKeyDictionary()
+
+
+def _tables(plan: AttentionPlan, device: torch.device) -> list[_Tables]:
+    """Return the tables of a plan's calls on a device, kept as long as the plan."""
+    by_device = _ON_DEVICE.setdefault(plan, {})
+    if device not in by_device:
+        upload = Upload(device)
+        waiting = []
+        for index, call in enumerate(plan.cascade):
+            rows, keys = None if index == 0 else call.rows, None if call.causal else call.keys
+            parts = [None if at is None else upload.add(at) for at in (rows, keys, *call.bounds)]
+            lengths = (call.entries[:, 1::2] - call.entries[:, ::2]).max(axis=0)
+            waiting.append((parts, (int(lengths[0]), int(lengths[1])), call.causal))
+        by_device[device] = []
+        for parts, longest, causal in waiting:
+            there = [None if part is None else part.get() for part in parts]
+            assert there[2] is not None and there[3] is not None
+            by_device[device].append(_Tables(there[0], there[1], (there[2], there[3]), longest, causal))
+    return by_device[device]
+
+
+def tree_attention_flash(context: AttentionContext) -> tuple[Tensor, Tensor]:
+    """Return (out, lse) of a call that `why_not` allows; lse float32."""
+    query, key, value, device = context.query, context.key, context.value, context.query.device
+    attend = engine()[1]
+    out = torch.zeros((*query.shape[:2], value.shape[2]), dtype=torch.float32, device=device)
+    lse = torch.full(query.shape[:2], float("-inf"), dtype=torch.float32, device=device)
+    for call in _tables(context.plan, device):
+        pairs = ((query, call.rows), (key, call.keys), (value, call.keys))
+        q, k, v = (tensor if at is None else tensor[at] for tensor, at in pairs)
+        more, more_lse = attend(q, k, v, *call.bounds, *call.longest, context.scale, call.causal)
+        more, more_lse = more.float(), more_lse.T.contiguous()
+        if call.rows is None:
+            out, lse = more, more_lse
+        else:
+            out[call.rows], lse[call.rows] = merge_state(out[call.rows], lse[call.rows], more, more_lse)
+    return out, lse

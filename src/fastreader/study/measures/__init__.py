@@ -1,0 +1,1 @@
+"""Further measures of a study's answers, by name: `Study.measures`."""

@@ -1,0 +1,140 @@
+"""Measures by a model: equivalence to a right answer, support by cited passages, preference over the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fastreader.core.protocol import ReaderProtocol
+from fastreader.eor.similarity import CrossEncoderNli, NliTexts, Pair, ReaderNli, Similarity
+from fastreader.reader.prompts.texts import NO_FIELDS, PromptTexts
+from fastreader.statistics.citations import citation_precision, citation_recall
+from fastreader.study.measures.case import Case, Load, Measure
+from fastreader.study.measures.passages import shown
+
+EQUIVALENT = 0.8
+"""From this similarity on two answers are equivalent: the threshold that EoR uses with BEM."""
+
+
+@dataclass(frozen=True)
+class JudgeTexts(PromptTexts):
+    """Pieces of the judge's prompt: ``lead, first, second, ask``.
+
+    Attributes:
+        lead: field {question}.
+        first, second: field {answer}.
+        ask: the instruction.
+    """
+
+    FIELDS: ClassVar[Mapping[str, tuple[Set[str], Set[str]]]] = {
+        "lead": (frozenset({"question"}), NO_FIELDS),
+        "first": (frozenset({"answer"}), NO_FIELDS),
+        "second": (frozenset({"answer"}), NO_FIELDS),
+    }
+
+    lead: str = "Compare two answers to a question.\nQuestion: {question}\n"
+    first: str = "Answer 1: {answer}\n"
+    second: str = "Answer 2: {answer}\n"
+    ask: str = "Which answer is better? Reply 1 or 2."
+
+
+_SUPPORT = NliTexts(
+    lead="Check an answer against a passage.\nQuestion: {question}\n",
+    first="Passage: {answer}\n",
+    second="Answer: {answer}\n",
+    ask="Does the passage support the answer? Reply Yes or No.",
+)
+
+
+def equivalent(model: str, load: Load) -> Measure:
+    """Return whether a model finds an answer equivalent to a right one, as BEM does (Bulian et al. 2022): 1 or 0.
+
+    Equivalent means that the mean probability of entailment in both directions is at least `EQUIVALENT`. An empty
+    answer is equivalent to nothing.
+
+    Args:
+        model: "nli:MODEL", a classifier of transformers; or "reader:NAME", a reader.
+        load: returns a reader by name.
+    """
+
+    def measure(cases: Sequence[Case]) -> list[float | None]:
+        similarity = _similarity(model, load, "{question} {answer}", None)
+        right = [case.example.answers if case.answer.strip() else [] for case in cases]
+        pairs = [Pair(c.example.question, r, c.answer) for c, own in zip(cases, right, strict=True) for r in own]
+        both = similarity.score(pairs + [Pair(p.question, p.second, p.first) for p in pairs])
+        means = iter(both.reshape(2, -1).mean(axis=0))
+        best = [max((next(means) for _ in own), default=0.0) for own in right]
+        return [float(b >= EQUIVALENT) if c.example.answers else None for b, c in zip(best, cases, strict=True)]
+
+    return measure
+
+
+def supported(precision: bool, model: str, load: Load) -> Measure:
+    """Return `citation_precision` or `citation_recall` with a model that judges support; it is named as before."""
+
+    def measure(cases: Sequence[Case]) -> list[float | None]:
+        similarity = _similarity(model, load, "{answer}", _SUPPORT)
+        known: dict[Pair, float] = {}
+
+        def of(case: Case) -> float | None:
+            def supports(passage: str, answer: str) -> float:
+                return known.setdefault(Pair(case.example.question, passage, answer), 0.0)
+
+            passages = shown(case)
+            count = citation_precision if precision else citation_recall
+            return None if passages is None else count(case.answer, passages, supports)
+
+        for case in cases:
+            of(case)  # collects the pairs, so that all are judged together
+        known |= dict(zip(known, similarity.score(list(known)).tolist(), strict=True))
+        return [of(case) for case in cases]
+
+    return measure
+
+
+def preferred(name: str, load: Load, texts: JudgeTexts | None = None) -> Measure:
+    """Return whether a reader prefers an answer to the baseline's: 1 or 0, and 0.5 if both orders disagree.
+
+    The pair is shown in both orders, since judges favour a place, and the likelier of the replies "1" and "2" counts
+    (the rule of SuRe's pairwise ranking, Eq. 5). Equal answers get 0.5 without being shown.
+
+    Args:
+        name: of the reader.
+        load: returns a reader by name.
+        texts: of the prompt; the default ones if None.
+    """
+    used = texts or JudgeTexts()
+
+    def measure(cases: Sequence[Case]) -> list[float | None]:
+        asked = [i for i, case in enumerate(cases) if case.baseline is not None and case.baseline != case.answer]
+        found: list[float | None] = [None if case.baseline is None else 0.5 for case in cases]
+        if asked:
+            wins = _wins(load(name), [cases[i] for i in asked], used)
+            for i, value in zip(asked, wins, strict=True):
+                found[i] = value
+        return found
+
+    return measure
+
+
+def _wins(judge: ReaderProtocol, cases: Sequence[Case], texts: JudgeTexts) -> list[float]:
+    replies = [judge.continuation(label) for label in ("1", "2")]
+    requests = []
+    for case in cases:
+        assert case.baseline is not None
+        for first, second in ((case.answer, case.baseline), (case.baseline, case.answer)):
+            lead = texts.lead.format(question=case.example.question.strip())
+            both = [texts.first.format(answer=first), texts.second.format(answer=second)]
+            prompt = judge.prompt([lead, *both, texts.ask])
+            requests += [(prompt, reply) for reply in replies]
+    scores = np.array([result.logprob for result in judge.loglikelihood(requests)]).reshape(-1, 2, 2)
+    first_wins = scores[:, :, 0] > scores[:, :, 1]  # [case, order]
+    return [float(forward) if forward != backward else 0.5 for forward, backward in first_wins.tolist()]
+
+
+def _similarity(model: str, load: Load, statement: str, texts: NliTexts | None) -> Similarity:
+    kind, _, name = model.partition(":")
+    return CrossEncoderNli(name, statement=statement) if kind == "nli" else ReaderNli(load(name), texts)

@@ -1,0 +1,63 @@
+"""Measures by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fastreader.core.checks import require
+from fastreader.eor.similarity.loading import check_names
+from fastreader.statistics.answers import rouge_l, short_answer_recall
+from fastreader.study.measures import judges, passages
+from fastreader.study.measures.case import Case, Load, Measure, one_by_one
+
+PLAIN: dict[str, Callable[[Case], float | None]] = {
+    "rouge_l": lambda case: rouge_l(case.answer, case.example.answers) if case.example.answers else None,
+    "short_answers": lambda case: short_answer_recall(case.answer, wanted) if (wanted := _short(case)) else None,
+    "gold_read": passages.gold_read,
+    "gold_cited": passages.gold_cited,
+    "citation_precision": passages.precision,
+    "citation_recall": passages.recall,
+}
+JUDGED: dict[str, Callable[[str, Load], Measure]] = {
+    "equivalent": judges.equivalent,
+    "preferred": judges.preferred,
+    "citation_precision": lambda model, load: judges.supported(True, model, load),
+    "citation_recall": lambda model, load: judges.supported(False, model, load),
+}
+NAMES = (
+    *PLAIN,
+    "equivalent:nli:MODEL",
+    "equivalent:reader:NAME",
+    "preferred:READER",
+    "citation_precision:nli:MODEL",
+    "citation_recall:reader:NAME",
+)
+
+
+def check(names: Sequence[str]) -> None:
+    """Check that each measure exists, and that the model it names may; nothing is loaded.
+
+    Raises:
+        InputError: naming the measure.
+    """
+    for name in names:
+        kind, _, model = name.partition(":")
+        known = name in PLAIN or (kind in JUDGED and bool(model))
+        if known and model and kind != "preferred":
+            judge, _, rest = model.partition(":")
+            known = judge in ("nli", "reader") and bool(rest)
+            if known and judge == "nli":
+                check_names([model])
+        require(known, f"measure: expected one of {', '.join(NAMES)}, got {name!r}")
+
+
+def measure(name: str, load: Load) -> Measure:
+    """Return a measure; a model that it needs is loaded when it measures."""
+    kind, _, model = name.partition(":")
+    return JUDGED[kind](model, load) if model else one_by_one(PLAIN[name])
+
+
+def _short(case: Case) -> list[list[str]]:
+    """Return the short answers that an answer must contain, each with its aliases: ASQA's `qa_pairs`."""
+    pairs = case.example.metadata.get("qa_pairs")
+    return [list(pair["short_answers"]) for pair in pairs] if isinstance(pairs, list) else []

@@ -1,0 +1,110 @@
+"""What a pass launches and copies on a GPU, followed on a pretended one (benchmarks/gpu/pretended.py)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from support import tiny_llama
+
+pytest.importorskip("triton")
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
+
+from host_time import on_meta
+from pretended import META, Launches, launching, pretended
+
+from fastreader.core.tree import PrefixTree
+from fastreader.errors import InputError
+from fastreader.models.adapter import TreeModel
+
+TREE = PrefixTree.build([(list(range(40)), [7, 9, i]) for i in range(5)] + [([1, 2, 3], [5, 200])])
+LAYERS = 3
+LAYER = [
+    *("rms_norm_kernel", "product", "rotary_kernel", "tree_attention_kernel", "product"),
+    *("rms_norm_kernel", "product", "gate_kernel", "product"),
+]
+
+
+@pytest.fixture
+def model() -> Iterator[TreeModel]:
+    own = tiny_llama(num_hidden_layers=LAYERS).bfloat16()
+    with pretended():
+        yield on_meta(TreeModel(own, "tiny", "fast", "bf16", own=True))
+
+
+def followed(model: TreeModel, tree: PrefixTree = TREE) -> Launches:
+    launches = Launches()
+    with launching(launches):
+        model.score(tree)
+    return launches
+
+
+def test_nine_launches_a_layer_and_one_copy_a_pass(model: TreeModel) -> None:
+    followed(model)  # the shapes of attention are known from here on
+    launches = followed(model)
+    names = [name for name, _ in launches.calls]
+    first = names.index("rms_norm_kernel")
+    # The last layer takes the rows of the tokens whose states are needed, from the stream and from the queries.
+    last = [*LAYER[:3], "index", "index", *LAYER[3:]]
+    assert names[first : first + 9 * LAYERS + 2] == [*(LAYER * (LAYERS - 1)), *last]
+    (copied,) = launches.uploads
+    assert copied < first
+    assert names[-2:] == ["linear_logprob_kernel", "join_kernel"]
+
+
+def test_a_first_pass_copies_its_schedules_when_they_are_needed(model: TreeModel) -> None:
+    assert len(followed(model).uploads) == 3  # the tables, the schedule of all tokens and that of the last layer's
+
+
+def test_copies_and_waits_would_be_seen() -> None:
+    launches = Launches()
+    with launches:
+        torch.arange(3).to(META)
+        torch.empty(3, device=META).copy_(torch.zeros(3))
+        torch.arange(3, device=META)
+    assert len(launches.uploads) == 2
+    assert [name for name, _ in launches.calls][-1] == "arange"
+    with pytest.raises(RuntimeError, match="item"):
+        int(torch.empty(3, device=META).min())
+
+
+def test_weights_of_a_model_that_is_not_its_own_stay_where_they_are() -> None:
+    given = tiny_llama(num_hidden_layers=LAYERS).bfloat16()
+    places = [weight.data_ptr() for weight in given.parameters()]
+    with pretended():
+        lent = TreeModel(given, "tiny", "fast", "bf16")
+        assert [weight.data_ptr() for weight in given.parameters()] == places
+        names = [name for name, _ in followed(on_meta(lent)).calls]
+    assert names.count("product") == 7 * LAYERS
+
+
+def test_owned_weights_are_views_of_joined_ones() -> None:
+    given = tiny_llama(num_hidden_layers=LAYERS).bfloat16()
+    kept = {name: weight.detach().clone() for name, weight in given.named_parameters()}
+    with pretended():
+        owner = TreeModel(given, "tiny", "fast", "bf16", own=True)
+        layer = given.model.layers[0]
+        shared = [layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]
+        assert len({each.weight.untyped_storage().data_ptr() for each in shared}) == 1
+        assert all(torch.equal(weight, kept[name]) for name, weight in given.named_parameters())
+        assert "3 layer" in owner.forward_path
+
+
+def test_targets_outside_the_vocabulary_are_found_by_the_host(model: TreeModel) -> None:
+    with pytest.raises(InputError, match="targets"):
+        followed(model, PrefixTree.build([([1, 2], [3, 261])]))
+
+
+def test_high_multiplies_half_types_only() -> None:
+    given = tiny_llama(num_hidden_layers=LAYERS).bfloat16()
+    weights = {tuple(weight.shape) for weight in given.parameters() if weight.dim() == 2}
+    with pretended():
+        reader = on_meta(TreeModel(given, "tiny", "high", "bf16x3", own=True))
+        calls = followed(reader).calls
+    names = [name for name, _ in calls]
+    assert names.count("product") == 2 * 4 * LAYERS  # of two terms of the rows with each weight as it is stored
+    assert not {"mm", "addmm", "bmm", "matmul", "linear"} & set(names)
+    assert not [name for name, shape in calls if shape in weights and name != "embedding"]  # no weight is converted

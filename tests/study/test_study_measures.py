@@ -1,0 +1,122 @@
+"""Further measures of a study: by name, in the run's folder and its report, also added later."""
+
+import json
+
+import pytest
+from scripted import ScriptedReader
+
+from fastreader.errors import InputError
+from fastreader.report import Report
+from fastreader.study import RunFolder, Study, run_study
+from fastreader.study.registry import check
+
+QUESTIONS = [
+    {
+        "id": "two",
+        "question": "Who wrote and who sang it?",
+        "answers": ["Ann and Bob"],
+        "qa_pairs": [{"short_answers": ["Ann"]}, {"short_answers": ["Robert", "Bob"]}],
+        "ctxs": [
+            {"title": "", "text": "Ann wrote it.", "isgold": True},
+            {"title": "", "text": "It is blue.", "isgold": False},
+            {"title": "", "text": "Bob sang it.", "isgold": True},
+        ],
+    },
+    {"id": "none", "question": "And who heard it?", "answers": [], "ctxs": [{"title": "", "text": "Cid heard it."}]},
+]
+ANSWERS = {"sure:base": "Ann [1, 2]", "sure:no_retrieval": "Ann and Bob"}
+PLAIN = ["rouge_l", "short_answers", "gold_read", "gold_cited", "citation_precision", "citation_recall"]
+
+
+def write(prompt, i):
+    return ANSWERS["sure:base" if "Ann wrote it" in prompt or "Cid heard" in prompt else "sure:no_retrieval"]
+
+
+class Judge(ScriptedReader):
+    """Finds the longer answer better and every pair of answers equivalent, in any order; counts its calls."""
+
+    name, calls = "judge", 0
+
+    def loglikelihood(self, requests, **options):
+        self.calls += 1
+        return super().loglikelihood(requests, **options)
+
+
+def judge_score(context, reply):
+    if "Answer 1: " in context:
+        first, second = (context.split(f"Answer {n}: ")[1].split("\n")[0] for n in (1, 2))
+        return 0.0 if (reply == "1") == (len(first) > len(second)) else -5.0
+    return 0.0 if reply == "Yes" else -5.0
+
+
+def study_of(tmp_path, measures, **more):
+    path = tmp_path / "q.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
+    values = {"data": str(path), "readers": ["scripted"], "methods": list(ANSWERS), "measures": measures, **more}
+    return Study.of(values)
+
+
+def run(study, folder, judge=None, **options):
+    readers = {"scripted": ScriptedReader(write), "judge": judge}
+    return run_study(study, folder, load=readers.__getitem__, progress=False, **options)
+
+
+def measures_of(folder):
+    """Return the measures by question and method."""
+    found = RunFolder(folder).measures()
+    return {(row["question_id"], row["method"]): found[row["id"]] for row in RunFolder(folder).rows()}
+
+
+def test_measures_without_a_model(tmp_path):
+    run(study_of(tmp_path, PLAIN), tmp_path / "run")
+    found = measures_of(tmp_path / "run")
+    values = found["two", "sure:base"]
+    assert values == {
+        "rouge_l": pytest.approx(2 * 1 / (3 + 3)),  # "ann 1 2" and "ann and bob"
+        "short_answers": 0.5,
+        "gold_read": 1.0,
+        "gold_cited": 0.5,
+        "citation_precision": 0.5,
+        "citation_recall": 1.0,
+    }
+    assert found["two", "sure:no_retrieval"]["short_answers"] == 1.0
+    assert found["two", "sure:no_retrieval"]["gold_read"] == 0.0
+    assert found["two", "sure:no_retrieval"]["citation_precision"] is None
+    nothing = found["none", "sure:base"]
+    assert [nothing[name] for name in ("rouge_l", "short_answers", "gold_read", "gold_cited")] == [None] * 4
+
+
+def test_measures_by_a_judge_added_to_a_finished_run_and_its_report(tmp_path):
+    run(study_of(tmp_path, []), tmp_path / "run")
+    assert RunFolder(tmp_path / "run").measures() == {}
+    named = ["preferred:judge", "equivalent:reader:judge", "citation_recall:reader:judge"]
+    judge = Judge(score=judge_score)
+    run(study_of(tmp_path, named), tmp_path / "run", judge, resume=True)
+    found = measures_of(tmp_path / "run")
+    assert found["two", "sure:base"] == dict(zip(named, (0.5, 1.0, pytest.approx(1.0, abs=0.01)), strict=True))
+    assert found["two", "sure:no_retrieval"] == dict(zip(named, (1.0, 1.0, 0.0), strict=True))  # longer; cites nothing
+    assert found["none", "sure:base"]["equivalent:reader:judge"] is None
+    calls = judge.calls
+    run(study_of(tmp_path, named), tmp_path / "run", judge, resume=True)
+    assert judge.calls == calls  # every answer is measured once
+    report = Report.of(tmp_path / "run")
+    rows = {row["method"]: row for row in report.summary}
+    assert '<th scope="col">preferred:judge</th>' in report.html()
+    assert rows["sure:no_retrieval"]["preferred:judge"] == 1.0 and rows["sure:base"]["preferred:judge"] == 0.5
+
+
+def test_a_judge_that_favours_a_place_decides_nothing(tmp_path):
+    judge = Judge(score=lambda context, reply: 0.0 if reply == "1" else -5.0)
+    run(study_of(tmp_path, ["preferred:judge"]), tmp_path / "run", judge)
+    assert {v["preferred:judge"] for v in measures_of(tmp_path / "run").values()} == {0.5}
+
+
+@pytest.mark.parametrize("name", ["rouge", "preferred", "equivalent:judge", "citation_recall:nli:", "gold_read:judge"])
+def test_unknown_measures_are_rejected_before_anything_runs(tmp_path, name):
+    with pytest.raises(InputError, match="measure: expected one of rouge_l, "):
+        check(study_of(tmp_path, [name]))
+
+
+def test_a_missing_classifier_is_reported_before_anything_runs(tmp_path):
+    with pytest.raises(InputError, match="nli:no/such/folder: there is no folder"):
+        check(study_of(tmp_path, ["equivalent:nli:no/such/folder"]))

@@ -1,0 +1,50 @@
+"""moi:paper and self-consistency in a study: the answers and measures of the direct calls."""
+
+import pytest
+
+from fastreader import load_examples
+from fastreader.errors import InputError
+from fastreader.moi.baselines import moi_paper, self_consistency
+from fastreader.moi.reading import reading_prompts
+from fastreader.statistics.answers import f1
+from studies import rows_of, run, study_of
+
+
+def test_moi_paper(tmp_path, tiny_reader):
+    study = study_of(tmp_path, ["moi:paper", "order:moi-paper"], count=2, max_new_tokens=3)
+    assert run(study, tmp_path / "run", tiny_reader).failed == 0
+    rows = rows_of(tmp_path / "run")
+    for example in load_examples(study.data):
+        order = moi_paper(tiny_reader, example.question, example.passages, seed=0).order
+        for method in study.methods:
+            row = next(r for r in rows.values() if (r["question_id"], r["method"]) == (example.id, method.label))
+            assert row["trace"]["order"] == order
+            prompts = reading_prompts(tiny_reader, example.question, example.passages, [order])
+            ((reply,),) = tiny_reader.generate(prompts, max_new_tokens=3, stop=["\n"])
+            assert row["answer"] == reply.text.strip()
+    with pytest.raises(InputError, match="'moi:paper': expected no keys besides max_new_tokens, got 'prune'"):
+        run(study_of(tmp_path, [{"method": "moi:paper", "prune": 2}]), tmp_path / "other", tiny_reader)
+
+
+def test_self_consistency_and_its_mean(tmp_path, tiny_reader):
+    both = ["self-consistency", "self-consistency:mean"]
+    study = study_of(tmp_path, both, count=2, max_new_tokens=4, seeds=[5])
+    assert run(study, tmp_path / "run", tiny_reader).failed == 0
+    rows = {(r["question_id"], r["method"]): r for r in rows_of(tmp_path / "run").values()}
+    for example in load_examples(study.data):
+        vote = self_consistency(tiny_reader, example.question, example.passages, seed=5, max_new_tokens=4)
+        most, mean = (rows[example.id, name] for name in both)
+        assert len(vote.answers) == 6  # 3 passages have no more orders
+        assert most["answer"] == mean["answer"] == vote.answer and most["trace"]["answers"] == vote.answers
+        assert mean["f1"] == pytest.approx(sum(f1(a, example.answers) for a in vote.answers) / 6)
+        assert most["f1"] == f1(vote.answer, example.answers)
+        assert most["tokens"]["total_tokens"] == mean["tokens"]["total_tokens"] > 0
+
+
+def test_self_consistency_takes_a_number_of_orders(tmp_path, tiny_reader):
+    study = study_of(tmp_path, [{"method": "self-consistency", "count": 2}], count=1, max_new_tokens=2)
+    run(study, tmp_path / "run", tiny_reader)
+    (row,) = rows_of(tmp_path / "run").values()
+    assert len(row["trace"]["orders"]) == 2
+    with pytest.raises(InputError, match="'self-consistency': count: expected"):
+        run(study_of(tmp_path, [{"method": "self-consistency", "count": 0}]), tmp_path / "other", tiny_reader)
