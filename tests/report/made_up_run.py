@@ -22,7 +22,7 @@ LAYOUTS = ["noise:closed_book", "noise:gold"] + [
     for n in (2, 4, 8)
     for position in ("far", "mid", "near")
 ]
-METHODS = ["base", "closed_book", "moi", "order:random", "sure", "eor", *LAYOUTS]
+METHODS = ["base", "closed_book", "moi", "order:random", "sure", "eor", *LAYOUTS, "marginal"]
 
 
 GRID = ["noise:closed_book"] + [
@@ -140,6 +140,14 @@ def _trace(rng, method: str, example: Example, count: int):
             },
             "observations": {"permutations": shifts, "values": rng.normal(-20, 1, count).tolist()},
             "notes": ["no calibration for this reader"],
+        }
+    if method == "marginal":
+        shares = [0.75, 0.25] if rng.random() < 0.5 else [0.6, 0.4]
+        return {
+            "candidates": ["first", "second"],
+            "probabilities": shares,
+            "written": [3, 2],
+            "confidence": shares[0],
         }
     if method == "sure":
         return {

@@ -14,7 +14,10 @@ from fastreader.study.registry import names
 from fastreader.study.run import questions_of
 from studies import data, rows_of, run, study_of
 
-PLAIN = ["base", "closed_book", "moi", "moi:descending", "order:reversed", "order:qg", "noise:random:2:near"]
+PLAIN = [
+    *("base", "closed_book", "moi", "moi:descending", "order:reversed", "order:qg", "noise:random:2:near"),
+    *("rerank", "marginal"),
+]
 
 
 @pytest.mark.parametrize("method", PLAIN)

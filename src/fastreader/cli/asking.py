@@ -39,7 +39,7 @@ from fastreader.study.methods.moi import Moi
 from fastreader.study.methods.reading import template_of
 from fastreader.study.methods.sure import Sure
 from fastreader.study.registry import FAMILIES, family_of, make, names
-from fastreader.sure.types import MethodResult, result_from_dict
+from fastreader.sure.types import MethodResult, Result, result_from_dict
 
 _FLAGS = {"k": "num-candidates", "weights": "passage-weights"}  # of options whose flag has another name
 OnError = Callable[[Example, FastreaderError], object]
@@ -239,7 +239,7 @@ def _answer(asking: Asking, example: Example, readers: Readers, outcome: Outcome
         "method": asking.name,
         "readers": readers.describe(),
     }
-    if result is None:
+    if not isinstance(result, Result):  # results of other types hold no costs; the trace has what leads to the answer
         result = MethodResult(
             question=example.question,
             answer=answered.text,
