@@ -180,6 +180,11 @@ def test_decays_that_transformers_rounds_are_refused():
         loaded(tiny_model("minimax", patterns("minimax")[0]).bfloat16())
 
 
+def test_loading_does_not_advise_other_kernels(caplog):
+    loaded(tiny_model("mamba2", patterns("mamba2")[0]))
+    assert "falling back" not in caplog.text
+
+
 def test_the_given_model_is_left_as_it_was():
     model = tiny_model("qwen3_next", PATTERNS["qwen3_next"][0])
     sequence = ([5, 6, 7, 8, 9], [1, 2])

@@ -72,6 +72,7 @@ class TreeModel:
         device: of the LM head, where passes begin and end.
         devices: of the weights, each once.
         mixers: the layer of each recurrence or short convolution; empty for a model of attention only.
+        state_bytes: memory of the states of recurrent layers after one token.
 
     Raises:
         UnsupportedModelError: if the architecture cannot run on a packed tree, or not with `deterministic`.
@@ -141,6 +142,7 @@ class TreeModel:
         if self.why_not_upcast is None:
             tried = fused.trial_starts(self.model)
             self._step = fused.FusedStep.of(self.model, self.windows, self.products, tried)
+        self.state_bytes = self._measured_state_bytes()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -189,9 +191,8 @@ class TreeModel:
         """Memory of one token's keys and values in all layers, in bytes."""
         return memory.key_value_bytes(self.config, self._operand_dtype)
 
-    @cached_property
-    def state_bytes(self) -> int:
-        """Memory of the states of recurrent layers after one token, in bytes."""
+    def _measured_state_bytes(self) -> int:
+        """Return the memory of the states of recurrent layers after one token, from a pass."""
         if not self.mixers:
             return 0
         tree = PrefixTree.build([([0], [])])

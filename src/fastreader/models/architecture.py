@@ -42,6 +42,10 @@ def check_supported(model: Any, name: str) -> None:
     # transformers' eager attention masks these all the same, so comparing with it would not show it.
     if getattr(model.config.get_text_config(), "use_bidirectional_attention", None) in (True, "all"):
         raise UnsupportedModelError(f"{name}: its text is read in both directions (use_bidirectional_attention)")
+    if getattr(model.config.get_text_config(), "ple_layer_ids", None):
+        raise UnsupportedModelError(
+            f"{name}: embeddings of its layers depend on the tokens before each token (n-grams)"
+        )
     for where, module in model.base_model.named_modules():
         if getattr(module, "layer_idx", None) is not None and getattr(module, "is_causal", True) is False:
             raise UnsupportedModelError(f"{name}: {where} attends in both directions (is_causal is False)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -217,6 +218,21 @@ def _typed(head: nn.Linear, dtype: torch.dtype) -> Iterator[None]:
         head._parameters["weight"] = kept
 
 
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Within the block, transformers does not advise to install kernels, which only its own passes would use."""
+    logger = logging.getLogger("transformers.integrations.hub_kernels")
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return "falling back" not in record.getMessage()
+
+    logger.addFilter(wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(wanted)
+
+
 def _eager(module: nn.Module) -> Callable[..., Any] | None:
     """Return the eager attention function of the file that defines an attention layer."""
     return getattr(sys.modules.get(type(module).__module__), "eager_attention_forward", None)
@@ -288,6 +304,7 @@ def run_own(model: Any, tokens: Tensor, dtype: torch.dtype, name: str, given: La
         stack.enter_context(converted(model, layers, dtype))
         stack.enter_context(watched(layers, found, given))
         stack.enter_context(_recorded(model, found.constants))
+        stack.enter_context(_without_advice())
         stack.enter_context(_typed(model.get_output_embeddings(), dtype))
         logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].double()
     found.logprobs = logits.log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
