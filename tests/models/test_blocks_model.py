@@ -38,6 +38,10 @@ def alone(model, ids, continuation):
     return logits.log_softmax(-1).gather(1, torch.tensor(continuation)[:, None]).sum().item()
 
 
+# Nats over three tokens; transformers in bfloat16 is off by up to 0.21.
+FAST = {"int16": 0.01, "bf16": 0.15, "float32": 1e-3}
+
+
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
 def test_a_reader_of_a_quantised_file_is_that_of_its_values(tmp_path, cache, kind):
     file = write(tmp_path / "tiny.gguf", tiny_llama(), kind)
@@ -50,8 +54,9 @@ def test_a_reader_of_a_quantised_file_is_that_of_its_values(tmp_path, cache, kin
     for name, parameter in kept.items():
         assert torch.equal(parameter.plain(), plain.get_parameter(name)), name
     assert isinstance(reader.model.get_output_embeddings().weight, BlockTensor)
-    for precision, bound in (("exact", 1e-4), ("high", 1e-3), ("fast", 0.05)):
+    for precision, bound in (("exact", 1e-4), ("high", 1e-3), ("fast", None)):
         reader = Reader.load(file, "cpu", "file", precision, check="full")
+        bound = bound or FAST[reader.arithmetic.products]
         for (context, continuation), ours in zip(PAIRS, reader.loglikelihood(PAIRS), strict=True):
             assert abs(ours.logprob - alone(plain, context, continuation)) <= bound
 
