@@ -107,7 +107,13 @@ class PackedKeys:
         )
         assert subtree_end is not None
         terms = params.sinks is not None or params.slopes is not None
-        self._tables.note(query, value, chunk or window, chunk is not None, terms)
+        self._tables.note(
+            *(query, value, chunk or window),
+            chunked=chunk is not None,
+            terms=terms,
+            capped=params.softcap is not None,
+            split=params.input_precision is not None,
+        )
         return tree_attention(
             query,
             key,
