@@ -19,6 +19,7 @@ from pretended import META, Launches, launching, pretended
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import InputError
 from fastreader.models.adapter import TreeModel
+from fastreader.ops.tree_attention.triton_config import default_config
 
 TREE = PrefixTree.build([(list(range(40)), [7, 9, i]) for i in range(5)] + [([1, 2, 3], [5, 200])])
 LAYERS = 3
@@ -26,6 +27,12 @@ LAYER = [
     *("rms_norm_kernel", "product", "rotary_kernel", "tree_attention_kernel", "product"),
     *("rms_norm_kernel", "product", "gate_kernel", "product"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def unpoisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `torch.empty` launch nothing, also in a session where the tests of the ops fill what it returns."""
+    monkeypatch.setattr(torch, "empty", torch._C._VariableFunctions.empty)
 
 
 @pytest.fixture
@@ -108,3 +115,9 @@ def test_high_multiplies_half_types_only() -> None:
     assert names.count("product") == 2 * 4 * LAYERS  # of two terms of the rows with each weight as it is stored
     assert not {"mm", "addmm", "bmm", "matmul", "linear"} & set(names)
     assert not [name for name, shape in calls if shape in weights and name != "embedding"]  # no weight is converted
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_high_splits_the_operands_of_attention(size: int) -> None:
+    assert default_config(90, size, torch.float32, 4096, plain=True, split=True).split
+    assert not default_config(90, size, torch.float32, 4096, plain=True).split

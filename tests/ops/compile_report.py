@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -63,6 +63,13 @@ class Case:
         return f"sm_{self.target}-{self.name}-{NAMES[self.dtype]}"
 
 
+class Loop(NamedTuple):
+    """Instructions of a loop, and how many of them copy to shared memory by addresses in registers (cp.async)."""
+
+    instructions: int
+    copies: int
+
+
 @dataclass(frozen=True)
 class Compiled:
     """A compiled case."""
@@ -73,6 +80,7 @@ class Compiled:
     shared: int  # bytes
     instructions: tuple[str, ...]  # kinds of matrix instruction
     described: bool  # loads tiles by the tensor memory accelerator
+    loops: tuple[Loop, ...]  # innermost ones with matrix instructions, in the order of the code
 
     def faults(self) -> list[str]:
         """Return the faults of the kernel; empty for none."""
@@ -83,7 +91,7 @@ class Compiled:
             faults.append(f"{self.shared} bytes of shared memory, over {SHARED_LIMIT[case.target]}")
         if self.described != any(type_.startswith("tensordesc") for type_ in case.types.values()):
             faults.append("the tensor memory accelerator is " + ("used" if self.described else "not used"))
-        if case.dtype == torch.float32 or not case.matrix:
+        if (case.dtype == torch.float32 and not case.constants.get("SPLIT")) or not case.matrix:
             if self.instructions:
                 faults.append(f"matrix instructions in {NAMES[case.dtype]}: {self.instructions}")
         elif (MATRIX[case.target] if not case.few_rows else "mma.sync") not in self.instructions:
@@ -105,6 +113,8 @@ def attention_case(
     decode: bool = False,
     variant: bool = False,
     terms: bool = False,
+    packed: int | None = None,
+    split: bool = False,
     config: attention.Config | None = None,
 ) -> Case:
     """Return a case of tree_attention.
@@ -114,11 +124,15 @@ def attention_case(
         decode: few rows, and partial states.
         variant: grouped heads, window, soft cap, lse and another value size.
         terms: sinks and slopes besides a variant.
+        packed: heads packed as rows; None packs 3 in a variant, else 1.
+        split: float32 operands as sums of two bfloat16 terms, where pinned.
         config: instead of the pinned one.
     """
     variant = variant or terms
+    packed = packed or (3 if variant else 1)
     rows = 1 if decode else 4096
-    config = config or attention.default_config(target, size, dtype, rows, terms)
+    config = config or attention.default_config(target, size, dtype, rows, terms, not variant, split)
+    split = config.split
     value_size = min(max(size - 8, 8) if variant else size, 512)
     block_d, block_rest = attention_launch.head_blocks(size)
     element = NAMES[dtype]
@@ -127,8 +141,8 @@ def attention_case(
     types |= dict.fromkeys(("subtree_end_ptr", "tile_ptr", "block_start_ptr", "block_stop_ptr"), "*i32")
     types |= dict.fromkeys(("scale", "scale_log2", "softcap"), "fp32")
     constants = dict.fromkeys(("stride_query_size", "stride_key_size", "stride_value_size"), 1)
-    constants |= {"D": size, "DV": value_size, "HEADS_PACKED": 3 if variant else 1, "HEAD_CHUNKS": 1}
-    constants |= {"WINDOW": variant, "SOFTCAP": variant, "UPCAST": False}
+    constants |= {"D": size, "DV": value_size, "HEADS_PACKED": packed, "HEAD_CHUNKS": 1}
+    constants |= {"WINDOW": variant, "SOFTCAP": variant, "UPCAST": False, "SPLIT": split}
     constants |= {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
     constants |= {
         "BLOCK_D": block_d,
@@ -142,12 +156,21 @@ def attention_case(
     if variant:
         types |= dict.fromkeys(("query_position_ptr", "key_position_ptr"), "*i32")
     else:
-        constants |= {"query_position_ptr": None, "key_position_ptr": None, "heads_a_key": 1}
+        constants |= {"query_position_ptr": None, "key_position_ptr": None}
+    if packed == 1:
+        constants["heads_a_key"] = 1
+    if config.described:
+        types["key_desc"] = f"tensordesc<{element}[{config.block_n}, {size}]>"
+        types["value_desc"] = f"tensordesc<{element}[{config.block_n}, {value_size}]>"
+    else:
+        constants |= {"key_desc": None, "value_desc": None}
     if terms:
         types |= dict.fromkeys(("sink_ptr", "slope_ptr"), "*fp32")
     else:
         constants |= {"sink_ptr": None, "slope_ptr": None}
-    name = f"attention-{size}{'-decode' if decode else ''}{'-terms' if terms else '-variant' if variant else ''}"
+    kind = "-decode" if decode else ""
+    kind += "-terms" if terms else "-variant" if variant else "-high" if split else ""
+    name = f"attention-{size}{kind}"
     return Case(
         name,
         tree_attention_kernel,
@@ -286,6 +309,8 @@ def full_cases() -> list[Case]:
                 cases += [attention_case(target, size, dtype, variant=variant) for variant in (False, True)]
                 cases.append(attention_case(target, size, dtype, terms=True))
                 cases.append(attention_case(target, size, dtype, decode=True))
+                if target == 90 and size in (64, 128):
+                    cases.append(attention_case(target, size, dtype, packed=3, split=dtype == torch.float32))
             for stats, capped in itertools.product((False, True), repeat=2):
                 cases.append(logprob_case(target, dtype, stats=stats, capped=capped))
             cases.append(logprob_case(target, dtype, few=True, capped=True))
@@ -316,6 +341,7 @@ def default_cases() -> list[Case]:
     cases += [attention_case(target, size, torch.bfloat16, decode=True) for target, size in ((80, 256), (100, 40))]
     cases += [attention_case(80, 512, torch.bfloat16, variant=True), attention_case(120, 576, torch.float16)]
     cases += [attention_case(90, 64, torch.bfloat16, terms=True), attention_case(89, 512, torch.float32, terms=True)]
+    cases += [attention_case(90, size, torch.float32, packed=3, split=True) for size in (64, 128)]
     cases.append(logprob_case(90, torch.float32, capped=True))
     cases.append(logprob_case(80, torch.bfloat16, few=True, stats=False))
     cases += [logprob_case(90, torch.bfloat16, stats=False, width=4096), logprob_case(120, torch.float16, rows=64)]
@@ -354,15 +380,32 @@ def compile_case(case: Case) -> Compiled:
     compiled = triton.compile(source, target=GPUTarget("cuda", case.target, 32), options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(compiled.asm["cubin"])
-        usage = subprocess.run(
-            [nvidia.cuobjdump.path, "-res-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
+        usage, code = (
+            subprocess.run([nvidia.cuobjdump.path, asked, file.name], capture_output=True, text=True, check=True).stdout
+            for asked in ("-res-usage", "-sass")
+        )
     counts = {key: int(value) for key, value in re.findall(r"(REG|STACK):(\d+)", usage)}
     ptx = compiled.asm["ptx"]
     instructions = tuple(name for name, pattern in MATRIX_PATTERN.items() if pattern.search(ptx))
+    described = "cp.async.bulk.tensor" in ptx
     return Compiled(
-        case, counts["REG"], counts["STACK"], compiled.metadata.shared, instructions, "cp.async.bulk.tensor" in ptx
+        *(case, counts["REG"], counts["STACK"], compiled.metadata.shared, instructions, described, loops_of(code))
     )
+
+
+def loops_of(code: str) -> tuple[Loop, ...]:
+    """Return the loops with matrix instructions of disassembled code: what a branch backwards repeats."""
+    listed = re.findall(r"/\*([0-9a-f]{4,6})\*/\s+(.*?);", code)
+    place = {int(address, 16): i for i, (address, _) in enumerate(listed)}
+    found = []
+    for i, (_, text) in enumerate(listed):
+        target = re.search(r"BRA.*?(0x[0-9a-f]+)", text)
+        first = place.get(int(target[1], 16)) if target else None
+        if first is not None and first <= i:
+            body = [text for _, text in listed[first : i + 1]]
+            if any("GMMA" in text or "HMMA" in text for text in body):
+                found.append(Loop(len(body), sum("LDGSTS" in text for text in body)))
+    return tuple(found)
 
 
 def table(results: list[Compiled]) -> str:

@@ -30,7 +30,9 @@ def dense(subtree_end, query_node, query_positions, key_positions, window):
     return mask
 
 
-def check(schedule: Schedule, mask: np.ndarray, windowed: bool, slots: np.ndarray | None = None) -> None:
+def check(
+    schedule: Schedule, mask: np.ndarray, windowed: bool, nodes: np.ndarray, slots: np.ndarray | None = None
+) -> None:
     """Hold a schedule against the mask of visible keys, or of visible slots if blocks are runs of slots."""
     mask = mask if slots is None else slots
     covered = np.zeros_like(mask)
@@ -55,6 +57,9 @@ def check(schedule: Schedule, mask: np.ndarray, windowed: bool, slots: np.ndarra
             else:
                 assert seen.any(axis=0).all()
                 assert bool(schedule.block_full[block]) == bool(seen.all())
+            if schedule.block_limited[block]:
+                assert slots is None and not windowed
+                assert np.array_equal(seen, np.arange(start, stop)[None] <= nodes[rows, None])
     assert not (mask & ~covered).any()
 
 
@@ -74,7 +79,7 @@ def test_covers_what_is_visible_and_no_more(seed, query_nodes, windowed, arbitra
     align = int(rng.choice([1, 2, 4]))
     plan = AttentionPlan(subtree_end, query_node, positions[query_node], positions)
     schedule = plan.schedule(window, int(rng.integers(1, 12)), align * int(rng.integers(1, 6)), align)
-    check(schedule, dense(subtree_end, query_node, positions[query_node], positions, window), windowed)
+    check(schedule, dense(subtree_end, query_node, positions[query_node], positions, window), windowed, query_node)
 
 
 @pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
@@ -107,7 +112,7 @@ def test_slots_hold_each_visible_key_once_in_order(seed, query_nodes, windowed, 
         near = positions[query_node][:, None] - np.where(slots.key >= 0, positions[slots.key], 0)[None] < window
         seen &= near
     schedule = plan.slot_schedule(window, int(rng.integers(1, 12)), 32 * int(rng.integers(1, 6)))
-    check(schedule, mask, windowed, seen)
+    check(schedule, mask, windowed, query_node, seen)
 
 
 @pytest.mark.skipif(extension.why_missing() is not None, reason=str(extension.why_missing()))
@@ -129,6 +134,7 @@ def test_by_hand():
     assert schedule.block_start.tolist() == [0, 0, 4]
     assert schedule.block_stop.tolist() == [4, 4, 8]
     assert schedule.block_full.tolist() == [False, True, False]
+    assert schedule.block_limited.tolist() == [True, True, False]
 
 
 def test_empty():

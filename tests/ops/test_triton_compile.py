@@ -16,6 +16,7 @@ from compile_report import (
     compile_case,
     default_cases,
     full_cases,
+    join_case,
     logprob_case,
     pointwise_cases,
     signature_of,
@@ -28,6 +29,17 @@ pytestmark = pytest.mark.compile
 @pytest.mark.parametrize("case", default_cases(), ids=str)
 def test_kernel(case: Case) -> None:
     assert compile_case(case).faults() == []
+
+
+@pytest.mark.parametrize("case", [attention_case(90, size, torch.bfloat16, packed=3) for size in (64, 128)], ids=str)
+def test_loops_of_attention_on_hopper(case: Case) -> None:
+    """A limited block costs at most 1.35 times a whole one, and neither loop copies through registers' addresses."""
+    compiled = compile_case(case)
+    assert compiled.faults() == []
+    whole, limited, _ = compiled.loops[:3]
+    assert limited.instructions <= 1.35 * whole.instructions
+    assert whole.copies == limited.copies == 0
+    assert case.options.get("maxnreg", 128) == 128 and (compiled.registers <= 128) == (case.constants["D"] == 64)
 
 
 @pytest.mark.slow
@@ -78,7 +90,7 @@ def launch_attention(length: int, size: int, *, decode: bool = False, window: in
         subtree_end, positions, dtype=torch.bfloat16, heads=(16, 16), size=size, query_node=query_node, window=window
     )
     rows = 1 if decode else 4096
-    config = default_config(90, size, torch.bfloat16, rows)
+    config = default_config(90, size, torch.bfloat16, rows, plain=window is None)
     tree_attention_triton(inputs.context(return_lse=decode), config=config, num_splits=3 if decode else 1)
 
 
@@ -105,9 +117,11 @@ def launch_logprob(rows: int, vocabulary: int, labels: int, num_splits: int) -> 
 
 def test_another_batch_compiles_nothing(asked: dict[str, Any]) -> None:
     launch_logprob(64, 1024, 4, 4)
+    kernels = len(asked)
+    assert kernels == 2  # with the one that joins the splits
     for rows, vocabulary, labels, num_splits in ((1, 1000, 1, 1), (16, 33, 16, 2), (300, 4096, 5, 64)):
         launch_logprob(rows, vocabulary, labels, num_splits)
-    assert len(asked) == 1
+    assert len(asked) == kernels
 
 
 def test_the_report_compiles_what_the_launcher_does(asked: dict[str, Any]) -> None:
@@ -121,9 +135,11 @@ def test_the_report_compiles_what_the_launcher_does(asked: dict[str, Any]) -> No
     assert request["num_warps"] == case.options["num_warps"]
     asked.clear()
     launch_logprob(100, 1024, 4, 4)
-    (request,) = asked.values()
-    types, constants, _ = signature_of(logprob_case(90, torch.bfloat16, stats=True))
-    assert request["signature"].keys() == types.keys()
+    for request, case in zip(
+        asked.values(), (logprob_case(90, torch.bfloat16, stats=True), join_case(90)), strict=True
+    ):
+        types, _, _ = signature_of(case)
+        assert request["signature"].keys() == types.keys()
 
 
 def launch_pointwise(tokens: int) -> None:

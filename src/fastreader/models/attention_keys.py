@@ -125,7 +125,13 @@ class PackedKeys:
         window = None if isinstance(params.window, Chunk) else params.window
         subtree_end, nodes, query_positions, key_positions = self._on(query.device)
         terms = params.sinks is not None or params.slopes is not None
-        self._tables.note(query, value, chunk or window, chunk is not None, terms)
+        self._tables.note(
+            *(query, value, chunk or window),
+            chunked=chunk is not None,
+            terms=terms,
+            capped=params.softcap is not None,
+            split=params.input_precision is not None,
+        )
         return tree_attention(
             query,
             key,

@@ -43,9 +43,19 @@ class PassTables:
                 used = plan.chunked(shape.window) if chunked and shape.window is not None else plan
                 add_schedule(shape.schedule(used, self.upload.device), self.upload)
 
-    def note(self, query: Tensor, value: Tensor, window: int | None, chunked: bool, terms: bool) -> None:
+    def note(
+        self,
+        query: Tensor,
+        value: Tensor,
+        window: int | None,
+        *,
+        chunked: bool,
+        terms: bool,
+        capped: bool,
+        split: bool,
+    ) -> None:
         """Remember the shape of a call, [Tq, Hq, D] and [Tk, Hk, Dv]."""
         if self._scheduled:
             sizes = (*query.shape[1:], *value.shape[1:])
-            shape = CallShape(sizes[0], sizes[2], sizes[1], sizes[3], query.dtype, window, terms)
+            shape = CallShape(sizes[0], sizes[2], sizes[1], sizes[3], query.dtype, window, terms, capped, split)
             self._shapes[shape, chunked] = None

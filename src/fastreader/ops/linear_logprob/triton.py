@@ -105,7 +105,7 @@ def default_config(
         return _SINGLE
     for few in _FEW_ROWS:
         if rows <= few:
-            if (target, few) == (100, 64):  # where a swapped tile of 64 rows spills
+            if few == 64 and (target == 100 or (terms > 1 and target < 90)):  # where a swapped tile of 64 rows spills
                 return _LOW
             config = _HALF_FEW[few]
             return config._replace(num_stages=3) if target in _SMALL_SHARED else config
@@ -128,7 +128,7 @@ def _across(b_values, SWAPPED: tl.constexpr):
 
 @triton.jit(
     do_not_specialize=["rows", "vocabulary", "labels", "tiles_per_split", "splits", "group"],
-    do_not_specialize_on_alignment=["target_ptr", "label_ptr"],
+    do_not_specialize_on_alignment=["target_ptr", "label_ptr", "max_ptr", "sum_ptr", "tilt_ptr", "argmax_ptr"],
 )
 def linear_logprob_kernel(
     hidden_ptr,  # [R, E]
@@ -276,7 +276,10 @@ def linear_logprob_kernel(
         tl.store(argmax_ptr + o_part, b_argmax, mask=m_r)
 
 
-@triton.jit(do_not_specialize=["rows", "splits", "labels"])
+@triton.jit(
+    do_not_specialize=["rows", "splits", "labels"],
+    do_not_specialize_on_alignment=["max_ptr", "sum_ptr", "tilt_ptr", "argmax_ptr"],
+)
 def join_kernel(
     picked_ptr,  # float32 [R], overwritten with log-probabilities
     label_logit_ptr,  # float32 [R, L] or None, overwritten likewise

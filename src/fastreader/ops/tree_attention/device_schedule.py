@@ -16,12 +16,16 @@ from fastreader.ops.tree_attention.triton_config import Config, default_config
 from fastreader.ops.triton_support import target_of
 from fastreader.ops.upload import Upload
 
+_LAST_TILES = 264  # two for each processor of an H100
+
 
 class CallShape(NamedTuple):
     """What decides the schedule of a call, besides its tree: sizes of [T, H, D] operands, type, window and terms.
 
     Attributes:
         terms: whether there are sinks or slopes.
+        capped: whether there is a soft cap.
+        split: whether float32 operands may be sums of two bfloat16 terms.
     """
 
     heads: int
@@ -31,18 +35,25 @@ class CallShape(NamedTuple):
     dtype: torch.dtype
     window: int | None
     terms: bool
+    capped: bool
+    split: bool
 
     @classmethod
     def of(cls, context: AttentionContext) -> CallShape:
         """Return the shape of a call."""
         (_, heads, size), (_, key_heads, value_size) = context.query.shape, context.value.shape
         terms = context.sinks is not None or context.slopes is not None
-        return cls(heads, key_heads, size, value_size, context.query.dtype, context.window, terms)
+        return cls(
+            *(heads, key_heads, size, value_size, context.query.dtype, context.window, terms),
+            *(context.softcap is not None, context.input_precision is not None),
+        )
 
     def config(self, device: torch.device, queries: int) -> Config:
         """Return the pinned configuration for this many queries."""
         rows = queries * max(self.heads // max(self.key_heads, 1), 1)
-        return default_config(target_of(device), max(self.size, self.value_size), self.dtype, rows, self.terms)
+        plain = self.window is None and not self.capped and self.size == self.value_size
+        size = max(self.size, self.value_size)
+        return default_config(target_of(device), size, self.dtype, rows, self.terms, plain, self.split)
 
     def schedule(self, plan: AttentionPlan, device: torch.device, config: Config | None = None) -> Schedule:
         """Return the schedule of a plan for such calls, made once."""
@@ -55,9 +66,11 @@ class DeviceSchedule(NamedTuple):
     """A schedule on a device.
 
     Attributes:
-        tiles: int32 [tiles, 5]: first token, end token, first block, first masked block, end block. The tiles
-            with most blocks come first, so that no long tile starts last.
-        block_start: int32 [blocks + 1], each tile's unmasked blocks first; one element of padding.
+        tiles: int32 [tiles, 6]: first token, end token, first block, first limited block, first general block, end
+            block. Tiles come in the order of their tokens, so that those that run at a time share keys. Of the last
+            ones, those with most blocks come first, so that no long tile starts last.
+        block_start: int32 [blocks + 1]; of each tile the whole blocks come first, which every query sees, then the
+            limited ones, of which a query sees the keys up to its node, then the others; one element of padding.
         block_stop: int32 [blocks + 1].
         longest: number of blocks of the longest tile.
     """
@@ -97,11 +110,14 @@ def _tables(schedule: Schedule) -> tuple[Int32, Int32, Int32, int]:
     counts = np.diff(schedule.block_ptr)
     tile = np.repeat(np.arange(len(counts)), counts)
     whole = schedule.block_full & (schedule.block_stop - schedule.block_start == schedule.key_block)
-    order = np.lexsort((~whole, tile))  # stable: ascending keys within each run
+    kind = np.where(whole, 0, np.where(schedule.block_limited, 1, 2))
+    order = np.lexsort((kind, tile))  # stable: ascending keys within each run
     first = schedule.block_ptr[:-1]
-    masked = first + np.bincount(tile[whole], minlength=len(counts))
-    tiles = np.stack([schedule.tile_start, schedule.tile_stop, first, masked, schedule.block_ptr[1:]], axis=1)
-    tiles = tiles[np.argsort(-counts, kind="stable")].astype(np.int32)
+    firsts = [first + np.bincount(tile[kind < least], minlength=len(counts)) for least in (1, 2)]
+    tiles = np.stack([schedule.tile_start, schedule.tile_stop, first, *firsts, schedule.block_ptr[1:]], axis=1)
+    last = max(len(tiles) - _LAST_TILES, 0)
+    places = np.concatenate([np.arange(last), last + np.argsort(-counts[last:], kind="stable")])
+    tiles = tiles[places].astype(np.int32)
     padded = [np.append(a[order], 0).astype(np.int32) for a in (schedule.block_start, schedule.block_stop)]
     return tiles, padded[0], padded[1], int(counts.max(initial=0))
 

@@ -15,7 +15,7 @@ from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import extension
 from fastreader.ops.tree_attention import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.tree_attention.cascade import Call, cascade
-from fastreader.ops.tree_attention.schedule import Runs, Schedule, key_blocks, tile_bounds
+from fastreader.ops.tree_attention.schedule import Runs, Schedule, key_blocks, limited, tile_bounds
 from fastreader.ops.tree_attention.slots import Slots, slot_blocks
 from fastreader.ops.tree_attention.tiles import Tiles, cut_tiles
 
@@ -149,6 +149,9 @@ class AttentionPlan:
             block_start=start.astype(np.int32),
             block_stop=stop.astype(np.int32),
             block_full=full,
+            block_limited=limited(ends, nodes, bounds, start, stop, owner)
+            if window is None and key_align is not None
+            else np.zeros_like(full),
         )
         self._schedules[window, query_block, key_block, key_align] = schedule
         return schedule

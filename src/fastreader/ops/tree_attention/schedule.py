@@ -35,6 +35,7 @@ class Schedule:
         block_start, block_stop: int32 [m], the keys of a block. Blocks begin where a visible range begins,
             not on a fixed grid.
         block_full: bool [m], every key of the block is visible to every query of the tile: no mask needed.
+        block_limited: bool [m], each query sees the keys of the block up to its own node: no subtree ends before it.
     """
 
     query_block: int
@@ -45,6 +46,7 @@ class Schedule:
     block_start: Int32
     block_stop: Int32
     block_full: Bool
+    block_limited: Bool
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -172,6 +174,21 @@ def seen_runs(
     lowest, highest = _minimum(nodes[query], heads), -_minimum(-nodes[query], heads)
     least, most = _minimum(positions[query], heads), -_minimum(-positions[query], heads)
     return tile[heads], run[heads], lowest, highest, least, most, counts == sizes[tile[heads]]
+
+
+def limited(subtree_end: Int64, nodes: Int64, bounds: Int64, start: Int64, stop: Int64, owner: Int64) -> Bool:
+    """Return for each block whether the subtrees of all its keys reach beyond all queries of its tile, bool [m].
+
+    Args:
+        subtree_end, nodes, bounds: as for `tile_bounds`, and what it returned.
+        start, stop, owner: int64 [m], keys and tile of each block.
+    """
+    if not len(start):
+        return np.zeros(0, dtype=np.bool_)
+    ends = np.minimum.reduceat(np.append(subtree_end, 0), np.stack([start, stop], axis=1).reshape(-1))[::2]
+    highest = np.maximum.reduceat(nodes, bounds[:-1])
+    result: Bool = ends > highest[owner]
+    return result
 
 
 def expand(counts: Int64) -> tuple[Int64, Int64]:

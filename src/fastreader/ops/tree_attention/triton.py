@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fastreader.ops.merge_state.triton import merge_stack_triton
 from fastreader.ops.tree_attention.device_schedule import CallShape, device_schedule, pack_heads
@@ -20,6 +21,12 @@ _LOG2_E = 1.0 / math.log(2.0)
 _MAX_SPLITS = 64
 _MOST_COLUMNS = 512  # of one block of a head: 576 columns are 512 and 64, not 1,024
 _BLOCKS_PER_SPLIT = 4  # fewer key blocks are not worth a program
+
+
+def is_describable(tensor: Tensor) -> bool:
+    """Return whether the tensor memory accelerator takes keys or values [T, H, D] as rows of all heads."""
+    packed = tensor.stride(2) == 1 and tensor.stride(1) == tensor.shape[2]
+    return packed and tensor.stride(0) % 8 == 0 and tensor.data_ptr() % 16 == 0
 
 
 def head_blocks(size: int) -> tuple[int, int]:
@@ -43,6 +50,8 @@ def tree_attention_triton(
         query, scale = query * (0.0 if scale == 0 else -1.0), abs(scale) or 1.0
     shape = CallShape.of(context)
     config = config or shape.config(device, len(query))
+    if config.described and not (is_describable(key) and is_describable(value)):
+        key, value = key.contiguous(), value.contiguous()
     packed, chunks = pack_heads(groups, config.block_m)
     tables = device_schedule(shape.schedule(context.plan, device, config), device)
     if num_splits is None:
@@ -61,7 +70,7 @@ def tree_attention_triton(
         *(tables.tiles, tables.block_start, tables.block_stop),
         *(float(scale), window, context.softcap, context.sinks, context.slopes),
         *(context.return_lse, max(num_splits, 1)),
-        [config.block_m, config.block_n, config.num_warps, config.num_stages],
+        [config.block_m, config.block_n, config.num_warps, config.num_stages, config.described, config.split],
         config.max_registers,
     )
     return out, lse
@@ -105,12 +114,12 @@ def _run(
     tokens, heads, size = query.shape
     key_heads, value_size = key.shape[1], value.shape[2]
     groups = heads // max(key_heads, 1)
-    block_m, block_n, num_warps, num_stages = config
+    block_m, block_n, num_warps, num_stages, describes, split = config
     packed, chunks = pack_heads(max(groups, 1), block_m)
     block_d, block_rest = head_blocks(size)
     device = query.device
     # The interpreter multiplies bfloat16 as raw bits, and truncates, so there the kernel computes in float32.
-    upcast = interpreting() and query.dtype == torch.bfloat16
+    upcast = interpreting() and (split or query.dtype == torch.bfloat16)
     out = torch.empty((tokens, heads, value_size), dtype=torch.float32 if upcast else query.dtype, device=device)
     lse = torch.empty((tokens if return_lse else 0, heads), dtype=torch.float32, device=device)
     if len(tiles) * key_heads * chunks == 0:
@@ -119,8 +128,27 @@ def _run(
     if num_splits > 1:
         part = torch.empty((num_splits, tokens, heads, value_size), dtype=torch.float32, device=device)
         part_lse = torch.empty((num_splits, tokens, heads), dtype=torch.float32, device=device)
+    descriptors: tuple[TensorDescriptor | None, ...] = (None, None)
+    if describes and not upcast:
+        descriptors = tuple(
+            TensorDescriptor(t, [len(t), t.shape[1] * t.shape[2]], [t.stride(0), 1], [block_n, t.shape[2]])
+            for t in (key, value)
+        )
     tree_attention_kernel[(len(tiles), key_heads * chunks, num_splits)](
-        *(query, key, value, part, part_lse, subtree_end, query_node, query_positions, key_positions, sinks, slopes),
+        *(
+            query,
+            key,
+            value,
+            *descriptors,
+            part,
+            part_lse,
+            subtree_end,
+            query_node,
+            query_positions,
+            key_positions,
+            sinks,
+            slopes,
+        ),
         *(tiles, block_start, block_stop, tokens, num_splits, groups),
         scale,
         scale * _LOG2_E if softcap is None and slopes is None else _LOG2_E,
@@ -139,6 +167,7 @@ def _run(
         WINDOW=window is not None,
         SOFTCAP=softcap is not None,
         UPCAST=upcast,
+        SPLIT=bool(split),
         BLOCK_M=block_m,
         BLOCK_N=block_n,
         BLOCK_D=block_d,

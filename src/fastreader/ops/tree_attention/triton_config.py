@@ -11,6 +11,8 @@ class Config(NamedTuple):
     """Rows of queries (tokens x packed heads) and keys of a block, warps, pipeline stages and maximum of registers.
 
     `max_registers` guides the compiler, which for float32 otherwise aims at more warps than fit and spills a few bytes.
+    `described` has the tensor memory accelerator load keys and values. `split` multiplies float32 operands as sums of
+    two bfloat16 terms.
     """
 
     block_m: int
@@ -18,6 +20,8 @@ class Config(NamedTuple):
     num_warps: int
     num_stages: int
     max_registers: int | None = None
+    described: bool = False
+    split: bool = False
 
 
 # The pinned configurations, by compute capability and largest head size (96: all sizes between 64 and 128, padded to
@@ -32,7 +36,7 @@ _HALF = {
     80: {64: Config(128, 64, 8, 3), 96: _FLAT, 128: _FLAT, 192: _DEEP, 256: _DEEP, 512: _LARGE, 576: _LARGE},
     89: {64: Config(128, 64, 8, 3), 96: _FLAT, 128: _FLAT, 192: _DEEP, 256: _DEEP},
     90: {64: Config(128, 64, 8, 3), 96: _WIDE, 128: _WIDE, 192: _FLAT, 256: _FLAT, 512: _LARGE, 576: _LARGE},
-    100: {64: Config(128, 64, 8, 3), 96: _WIDE, 128: _WIDE, 192: _FLAT, 256: _FLAT, 512: _LARGE, 576: _LARGE},
+    100: {64: Config(128, 64, 8, 3), 96: _WIDE, 128: _WIDE, 192: _DEEP, 256: _DEEP, 512: _LARGE, 576: _LARGE},
     120: {64: Config(128, 64, 8, 3), 96: _FLAT, 128: _FLAT, 192: _DEEP, 256: _DEEP},
 }
 for _target in (89, 120):
@@ -40,13 +44,25 @@ for _target in (89, 120):
 _THIN, _THIN_DEEP = Config(32, 16, 8, 1), Config(16, 32, 8, 1, 168)
 _SINGLE = {64: Config(64, 32, 8, 1, 168), 96: _THIN, 128: _THIN, 192: _THIN_DEEP, 256: _THIN_DEEP}
 _SINGLE[512] = Config(16, 16, 8, 1, 168)
+# Without window, cap, sinks and slopes: with 128 registers a thread two programs run on a processor, so that one
+# multiplies during the other's softmax; at 128 columns one program takes twice the keys for each maximum.
+_PLAIN = {90: {64: Config(128, 64, 8, 3, 128, True), 128: Config(128, 128, 8, 2, None, True)}}
+_SPLIT = {90: {64: Config(128, 64, 8, 2, split=True), 128: Config(128, 32, 8, 2, split=True)}}
 _FEW_ROWS = 16  # the fewest tl.dot takes
 _HALF_FEW = {64: Config(16, 64, 4, 3), 96: Config(16, 64, 4, 2), 128: Config(16, 64, 4, 2)}
 _HALF_FEW |= {192: Config(16, 64, 4, 2), 256: Config(16, 64, 4, 2)}
 _HALF_FEW |= dict.fromkeys((512, 576), Config(16, 16, 4, 2, 255))
 
 
-def default_config(target: int, size: int, dtype: torch.dtype, rows: int, terms: bool = False) -> Config:
+def default_config(
+    target: int,
+    size: int,
+    dtype: torch.dtype,
+    rows: int,
+    terms: bool = False,
+    plain: bool = False,
+    split: bool = False,
+) -> Config:
     """Return the pinned configuration.
 
     Args:
@@ -55,16 +71,22 @@ def default_config(target: int, size: int, dtype: torch.dtype, rows: int, terms:
         dtype: type of the inputs.
         rows: query tokens times query heads per key head; few rows of a half type have their own configuration.
         terms: whether there are sinks or slopes, which take registers.
+        plain: whether values have the keys' size, and there is neither a window nor a soft cap.
+        split: whether float32 operands may be sums of two bfloat16 terms.
     """
     if size in (128, 256) or size <= 64:
         bucket = max(size, 64)
     else:  # padded
         bucket = 96 if size < 128 else 192 if size < 256 else 512 if size <= 512 else 576
     if dtype == torch.float32:
+        if split and plain and not terms and size in _SPLIT.get(target, ()):
+            return _SPLIT[target][size]
         config = _SINGLE[bucket]  # has no entry above 512, see `api`
         if terms:
             keys = config.block_n if size <= 128 else 16
             config = config._replace(block_m=min(config.block_m, 32), block_n=keys, max_registers=255)
         return config
+    if plain and not terms and rows > _FEW_ROWS and size in _PLAIN.get(target, ()):
+        return _PLAIN[target][size]
     config = _HALF_FEW[bucket] if rows <= _FEW_ROWS else _HALF[target][bucket]
     return _DEEP if terms and config in (_WIDE, _FLAT) else config
