@@ -44,15 +44,15 @@ def main() -> None:
     one_by_one(model, sequences[:CANDIDATES])  # what is made once
     started, worked = time.perf_counter(), time.process_time()
     want = one_by_one(model, sequences)
-    theirs = {"transformers": time.perf_counter() - started, "transformers_cpu": time.process_time() - worked}
+    theirs = {"peer": time.perf_counter() - started, "peer_cpu": time.process_time() - worked}
     for precision in arguments.precision:
         row = measure(model, sequences, precision, want) | theirs | machine.describe()
         with arguments.output.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(
             f"{precision}: {row['computed']:,} of {row['given']:,} tokens computed in {row['seconds']:.1f} s "
-            f"({row['cpu']:.1f} s of CPU); transformers one by one {row['transformers']:.1f} s "
-            f"({row['transformers_cpu']:.1f} s): {row['transformers'] / row['seconds']:.1f} times; "
+            f"({row['cpu']:.1f} s of CPU); transformers one by one {row['peer']:.1f} s "
+            f"({row['peer_cpu']:.1f} s): {row['peer'] / row['seconds']:.1f} times; "
             f"{row['recurrent']:.0%} in recurrences, at most {row['apart']:.1e} nats apart, "
             f"{row['state_bytes']:,} bytes a state"
         )

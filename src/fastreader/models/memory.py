@@ -90,7 +90,8 @@ def recurrent_bytes_per_token(mixers: list[tuple[str, torch.nn.Module]], state_b
         parts = list(mixer.modules())
         projected = sum(int(getattr(part, "out_features", 0)) for part in parts)
         convolved = sum(part.out_channels for part in parts if isinstance(part, torch.nn.Conv1d))
-        most = max(most, 2 * projected + 5 * convolved)
+        selective = hasattr(mixer, "x_proj") or hasattr(mixer, "x_proj_weight")  # Mamba: steps, gates, their products
+        most = max(most, 2 * projected + (9 if selective else 5) * convolved)
     return 4 * most + 2 * state_bytes // max(1, len(mixers)) // _SCANNED
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fastreader.core.chains import IntArray, nearest_ancestors
-from fastreader.ops.causal_conv import causal_conv, joined, places
+from fastreader.ops.causal_conv import causal_conv, rows_at
 from fastreader.ops.recurrent import ScanPlan
 
 Slot = tuple[int, int]  # a mixer, and its call of a function that has a state
@@ -82,7 +82,7 @@ class PathStates:
         before = weight.shape[1] - 1
         ancestors, last = self._table(before)
         out = causal_conv(input, weight, ancestors, bias=bias, initial=initial)
-        self.kept.tensors[slot] = joined(input, initial)[places(last, len(input))]
+        self.kept.tensors[slot] = rows_at(input, initial, last)
         return out
 
     def scan(self, mixer: int, op: Callable[..., tuple[Tensor, Tensor]], *operands: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """A short depthwise convolution over each token's path."""
 
 from fastreader.ops.causal_conv.api import causal_conv
-from fastreader.ops.causal_conv.gather import joined, places
+from fastreader.ops.causal_conv.gather import rows_at
 
-__all__ = ["causal_conv", "joined", "places"]
+__all__ = ["causal_conv", "rows_at"]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fastreader.core.checks import expect
-from fastreader.ops.causal_conv.gather import joined, places
+from fastreader.ops.causal_conv.gather import rows_at
 from fastreader.ops.causal_conv.reference import causal_conv_reference
 from fastreader.ops.dispatch import choose
 from fastreader.ops.operands import check_operands
@@ -61,9 +61,14 @@ def causal_conv(
     if choose("causal_conv", impl, input) == "reference":
         return causal_conv_reference(input, weight, ancestors, bias, initial).to(input.dtype)
     dtype = torch.promote_types(torch.promote_types(input.dtype, weight.dtype), torch.float32)
-    own = input.to(dtype)
-    source, rows_of = joined(own, initial), places(ancestors, len(input))
-    out = own * weight[:, taps].to(dtype)
-    for step in range(taps):
-        out.addcmul_(source.index_select(0, rows_of[:, step]), weight[:, taps - 1 - step].to(dtype))
+    own, columns = input.to(dtype), weight.to(dtype).T.flip(0)  # that of the token itself first
+    out = own * columns[0]
+    for step in range(1, taps + 1):
+        out[step:].addcmul_(own[:-step], columns[step])
+    # Within a chain the nearest ancestors are the tokens before; the few others gather theirs.
+    before = torch.arange(len(input), device=input.device)[:, None] - 1 - torch.arange(taps, device=input.device)
+    others = (ancestors != before).any(1).nonzero()[:, 0]
+    if len(others):
+        near = rows_at(own, initial, ancestors[others])
+        out[others] = own[others] * columns[0] + (near * columns[1:]).sum(1)
     return (out if bias is None else out.add_(bias.to(dtype))).to(input.dtype)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 
-def joined(input: Tensor, initial: Tensor | None) -> Tensor:
-    """Return a table of inputs [T, C], a row of zeros, and the rows of `initial` [S, n, C]."""
-    before = [] if initial is None else [initial.to(input.dtype).flatten(0, 1)]
-    return torch.cat([input, input.new_zeros(1, input.shape[1]), *before])
+def rows_at(input: Tensor, initial: Tensor | None, places: Tensor) -> Tensor:
+    """Return the rows [..., C] of inputs [T, C] and `initial` [S, n, C] at places [...]; zeros for -1.
 
-
-def places(ancestors: Tensor, tokens: int) -> Tensor:
-    """Return the rows of that table for ancestors as `core.chains.nearest_ancestors` numbers them."""
-    return torch.where(ancestors < 0, tokens - 1 - ancestors, ancestors)
+    Places are numbered as `core.chains.nearest_ancestors` does.
+    """
+    found = input[places.clamp_min(0)]
+    found[places < 0] = 0
+    if initial is not None:
+        outside = places < -1
+        found[outside] = initial.to(input.dtype).flatten(0, 1)[-2 - places[outside]]
+    return found
