@@ -105,7 +105,8 @@ def default_config(
         return _SINGLE
     for few in _FEW_ROWS:
         if rows <= few:
-            if few == 64 and (target == 100 or (terms > 1 and target != 90)):  # where a swapped tile of 64 rows spills
+            spills = target == 100 or (capped or entropy if target == 90 else terms > 1)
+            if few == 64 and spills:  # a swapped tile of 64 rows does
                 return _LOW._replace(max_registers=200 if target == 100 else None)
             config = _HALF_FEW[few]
             return config._replace(num_stages=3) if target in _SMALL_SHARED else config
