@@ -32,7 +32,7 @@ help:
 	@echo "make bench      the pass beside transformers on workload W1, then a tenth of all workloads in each precision"
 	@echo "make bench-ops  the operators beside their alternatives"
 	@echo "make bench-eor  learning and counting votes"
-	@echo "make bench-gpu  on a CUDA device: its tests, the kernels beside their alternatives, whole passes"
+	@echo "make bench-gpu  on a CUDA device, in 9 minutes: kernels, whole passes, its tests"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -144,9 +144,9 @@ bench-eor: $(VENV)/.developing
 	$(BIN)/python -m pytest benchmarks/eor
 
 bench-gpu: $(VENV)/.developing model
-	$(BIN)/python -m pytest -m gpu tests/gpu
-	$(BIN)/python benchmarks/gpu/bench_pass.py --profile
-	$(BIN)/python benchmarks/gpu/bench_ops.py --alone
+	-timeout 150 $(BIN)/python benchmarks/gpu/bench_ops.py --alone --results benchmarks/results/gpu_ops.jsonl
+	-timeout 180 $(BIN)/python benchmarks/gpu/bench_pass.py --profile --results benchmarks/results/gpu_pass.jsonl
+	timeout 200 $(BIN)/python -m pytest -q -m gpu tests/gpu
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -268,25 +268,19 @@ def main() -> None:
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench_ops: needs a CUDA device, found none")
-    rates, lines = [matmul_rate()], []
-    print(f"{torch.cuda.get_device_name()}, bf16 matmul {rates[0]:.0f} TFLOP/s", flush=True)
-    try:
-        for line in bench(arguments):
-            lines.append(line)
-            share = f"{line.rate / rates[0]:5.2f} of matmul" if line.unit == "TFLOP/s" else " " * 15
-            spread = f"({line.low:.3f}..{line.high:.3f})"
-            print(
-                f"{line.milliseconds:9.3f} ms {spread} {line.rate:7.1f} {line.unit:7} {share}  {line.what}", flush=True
-            )
-        rates.append(matmul_rate())
-        print(f"bf16 matmul {rates[1]:.0f} TFLOP/s afterwards")
-    finally:
+    rate = matmul_rate()
+    print(f"{torch.cuda.get_device_name()}, bf16 matmul {rate:.0f} TFLOP/s", flush=True)
+    for line in bench(arguments):
+        share = f"{line.rate / rate:5.2f} of matmul" if line.unit == "TFLOP/s" else " " * 15
+        spread = f"({line.low:.3f}..{line.high:.3f})"
+        print(f"{line.milliseconds:9.3f} ms {spread} {line.rate:7.1f} {line.unit:7} {share}  {line.what}", flush=True)
         if arguments.results:
-            write(arguments, rates, lines)
+            write(arguments, [rate], line)
+    print(f"bf16 matmul {matmul_rate():.0f} TFLOP/s afterwards")
 
 
-def write(arguments: argparse.Namespace, rates: list[float], lines: list[Timing]) -> None:
-    """Append the measurements, also those of a stopped run."""
+def write(arguments: argparse.Namespace, rates: list[float], line: Timing) -> None:
+    """Append a measurement at once, so that a stopped run keeps what it had."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     record = {
         "device": torch.cuda.get_device_name(),
@@ -297,7 +291,7 @@ def write(arguments: argparse.Namespace, rates: list[float], lines: list[Timing]
         "seed": SEED,
         "time": time.time(),
         "matmul_tflops": rates,
-        "lines": [asdict(line) for line in lines],
+        "lines": [asdict(line)],
     }
     with arguments.results.open("a") as file:
         file.write(json.dumps(record) + "\n")

@@ -149,6 +149,55 @@ def test_logprob(rows: int, name: str, softcap: float | None, dtype: torch.dtype
     assert (logits.gather(1, got.argmax[:, None])[:, 0] >= logits.amax(1) - 1e-4).all()
 
 
+@pytest.mark.parametrize("rows", [1, 40, 64, 300, 5000])
+@pytest.mark.parametrize(("width", "vocabulary"), [(576, 49_152), (2048, 33_333), (4096, 128_256)])
+def test_logprob_of_a_pass(rows: int, width: int, vocabulary: int) -> None:
+    """Without entropy, as a pass calls it: wide, swapped and described tiles, and states of two terms."""
+    generator = torch.Generator(DEVICE).manual_seed(rows)
+    hidden = torch.randn((rows, width), generator=generator, device=DEVICE)
+    weight = (torch.randn((vocabulary, width), generator=generator, device=DEVICE) * 0.1).bfloat16()
+    target = torch.randint(0, vocabulary, (rows,), generator=generator, device=DEVICE)
+    for states, precision, bound in ((hidden.bfloat16(), None, 1e-3), (hidden, "bf16x3", 2e-3)):
+        got = linear_logprob_stats(states, weight, target, entropy=False, input_precision=precision, impl="triton")
+        exact = linear_logprob_stats(states.float(), weight.float(), target, impl="torch")
+        assert len(got.entropy) == 0
+        assert (got.logprob - exact.logprob).abs().max() <= bound
+        assert (got.logsumexp - exact.logsumexp).abs().max() <= bound
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "size"), [((9, 3), 64), ((32, 8), 128)])
+def test_flash_gives_what_triton_does(heads: tuple[int, int], size: int, dtype: torch.dtype) -> None:
+    tree = w1()
+    inputs = attention_inputs(tree.subtree_end, tree.positions, dtype=dtype, heads=heads, size=size).to(DEVICE)
+    out, lse = tree_attention(
+        inputs.query, inputs.key, inputs.value, inputs.subtree_end, scale=inputs.scale, return_lse=True, impl="flash"
+    )
+    want, want_lse = run(inputs)
+    assert (out.float() - want.float()).abs().max() < 0.02
+    assert (lse - want_lse).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_float32_as_two_terms(size: int) -> None:
+    inputs = attention_inputs(*random_forest(size, 700), dtype=torch.float32, heads=(6, 2), size=size).to(DEVICE)
+    out = tree_attention(
+        *(inputs.query, inputs.key, inputs.value, inputs.subtree_end),
+        scale=inputs.scale,
+        input_precision="bf16x3",
+        impl="triton",
+    )
+    assert isinstance(out, torch.Tensor)
+    assert (out - inputs.golden()[0]).abs().max() <= 2e-4
+
+
+def test_rotary_passes_later_heads() -> None:
+    x, cosine, sine = heads_of(300, 15, 64), random(300, 64, seed=1), random(300, 64, seed=2)
+    got = rotary(x.cuda(), cosine.cuda(), sine.cuda(), heads=12, bf16=True, impl="triton")
+    assert_close(got[:, :12], turned(x[:, :12], cosine, sine))
+    assert torch.equal(got[:, 12:].cpu(), x[:, 12:].bfloat16())
+
+
 def test_logprob_makes_no_logits() -> None:
     rows, shape = 8192, SHAPES["smollm2-135m"]
     hidden = torch.randn(rows, shape.width, device=DEVICE, dtype=torch.bfloat16)

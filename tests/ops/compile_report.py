@@ -212,7 +212,7 @@ def logprob_case(
         types |= optional
     else:
         constants |= dict.fromkeys(optional)
-    if target >= logprob._TMA_FROM and dtype != torch.float32:
+    if target in logprob._TMA_TARGETS and dtype != torch.float32:
         types |= {
             "hidden_desc": f"tensordesc<{element}[{config.block_r}, {config.block_e}]>",
             "weight_desc": f"tensordesc<{element}[{config.block_v}, {config.block_e}]>",

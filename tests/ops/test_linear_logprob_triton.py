@@ -159,7 +159,7 @@ def test_tiles_loaded_by_descriptors(rows: int, swapped: bool, monkeypatch: pyte
     made = []
     honest = triton.TensorDescriptor.from_tensor
     monkeypatch.setattr(triton.TensorDescriptor, "from_tensor", lambda *given: made.append(1) or honest(*given))
-    monkeypatch.setattr(triton, "_TMA_FROM", 0)
+    monkeypatch.setattr(triton, "_TMA_TARGETS", (80,))
     described = triton.linear_logprob_triton(*arguments, config=config, num_splits=2)
     assert len(made) == 2
     for mine, other in zip(described[:4], by_pointers[:4], strict=True):

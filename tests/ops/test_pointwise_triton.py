@@ -47,6 +47,18 @@ def test_rotary(tokens: int, heads: int, size: int, width: int) -> None:
     torch.testing.assert_close(rounded.double(), want, rtol=UNIT, atol=1e-5)
 
 
+@pytest.mark.parametrize("impl", ["triton", "torch", "reference"])
+@pytest.mark.parametrize("turned_heads", [0, 2, 5])
+def test_rotary_passes_later_heads(turned_heads: int, impl: str) -> None:
+    x, cosine, sine = heads_of(9, 5, 16), random(9, 12, seed=1), random(9, 12, seed=2)
+    got = rotary(x, cosine, sine, heads=turned_heads, impl=impl)
+    want = turned(x[:, :turned_heads], cosine, sine)
+    torch.testing.assert_close(got[:, :turned_heads].double(), want, rtol=1e-6, atol=2e-6)
+    assert torch.equal(got[:, turned_heads:], x[:, turned_heads:])
+    with pytest.raises(InputError, match="heads must be from 0 to H"):
+        rotary(x, cosine, sine, heads=6, impl=impl)
+
+
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize(("rows", "size"), GATES)
 def test_gate(rows: int, size: int, activation: str) -> None:

@@ -38,7 +38,7 @@ _LOG2_E = 1.0 / math.log(2.0)
 _LOWEST = -1.0e30  # first running maximum: unlike -inf, the difference of two of them is a number
 _GROUP = 16  # row tiles that share a split of the vocabulary: 2,048 rows, whose states stay in the second cache
 _SPLITS_A_PROCESSOR = 4
-_TMA_FROM = 90
+_TMA_TARGETS = (90, 100)  # on sm_120 Triton 3.6 puts a few bytes of it on the stack
 _JOIN_ROWS, _JOIN_SPLITS = 16, 32
 
 
@@ -105,8 +105,9 @@ def default_config(
         return _SINGLE
     for few in _FEW_ROWS:
         if rows <= few:
-            if few == 64 and (target == 100 or (terms > 1 and target < 90)):  # where a swapped tile of 64 rows spills
-                return _LOW
+            spills = target == 100 or (capped or entropy if target == 90 else terms > 1)
+            if few == 64 and spills:  # a swapped tile of 64 rows does
+                return _LOW._replace(max_registers=200 if target == 100 else None)
             config = _HALF_FEW[few]
             return config._replace(num_stages=3) if target in _SMALL_SHARED else config
     if width >= _WIDE_FROM and target in _WIDE and not capped and not entropy:
@@ -462,7 +463,7 @@ def _run(
     factor = scale if softcap is None else 1.0  # on logits that a cap has not scaled yet
     count = 0 if labels is None else len(labels)
     descriptors: tuple[TensorDescriptor | None, ...] = (None, None, None)
-    if target_of(hidden.device) >= _TMA_FROM and not upcast and all(map(_describable, (hidden, weight))):
+    if target_of(hidden.device) in _TMA_TARGETS and not upcast and all(map(_describable, (hidden, weight))):
         blocks = ((hidden, block_r), (low, block_r), (weight, block_v))
         descriptors = tuple(t if t is None else TensorDescriptor.from_tensor(t, [rows, block_e]) for t, rows in blocks)
     linear_logprob_kernel[(ceil_div(row_tiles, group) * group * num_splits,)](
