@@ -210,6 +210,34 @@ def test_the_packaged_reader_runs_fused_throughout(packaged_folder):
     )
 
 
+RESIDENT = """
+import re, sys
+from pathlib import Path
+from fastreader import Reader
+from fastreader.models.memory import return_freed
+
+def private():
+    text = Path("/proc/self/smaps_rollup").read_text()
+    return sum(int(re.search(rf"{kind}: +([0-9]+) kB", text)[1]) for kind in ("Private_Clean", "Private_Dirty")) * 1024
+
+Reader.load(sys.argv[1]).close()  # what Python imports stays
+return_freed()
+reader = Reader.load(sys.argv[1])
+held, tokenizer = private(), reader.tokenizer
+reader.close()
+del reader
+return_freed()
+print(held - private())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs /proc/self/smaps_rollup")
+def test_a_loaded_file_takes_little_more_memory_than_its_size(packaged_folder):
+    run = subprocess.run([sys.executable, "-c", RESIDENT, packaged_folder], capture_output=True, text=True, check=True)
+    size = (packaged_folder / "blocks.safetensors").stat().st_size
+    assert size <= int(run.stdout) <= 1.3 * size
+
+
 @pytest.fixture
 def parted(tmp_path, monkeypatch):
     """A model whose file is in three wheels."""

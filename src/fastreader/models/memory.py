@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +39,14 @@ def free_bytes(device: torch.device) -> int:
 def tightest(devices: Iterable[torch.device]) -> torch.device:
     """Return the device with the least free memory."""
     return min(devices, key=free_bytes)
+
+
+def return_freed() -> None:
+    """Return the memory that loading and the check freed to the system; glibc keeps it, more than the weights take."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:  # musl has none
+        trim(0)
 
 
 def bytes_per_token(config: Any, dtype: torch.dtype, forward: Forward, operands: torch.dtype | None = None) -> int:

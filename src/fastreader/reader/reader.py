@@ -20,6 +20,7 @@ from fastreader.models import load as loading
 from fastreader.models.adapter import TreeModel
 from fastreader.models.check import Checked, check, keep_verdict, known_verdict, verdict_path
 from fastreader.models.devices import placed
+from fastreader.models.memory import return_freed
 from fastreader.models.precision import Arithmetic
 from fastreader.models.revision import revision
 from fastreader.reader.base import ReaderBase
@@ -189,6 +190,8 @@ class Reader(ReaderBase):
         name = name or reader_name(model) + ("" if adapter is None else f"+{reader_name(adapter)}")
         reader = cls(loaded, tokenizer, name, arithmetic, of, check, weights, own=True)
         reader.engine.model.release_original()  # nobody else has it, so that weights are not held twice
+        del loaded
+        return_freed()
         reader._loaded_from = {
             "model": from_anywhere(model),
             "device": device,
