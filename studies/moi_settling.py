@@ -2,14 +2,18 @@
 
     python studies/moi_settling.py --output runs/settling
     python studies/moi_settling.py --output runs/settling --report
+    python studies/moi_settling.py --score DATA
 
 Reads the observations that `moi_study.py` stored (studies/results/moi5 and moi10: real questions, random orderings,
-SmolLM2-135M; there are no stored rows of a second reader). Parts, each appended as it comes, so that a stopped run
-resumes with the same command:
+SmolLM2-135M), and those of a second reader, gemma-3-270m, one Latin square of N = 5 a question: 20 questions of
+`evidence.py`, and those that `--score` added. Parts, each appended as it comes, so that a stopped run resumes with the
+same command:
 
 - draws: 60 draws of 100 questions with N of their orderings each. Does the fit of the first 20 questions have its best
   place where the mean of the cross-fitted calibrations has it? Does the sequential procedure of `calibrate_reader`
   settle, at how many questions, and on the right place?
+- second: 60 draws of 20 of the second reader's questions. The right place is that of the shipped calibration, which was
+  measured on other questions, with labels.
 - simulated: the same on simulated readers of opposite and of flat bias, with the noise of real readers.
 - coverage: how often 95 % intervals hold the scores of orderings that were left out, by quarter of questions by their
   noise in the other orderings, with parameters fitted on other folds of questions; with the noise as fitted, and with
@@ -23,6 +27,7 @@ resumes with the same command:
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -30,15 +35,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from moi_rows import outcome_of, scores_of
-from shared import make_parser, rows_of, table, write_both
+from moi_rows import outcome_of, rounded, scores_of
+from shared import fingerprint, make_parser, rows_of, table, write_both
 
+from fastreader import Reader, load_examples, score_permutations
 from fastreader.core.progress import track
 from fastreader.data.files import write_text
+from fastreader.data.fingerprints import reader_identity
 from fastreader.data.result_log import ResultLog
 from fastreader.moi import Observations, PositionBias, calibrate, observe
 from fastreader.moi.score_noise import correlations, covariance, whitener
 from fastreader.moi.settling import is_look, look
+from fastreader.moi.shipped import SHIPPED
 from fastreader.moi.simulate import bias_shape, simulate
 from fastreader.moi.solve.fitting import maximise
 from fastreader.moi.solve.likelihood import Pooled, contrasts, design, places_of, pool, posterior
@@ -49,6 +57,9 @@ from fastreader.statistics import paired_bootstrap
 
 START, END = "<!-- settling -->", "<!-- /settling -->"
 RESULTS = Path(__file__).with_name("results")
+SECOND = "gemma-3-270m"  # all at N = 5
+FURTHER = RESULTS / "moi_settling" / f"{SECOND}-n5.jsonl"
+HELD_OUT = 700  # questions from here on were used for the shipped calibrations
 SIZES = (5, 10)
 DRAWS, MOST, FIRST = 60, 100, 20
 FOLDS, TRAINED = 5, 160
@@ -61,10 +72,17 @@ Z_SIZE = 10.0  # nats: spread of query likelihoods among the passages of a quest
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--output", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--output", type=Path, help="folder of the run")
     parser.add_argument("--page", type=Path, help="also write the results between the marks of this page")
     parser.add_argument("--report", action="store_true", help="only write the report of the existing rows")
+    parser.add_argument("--score", type=Path, help="only score further questions of this file with the second reader")
+    parser.add_argument("--seconds", type=float, default=600.0, help="start no question after this time of a processor")
     arguments = parser.parse_args()
+    if arguments.score is not None:
+        score(arguments.score, arguments.seconds)
+        return
+    if arguments.output is None:
+        parser.error("expected --output")
     arguments.output.mkdir(parents=True, exist_ok=True)
     log = arguments.output / "rows.jsonl"
     if not arguments.report:
@@ -86,11 +104,31 @@ def run(path: Path) -> None:
                 advance(1)
 
 
+def score(data: Path, seconds: float) -> None:
+    """Score one Latin square of each question after those of `evidence.py`, as `calibrate_reader` does."""
+    reader, n = Reader.load(SECOND), SIZES[0]
+    settings = {"data": fingerprint(data), "reader": reader_identity(reader.describe()), "passages": n}
+    examples = load_examples(data, limit=HELD_OUT)
+    with ResultLog(FURTHER, settings=settings, resume=True) as log:
+        for i, example in list(enumerate(examples))[FIRST:]:
+            if time.process_time() > seconds:
+                return
+            if str(i) not in log:
+                example = replace(example, passages=example.passages[:n], candidates=[])
+                options = {"permutations": latin(n, 1, i), "question_only": True, "query_likelihood": True}
+                found = observe(score_permutations(reader, example, **options))
+                row = {"question": found.values, "alone": found.qg}
+                row = {name: rounded(np.asarray(value).tolist()) for name, value in row.items()}
+                log.append(str(i), {**row, "permutations": found.permutations.tolist()})
+
+
 def cells() -> Iterator[Cell]:
     for n in SIZES:
         yield f"coverage {n}", partial(coverage, n)
         yield f"designs {n}", partial(designs, n)
         yield f"hidden {n}", partial(hidden, n)
+    for number in range(DRAWS):
+        yield f"second {number}", partial(second, number)
     for n, number in itertools.product(SIZES, range(DRAWS)):
         yield f"draw {n} {number}", partial(draw, n, number)
     for shape, runs in SHAPES.items():
@@ -101,6 +139,24 @@ def cells() -> Iterator[Cell]:
 def stored(n: int) -> list[Observations]:
     rows = sorted(rows_of(RESULTS / f"moi{n}" / "observations.jsonl"), key=lambda row: int(row["id"]))
     return [observe(scores_of(row)) for row in rows]
+
+
+def stored_second() -> list[Observations]:
+    """Return the second reader's observations."""
+    rows = [row["pooled"] for row in rows_of(RESULTS / "evidence" / f"{SECOND}-n5-scored.jsonl") if row["pooled"]]
+    return [
+        Observations(np.array(row["question"]), np.array(row["permutations"]), SIZES[0], qg=np.array(row["alone"]))
+        for row in [*rows, *rows_of(FURTHER)]
+    ]
+
+
+def second(number: int) -> Row:
+    """Draw questions of the second reader."""
+    observed = stored_second()
+    chosen = np.random.default_rng([2, number]).choice(len(observed), FIRST, replace=False)
+    found = calibrate([observed[q] for q in chosen], resamples=20, starts=2, folds=2).bias
+    [shipped] = map(PositionBias.load, SHIPPED.glob(f"{SECOND}-*-n5.json"))
+    return {"n": SIZES[0], "questions": len(observed), "first": int(found.argmax()) == int(shipped.bias.argmax())}
 
 
 def best_place(n: int) -> int:
@@ -232,7 +288,7 @@ def report(folder: Path, rows: list[Row]) -> None:
 def page(rows: list[Row]) -> str:
     """Return what docs/moi.md says of the results, between its marks."""
     lines = [
-        "On stored scores of real questions with SmolLM2-135M (no scores of a second reader are stored), N orderings:"
+        "On stored scores of real questions, N orderings each, with SmolLM2-135M unless another reader is named:",
     ]
     lines.append("")
     for n in SIZES:
@@ -243,6 +299,12 @@ def page(rows: list[Row]) -> str:
             f"- N = {n}: the best place is right at {FIRST} questions in {first} of {drawn} draws. By {MOST} questions "
             f"{settled} draws are settled, {right} of them on the right place, after {median} questions (median; at "
             f"most {most})."
+        )
+    if own := _named(rows, "second"):
+        lines.append(
+            f"- {SECOND}, N = {SIZES[0]}: the best place is right at {FIRST} questions in "
+            f"{sum(row['first'] for row in own)} of {len(own)} draws out of {own[0]['questions']} questions, which "
+            "therefore overlap much. No scores of this reader are stored for other N."
         )
     flat = [row for row in _named(rows, "simulated") if row["shape"] == "flat"]
     lines.append(f"- Of {len(flat)} simulated readers without a bias {_settled(flat)[1]} are settled.")
@@ -289,7 +351,12 @@ def _draws(rows: list[Row]) -> list[str]:
         own = [row for row in _named(rows, "draw") if row["n"] == n]
         found.append([n, sum(row["first"] for row in own), *_settled(own)])
     columns = ["N", "best place right at 20", "draws", "settled", "on the right place", "questions, median", "most"]
-    return [f"## Stored scores, {FIRST} to {MOST} questions x N orderings", "", *table(columns, found), ""]
+    lines = [f"## Stored scores, {FIRST} to {MOST} questions x N orderings", "", *table(columns, found), ""]
+    if own := _named(rows, "second"):
+        right = sum(row["first"] for row in own)
+        of = f"{right} of {len(own)} draws of {FIRST} out of {own[0]['questions']} questions"
+        lines += [f"{SECOND}, N = {SIZES[0]}: best place right in {of}.", ""]
+    return lines
 
 
 def _simulated(rows: list[Row]) -> list[str]:

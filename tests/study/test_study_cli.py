@@ -77,6 +77,7 @@ def test_every_setting_of_a_study_has_a_flag(questions, tmp_path):
         2,
         "--max-batch-tokens",
         5000,
+        "--conflicts",
     )
     done = run("study", file, "-o", tmp_path / "run", "--limit", 1, "--reader", "r", *flags)
     assert done.exit_code == 0, done.output
@@ -84,6 +85,7 @@ def test_every_setting_of_a_study_has_a_flag(questions, tmp_path):
     assert (
         study.sure == {"max_summary_tokens": 9, "k": 3} and study.primary == "sure" and study.max_batch_tokens == 5000
     )
+    assert study.conflicts
     noise = study.noise
     assert (noise.random, noise.attention, noise.max_new_tokens) == (str(tmp_path / "pool.jsonl"), 2, 7)
 

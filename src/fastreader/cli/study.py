@@ -50,6 +50,9 @@ def study(
         list[str] | None,
         typer.Option(help="A further measure, such as rouge_l or preferred:READER; repeat.", show_default=False),
     ] = None,
+    conflicts: Annotated[
+        bool, typer.Option("--conflicts", help="Also compare passages over the answers that methods gave.")
+    ] = False,
     baseline: Annotated[
         str | None, typer.Option(help="Method that the others are compared with.", show_default=False)
     ] = None,
@@ -115,6 +118,7 @@ def study(
         "seeds": seed,
         "metric": metric,
         "measures": measure,
+        "conflicts": conflicts or None,
         "baseline": baseline,
         "primary": primary,
         "sure": _table(k=num_candidates),

@@ -17,6 +17,7 @@ from typing import Any
 from fastreader import __version__
 from fastreader.report import figures
 from fastreader.report.browse import browser_data
+from fastreader.report.conflicts import Contradictions, contradictions
 from fastreader.report.plots import Chart, Table, answers, confidence, ensemble, layouts, moi
 from fastreader.report.policy import PLACE, StyleClasses, with_policy
 from fastreader.report.retrieval import Retrieval, retrieval
@@ -66,6 +67,7 @@ class Report:
     run: StudyRun
     summary: list[dict[str, Any]]
     retrieval: Retrieval
+    conflicts: Contradictions
     sections: list[Section]
 
     @classmethod
@@ -76,7 +78,8 @@ class Report:
             InputError: if the folder is not that of a run, or holds no answers.
         """
         run = StudyRun(folder)
-        return cls(run, summary_rows(run), retrieval(run), [_section(chart, run) for chart in CHARTS])
+        charts = [_section(chart, run) for chart in CHARTS]
+        return cls(run, summary_rows(run), retrieval(run), contradictions(run), charts)
 
     def html(self) -> str:
         """Return the page, which needs no network; its Content-Security-Policy forbids any.
@@ -108,6 +111,7 @@ class Report:
             problems=_problems(self.run),
             unrecorded=_unrecorded(self.run),
             retrieval=self.retrieval,
+            conflicts=self.conflicts,
             tests=", ".join(dict.fromkeys(TEST_NAMES[row["test"]] for row in self.summary if row["test"])) or "none",
             cut=cut,
             data=_json(data),
@@ -138,6 +142,8 @@ class Report:
         tables = {"summary": self.summary}
         if self.retrieval.rows:
             tables["retrieval"] = self.retrieval.rows
+        if self.conflicts.rows:
+            tables["conflicts"] = self.conflicts.rows
         tables |= {s.chart.key: s.table for s in self.sections if s.table is not None}
         return [_write_csv(target / f"{name}.csv", rows) for name, rows in tables.items()]
 

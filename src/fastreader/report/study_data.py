@@ -66,6 +66,7 @@ class StudyRun:
         answered = any(row["answer"] is not None for row in self.rows)
         require(answered, f"{run.path}: holds no answers yet; run fastreader study with --resume first")
         self.attention = run.attention()
+        self.conflicts = run.conflicts()
         self.costs: dict[str, dict[str, Any]] = run.read_json(COSTS) or {}
         self.voters: dict[str, dict[str, Any]] = run.read_json(VOTER) or {}
 

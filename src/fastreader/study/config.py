@@ -124,6 +124,8 @@ class Study(_Table):
         measures: further measures of the answers, by name: "rouge_l", "short_answers", "gold_read", "gold_cited",
             "citation_precision", "citation_recall", and by a model "equivalent:nli:MODEL", "preferred:READER" (see
             the guide). They may be added to a run that has answers.
+        conflicts: also compare the passages of each question over the answers that the methods gave (`moi.conflicts`);
+            may be switched on for a run that has answers.
         baseline: the method that others are compared with; "base" by default, or else the first method.
         primary: the method whose contrast with the baseline is stated beforehand, or None. A run with results keeps
             it, and its metric and baseline.
@@ -148,6 +150,7 @@ class Study(_Table):
     max_batch_tokens: Count | None = None
     metric: Metric = "contained"
     measures: tuple[str, ...] = ()
+    conflicts: bool = False
     baseline: str | None = None
     primary: str | None = None
     template: str | None = None
@@ -264,6 +267,7 @@ class Study(_Table):
             "max_batch_tokens",
             "metric",
             "measures",
+            "conflicts",
             "baseline",
             "primary",
         }

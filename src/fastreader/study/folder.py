@@ -27,7 +27,7 @@ from fastreader.study.contents import (
 )
 
 RESULTS, QUESTIONS, ATTENTION = "results.jsonl", "questions.jsonl", "attention.jsonl"
-MEASURES = "measures.jsonl"
+MEASURES, CONFLICTS = "measures.jsonl", "conflicts.jsonl"
 STUDY, COSTS, VOTER, READERS, CACHE = "study.json", "costs.json", "voter.json", "readers.json", "cache.sqlite"
 
 
@@ -41,6 +41,7 @@ class RunFolder:
     - results.jsonl: one row per question, method, reader and seed;
     - attention.jsonl, voter.json: further results of some methods;
     - measures.jsonl: further measures of the answers (`Study.measures`);
+    - conflicts.jsonl: contradictions among passages (`Study.conflicts`);
     - cache.sqlite: generations and scores by content;
     - readers.json: the facts about each reader that must not change during a run;
     - costs.json: tokens and seconds of the calls, summed over all starts of the run.
@@ -171,6 +172,10 @@ class RunFolder:
         for entry in self._results(MEASURES):
             found.setdefault(entry["row"], {})[entry["measure"]] = entry["value"]
         return found
+
+    def conflicts(self) -> list[dict[str, Any]]:
+        """Return the latest comparison of the passages of each question, by each reader."""
+        return list({(row["question_id"], row["reader"]): row for row in self._results(CONFLICTS)}.values())
 
     def _results(self, name: str) -> list[dict[str, Any]]:
         file = self.file(name)

@@ -27,6 +27,7 @@ from fastreader.study.attention import lacks_attention, write_attention
 from fastreader.study.cached_reader import CachedReader, Meter
 from fastreader.study.cells import Cell, Elsewhere, Group, cells_of, run_group
 from fastreader.study.config import Study
+from fastreader.study.conflicts import write_conflicts
 from fastreader.study.contents import require_same_study
 from fastreader.study.folder import CACHE, COSTS, RESULTS, RunFolder
 from fastreader.study.measures.run import write_measures
@@ -131,6 +132,8 @@ def run_study(
                     _add_costs(run, name, done.cost)
             if lacks_attention(study, run, examples, name):
                 write_attention(study, run, lazy.reader, examples, name)
+            if write_conflicts(study, run, examples, name, lambda lazy=lazy: lazy.reader, progress):  # type: ignore[misc]
+                _add_costs(run, name, lazy.reader.total)
         fresh = len(log) - before
     write_measures(study, run, examples, load or _loader(study))
     rows = run.rows()
