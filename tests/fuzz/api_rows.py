@@ -257,6 +257,7 @@ ROWS: dict[str, Row] = {
         "revision": "",
         "check": "quick",
         "weights": "",
+        "own": False,
     },
     "Reader.load": lambda w: {
         "model": (tiny_llama(), byte_tokenizer()),

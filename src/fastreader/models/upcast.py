@@ -114,12 +114,16 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
                     setattr(module, buffer, tensor.to(dtype))
     if dtype == torch.float32:
         fuse(model, layers, windows, precision, own)
+        inside: tuple[str, ...] = ()
         for name, module in list(base.named_modules()):
+            if name.startswith(inside):
+                continue
             parent = base.get_submodule(name.rpartition(".")[0])
             chunked = isinstance(module, FusedFeedForward) or isinstance(parent, FusedLayer)
             mixture = any(isinstance(part, SortedExperts) for part in module.modules())
             if _treats_tokens_alone(name, module) and not chunked and not mixture:
                 replace(base, name, Chunked(module))
+                inside += (f"{name}.",)
 
 
 def _block_of(name: str, blocks: dict[str, int]) -> str:
