@@ -329,7 +329,7 @@ RECURRENT = {
     *("mamba2", "minimax", "nemotron_h", "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"),
     *("qwen3_next", "qwen4_exp", "qwen4_exp_text", "recurrent_gemma", "zamba", "zamba2"),
 }
-SPREAD = {"falcon_h1": 0.7, "qwen3_5_moe": 0.7, "qwen3_5_moe_text": 0.7, "zamba": 0.3, "zamba2": 0.4}
+SPREAD = {"falcon_h1": 0.7, "qwen3_5_moe": 0.7, "qwen3_5_moe_text": 0.7, "qwen4_exp": 0.8, "zamba": 0.3, "zamba2": 0.4}
 
 _ENCODER = "an encoder with an LM head"
 _SEQ2SEQ = "the decoder of an encoder-decoder, which counts positions itself"
