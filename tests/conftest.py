@@ -17,6 +17,11 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files, so that no process works on one alone at the end."""
+    items.sort(key=lambda item: not item.path.name.endswith("suites.py"))
+
+
 @pytest.fixture(scope="session")
 def packaged_folder() -> Path:
     """The packaged reader's folder; `make test` pulls it first and sets FASTREADER_REQUIRE_MODEL."""

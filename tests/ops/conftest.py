@@ -1,7 +1,8 @@
 """Keep the suites that need their own process out of every other process.
 
-Tests marked `interpreter` or `compile` run if FASTREADER_SUITE names their marker. `test_suites.py` starts a process
-for each marker and is itself skipped there, so plain `pytest` runs everything once.
+Tests marked `interpreter` or `compile` run if FASTREADER_SUITE names their marker. `test_suites.py` and
+`test_compile_suites.py` start a process for each marker and are themselves skipped there, so plain `pytest` runs
+everything once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept, dropped = [], []
     for item in items:
         marked = next((name for name in SUITES if item.get_closest_marker(name)), None)
-        starts_suite = item.path.name == "test_suites.py"
+        starts_suite = item.path.name.endswith("suites.py")
         wanted = (not starts_suite and marked == suite) if suite else (starts_suite or marked is None)
         (kept if wanted else dropped).append(item)
     if dropped:
