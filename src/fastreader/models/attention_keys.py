@@ -109,14 +109,14 @@ class PackedKeys:
         arrays = (subtree_end, self._tables.nodes(self.plan, query_node), query_positions, key_positions)
         self._arrays = [None if array is None else self._tables.upload.add(array) for array in arrays]
         self._tables.add_schedules(self.plan)
-        self._elsewhere: dict[torch.device, Any] = {}  # layers may lie on several devices
+        self._arrived: dict[torch.device, Any] = {}  # layers may lie on several devices
 
     def _on(self, device: torch.device) -> Any:
         """Return the tables on the device of a layer."""
-        tables = self._elsewhere.get(device)
+        tables = self._arrived.get(device)
         if tables is None:
-            arrived = tuple(None if each is None else each.get() for each in self._arrays)
-            tables = self._elsewhere[device] = moved(arrived, device)
+            sent = tuple(None if each is None else each.get() for each in self._arrays)
+            tables = self._arrived[device] = moved(sent, device)
         return tables
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams, return_lse: bool) -> Any:

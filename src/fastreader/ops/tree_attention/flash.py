@@ -23,6 +23,12 @@ from fastreader.ops.upload import Upload
 
 MAX_LEVELS = 4  # each level reads and writes all states again
 _MAX_SIZE = 256
+# Names and modules, the first of them that is installed serves; the wheel fa3-fwd has a module of its own.
+_PACKAGES = (
+    ("FlashAttention-3", "flash_attn_interface"),
+    ("FlashAttention-3", "fa3_fwd_interface"),
+    ("flash-attn", "flash_attn"),
+)
 # Attention of ranges: (query [N, Hq, D], key and value [M, Hk, D], int32 [n + 1] bounds of queries and of keys, longest
 # of each, scale, causal) -> (output [N, Hq, D], log-sum-exps [Hq, N]).
 Engine = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int, int, float, bool], tuple[Tensor, Tensor]]
@@ -54,7 +60,7 @@ def _package(module: str) -> Engine:
 @cache
 def engine() -> tuple[str, Engine]:
     """Return the name of the engine that serves on CUDA, and the engine: FlashAttention-3, flash-attn or PyTorch's."""
-    for name, module in (("FlashAttention-3", "flash_attn_interface"), ("flash-attn", "flash_attn")):
+    for name, module in _PACKAGES:
         if importlib.util.find_spec(module) is not None:
             return name, _package(module)
     return "PyTorch's FlashAttention-2", _torch
