@@ -34,6 +34,7 @@ def conflicts(
     limit: options.LimitOption = None,
     skip_errors: options.SkipErrorsOption = False,
     format: options.FormatOption = None,
+    adapter: options.AdapterOption = None,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
     precision: options.PrecisionOption = "fast",
@@ -57,7 +58,7 @@ def conflicts(
     skip = Skipped()
     questions = examples(file, question, passage, candidate, limit, skip if skip_errors else None)
     prompts = Template.load(template) if template else None
-    reader = Reader.load(model, device=device, dtype=dtype, precision=precision)
+    reader = Reader.load(model, device=device, dtype=dtype, precision=precision, adapter=adapter)
     shown = (format or options.Format.table).value
     with Writer(shown, conflicts_table, Conflicts.to_dict) as writer:
         for example in questions:
