@@ -1,3 +1,4 @@
+import json
 import sys
 import threading
 
@@ -115,6 +116,37 @@ def test_the_tokenizer_given_is_left_as_it_was():
     assert tokenizer.backend_tokenizer.encode("a<|end|>b").ids == before
     tokenizer.backend_tokenizer.encode_special_tokens = True  # nor does a change of it reach the encoder
     assert encoder.piece("<|end|>", trusted=True) == [tokenizer.convert_tokens_to_ids("<|end|>")]
+
+
+@pytest.mark.parametrize("make", [lambda: byte_tokenizer(chat=True), lambda: spaced_tokenizer("first")])
+def test_later_changes_of_the_tokenizer_do_not_reach_the_encoder(make):
+    tokenizer = make()
+    tokenizer.add_tokens(["one", "two"])
+    encoder, text = TextEncoder(tokenizer), "one hello two three " * 20
+    before = encoder.piece(text)
+    assert tokenizer.convert_tokens_to_ids("two") in before
+    backend = tokenizer.backend_tokenizer
+    tokenizer.add_tokens(["three"])
+    backend.enable_truncation(3)
+    if hasattr(backend.pre_tokenizer, "replacement"):
+        backend.pre_tokenizer.replacement = "x"
+    else:
+        backend.pre_tokenizer.add_prefix_space = True
+    assert tokenizer(text)["input_ids"] != before
+    assert encoder.piece(text) == before
+
+
+def test_added_tokens_whose_ids_a_copy_would_change_are_refused():
+    """Those of a tokenizer whose vocabulary was replaced after they were added."""
+    from tokenizers import models
+
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["one"])
+    inner = tokenizer.backend_tokenizer
+    words = json.loads(inner.to_str())["model"]["vocab"]
+    inner.model = models.BPE(vocab={**words, "ÿÿ": len(words), "þþ": len(words) + 1}, merges=[])
+    with pytest.raises(UnsupportedModelError, match=r"gives added tokens other ids: \[\(261, .*one"):
+        TextEncoder(tokenizer)
 
 
 def test_threads_get_the_tokens_they_asked_for():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import re
 import threading
@@ -286,7 +287,8 @@ class TextEncoder:
 
 def _private_copy(tokenizer: Any) -> Any:
     """Return a copy to encode with, in which the added tokens that the chat template writes count as special."""
-    own = copy.deepcopy(tokenizer)
+    backend = _beside(getattr(tokenizer, "_tokenizer", None))
+    own = copy.deepcopy(tokenizer, {} if backend is None else {id(tokenizer._tokenizer): backend})
     backend = getattr(own, "_tokenizer", None)
     templates = getattr(own, "chat_template", None) or ""
     written = "".join(templates.values()) if isinstance(templates, dict) else str(templates)
@@ -299,4 +301,27 @@ def _private_copy(tokenizer: Any) -> Any:
         for token in marks:
             token.special = True
         backend.add_special_tokens(marks)
+    return own
+
+
+def _beside(backend: Any) -> Any:
+    """Return a Rust tokenizer that shares the vocabulary and merges of another, which are most of its memory.
+
+    Added tokens and every setting are its own. None if the other is no such tokenizer.
+    """
+    from tokenizers import Tokenizer, models  # not needed to read and plan
+
+    if not isinstance(backend, Tokenizer):
+        return None
+    settings = Tokenizer(models.BPE())
+    for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        if (theirs := getattr(backend, part)) is not None:
+            setattr(settings, part, theirs)
+    own = Tokenizer.from_str(settings.to_str())
+    own.model = backend.model
+    added = backend.get_added_tokens_decoder()
+    for special, tokens in itertools.groupby((added[i] for i in sorted(added)), lambda token: token.special):
+        (own.add_special_tokens if special else own.add_tokens)(list(tokens))
+    if moved := added.items() - own.get_added_tokens_decoder().items():
+        raise UnsupportedModelError(f"a copy of its tokenizer gives added tokens other ids: {sorted(moved)[:3]}")
     return own
