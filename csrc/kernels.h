@@ -191,6 +191,40 @@ struct GateArgs {
   bool out_bf16;
 };
 
+// A recurrence of linear attention over chains of tokens; see recurrent_tile.inl. All sources are float.
+struct ScanArgs {
+  Source query, key, value; // [T, Hk, D] twice, [T, Hv, Dv]
+  Source gate; // [T, Hv], or [T, Hv, D] if `channels`
+  Source beta; // [T, Hv]; its data are null for linear attention without the delta rule
+  int64_t groups, size, value_size; // groups: Hv / Hk
+  bool channels;
+  float scale; // of queries
+  bool unit; // queries and keys are divided by the roots of their sums of squares plus epsilon
+  float epsilon;
+  float* out; // [T, Hv, Dv] contiguous
+  int64_t heads; // Hv
+};
+
+// One chain, one head, and some columns of its state.
+struct ScanTask {
+  int64_t start, tokens, head, column, columns;
+  const float* before; // the head's state [D, Dv] before the chain, null for zeros
+  float *after, *kept; // where the state after it goes, null for nowhere
+};
+
+// A short depthwise convolution over the ancestors of each token.
+struct ConvArgs {
+  static constexpr int64_t kMostTaps = 16;
+  const float* input; // [T, C]
+  int64_t input_stride, size, taps; // taps: K
+  const float* initial; // rows [C] of the texts before, contiguous, or null
+  const int64_t* ancestors; // [T, K - 1], -1 for none, -2 - i for row i of `initial`
+  const float* weight; // [K, C], that of the token itself first
+  const float* bias; // [C] or null
+  bool silu; // of the result
+  float* out; // [T, C] contiguous
+};
+
 struct Kernels {
   int64_t operand_bytes; // of one element of a packed operand, all its terms together
   // Bytes of a packed weight of so many strips and columns.
@@ -220,6 +254,10 @@ struct Kernels {
   void (*rms_norm)(const NormArgs&, int64_t begin, int64_t end);
   void (*rotary)(const RotaryArgs&, int64_t begin, int64_t end);
   void (*gate)(const GateArgs&, int64_t begin, int64_t end);
+  // Run a recurrence over one chain: only in the tables of float operands.
+  void (*scan)(const ScanArgs&, const ScanTask&, void* workspace);
+  // Convolve tokens begin to end: only in those tables.
+  void (*convolve)(const ConvArgs&, int64_t begin, int64_t end);
   // Bytes of workspace for each thread, 64-byte aligned.
   int64_t (*attend_workspace)(const AttentionArgs&);
   int64_t (*attend_row_workspace)(const DecodeAttentionArgs&);
@@ -227,6 +265,7 @@ struct Kernels {
   int64_t (*linear_workspace)(const LinearArgs&);
   int64_t (*linear_blocks_workspace)(const LinearArgs&);
   int64_t (*pack_weight_workspace)(const PackArgs&);
+  int64_t (*scan_workspace)(const ScanArgs&, int64_t columns);
   // Called around the work of a thread: configure and release tile registers.
   void (*enter)();
   void (*leave)();

@@ -13,5 +13,9 @@
 #include "linear_logprob_tile.inl"
 #endif
 #include "pointwise_tile.inl"
+#if !FR_PRODUCTS_ONLY && !FR_BF16
+#include "causal_conv_tile.inl"
+#include "recurrent_tile.inl"
+#endif
 #include "linear_tile.inl"
 #include "table.inl"

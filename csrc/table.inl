@@ -45,12 +45,19 @@ constexpr Kernels kTable = {
     .rms_norm = rms_norm,
     .rotary = rotary,
     .gate = gate,
+#if !FR_BF16
+    .scan = scan,
+    .convolve = convolve,
+#endif
     .attend_workspace = attend_workspace<T, TA>,
     .attend_row_workspace = attend_row_workspace,
     .logprob_workspace = logprob_workspace<T, TA, TB>,
     .linear_workspace = linear_workspace<F>,
     .linear_blocks_workspace = linear_workspace<Unpacked<T, TA, TB>>,
     .pack_weight_workspace = pack_weight_workspace<F>,
+#if !FR_BF16
+    .scan_workspace = scan_workspace,
+#endif
     .enter = enter,
     .leave = leave,
 };

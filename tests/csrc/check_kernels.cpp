@@ -717,6 +717,102 @@ void check_logprob(const Kernels& kernels, Mode mode, int64_t rows, int64_t voca
   }
 }
 
+// Two tokens after a state, then the rest, so that chunks of tokens and a chain's end are compared.
+void check_scan(const Kernels& kernels, int64_t size, int64_t value_size, int64_t groups, bool delta, bool channels,
+                Report& report) {
+  constexpr int64_t tokens = 70, key_heads = 2;
+  const int64_t heads = key_heads * groups, state = size * value_size;
+  Random random(size * 100 + value_size);
+  const Vector query = random.normals(tokens * key_heads * size), key = random.normals(tokens * key_heads * size);
+  const Vector value = random.normals(tokens * heads * value_size), before = random.normals(heads * state);
+  const int64_t gates = channels ? size : 1;
+  Vector gate = random.normals(tokens * heads * gates), beta = random.normals(tokens * heads);
+  for (float& g : gate) g = -std::fabs(g) / 4;
+  for (float& b : beta) b = 1 / (1 + std::exp(-b));
+  ScanArgs a{};
+  a.query = {query.data(), false, key_heads * size, size};
+  a.key = {key.data(), false, key_heads * size, size};
+  a.value = {value.data(), false, heads * value_size, value_size};
+  a.gate = {gate.data(), false, heads * gates, gates};
+  a.beta = {delta ? beta.data() : nullptr, false, heads, 1};
+  a.groups = groups;
+  a.size = size;
+  a.value_size = value_size;
+  a.heads = heads;
+  a.channels = channels;
+  a.scale = 0.5f;
+  a.unit = true;
+  a.epsilon = 1e-6f;
+  Vector out(tokens * heads * value_size, std::nanf("")), after(heads * state, std::nanf(""));
+  Vector kept(heads * state, std::nanf(""));
+  a.out = out.data();
+  for (int64_t head = 0; head < heads; ++head) {
+    for (int64_t column = 0; column < value_size; column += kStrip) { // as threads would divide them
+      const int64_t columns = std::min(kStrip, value_size - column);
+      Memory memory(kernels.scan_workspace(a, columns));
+      kernels.scan(a, {0, 2, head, column, columns, before.data() + head * state, after.data() + head * state, nullptr},
+                   memory.get());
+      kernels.scan(a, {2, tokens - 2, head, column, columns, after.data() + head * state, nullptr,
+                       kept.data() + head * state}, memory.get());
+    }
+  }
+  const std::string name = std::string(delta ? "delta rule" : "linear attention") + (channels ? ", channels" : "");
+  for (int64_t head = 0; head < heads; ++head) {
+    std::vector<double> s(before.begin() + head * state, before.begin() + (head + 1) * state);
+    for (int64_t token = 0; token < tokens; ++token) {
+      const float* q = query.data() + (token * key_heads + head / groups) * size;
+      const float* k = key.data() + (token * key_heads + head / groups) * size;
+      double q_squares = 1e-6, k_squares = 1e-6;
+      for (int64_t i = 0; i < size; ++i) {
+        q_squares += static_cast<double>(q[i]) * q[i];
+        k_squares += static_cast<double>(k[i]) * k[i];
+      }
+      for (int64_t c = 0; c < value_size; ++c) {
+        double found = 0, made = 0;
+        for (int64_t i = 0; i < size; ++i) {
+          double& x = s[i * value_size + c];
+          x *= std::exp(static_cast<double>(gate[(token * heads + head) * gates + (channels ? i : 0)]));
+          found += x * k[i] / std::sqrt(k_squares);
+        }
+        double written = value[(token * heads + head) * value_size + c];
+        if (delta) written = beta[token * heads + head] * (written - found);
+        for (int64_t i = 0; i < size; ++i) {
+          double& x = s[i * value_size + c];
+          x += k[i] / std::sqrt(k_squares) * written;
+          made += x * q[i] / std::sqrt(q_squares) * 0.5;
+        }
+        report[name].add(out[(token * heads + head) * value_size + c], made, 2e-5);
+      }
+    }
+    for (int64_t i = 0; i < state; ++i) report[name + ", state"].add(kept[head * state + i], s[i], 2e-5);
+  }
+}
+
+void check_convolution(const Kernels& kernels, int64_t size, int64_t taps, bool biased, bool silu, Report& report) {
+  constexpr int64_t tokens = 9;
+  Random random(size + taps);
+  const Vector input = random.normals(tokens * size), weight = random.normals(taps * size), bias = random.normals(size);
+  const Vector initial = random.normals(2 * size);
+  std::vector<int64_t> ancestors(tokens * (taps - 1));
+  for (int64_t i = 0; i < tokens * (taps - 1); ++i) ancestors[i] = static_cast<int64_t>(random.next() % 12) - 3;
+  Vector out(tokens * size, std::nanf(""));
+  const ConvArgs a{input.data(), size, size, taps, initial.data(), ancestors.data(), weight.data(),
+                   biased ? bias.data() : nullptr, silu, out.data()};
+  kernels.convolve(a, 0, 4);
+  kernels.convolve(a, 4, tokens);
+  for (int64_t token = 0; token < tokens; ++token) {
+    for (int64_t c = 0; c < size; ++c) {
+      double sum = biased ? bias[c] : 0;
+      for (int64_t d = 0; d < taps; ++d) {
+        const int64_t at = d == 0 ? token : ancestors[token * (taps - 1) + d - 1];
+        if (at == -1) continue;
+        sum += static_cast<double>(at >= 0 ? input[at * size + c] : initial[(-2 - at) * size + c]) * weight[d * size + c];
+      }
+      report["causal_conv"].add(out[token * size + c], silu ? sum / (1 + std::exp(-sum)) : sum, 1e-5);
+    }
+  }
+}
+
 void check_isa(Isa isa, Report& report) {
   for (const Mode mode : kModes) {
     const Kernels* kernels = kernels_of(isa, mode);
@@ -760,6 +856,19 @@ void check_isa(Isa isa, Report& report) {
       check_attention(*kernels, mode, {50, 40, 37}, {2, 3, 40, 24}, 20, 0, false, true, report);
       check_attention(*kernels, mode, {500, 60, 70}, {1, 2, 32, 32}, 0, 4, true, true, report);
       check_attention(*kernels, mode, {50, 40, 37}, {1, 1, 576, 512}, 0, 0, false, true, report);
+    }
+    if (kernels->scan != nullptr) {
+      for (const bool channels : {false, true}) {
+        for (const bool delta : {false, true}) {
+          check_scan(*kernels, 64, 64, 2, delta, channels, report);
+          check_scan(*kernels, 20, 33, 1, delta, channels, report);
+          check_scan(*kernels, 1, 1, 3, delta, channels, report);
+        }
+      }
+      for (const int64_t taps : {1, 2, 4}) {
+        check_convolution(*kernels, 70, taps, true, false, report);
+        check_convolution(*kernels, 16, taps, false, true, report);
+      }
     }
     if (kernels->logprob != nullptr) {
       check_logprob(*kernels, mode, 70, 170, 64, false, 0, report);

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fastreader.ops import extension
-from fastreader.ops.decode_attention import schema as _decode  # noqa: F401  (defines the op)
+from fastreader.ops.causal_conv import schema as _conv  # noqa: F401  (defines the op)
+from fastreader.ops.decode_attention import schema as _decode  # noqa: F401
 from fastreader.ops.decoder_layer import schema as _layer  # noqa: F401
 from fastreader.ops.decoder_step import schema as _step  # noqa: F401
 from fastreader.ops.linear import schema as _linear  # noqa: F401
 from fastreader.ops.pointwise import schema as _pointwise  # noqa: F401
+from fastreader.ops.recurrent import schema as _recurrent  # noqa: F401
 from fastreader.ops.tree_attention.cpu import query_block
 from fastreader.ops.tree_attention.plan import AttentionPlan
 
@@ -137,6 +139,24 @@ def decoder_step_(seed: int, isa: str) -> list:
     ]
 
 
+def scan_chains(seed: int, isa: str) -> list:
+    gate = -normal(7, 4, 6).abs() if seed % 2 else -normal(7, 4).abs()
+    beta = normal(7, 4) if seed // 2 % 2 else None
+    chains = torch.tensor(
+        [[0, 2, 0, 0, -1], [6, 1, -1, -1, 0], [2, 3, 0, -1, 1], [5, 1, -1, -1, -1]], dtype=torch.int32
+    )
+    levels = [0, 2, 1, 2, 2, 0]
+    return [
+        *(normal(7, 2, 6), normal(7, 2, 6), normal(7, 4, 5), gate, beta, normal(1, 4, 6, 5), chains, levels, 2),
+        *(0.3, 1e-6 if seed // 4 % 2 else None, isa),
+    ]
+
+
+def causal_conv(seed: int, isa: str) -> list:
+    ancestors = torch.tensor([[-2, -3], [0, -2], [1, 0], [1, 0], [-1, -1]])
+    return [normal(5, 20), normal(20, 3), ancestors, normal(20), normal(1, 2, 20), seed % 2 == 0, isa]
+
+
 def tree_slots(seed: int, isa: str) -> list:
     return [random_case(seed)[1]]
 
@@ -145,7 +165,8 @@ CASES = {
     case.__name__: case
     for case in (
         *(tree_attention, decode_attention, linear_logprob, linear, linear_add_, linear_gated, linear_pack),
-        *(rms_norm, rotary, gate, decoder_layer_in, decoder_layer_out_, decoder_step_, tree_slots),
+        *(rms_norm, rotary, gate, decoder_layer_in, decoder_layer_out_, decoder_step_, scan_chains, causal_conv),
+        tree_slots,
     )
 }
 

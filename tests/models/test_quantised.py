@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import pytest
 import torch
+from registry import PATTERNS, tiny_model
 from support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
 from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, QuantoConfig, TorchAoConfig
@@ -104,6 +105,16 @@ def test_a_saved_checkpoint_loads(base, kind, tmp_path):
 def test_a_model_quantised_in_place_runs(base):
     quantization = pytest.importorskip("torchao.quantization", reason="install the extra quantised")
     model = source()
+    quantization.quantize_(model.model, quantization.Int8WeightOnlyConfig())
+    reader = Reader.load((model, byte_tokenizer()), precision="exact")
+    assert "quantised linear (Int8Tensor)" in reader.describe()["forward"]
+    np.testing.assert_allclose(scores(reader), np.concatenate(one_by_one(model, SEQUENCES)), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_quantised_hybrid_runs():
+    quantization = pytest.importorskip("torchao.quantization", reason="install the extra quantised")
+    model = tiny_model("qwen3_5_text", PATTERNS["qwen3_5_text"][0])
     quantization.quantize_(model.model, quantization.Int8WeightOnlyConfig())
     reader = Reader.load((model, byte_tokenizer()), precision="exact")
     assert "quantised linear (Int8Tensor)" in reader.describe()["forward"]

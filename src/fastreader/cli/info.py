@@ -90,6 +90,7 @@ def _operators() -> dict[str, str]:
     from fastreader.ops.linear import status as linear_status
     from fastreader.ops.linear_logprob import status as linear_logprob_status
     from fastreader.ops.pointwise import status as pointwise_status
+    from fastreader.ops.recurrent import status as recurrent_status
     from fastreader.ops.tree_attention import status as tree_attention_status
 
     served = {
@@ -100,6 +101,7 @@ def _operators() -> dict[str, str]:
         "linear_logprob": linear_logprob_status,
         "decode_attention": decode_attention_status,
         "rms_norm, rotary, gate": pointwise_status,
+        "gated_delta_rule, linear_attention, causal_conv": recurrent_status,
     }
     return {
         f"{name}, {serving.device}": f"{serving.implementation}: {serving.why}"

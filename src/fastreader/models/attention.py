@@ -109,9 +109,16 @@ class TreePass:
 
         Its attention call then takes queries of these rows only, with keys and values of all.
         """
+        rows = self.last_rows(layer)
+        if self.selected is not None and rows is not None:
+            self.keys = self.selected.keys
+        return rows
+
+    def last_rows(self, layer: int) -> Tensor | None:
+        """Return the rows that a layer able to skip rows after its attention must return, int64 [A]; None for all."""
         if self.selected is None or layer != len(self.windows) - 1:
             return None
-        self.keys, self.narrowed = self.selected.keys, True
+        self.narrowed = True
         return self.selected.rows
 
     def check_calls(self, model_name: str, without: Collection[int] = ()) -> None:

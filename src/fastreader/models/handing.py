@@ -45,7 +45,7 @@ def run_with(model: Any, state: Any, arguments: dict[str, Any]) -> Any:
         except NotHandedDownError:
             state.calls.clear()
             hold_pass(model)
-    with _held(base, state):
+    with held(base, state):
         return base(**arguments)
 
 
@@ -60,7 +60,8 @@ def ask_for_mask(model: Any) -> None:
 
 
 @contextmanager
-def _held(base: Any, state: Any) -> Iterator[None]:
+def held(base: Any, state: Any) -> Iterator[None]:
+    """Within the block, the layers of a module hold a pass."""
     holders = [module for module in base.modules() if getattr(module, "layer_idx", None) is not None]
     for module in holders:
         module.__dict__[KEYWORD] = state

@@ -21,7 +21,7 @@ from fastreader.models.attention_keys import Window
 from fastreader.models.chunking import ASSUMED_WIDTH, map_chunks
 from fastreader.models.devices import replace
 from fastreader.models.experts import SortedExperts, blocks, is_experts
-from fastreader.models.fused import FusedFeedForward, FusedLayer, UpcastLinear, fuse
+from fastreader.models.fused import FusedEnd, FusedFeedForward, UpcastLinear, fuse
 from fastreader.models.quantised import is_own, is_plain, method
 from fastreader.models.recurrent import mixers, reads_weight
 
@@ -119,7 +119,7 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
             if name.startswith(inside):
                 continue
             parent = base.get_submodule(name.rpartition(".")[0])
-            chunked = isinstance(module, FusedFeedForward) or isinstance(parent, FusedLayer)
+            chunked = isinstance(module, FusedFeedForward) or isinstance(parent, FusedEnd)
             mixture = any(isinstance(part, SortedExperts) for part in module.modules())
             if _treats_tokens_alone(name, module) and not chunked and not mixture:
                 replace(base, name, Chunked(module))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 # Counts the operators' signatures and is part of the extension's name: an extension built from other sources is not
 # loaded, since torch would reject its kernels and end the process.
-ABI = 11
+ABI = 12
 _NAME = f"fastreader._C{ABI}"
 
 HOW_TO_GET = (

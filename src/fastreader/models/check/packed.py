@@ -16,7 +16,7 @@ from fastreader.models.adapter import TreeModel
 from fastreader.models.attention_keys import AttentionParams, Chunk, TreeKeys
 from fastreader.models.check.own import Layers, converted, decoder_layers, watched
 from fastreader.models.devices import moved
-from fastreader.models.fused import FusedAttention, FusedLayer, JoinedLinear, UpcastLinear
+from fastreader.models.fused import FusedAttention, FusedEnd, JoinedLinear, UpcastLinear
 from fastreader.models.temperature import TEMPERATURE
 
 
@@ -104,7 +104,7 @@ def multiplied_exactly(model: TreeModel) -> Iterator[None]:
             dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
             stack.enter_context(converted(model.model, decoder_layers(model.model, model.name), dtype))
         for module in model.model.modules():
-            if isinstance(module, (UpcastLinear, JoinedLinear, FusedLayer)):
+            if isinstance(module, (UpcastLinear, JoinedLinear, FusedEnd)):
                 stack.enter_context(module.exact())
         model.products = "exact"
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fastreader.models.attention import attention_forward
+from fastreader.models.chunking import chunks
 from fastreader.models.fused.parts import JoinedLinear, UpcastLinear
 from fastreader.models.temperature import TEMPERATURE
 from fastreader.ops import triton_support
@@ -25,6 +27,7 @@ class FusedAttention(nn.Module):
         o_proj: of attention's output.
         sizes: (query heads, key heads, head size).
         norms: of queries and keys: "none", "head" (each head) or "flat" (all heads together).
+        gate: a linear layer whose sigmoids are factors of the output, or None.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class FusedAttention(nn.Module):
         o_proj: UpcastLinear,
         sizes: tuple[int, int, int],
         norms: str,
+        gate: UpcastLinear | None = None,
     ) -> None:
         super().__init__()
         self.layer_idx: int = module.layer_idx  # type: ignore[assignment]
@@ -41,7 +45,7 @@ class FusedAttention(nn.Module):
         self.heads, self.key_heads, self.head_dim = sizes
         self.norms = norms
         self.q_norm, self.k_norm = getattr(module, "q_norm", None), getattr(module, "k_norm", None)
-        self.o_proj = o_proj
+        self.o_proj, self.gate = o_proj, gate
         setattr(self, TEMPERATURE, getattr(module, TEMPERATURE, None))
         self.rotates = True
         self.constants: dict[str, Any] = {}
@@ -91,8 +95,23 @@ class FusedAttention(nn.Module):
         """Map [1, T, E] to [1, T, E]; the arguments are those of transformers' attention layers."""
         query, key, value = self.project(hidden_states[0], position_embeddings)
         out = self.attend(query, key, value, attention_mask=attention_mask, **others)
+        if self.gate is not None:
+            out = self.gated(out, lambda chunk: hidden_states[0, chunk])
         result: Tensor = self.o_proj(out[None])
         return result, None
+
+    def gated(self, out: Tensor, rows: Callable[[slice], Tensor]) -> Tensor:
+        """Multiply attention's output [T, Hq * D] by its gates.
+
+        Args:
+            out: the output.
+            rows: returns the rows [B, E] of a chunk, after the norm.
+        """
+        assert self.gate is not None
+        result = torch.empty(out.shape, dtype=torch.float32, device=out.device)
+        for chunk in chunks(len(out), out.device, out.shape[1]):
+            torch.mul(self.gate(rows(chunk)).sigmoid_(), out[chunk], out=result[chunk])
+        return result
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> Tensor:
         """Map queries [T, Hq, D], keys and values [T, Hk, D] to [T, Hq * D], with the checks of the interface."""

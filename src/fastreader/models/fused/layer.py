@@ -1,4 +1,4 @@
-"""A decoder layer in two sweeps over chunks of tokens with attention between them, or by `ops.decoder_layer`."""
+"""A decoder layer in two sweeps over chunks of tokens with its mixer between them, or by `ops.decoder_layer`."""
 
 from __future__ import annotations
 
@@ -40,102 +40,58 @@ NORM_SCHEMES = (
 )
 
 
-class FusedLayer(nn.Module):
+class FusedEnd(nn.Module):
     """A decoder layer that overwrites its residual stream, except in a last layer that skips rows.
 
-    A chunk goes from the norm to rotated queries while it is in cache, and from attention's output to the next layer's
-    input, so nothing wider than a query exists for all tokens at once.
+    A chunk goes from the mixer's output to the next layer's input while it is in cache.
 
     Args:
-        module: the layer it replaces; its attention, feed-forward and norms are reused.
+        module: the layer it replaces; its mixer, feed-forward and norms are reused.
+        mixer: name of its attention or recurrence.
+        projection: the last step of the mixer, which this layer takes over.
         names: of its norms.
         factor: on what is added to the residual stream (Granite).
     """
 
-    def __init__(self, module: nn.Module, names: NormNames, factor: float) -> None:
+    def __init__(
+        self, module: nn.Module, mixer: str, projection: UpcastLinear, names: NormNames, factor: float
+    ) -> None:
         super().__init__()
         for name, value in vars(module).items():
             if not name.startswith("_") and name != "training":
                 setattr(self, name, value)  # the model's loop may read some, such as the layer's kind of attention
-        self.self_attn: FusedAttention = module.self_attn  # type: ignore[assignment]
         self.mlp: FusedFeedForward = module.mlp  # type: ignore[assignment]
-        for name in filter(None, names):
+        for name in (mixer, *filter(None, names)):
             setattr(self, name, getattr(module, name))
+        self._projection = (projection,)  # a part of the mixer
         self.names = names
         self.rounds = self.mlp.inner.precision == "fast"
-        self.kernels: LayerKernels | None = None
-        before = names.before_attention, names.before_feed_forward
-        if None not in before and not names.after_attention and not names.after_feed_forward and factor == 1.0:
-            first, second = (getattr(module, name or "") for name in before)
-            self.kernels = LayerKernels.of(self.self_attn, self.mlp, first, second)
+        self.end: EndKernels | None = None
+        if names.before_feed_forward and not names.after_attention and not names.after_feed_forward and factor == 1.0:
+            self.end = EndKernels.of(projection, self.mlp, getattr(module, names.before_feed_forward))
         self.factor = factor
 
     @contextmanager
     def exact(self) -> Iterator[None]:
         """Within the block, round nothing to bfloat16; the layer's linear layers have an `exact` of their own."""
-        kept = self.rounds, self.kernels
-        self.rounds, self.kernels = False, None
+        kept = self.rounds, self.end
+        self.rounds, self.end = False, None
         try:
             yield
         finally:
-            self.rounds, self.kernels = kept
+            self.rounds, self.end = kept
 
-    def forward(self, hidden_states: Tensor, position_embeddings: Angles | None = None, **others: Any) -> Tensor:
-        """Change [1, T, E] in place and return it; the other arguments are those of transformers' layers.
-
-        The last layer returns [1, A, E] if the pass needs only A rows.
-        """
-        stream = hidden_states[0]
-        others.pop("past_key_values", None)
-        state = others.get(KEYWORD)
-        rows = state.narrow(self.self_attn.layer_idx) if isinstance(state, TreePass) else None
-        kernels = self.kernels if self.kernels is not None and why_not(stream) is None else None
-        if kernels is not None:
-            angles = None
-            if position_embeddings is not None and self.self_attn.rotates:
-                angles = position_embeddings[0][0], position_embeddings[1][0]
-            query, key, value = decoder_layer_in(
-                stream,
-                kernels.first.weight,
-                kernels.first.epsilon,
-                kernels.projections,
-                heads=self.self_attn.heads,
-                key_heads=self.self_attn.key_heads,
-                head_norms=kernels.head_norms,
-                angles=angles,
-            )
-        else:
-            query, key, value = self._project(stream, position_embeddings)
-        if rows is not None:
-            rows = rows.to(stream.device)
-            stream, query = stream[rows], query[rows]
-        out = self.self_attn.attend(query, key, value, **others)
-        if kernels is not None:
-            norm, activation = kernels.second, self.mlp.activation
-            decoder_layer_out(
-                stream, out, kernels.out, norm.weight, norm.epsilon, kernels.inner, activation, kernels.down
-            )
-            return stream[None]
+    def finish(self, stream: Tensor, mixed: Tensor) -> None:
+        """Add the projection of the mixer's output [T, F] to the stream [T, E], then the feed-forward."""
+        end = self.end
+        if end is not None and why_not(stream) is None:
+            norm, activation = end.norm, self.mlp.activation
+            decoder_layer_out(stream, mixed, end.out, norm.weight, norm.epsilon, end.inner, activation, end.down)
+            return
         for chunk in self._chunks(stream):
             part = stream[chunk]
-            self._add(part, self.self_attn.o_proj, out[chunk], self.names.after_attention)
+            self._add(part, self._projection[0], mixed[chunk], self.names.after_attention)
             self._add(part, self.mlp, self._normed(part, self.names.before_feed_forward), self.names.after_feed_forward)
-        return stream[None]
-
-    def _project(self, stream: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
-        wholes: list[Tensor] = []
-        parts_of = self._chunks(stream)
-        for chunk in parts_of:
-            chunk_angles = None if angles is None else (angles[0][:, chunk], angles[1][:, chunk])
-            parts = self.self_attn.project(self._normed(stream[chunk], self.names.before_attention), chunk_angles)
-            if len(parts_of) == 1:
-                return parts
-            if not wholes:
-                wholes = [part.new_empty(len(stream), *part.shape[1:]) for part in parts]
-            for whole, part in zip(wholes, parts, strict=True):
-                whole[chunk] = part
-        query, key, value = wholes
-        return query, key, value
 
     def _chunks(self, stream: Tensor) -> list[slice]:
         return chunks(len(stream), stream.device, sum(self.mlp.inner.widths))
@@ -160,35 +116,123 @@ class FusedLayer(nn.Module):
         torch.add(part, update, alpha=self.factor, out=part)
 
 
-@dataclass(frozen=True)
-class LayerKernels:
-    """The parts of a layer as `ops.decoder_layer` takes them, with norms before attention and feed-forward only."""
+class FusedLayer(FusedEnd):
+    """A decoder layer with fused attention.
 
-    first: FusedNorm
-    second: FusedNorm
+    A chunk also goes from the norm to rotated queries while it is in cache, so nothing wider than a query exists for
+    all tokens at once.
+
+    Args:
+        module, names, factor: as for `FusedEnd`.
+    """
+
+    def __init__(self, module: nn.Module, names: NormNames, factor: float) -> None:
+        self_attn: FusedAttention = module.self_attn  # type: ignore[assignment]
+        super().__init__(module, "self_attn", self_attn.o_proj, names, factor)
+        self.start: StartKernels | None = None
+        if self.end is not None and names.before_attention:
+            self.start = StartKernels.of(self.self_attn, getattr(module, names.before_attention))
+
+    self_attn: FusedAttention
+
+    @contextmanager
+    def exact(self) -> Iterator[None]:
+        """Within the block, round nothing to bfloat16, see `FusedEnd.exact`."""
+        kept, self.start = self.start, None
+        try:
+            with super().exact():
+                yield
+        finally:
+            self.start = kept
+
+    def forward(self, hidden_states: Tensor, position_embeddings: Angles | None = None, **others: Any) -> Tensor:
+        """Change [1, T, E] in place and return it; the other arguments are those of transformers' layers.
+
+        The last layer returns [1, A, E] if the pass needs only A rows.
+        """
+        stream = hidden_states[0]
+        others.pop("past_key_values", None)
+        state = others.get(KEYWORD, self.self_attn.__dict__.get(KEYWORD))
+        rows = state.narrow(self.self_attn.layer_idx) if isinstance(state, TreePass) else None
+        start = self.start
+        if start is not None and why_not(stream) is None:
+            angles = None
+            if position_embeddings is not None and self.self_attn.rotates:
+                angles = position_embeddings[0][0], position_embeddings[1][0]
+            query, key, value = decoder_layer_in(
+                stream,
+                start.norm.weight,
+                start.norm.epsilon,
+                start.projections,
+                heads=self.self_attn.heads,
+                key_heads=self.self_attn.key_heads,
+                head_norms=start.head_norms,
+                angles=angles,
+            )
+        else:
+            query, key, value = self._project(stream, position_embeddings)
+        if rows is not None:
+            rows = rows.to(stream.device)
+            stream, query = stream[rows], query[rows]
+        out = self.self_attn.attend(query, key, value, **others)
+        if self.self_attn.gate is not None:
+            before = self.names.before_attention
+            out = self.self_attn.gated(out, lambda chunk: self._normed(stream[chunk], before))
+        self.finish(stream, out)
+        return stream[None]
+
+    def _project(self, stream: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
+        wholes: list[Tensor] = []
+        parts_of = self._chunks(stream)
+        for chunk in parts_of:
+            chunk_angles = None if angles is None else (angles[0][:, chunk], angles[1][:, chunk])
+            parts = self.self_attn.project(self._normed(stream[chunk], self.names.before_attention), chunk_angles)
+            if len(parts_of) == 1:
+                return parts
+            if not wholes:
+                wholes = [part.new_empty(len(stream), *part.shape[1:]) for part in parts]
+            for whole, part in zip(wholes, parts, strict=True):
+                whole[chunk] = part
+        query, key, value = wholes
+        return query, key, value
+
+
+@dataclass(frozen=True)
+class StartKernels:
+    """The parts of a layer before attention, as `ops.decoder_layer` takes them."""
+
+    norm: FusedNorm
     projections: Weight
     head_norms: HeadNorms | None
+
+    @classmethod
+    def of(cls, attention: FusedAttention, norm: nn.Module) -> StartKernels | None:
+        """Return the parts, or None if the kernels do not compute these."""
+        projections = attention.projections.packed
+        if not isinstance(norm, FusedNorm) or projections is None:
+            return None
+        if attention.norms == "none":
+            return cls(norm, projections, None)
+        query, key = attention.q_norm, attention.k_norm
+        if not isinstance(query, FusedNorm) or not isinstance(key, FusedNorm) or query.epsilon != key.epsilon:
+            return None
+        return cls(norm, projections, HeadNorms(query.weight, key.weight, query.epsilon))
+
+
+@dataclass(frozen=True)
+class EndKernels:
+    """The parts of a layer after its mixer, as `ops.decoder_layer` takes them."""
+
     out: Weight
+    norm: FusedNorm
     inner: Weight
     down: Weight
 
     @classmethod
-    def of(
-        cls, attention: FusedAttention, feed_forward: FusedFeedForward, first: nn.Module, second: nn.Module
-    ) -> LayerKernels | None:
+    def of(cls, projection: UpcastLinear, feed_forward: FusedFeedForward, norm: nn.Module) -> EndKernels | None:
         """Return the parts, or None if the kernels do not compute these."""
-        if not isinstance(first, FusedNorm) or not isinstance(second, FusedNorm):
+        out, inner, down = projection.packed, feed_forward.inner.packed, feed_forward.down.packed
+        if not isinstance(norm, FusedNorm) or out is None or inner is None or down is None:
             return None
-        projections, out = attention.projections.packed, attention.o_proj.packed
-        inner, down = feed_forward.inner.packed, feed_forward.down.packed
-        if projections is None or out is None or inner is None or down is None or inner.packed.width % GATE_MULTIPLE:
-            return None
-        if len({weight.packed.layout for weight in (projections, out, inner, down)}) > 1:
-            return None
-        head_norms = None
-        if attention.norms != "none":
-            query, key = attention.q_norm, attention.k_norm
-            if not isinstance(query, FusedNorm) or not isinstance(key, FusedNorm) or query.epsilon != key.epsilon:
-                return None
-            head_norms = HeadNorms(query.weight, key.weight, query.epsilon)
-        return cls(first, second, projections, head_norms, out, inner, down)
+        alike = len({weight.packed.layout for weight in (out, inner, down)}) == 1
+        return cls(out, norm, inner, down) if alike and not inner.packed.width % GATE_MULTIPLE else None

@@ -9,6 +9,8 @@ its own code, and nothing depends on a list of class names.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -21,8 +23,17 @@ from fastreader.models.attention import KEYWORD, TreePass
 from fastreader.models.devices import replace
 from fastreader.models.experts import SortedExperts
 from fastreader.models.fused.attention import FusedAttention
-from fastreader.models.fused.layer import NORM_SCHEMES, FusedLayer
-from fastreader.models.fused.parts import FusedFeedForward, FusedNorm, JoinedLinear, UpcastLinear
+from fastreader.models.fused.layer import NORM_SCHEMES, FusedEnd, FusedLayer
+from fastreader.models.fused.mixed import PROJECTIONS, MixedLayer
+from fastreader.models.fused.parts import (
+    FusedFeedForward,
+    FusedGatedNorm,
+    FusedNorm,
+    JoinedLinear,
+    UpcastLinear,
+    can_split,
+    split_heads,
+)
 from fastreader.models.fused.trace import (
     TOKENS,
     AttentionCall,
@@ -32,6 +43,8 @@ from fastreader.models.fused.trace import (
     trace_layers,
     trace_scaled_attention,
 )
+from fastreader.models.handing import held
+from fastreader.models.recurrent import has_mixers
 from fastreader.models.rotary import rotary_regimes
 from fastreader.ops.pointwise import ACTIVATIONS
 
@@ -73,7 +86,7 @@ def _fuse_parts(
     """Replace norms, feed-forwards and attention; until `stack` closes, all multiply exactly."""
     base = model.base_model
     for name, module in list(base.named_modules()):
-        if (norm := _norm(module)) is not None:
+        if (norm := _norm(module) or _gated_norm(module)) is not None:
             replace(base, name, norm)
     for name, module in list(base.named_modules()):
         if (feed_forward := _feed_forward(name, module, layers, joining, stack)) is not None:
@@ -88,7 +101,8 @@ def _fuse_parts(
 
 def describe(model: Any) -> str:
     """Return how much of an upcast model runs fused, in words."""
-    kinds = {"layer": FusedLayer, "attention": FusedAttention, "feed-forward": FusedFeedForward, "norm": FusedNorm}
+    kinds: dict[str, Any] = {"layer": FusedLayer, "layer around its mixer": MixedLayer, "attention": FusedAttention}
+    kinds |= {"feed-forward": FusedFeedForward, "norm": (FusedNorm, FusedGatedNorm)}
     modules = list(model.base_model.modules())
     counts = {name: sum(isinstance(m, kind) for m in modules) for name, kind in kinds.items()}
     counts["mixture of experts"] = sum(isinstance(m, SortedExperts) for m in modules)
@@ -103,19 +117,40 @@ def covers(model: Any) -> bool:
 
 
 def _norm(module: nn.Module) -> FusedNorm | None:
-    parameters = dict(module.named_parameters())
-    epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    if not type(module).__name__.endswith("RMSNorm") or list(parameters) != ["weight"] or epsilon is None:
+    found = _norm_weight(module, "RMSNorm")
+    if found is None:
         return None
-    weight = parameters["weight"].detach()
-    if weight.dim() != 1:
-        return None
+    weight, epsilon = found
     rows = _random(TOKENS, len(weight), weight)
     for own in (weight, weight + 1):  # Gemma stores its weight's difference from one
-        fused = FusedNorm(own, float(epsilon))
+        fused = FusedNorm(own, epsilon)
         if all(_close(fused(rows * scale), module(rows * scale)) for scale in (1.0, 1e-3, _LARGE)):
             return fused
     return None
+
+
+def _gated_norm(module: nn.Module) -> FusedGatedNorm | None:
+    found = _norm_weight(module, "RMSNormGated")
+    if found is None or list(inspect.signature(module.forward).parameters) != ["hidden_states", "gate"]:
+        return None
+    weight, epsilon = found
+    rows, gates = _random(2 * TOKENS, len(weight), weight).chunk(2)
+    for gated_first in (False, True):
+        fused = FusedGatedNorm(weight, epsilon, gated_first)
+        tried = [(rows * scale, gates * by) for scale in (1.0, 1e-3, _LARGE) for by in (1.0, 8.0)]
+        if all(_close(fused(*each), module(*each)) for each in tried):
+            return fused
+    return None
+
+
+def _norm_weight(module: nn.Module, kind: str) -> tuple[Tensor, float] | None:
+    """Return weight and epsilon of a norm of one weight whose class's name ends so."""
+    parameters = dict(module.named_parameters())
+    epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    if not type(module).__name__.endswith(kind) or list(parameters) != ["weight"] or epsilon is None:
+        return None
+    weight = parameters["weight"].detach()
+    return (weight, float(epsilon)) if weight.dim() == 1 else None
 
 
 def _feed_forward(
@@ -156,7 +191,15 @@ def _attention(
         return None
     first = calls[0]
     heads, key_heads, size = first.query.shape[1], first.key.shape[1], first.query.shape[3]
-    if first.value.shape != first.key.shape or sum(i.out_features for i in inner) != (heads + 2 * key_heads) * size:
+    extra = sum(i.out_features for i in inner) - (heads + 2 * key_heads) * size
+    gate = None
+    if extra == heads * size and len(inner) == 3 and can_split(inner[0], joining[0]):
+        inner[0], gates = split_heads(inner[0], heads)
+        gate = UpcastLinear(gates, joining[0])
+        stack.enter_context(gate.exact())
+    elif extra:
+        return None
+    if first.value.shape != first.key.shape:
         return None
     norms = "none"
     if "q_norm" in children:
@@ -165,7 +208,7 @@ def _attention(
             return None
         norms = "head" if len(weight) == size else "flat"
     joined = JoinedLinear(inner, *joining)
-    fused = FusedAttention(module, joined, out, (heads, key_heads, size), norms)
+    fused = FusedAttention(module, joined, out, (heads, key_heads, size), norms, gate)
     fused.constants = first.constants
     stack.enter_context(joined.exact())
     for rotates in (True, False):
@@ -196,11 +239,12 @@ def _projects_alike(fused: FusedAttention, call: AttentionCall) -> bool:
 def _fuse_layers(model: Any, windows: Windows, precision: str, starts: list[int]) -> None:
     """Replace whole layers. They change their input, so the model runs again; undo if the final states differ."""
     base = model.base_model
+    mixed = has_mixers(model)
     traces = [trace_layers(model, windows, precision, start) for start in starts]
     replaced = {}
     for name in traces[0][0]:
         module = base.get_submodule(name)
-        if (layer := _layer(module, [calls[name] for calls, _ in traces], precision)) is not None:
+        if (layer := _layer(module, [calls[name] for calls, _ in traces], precision, mixed)) is not None:
             replaced[name] = module
             replace(base, name, layer)
     tolerance = _BF16_TOLERANCE if precision == "fast" else _SOFTMAX_TOLERANCE
@@ -211,19 +255,16 @@ def _fuse_layers(model: Any, windows: Windows, precision: str, starts: list[int]
             return
 
 
-def _layer(module: nn.Module, calls: list[LayerCall], precision: str) -> FusedLayer | None:
-    children = {name for name, child in module.named_children() if not isinstance(child, nn.Dropout)}
-    if not isinstance(module.self_attn, FusedAttention) or not isinstance(module.mlp, FusedFeedForward):
+def _layer(module: nn.Module, calls: list[LayerCall], precision: str, mixed: bool) -> FusedEnd | None:
+    candidates = list(_candidates(module, mixed))
+    if not candidates:
         return None
-    large = LayerCall(calls[0].input * _LARGE, calls[0].arguments, calls[0].output)
+    large = LayerCall(calls[0].input * _LARGE, calls[0].arguments, calls[0].output, calls[0].state)
     large.output = _output(module, large)
     # Far from the usual input, the differences looked for are larger than one bit of a rounded operand.
     tolerance = _BF16_TOLERANCE if precision == "fast" else _SOFTMAX_TOLERANCE
     first, *others = [*calls, large]
-    for names in NORM_SCHEMES:
-        if children != {"self_attn", "mlp", *filter(None, names)}:
-            continue
-        fused = FusedLayer(module, names, float(getattr(module, "residual_multiplier", 1.0)))
+    for fused in candidates:
         if not all(_close(_output(fused, call), call.output, tolerance) for call in (first, *others)):
             continue
         rounds = precision in ("fast", "high")  # a last bit of a sum may move a term by one of bfloat16's
@@ -232,25 +273,45 @@ def _layer(module: nn.Module, calls: list[LayerCall], precision: str) -> FusedLa
     return None
 
 
-def _same_unrounded(module: nn.Module, fused: FusedLayer, call: LayerCall) -> bool:
+def _candidates(module: nn.Module, mixed: bool) -> Iterator[FusedEnd]:
+    """Yield what a layer may be; only in models with recurrences (`mixed`) mixers of transformers' own code count."""
+    if not isinstance(module.mlp, FusedFeedForward):
+        return
+    children = {name for name, child in module.named_children() if not isinstance(child, nn.Dropout)}
+    factor = float(getattr(module, "residual_multiplier", 1.0))
+    for names in NORM_SCHEMES:
+        norms = set(filter(None, names))
+        rest = children - norms - {"mlp"}
+        if len(rest) != 1 or not norms <= children:
+            continue
+        (name,) = rest
+        mixer = getattr(module, name)
+        if name == "self_attn" and isinstance(mixer, FusedAttention):
+            yield FusedLayer(module, names, factor)
+        elif mixed and hasattr(mixer, "layer_idx"):
+            last = [own for own in PROJECTIONS if isinstance(getattr(mixer, own, None), UpcastLinear)]
+            if len(last) == 1:
+                yield MixedLayer(module, name, last[0], names, factor)
+
+
+def _same_unrounded(module: nn.Module, fused: FusedEnd, call: LayerCall) -> bool:
     """Return whether both give the same if nothing is rounded; sums in another order may round to a neighbour."""
-    state: TreePass = call.arguments[KEYWORD]
-    kept = state.precision
+    kept = call.state.precision
     with ExitStack() as stack:
-        for part in fused.modules():  # both have the same attention and feed-forward
-            if isinstance(part, (UpcastLinear, JoinedLinear, FusedLayer)):
+        for part in fused.modules():  # both have the same mixer and feed-forward
+            if isinstance(part, (UpcastLinear, JoinedLinear, FusedEnd)):
                 stack.enter_context(part.exact())
-        state.precision = "exact"
+        call.state.precision = "exact"
         try:
             return _close(_output(fused, call), _output(module, call))
         finally:
-            state.precision = kept
+            call.state.precision = kept
 
 
 def _output(layer: nn.Module, call: LayerCall) -> Tensor:
-    state: TreePass = call.arguments[KEYWORD]
-    state.calls.clear()
-    output: Tensor = layer(call.input.clone(), **call.arguments)
+    call.state.calls.clear()
+    with held(layer, call.state):
+        output: Tensor = layer(call.input.clone(), **call.arguments)
     return output
 
 

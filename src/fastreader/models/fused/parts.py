@@ -15,6 +15,8 @@ from fastreader.ops.linear import BlockTensor, PackedWeight, linear, linear_add,
 from fastreader.ops.linear.blocks import can_join, join
 from fastreader.ops.pointwise import gate, rms_norm
 
+_GATED_VALUES = 2**18  # of a part: 1 MB
+
 
 class UpcastLinear(nn.Module):
     """A linear layer on float32 activations; the weight stays as stored, or in the layout of the kernels."""
@@ -25,9 +27,12 @@ class UpcastLinear(nn.Module):
         self.bias = layer.bias
         self.precision = precision
         self._weight: Tensor | PackedWeight = prepare(layer.weight.detach(), precision)
+        self._passes = False
 
     def forward(self, input: Tensor) -> Tensor:
         """Map [..., E] to [..., F]."""
+        if self._passes:
+            return input
         rows = input.reshape(-1, input.shape[-1])
         return linear(rows, self._weight, self.bias, precision=self.precision).reshape(*input.shape[:-1], -1)
 
@@ -40,6 +45,15 @@ class UpcastLinear(nn.Module):
             yield
         finally:
             self._weight, self.precision = kept
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Within the block, return inputs as they are, because others multiply them later (`add_to`)."""
+        self._passes = True
+        try:
+            yield
+        finally:
+            self._passes = False
 
     @property
     def packed(self) -> Weight | None:
@@ -145,6 +159,35 @@ class FusedNorm(nn.Module):
         return rms_norm(rows, self.weight, self.epsilon, bf16=True)
 
 
+class FusedGatedNorm(nn.Module):
+    """Root-mean-square norm over the last axis and a gate with SiLU, as Mamba-2 and gated delta nets end.
+
+    Args:
+        weight, epsilon: of the norm.
+        gated_first: whether the gate comes before the norm.
+    """
+
+    def __init__(self, weight: Tensor, epsilon: float, gated_first: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.epsilon, self.gated_first = epsilon, gated_first
+
+    def forward(self, hidden_states: Tensor, gate: Tensor) -> Tensor:
+        """Map [..., E] and as many gates to [..., E], a part that stays in cache at a time."""
+        rows, gates = (x.reshape(-1, x.shape[-1]) for x in (hidden_states, gate))
+        out = torch.empty_like(rows)
+        size = max(1, _GATED_VALUES // rows.shape[-1])
+        for first in range(0, len(rows), size):
+            part = slice(first, first + size)
+            out[part] = self._gated(rows[part], gates[part])
+        return out.view(hidden_states.shape)
+
+    def _gated(self, rows: Tensor, gates: Tensor) -> Tensor:
+        if self.gated_first:
+            return rms_norm(gate(gates, rows, "silu"), self.weight, self.epsilon)
+        return gate(gates, rms_norm(rows, self.weight, self.epsilon), "silu")
+
+
 class FusedFeedForward(nn.Module):
     """Gated feed-forward over chunks of tokens."""
 
@@ -166,6 +209,26 @@ class FusedFeedForward(nn.Module):
     def add_to(self, sum: Tensor, rows: Tensor) -> None:
         """Add the output for rows [B, E] of one chunk to `sum` [B, E] in place."""
         self.down.add_to(sum, self.inner.gated(rows, self.activation))
+
+
+def can_split(layer: nn.Linear, precision: str) -> bool:
+    """Return whether parts of a layer may be layers of their own: their weights are copied by the kernels anyway."""
+    weight = layer.weight.detach()
+    return not isinstance(weight, BlockTensor) and isinstance(prepare(weight[:1], precision), PackedWeight)
+
+
+def split_heads(layer: nn.Linear, heads: int) -> tuple[nn.Linear, nn.Linear]:
+    """Split a layer [heads * 2 * D, E] into the first and the second half of each head."""
+    parts = []
+    for half in range(2):
+        part = nn.Linear(layer.in_features, layer.out_features // 2, bias=False, device="meta")
+        for name in ("weight", "bias"):
+            rows = getattr(layer, name)
+            if rows is not None:
+                own = rows.detach().unflatten(0, (heads, 2, -1))[:, half].flatten(0, 1)
+                setattr(part, name, nn.Parameter(own, requires_grad=False))
+        parts.append(part)
+    return parts[0], parts[1]
 
 
 def _is_on_gpu(weights: list[Tensor]) -> bool:

@@ -98,9 +98,12 @@ def _layers(modules: list[FusedLayer], windows: Windows) -> Layers | str:
     """Return the layers as the op takes them, or why it does not."""
     layers, shapes = [], set()
     for module, window in zip(modules, windows, strict=True):
-        kernels, attention, constants = module.kernels, module.self_attn, module.self_attn.constants
-        if kernels is None or kernels.first.epsilon != kernels.second.epsilon:
+        start, end, attention = module.start, module.end, module.self_attn
+        constants = attention.constants
+        if start is None or end is None or start.norm.epsilon != end.norm.epsilon:
             return "a layer has parts that the kernels do not compute"
+        if attention.gate is not None:
+            return "attention has a gate"
         if constants["s_aux"] is not None or getattr(attention, TEMPERATURE) is not None:
             return "attention has sinks or a temperature"
         if constants["sliding_window"] != window or constants["dropout"]:
@@ -110,7 +113,7 @@ def _layers(modules: list[FusedLayer], windows: Windows) -> Layers | str:
             Shape(
                 attention.heads,
                 attention.key_heads,
-                kernels.first.epsilon,
+                start.norm.epsilon,
                 module.mlp.activation,
                 float(scale),
                 constants["softcap"],
@@ -118,13 +121,13 @@ def _layers(modules: list[FusedLayer], windows: Windows) -> Layers | str:
         )
         layers.append(
             Layer(
-                kernels.first.weight,
-                kernels.second.weight,
-                kernels.projections,
-                kernels.head_norms,
-                kernels.out,
-                kernels.inner,
-                kernels.down,
+                start.norm.weight,
+                end.norm.weight,
+                start.projections,
+                start.head_norms,
+                end.out,
+                end.inner,
+                end.down,
                 attention.rotates,
             )
         )

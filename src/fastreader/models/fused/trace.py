@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,12 @@ class AttentionCall:
 
 @dataclass
 class LayerCall:
-    """A traced call of a decoder layer: the residual stream [1, T, E] before and after, and the arguments."""
+    """A traced call of a decoder layer: the residual stream [1, T, E] before and after, the arguments and the pass."""
 
     input: Tensor
     arguments: dict[str, Any]
     output: Tensor
+    state: TreePass
 
 
 def trace_attention(model: Any, windows: Windows, precision: str, start: int) -> dict[str, AttentionCall]:
@@ -55,8 +57,11 @@ def trace_attention(model: Any, windows: Windows, precision: str, start: int) ->
     seen: dict[int, AttentionInputs] = {}
 
     def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if id(module) in seen and not args and isinstance(output, tuple) and KEYWORD in kwargs:
-            calls[name] = AttentionCall(dict(kwargs), output[0], *seen[id(module)])
+        if id(module) not in seen or args or not isinstance(output, tuple):
+            return
+        state, takes = _pass_of(module, kwargs), signature(module.forward).parameters.values()
+        if KEYWORD in kwargs or any(each.kind is each.VAR_KEYWORD for each in takes):
+            calls[name] = AttentionCall({**kwargs, KEYWORD: state}, output[0], *seen[id(module)])
 
     _run(model, windows, precision, start, ("layer_idx", "o_proj"), hook, seen)
     for call in calls.values():
@@ -79,12 +84,19 @@ def trace_layers(model: Any, windows: Windows, precision: str, start: int) -> tu
     """Return (each decoder layer's call by the layer's name, final hidden states [T, E]), see `trace_attention`."""
     calls: dict[str, LayerCall] = {}
 
-    def hook(name: str, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if len(args) == 1 and isinstance(output, Tensor) and KEYWORD in kwargs:
-            calls[name] = LayerCall(args[0].clone(), dict(kwargs), output.clone())
+    def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        state = _pass_of(module, kwargs)
+        if len(args) == 1 and isinstance(output, Tensor) and state is not None:
+            calls[name] = LayerCall(args[0].clone(), dict(kwargs), output.clone(), state)
 
-    states = _run(model, windows, precision, start, ("self_attn", "mlp"), hook)
+    states = _run(model, windows, precision, start, ("mlp",), hook)
     return calls, states
+
+
+def _pass_of(module: nn.Module, arguments: dict[str, Any]) -> TreePass | None:
+    """Return the pass that was handed down to a module, or that a part of it holds."""
+    found = [arguments, *(part.__dict__ for part in module.modules())]
+    return next((each[KEYWORD] for each in found if KEYWORD in each), None)
 
 
 def sample(
@@ -104,7 +116,7 @@ def _run(
     windows: Windows,
     precision: str,
     start: int,
-    children: tuple[str, str],
+    children: tuple[str, ...],
     hook: Hook,
     trace: dict[int, AttentionInputs] | None = None,
 ) -> Tensor:

@@ -62,6 +62,11 @@ def take_over(model: Any, name: str) -> list[int]:
     return [_layer(where) for where, _ in taken]
 
 
+def has_mixers(model: Any) -> bool:
+    """Return whether a structural copy has recurrent layers that were taken over."""
+    return any(MIXER in module.__dict__ for module in model.base_model.modules())
+
+
 def reads_weight(base: Any, name: str) -> bool:
     """Return whether a linear layer is one whose weight a mixer multiplies itself, as Mamba does that of its steps."""
     where, _, own = name.rpartition(".")

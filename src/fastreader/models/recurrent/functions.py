@@ -8,6 +8,7 @@ would change the result in a way that the packed pass does not compute raises.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,8 +59,9 @@ def causal_conv1d_fn(
     from transformers.activations import ACT2FN
 
     states, mixer = states_of(module, "causal_conv1d_fn", others)
-    out = states.convolve(mixer, hidden_states[0].T.to(_wide(weight.dtype)), weight, bias)
-    if activation is not None:
+    fused = "silu" if activation in ("silu", "swish") else None
+    out = states.convolve(mixer, hidden_states[0].T.to(_wide(weight.dtype)), weight, bias, fused)
+    if activation is not None and fused is None:
         out = ACT2FN[activation](out)
     return out.T[None].to(hidden_states.dtype)
 
@@ -80,10 +82,10 @@ def chunk_gated_delta_rule(
     """
     states, mixer = states_of(module, "chunk_gated_delta_rule", others)
     query, key = (x[0].to(_wide(x.dtype)) for x in (query, key))
-    if use_qk_l2norm_in_kernel:
-        query, key = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (query, key))
-    query = query * query.shape[-1] ** -0.5
-    return states.scan(mixer, gated_delta_rule, query, key, value[0], g[0], beta[0])[None], None
+    rule = partial(
+        gated_delta_rule, scale=query.shape[-1] ** -0.5, norm_epsilon=1e-6 if use_qk_l2norm_in_kernel else None
+    )
+    return states.scan(mixer, rule, query, key, value[0], g[0], beta[0])[None], None
 
 
 def mamba2_chunk_scan(

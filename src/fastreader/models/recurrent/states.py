@@ -76,12 +76,14 @@ class PathStates:
         self._initial = initial
         self._tables: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def convolve(self, mixer: int, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def convolve(
+        self, mixer: int, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None = None
+    ) -> Tensor:
         """Return the short convolution of inputs [N, C] over their paths, see `causal_conv`."""
         slot, initial = self._slot(mixer)
         before = weight.shape[1] - 1
         ancestors, last = self._table(before)
-        out = causal_conv(input, weight, ancestors, bias=bias, initial=initial)
+        out = causal_conv(input, weight, ancestors, bias=bias, initial=initial, activation=activation)
         self.kept.tensors[slot] = rows_at(input, initial, last)
         return out
 

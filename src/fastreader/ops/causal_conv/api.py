@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import check_choice, expect
+from fastreader.ops import extension
+from fastreader.ops.causal_conv import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.causal_conv.gather import rows_at
 from fastreader.ops.causal_conv.reference import causal_conv_reference
 from fastreader.ops.dispatch import choose
 from fastreader.ops.operands import check_operands
+
+MAX_TAPS = 16  # of the C++ kernel
 
 
 def causal_conv(
@@ -19,6 +24,7 @@ def causal_conv(
     *,
     bias: Tensor | None = None,
     initial: Tensor | None = None,
+    activation: str | None = None,
     impl: str = "auto",
 ) -> Tensor:
     """Compute ``out[t, c] = bias[c] + sum_d weight[c, K - 1 - d] x_d[t, c]``, x_d[t] the input d tokens before t.
@@ -32,6 +38,7 @@ def causal_conv(
         ancestors: int64 [T, K - 1], see `core.chains.nearest_ancestors`.
         bias: [C]; None for none.
         initial: [S, K - 1, C], the last inputs of texts before this tree, oldest first; None without such texts.
+        activation: of the sums, "silu" or None.
         impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
 
     Returns:
@@ -58,8 +65,31 @@ def causal_conv(
     if ancestors.numel():
         low, high = int(ancestors.min()), int(ancestors.max())
         expect(-2 - low < rows and high < len(input), "causal_conv: ancestors", "rows of input or initial", (low, high))
-    if choose("causal_conv", impl, input) == "reference":
-        return causal_conv_reference(input, weight, ancestors, bias, initial).to(input.dtype)
+    if activation is not None:
+        check_choice("activation", activation, ("silu",))
+
+    def why_not_cpu() -> str | None:
+        why = extension.why_not(input, (torch.float32,))
+        if why is None and not (weight.dtype == torch.float32 and taps < MAX_TAPS):
+            why = f"it takes float32 weights of at most {MAX_TAPS} taps, got {weight.dtype} and {taps + 1}"
+        return why
+
+    chosen = choose("causal_conv", impl, input, cpu=why_not_cpu)
+    if chosen == "cpu":
+        tables = ancestors, None if bias is None else bias.float(), None if initial is None else initial.float()
+        silu = activation == "silu"
+        out: Tensor = torch.ops.fastreader.causal_conv(input, weight, *tables, silu, extension.instruction_set())
+        return out
+    run = causal_conv_reference if chosen == "reference" else _causal_conv_torch
+    out = run(input, weight, ancestors, bias, initial)
+    return (out if activation is None else F.silu(out)).to(input.dtype)
+
+
+def _causal_conv_torch(
+    input: Tensor, weight: Tensor, ancestors: Tensor, bias: Tensor | None, initial: Tensor | None
+) -> Tensor:
+    """Return the convolution as `causal_conv_reference` does."""
+    taps = weight.shape[1] - 1
     dtype = torch.promote_types(torch.promote_types(input.dtype, weight.dtype), torch.float32)
     own, columns = input.to(dtype), weight.to(dtype).T.flip(0)  # that of the token itself first
     out = own * columns[0]
@@ -71,4 +101,4 @@ def causal_conv(
     if len(others):
         near = rows_at(own, initial, ancestors[others])
         out[others] = own[others] * columns[0] + (near * columns[1:]).sum(1)
-    return (out if bias is None else out.add_(bias.to(dtype))).to(input.dtype)
+    return out if bias is None else out.add_(bias.to(dtype))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fastreader.core.checks import expect
-from fastreader.ops.dispatch import choose
+from fastreader.ops import extension
+from fastreader.ops.dispatch import Serving, choose, cpu_serving
 from fastreader.ops.operands import check_operands
 from fastreader.ops.recurrent import reference
+from fastreader.ops.recurrent.cpu import MAX_SIZE, scan_cpu
 from fastreader.ops.recurrent.decayed_attention import decayed_attention_chunks
 from fastreader.ops.recurrent.diagonal import diagonal_chunks
 from fastreader.ops.recurrent.gated_delta import gated_delta_chunks
@@ -29,17 +32,21 @@ def gated_delta_rule(
     plan: ScanPlan,
     *,
     initial: Tensor | None = None,
+    scale: float = 1.0,
+    norm_epsilon: float | None = None,
     impl: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Compute ``S = exp(g) S; S += beta k (v - S^T k)^T; o = S^T q`` (Yang et al. 2024; Kimi Team 2025).
 
     Args:
-        query, key: [T, Hk, D], floating; a head serves Hv / Hk consecutive heads of values. Queries come scaled.
+        query, key: [T, Hk, D], floating; a head serves Hv / Hk consecutive heads of values.
         value: [T, Hv, Dv].
         gate: [T, Hv], or [T, Hv, D] for a gate a channel; logarithms of the decay, at most 0.
         beta: [T, Hv], how much a token writes.
         plan: the tree, and the tokens whose states are returned.
         initial: [S, Hv, D, Dv], states of texts before this tree; None without such texts.
+        scale: factor on queries.
+        norm_epsilon: first divide each query and key by the root of its sum of squares plus this; None does not.
         impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
 
     Returns:
@@ -56,7 +63,19 @@ def gated_delta_rule(
     expect(fits, "gated_delta_rule", f"gate [T, {heads}] or [T, {heads}, {size}] and beta [T, {heads}]", (gate, beta))
     operands = {"query": query, "key": key, "value": value, "gate": gate, "beta": beta}
     chunked = gated_delta_chunks if gate.dim() == 2 else kimi_delta_chunks
-    scans = _Scans(chunked, reference.gated_delta_rule_reference)
+
+    def prepared(
+        run: Callable[..., tuple[Tensor, Tensor]], query: Tensor, key: Tensor, *others: Any
+    ) -> tuple[Tensor, Tensor]:
+        if norm_epsilon is not None:
+            query, key = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + norm_epsilon) for x in (query, key))
+        return run(query * scale, key, *others)
+
+    scans = _Scans(
+        partial(prepared, chunked),
+        partial(prepared, reference.gated_delta_rule_reference),
+        partial(scan_cpu, scale=scale, norm_epsilon=norm_epsilon),
+    )
     return _run("gated_delta_rule", impl, scans, operands, plan, initial, (heads, size, value.shape[2]), value.dtype)
 
 
@@ -83,7 +102,13 @@ def linear_attention(
     heads, size = _check_heads("linear_attention", query, key, value, plan)
     expect(gate.shape == (len(plan), heads), "linear_attention: gate", f"[T, {heads}]", gate)
     operands = {"query": query, "key": key, "value": value, "gate": gate}
-    scans = _Scans(decayed_attention_chunks, reference.linear_attention_reference)
+
+    def on_cpu(
+        query: Tensor, key: Tensor, value: Tensor, gate: Tensor, plan: ScanPlan, initial: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return scan_cpu(query, key, value, gate, None, plan, initial)
+
+    scans = _Scans(decayed_attention_chunks, reference.linear_attention_reference, on_cpu)
     return _run("linear_attention", impl, scans, operands, plan, initial, (heads, size, value.shape[2]), value.dtype)
 
 
@@ -151,6 +176,11 @@ def linear_recurrence(
     return _run("linear_recurrence", impl, scans, operands, plan, initial, (input.shape[1],), input.dtype)
 
 
+def status() -> list[Serving]:
+    """Return the implementation that `impl="auto"` picks for linear attention on each kind of device, and why."""
+    return [cpu_serving("cpu in float32"), Serving("float64, and other devices", "torch", "PyTorch's own operators")]
+
+
 def _check_heads(op: str, query: Tensor, key: Tensor, value: Tensor, plan: ScanPlan) -> tuple[int, int]:
     """Return the number of heads of values and the size of keys."""
     fits = query.dim() == value.dim() == 3 and query.shape == key.shape and len(query) == len(value) == len(plan)
@@ -166,8 +196,9 @@ def _check_heads(op: str, query: Tensor, key: Tensor, value: Tensor, plan: ScanP
 class _Scans(NamedTuple):
     """The implementations of a recurrence: of its operands in one type, a plan and initial states."""
 
-    chunked: Callable[..., tuple[Tensor, Tensor]]
+    torch: Callable[..., tuple[Tensor, Tensor]]
     reference: Callable[..., tuple[Tensor, Tensor]]
+    cpu: Callable[..., tuple[Tensor, Tensor]] | None = None
 
 
 def _run(
@@ -184,12 +215,18 @@ def _run(
     check_operands(op, operands | ({} if initial is None else {"initial": initial}), ())
     for name, tensor in operands.items():
         expect(tensor.is_floating_point(), f"{op}: {name}", "a floating type", tensor.dtype)
-    given = 0 if initial is None else len(initial)
-    fits = given >= plan.initial and (initial is None or tuple(initial.shape[1:]) == shape)
+    texts = 0 if initial is None else len(initial)
+    fits = texts >= plan.initial and (initial is None or tuple(initial.shape[1:]) == shape)
     expect(fits, f"{op}: initial", f"[S, {', '.join(map(str, shape))}], S at least {plan.initial}", initial)
     wide = torch.float32
     for tensor in operands.values():
         wide = torch.promote_types(wide, tensor.dtype)
-    run = scans.reference if choose(op, impl, next(iter(operands.values()))) == "reference" else scans.chunked
-    out, kept = run(*(tensor.to(wide) for tensor in operands.values()), plan, initial)
+    given = [tensor.to(wide) for tensor in operands.values()]
+
+    def why_not_cpu() -> str | None:
+        why = extension.why_not(given[0], (torch.float32,))
+        return why or (None if max(shape) <= MAX_SIZE else f"it takes heads of at most {MAX_SIZE} values, got {shape}")
+
+    chosen = choose(op, impl, given[0], cpu=None if scans.cpu is None else why_not_cpu)
+    out, kept = getattr(scans, chosen)(*given, plan, initial)
     return out.to(dtype), kept

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fastreader.core.chains import Chains, IntArray, chains
+from fastreader.ops.recurrent.walks import Walks
 
 _WORKSPACE = 64 * 2**20  # bytes of a batch of chunks
 _GROWTH = 4  # chunks are padded to powers of this, so that many short ones do not take the space of a long one
@@ -102,6 +103,11 @@ class ScanPlan:
     def initial(self) -> int:
         """Number of initial states that a scan needs at least."""
         return max(0, -1 - int(self.parent.min(initial=-1)))
+
+    @cached_property
+    def walks(self) -> Walks:
+        """The whole chains, for kernels that keep the state of a chain while they follow it."""
+        return Walks(self.parent, self.keep, self.device)
 
     def levels(self, size: int) -> list[Level]:
         """Return the levels of chunks of at most `size` tokens."""

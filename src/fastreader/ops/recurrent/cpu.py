@@ -1,0 +1,32 @@
+"""The C++ kernel of linear attention, with and without the delta rule, token by token along whole chains."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fastreader.ops import extension
+from fastreader.ops.recurrent import schema as _schema  # noqa: F401  (defines the op)
+from fastreader.ops.recurrent.plan import ScanPlan
+
+MAX_SIZE = 4096  # of keys and values, and number of heads
+
+
+def scan_cpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    gate: Tensor,
+    beta: Tensor | None,
+    plan: ScanPlan,
+    initial: Tensor | None,
+    scale: float = 1.0,
+    norm_epsilon: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return outputs and kept states; arguments are those of `gated_delta_rule`, in float32, without beta if None."""
+    walks = plan.walks
+    levels = [number for level in walks.levels for number in level]
+    before = None if initial is None else initial.float()
+    options = len(plan.keep), scale, norm_epsilon, extension.instruction_set()
+    out, kept = torch.ops.fastreader.scan_chains(query, key, value, gate, beta, before, walks.table, levels, *options)
+    return out, kept if walks.repeats is None else kept[walks.repeats]
