@@ -17,6 +17,7 @@ from fastreader.models.fused import FusedFeedForward, FusedNorm
 from fastreader.models.recurrent import PathStates
 from fastreader.models.temperature import Temperature
 from fastreader.ops.recurrent import ScanPlan
+from fastreader.ops.recurrent.walks import Walks
 
 MUTANTS: dict[str, Callable[[TreeModel], AbstractContextManager[None]]] = {}
 
@@ -319,29 +320,36 @@ def router(model):
         yield
 
 
+@contextmanager
+def starts(change):
+    """Chunks and whole chains of a level start from the states that `change` returns."""
+    batch, table = ScanPlan._batch, Walks.__init__
+
+    def changed_batch(self, *args):
+        made = batch(self, *args)
+        return replace(made, before=change(made.before))
+
+    def changed_table(self, *args):
+        table(self, *args)
+        for level in self.levels:
+            before = self.table[level.first : level.first + level.chains, 2]
+            before.copy_(change(before))
+
+    with patched(ScanPlan, "_batch", changed_batch), patched(Walks, "__init__", changed_table):
+        yield
+
+
 @mutant
 def no_parent_state(model):
     """Every chain of a recurrence starts from nothing."""
-    batch = ScanPlan._batch
-
-    def forgetting(self, *args):
-        made = batch(self, *args)
-        return replace(made, before=torch.full_like(made.before, -1))
-
-    with patched(ScanPlan, "_batch", forgetting):
+    with starts(lambda before: torch.full_like(before, -1)):
         yield
 
 
 @mutant
 def state_of_another_branch(model):
     """Chains of a level start from each other's states."""
-    batch = ScanPlan._batch
-
-    def swapping(self, *args):
-        made = batch(self, *args)
-        return replace(made, before=made.before.roll(1))
-
-    with patched(ScanPlan, "_batch", swapping):
+    with starts(lambda before: before.roll(1)):
         yield
 
 
