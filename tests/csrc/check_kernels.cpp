@@ -781,10 +781,10 @@ void check_scan(const Kernels& kernels, int64_t size, int64_t value_size, int64_
           x += k[i] / std::sqrt(k_squares) * written;
           made += x * q[i] / std::sqrt(q_squares) * 0.5;
         }
-        report[name].add(out[(token * heads + head) * value_size + c], made, 2e-5);
+        report[name].add(out[(token * heads + head) * value_size + c], made, 4e-6);
       }
     }
-    for (int64_t i = 0; i < state; ++i) report[name + ", state"].add(kept[head * state + i], s[i], 2e-5);
+    for (int64_t i = 0; i < state; ++i) report[name + ", state"].add(kept[head * state + i], s[i], 4e-6);
   }
 }
 
@@ -808,7 +808,7 @@ void check_convolution(const Kernels& kernels, int64_t size, int64_t taps, bool 
         if (at == -1) continue;
         sum += static_cast<double>(at >= 0 ? input[at * size + c] : initial[(-2 - at) * size + c]) * weight[d * size + c];
       }
-      report["causal_conv"].add(out[token * size + c], silu ? sum / (1 + std::exp(-sum)) : sum, 1e-5);
+      report["causal_conv"].add(out[token * size + c], silu ? sum / (1 + std::exp(-sum)) : sum, 4e-6);
     }
   }
 }

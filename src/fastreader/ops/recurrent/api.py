@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,18 +64,14 @@ def gated_delta_rule(
     operands = {"query": query, "key": key, "value": value, "gate": gate, "beta": beta}
     chunked = gated_delta_chunks if gate.dim() == 2 else kimi_delta_chunks
 
-    def prepared(
-        run: Callable[..., tuple[Tensor, Tensor]], query: Tensor, key: Tensor, *others: Any
-    ) -> tuple[Tensor, Tensor]:
+    def prepared(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        query, key = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (query, key))
         if norm_epsilon is not None:
             query, key = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + norm_epsilon) for x in (query, key))
-        return run(query * scale, key, *others)
+        return query * scale, key
 
-    scans = _Scans(
-        partial(prepared, chunked),
-        partial(prepared, reference.gated_delta_rule_reference),
-        partial(scan_cpu, scale=scale, norm_epsilon=norm_epsilon),
-    )
+    on_cpu = partial(scan_cpu, scale=scale, norm_epsilon=norm_epsilon)
+    scans = _Scans(chunked, reference.gated_delta_rule_reference, on_cpu, prepared)
     return _run("gated_delta_rule", impl, scans, operands, plan, initial, (heads, size, value.shape[2]), value.dtype)
 
 
@@ -194,11 +190,16 @@ def _check_heads(op: str, query: Tensor, key: Tensor, value: Tensor, plan: ScanP
 
 
 class _Scans(NamedTuple):
-    """The implementations of a recurrence: of its operands in one type, a plan and initial states."""
+    """The implementations of a recurrence: of its operands in one type, a plan and initial states.
+
+    Attributes:
+        prepare: maps queries and keys to those that all implementations but `cpu` take.
+    """
 
     torch: Callable[..., tuple[Tensor, Tensor]]
     reference: Callable[..., tuple[Tensor, Tensor]]
     cpu: Callable[..., tuple[Tensor, Tensor]] | None = None
+    prepare: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
 
 def _run(
@@ -221,12 +222,14 @@ def _run(
     wide = torch.float32
     for tensor in operands.values():
         wide = torch.promote_types(wide, tensor.dtype)
-    given = [tensor.to(wide) for tensor in operands.values()]
 
     def why_not_cpu() -> str | None:
-        why = extension.why_not(given[0], (torch.float32,))
-        return why or (None if max(shape) <= MAX_SIZE else f"it takes heads of at most {MAX_SIZE} values, got {shape}")
+        why = extension.why_not(next(iter(operands.values())).to(wide), (torch.float32,))
+        fits = min(shape) >= 1 and max(shape) <= MAX_SIZE
+        return why or (None if fits else f"it takes 1 to {MAX_SIZE} heads and values, got {shape}")
 
-    chosen = choose(op, impl, given[0], cpu=None if scans.cpu is None else why_not_cpu)
-    out, kept = getattr(scans, chosen)(*given, plan, initial)
+    chosen = choose(op, impl, next(iter(operands.values())), cpu=None if scans.cpu is None else why_not_cpu)
+    if chosen != "cpu" and scans.prepare is not None:
+        operands["query"], operands["key"] = scans.prepare(operands["query"], operands["key"])
+    out, kept = getattr(scans, chosen)(*(tensor.to(wide) for tensor in operands.values()), plan, initial)
     return out.to(dtype), kept
