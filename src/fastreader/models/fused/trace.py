@@ -19,6 +19,7 @@ from fastreader.models.attention_keys import TreeKeys, Window
 from fastreader.models.rotary import rotary_regimes
 
 TOKENS = 6
+_USUAL = {"hidden_states", "position_embeddings", "attention_mask", "past_key_values"}  # arguments of attention
 Windows = list[Window]
 # Called with a layer's name, module, positional and keyword arguments, and output.
 Hook = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
@@ -59,9 +60,8 @@ def trace_attention(model: Any, windows: Windows, precision: str, start: int) ->
     def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if id(module) not in seen or args or not isinstance(output, tuple):
             return
-        state, takes = _pass_of(module, kwargs), signature(module.forward).parameters.values()
-        if KEYWORD in kwargs or any(each.kind is each.VAR_KEYWORD for each in takes):
-            calls[name] = AttentionCall({**kwargs, KEYWORD: state}, output[0], *seen[id(module)])
+        if KEYWORD in kwargs or _takes_pass(module, kwargs):
+            calls[name] = AttentionCall({**kwargs, KEYWORD: _pass_of(module, kwargs)}, output[0], *seen[id(module)])
 
     _run(model, windows, precision, start, ("layer_idx", "o_proj"), hook, seen)
     for call in calls.values():
@@ -91,6 +91,13 @@ def trace_layers(model: Any, windows: Windows, precision: str, start: int) -> tu
 
     states = _run(model, windows, precision, start, ("mlp",), hook)
     return calls, states
+
+
+def _takes_pass(module: nn.Module, arguments: dict[str, Any]) -> bool:
+    """Return whether a module that holds its pass could be handed it, and names no argument that others do not know."""
+    parameters = signature(module.forward).parameters.values()
+    named = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
+    return len(named) < len(parameters) and named & set(arguments) <= _USUAL
 
 
 def _pass_of(module: nn.Module, arguments: dict[str, Any]) -> TreePass | None:
