@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -41,7 +42,7 @@ class Walks:
     Attributes:
         table: int32 [N, 5], for each chain its first token, its number of tokens, the row of the state before it among
             those of the level before (level 0: among the initial ones), the row of the state at its end among those of
-            its level, and the row of that state in the result. A row of -1 is none.
+            its level, and the row of that state in the result. A missing row is -1.
         levels: the levels.
         repeats: int64 [K], the row of the result for each kept token; None if each has its own.
     """
@@ -84,5 +85,5 @@ class Walks:
             self._chunks[size] = self._moved(np.stack([starts, lengths], axis=1).astype(np.int32))
         return self._chunks[size]
 
-    def _moved(self, array: IntArray) -> Tensor:
+    def _moved(self, array: npt.NDArray[np.integer]) -> Tensor:
         return Upload(self._device).add(np.ascontiguousarray(array)).get()
