@@ -179,6 +179,13 @@ def test_layers_run_fused_around_their_mixers(pattern):
     assert all(narrow < wide for wide, narrow in seen) and sum(wide for wide, _ in seen) == stats.computed_tokens
 
 
+@pytest.mark.parametrize(("family", "gated_first"), [("qwen3_5_text", False), ("bamba", True)])
+def test_gated_norms_run_fused_in_their_order(family, gated_first):
+    reader = loaded(tiny_model(family, patterns(family)[0]))
+    norms = [m for m in reader.engine.model.model.modules() if type(m).__name__.endswith("GatedNorm")]
+    assert norms and {norm.gated_first for norm in norms} == {gated_first}
+
+
 def test_a_layer_around_a_mixer_that_does_more_stays_as_it_was(monkeypatch):
     from transformers.models.qwen3_5 import modeling_qwen3_5
 
