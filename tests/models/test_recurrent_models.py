@@ -107,7 +107,7 @@ def test_neighbours_order_and_budget_change_nothing(family, precision, bar):
     assert apart(split.token_logprobs, together.token_logprobs) < bar
 
 
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("family", [*KINDS, "qwen3_5_text"])
 def test_texts_are_those_of_greedy_decoding(family):
     """transformers writes one text at a time, from its own cache."""
     model = tiny_model(family, patterns(family)[0])
@@ -120,7 +120,7 @@ def test_texts_are_those_of_greedy_decoding(family):
         assert list(text.token_ids) == [token for token in written if token != model.config.eos_token_id]
 
 
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("family", [*KINDS, "qwen3_5_text"])
 def test_sessions_continue_from_states(family):
     model = tiny_model(family, patterns(family)[0])
     reader = loaded(model)
@@ -202,7 +202,7 @@ def test_a_layer_around_a_mixer_that_does_more_stays_as_it_was(monkeypatch):
     assert apart(reader.score(sequences).token_logprobs, one_by_one(model, sequences)) < 1e-4
 
 
-@pytest.mark.parametrize("family", [kind for kind in KINDS if kind != "minimax"])
+@pytest.mark.parametrize("family", [*(kind for kind in KINDS if kind != "minimax"), "qwen3_5_text"])
 def test_precisions(family):
     """On bfloat16 weights the pass is as near float32 as the model's own modules, or nearer."""
     stored = tiny_model(family, patterns(family)[0]).bfloat16()

@@ -126,14 +126,14 @@ class FusedLayer(FusedEnd):
         module, names, factor: as for `FusedEnd`.
     """
 
+    self_attn: FusedAttention
+
     def __init__(self, module: nn.Module, names: NormNames, factor: float) -> None:
         self_attn: FusedAttention = module.self_attn  # type: ignore[assignment]
         super().__init__(module, "self_attn", self_attn.o_proj, names, factor)
         self.start: StartKernels | None = None
         if self.end is not None and names.before_attention:
-            self.start = StartKernels.of(self.self_attn, getattr(module, names.before_attention))
-
-    self_attn: FusedAttention
+            self.start = StartKernels.of(self_attn, getattr(module, names.before_attention))
 
     @contextmanager
     def exact(self) -> Iterator[None]:
