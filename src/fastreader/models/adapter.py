@@ -17,12 +17,13 @@ from fastreader.errors import UnsupportedModelError
 from fastreader.models import fused, indexed, memory, quantised, recurrent
 from fastreader.models.architecture import (
     before_head,
-    check_deterministic,
-    check_supported,
     context_length,
     lm_head,
     logit_scale_of,
     logit_softcap_of,
+    refuse,
+    why_not_deterministic,
+    why_unsupported,
 )
 from fastreader.models.attention import (
     ATTENTION_NAME,
@@ -89,12 +90,13 @@ class TreeModel:
     ) -> None:
         self.name = name
         self.deterministic = deterministic
-        check_supported(model, name)
+        refuse(name, why_unsupported(model))
         self.why_not_upcast = why_not_upcast(model)
-        if self.why_not_upcast and quantised.method(model):
-            raise UnsupportedModelError(f"{name}: beside quantised layers, {self.why_not_upcast}")
+        if quantised.method(model):
+            refuse(name, self.why_not_upcast, "beside quantised layers, ")
         if deterministic:
-            check_deterministic(model, name, self.why_not_upcast, products)
+            reason = why_not_deterministic(model, self.why_not_upcast, products)
+            refuse(name, reason, "deterministic=True is not possible: ")
         self.products = OPERATOR[products]
         # A CPU whose float32 products are as fast as bfloat16's should not run a model's own modules in bfloat16.
         if self.why_not_upcast and self.products != "fast" and model.dtype in (torch.bfloat16, torch.float16):

@@ -12,79 +12,80 @@ from fastreader.models import indexed
 from fastreader.models.devices import devices_of
 from fastreader.models.experts import is_experts
 from fastreader.models.own_scores import adds_positions, computes_scores
-from fastreader.models.quantised import check_quantised, method
+from fastreader.models.quantised import method, why_not_packed
 from fastreader.models.recurrent import mixers
 from fastreader.models.rotary import RotaryRegimes
 from fastreader.ops import extension
 
 
-def check_supported(model: Any, name: str) -> None:
-    """Raise UnsupportedModelError if the class or placement of a model rules out a packed tree."""
+def refuse(name: str, reason: str | None, lead: str = "") -> None:
+    """Raise UnsupportedModelError "NAME: LEAD REASON" unless `reason` is None."""
+    if reason is not None:
+        raise UnsupportedModelError(f"{name}: {lead}{reason}")
+
+
+def why_unsupported(model: Any) -> str | None:
+    """Return why the class or placement of a model rules out a packed tree, or None."""
     from transformers import PreTrainedModel
 
     if not isinstance(model, PreTrainedModel):
-        raise UnsupportedModelError(f"{name}: expected a transformers causal LM, got {type(model).__name__}")
+        return f"expected a transformers causal LM, got {type(model).__name__}"
     if model.config.is_encoder_decoder:
-        raise UnsupportedModelError(f"{name}: expected a causal LM, got an encoder-decoder model")
-    if method(model):
-        check_quantised(model, name)
+        return "expected a causal LM, got an encoder-decoder model"
+    if method(model) and (reason := why_not_packed(model)) is not None:
+        return reason
     if any(device.type == "meta" for device in devices_of(model)):
-        raise UnsupportedModelError(f"{name}: expected weights in memory, got some on the device meta")
+        return "expected weights in memory, got some on the device meta"
     if mixers(model) and len(found := devices_of(model)) > 1:
-        among = ", ".join(map(str, found))
-        raise UnsupportedModelError(f"{name}: expected the recurrent layers' model on one device, got {among}")
+        return f"expected the recurrent layers' model on one device, got {', '.join(map(str, found))}"
     placed = "position_ids" in inspect.signature(model.base_model.forward).parameters or adds_positions(model)
     if not placed and not mixers(model):  # positions enter a recurrence only by the order of tokens
-        raise UnsupportedModelError(
-            f"{name}: {type(model.base_model).__name__} takes no position_ids, so its tokens cannot be placed on a "
-            "packed tree; decoders of encoder-decoders are such"
+        return (
+            f"{type(model.base_model).__name__} takes no position_ids, so its tokens cannot be placed on a packed "
+            "tree; decoders of encoder-decoders are such"
         )
     # transformers' eager attention masks these all the same, so comparing with it would not show it.
     if getattr(model.config.get_text_config(), "use_bidirectional_attention", None) in (True, "all"):
-        raise UnsupportedModelError(f"{name}: its text is read in both directions (use_bidirectional_attention)")
+        return "its text is read in both directions (use_bidirectional_attention)"
     if getattr(model.config.get_text_config(), "ple_layer_ids", None):
-        raise UnsupportedModelError(
-            f"{name}: embeddings of its layers depend on the tokens before each token (n-grams)"
-        )
+        return "embeddings of its layers depend on the tokens before each token (n-grams)"
     for where, module in model.base_model.named_modules():
         if getattr(module, "layer_idx", None) is not None and getattr(module, "is_causal", True) is False:
-            raise UnsupportedModelError(f"{name}: {where} attends in both directions (is_causal is False)")
+            return f"{where} attends in both directions (is_causal is False)"
+    return None
 
 
-def check_unchanged(model: Any, name: str) -> None:
-    """Raise UnsupportedModelError if packed trees run only in a copy of a model whose modules are changed."""
-    reason = None
+def why_changed(model: Any) -> str | None:
+    """Return why packed trees run only in a copy of a model whose modules are changed, or None."""
     if computes_scores(model):
-        reason = "its attention modules compute scores in their own code"
-    elif indexed.covered(model.config.get_text_config()) is not None:
-        reason = "its attention reads the keys that an index selects"
-    elif before_head(model) is not None:
-        reason = "its states are transformed before the LM head"
-    elif mixers(model):
-        reason = "its recurrent layers run functions of their own"
-    elif model.base_model is model:
-        reason = "its text model is not under the name of its class"
-    if reason is not None:
-        raise UnsupportedModelError(f"{name}: packed trees run only in a changed copy of the model: {reason}")
+        return "its attention modules compute scores in their own code"
+    if indexed.covered(model.config.get_text_config()) is not None:
+        return "its attention reads the keys that an index selects"
+    if before_head(model) is not None:
+        return "its states are transformed before the LM head"
+    if mixers(model):
+        return "its recurrent layers run functions of their own"
+    if model.base_model is model:
+        return "its text model is not under the name of its class"
+    return None
 
 
-def check_deterministic(model: Any, name: str, why_not_upcast: str | None, products: str) -> None:
-    """Raise UnsupportedModelError if part of a model's pass sums in an order that other sequences can change."""
+def why_not_deterministic(model: Any, why_not_upcast: str | None, products: str) -> str | None:
+    """Return which part of a model's pass sums in an order that other sequences can change, or None."""
     if why_not_upcast:
-        reason: str | None = f"transformers' own modules run, whose sums may depend on the batch: {why_not_upcast}"
-    else:
-        dtypes = (torch.float32, torch.bfloat16, torch.float16)
-        reason = extension.why_not(model.get_output_embeddings().weight, dtypes)
-        if reason is None and products == "torch":
-            reason = "PyTorch's products sum in an order that depends on the number of rows"
-        if reason is None and method(model):
-            reason = "quantised layers sum as their library does, whose order may depend on the batch"
-        if reason is None and mixers(model):
-            reason = "recurrences multiply batches of chunks, whose rounding may depend on the number of rows"
-        if reason is None and any(map(is_experts, model.base_model.modules())):
-            reason = "the router of a mixture of experts is PyTorch's, whose rounding may depend on the number of rows"
-    if reason is not None:
-        raise UnsupportedModelError(f"{name}: deterministic=True is not possible: {reason}")
+        return f"transformers' own modules run, whose sums may depend on the batch: {why_not_upcast}"
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+    if (reason := extension.why_not(model.get_output_embeddings().weight, dtypes)) is not None:
+        return reason
+    if products == "torch":
+        return "PyTorch's products sum in an order that depends on the number of rows"
+    if method(model):
+        return "quantised layers sum as their library does, whose order may depend on the batch"
+    if mixers(model):
+        return "recurrences multiply batches of chunks, whose rounding may depend on the number of rows"
+    if any(map(is_experts, model.base_model.modules())):
+        return "the router of a mixture of experts is PyTorch's, whose rounding may depend on the number of rows"
+    return None
 
 
 def context_length(config: Any, regimes: RotaryRegimes) -> int | None:

@@ -96,7 +96,7 @@ def load(
         expect(reason is None or dtype == "auto", "dtype", f"another type than 'file': {reason}", "file")
         dtype = "file" if reason is None else "auto"
     stored = "float32" if dtype == "file" else dtype
-    arithmetic = resolve(_first_device(device_map, device), stored, precision, _checkpoint_dtype(config), products)
+    arithmetic = resolve(_first_device(device_map, device), stored, precision, _stored_dtype(config), products)
     if in_blocks and (dtype == "file" or arithmetic.dtype in (torch.float32, torch.float64)):
         loaded = _read(lambda: blocks.load(folder, config, dtype == "file"), folder)
         if dtype == "file":
@@ -455,7 +455,7 @@ def _unknown(name: str) -> str:
     )
 
 
-def _checkpoint_dtype(config: Any) -> torch.dtype:
+def _stored_dtype(config: Any) -> torch.dtype:
     stored = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
     if isinstance(stored, str):
         stored = getattr(torch, stored)

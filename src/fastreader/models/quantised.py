@@ -145,33 +145,27 @@ def wrap(model: Any, dtype: torch.dtype) -> None:
             replace(model, name, OwnLinear(module, dtype))
 
 
-def check_quantised(model: Any, name: str) -> None:
-    """Raise UnsupportedModelError if a quantised model has parts that cannot run in a packed pass.
-
-    Args:
-        model: a quantised transformers model.
-        name: of the model.
-    """
+def why_not_packed(model: Any) -> str | None:
+    """Return which part of a quantised transformers model cannot run in a packed pass, or None."""
     kind = method(model)
     if not is_plain(model.get_output_embeddings()):
-        raise UnsupportedModelError(f"{name}: its LM head is quantised by {kind}; leave it unquantised")
+        return f"its LM head is quantised by {kind}; leave it unquantised"
     own = {id(part) for module in model.modules() if is_own(module) for part in module.modules()}
     for where, module in model.base_model.named_modules():
         if id(module) in own or is_plain(module):
             continue
         for parameter, tensor in module.named_parameters(recurse=False):
             if type(tensor) is not nn.Parameter or tensor.dtype not in _FLOATING:
-                raise UnsupportedModelError(
-                    f"{name}: quantised by {kind}, a weight outside a linear layer: {where}.{parameter} "
-                    f"({type(module).__name__})"
-                )
+                outside = f"{where}.{parameter} ({type(module).__name__})"
+                return f"quantised by {kind}, a weight outside a linear layer: {outside}"
     settle(model)
     for where, module in model.named_modules():
         if type(module._parameters) is not dict:  # what writes to such a module may write to the caller's weights
-            raise UnsupportedModelError(
-                f"{name}: {where or 'the model'} keeps its weights in a {type(module._parameters).__name__} of {kind}; "
+            return (
+                f"{where or 'the model'} keeps its weights in a {type(module._parameters).__name__} of {kind}; "
                 "load it by its folder, or remove the dispatch (compressed_tensors.offload.dispatch.remove_dispatch)"
             )
+    return None
 
 
 @torch.inference_mode()

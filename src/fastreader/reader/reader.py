@@ -78,7 +78,7 @@ class Reader(ReaderBase):
         self.arithmetic = arithmetic
         self.revision = revision
         with placed(model, name):
-            self.checked, self.engine.check = _checked(tree_model, check, weights)
+            self.checked, self.engine.check = _verdict(tree_model, check, weights)
 
     @classmethod
     def load(
@@ -334,7 +334,7 @@ def load_again(arguments: dict[str, Any], name: str, weights: str = "") -> Reade
     return reader
 
 
-def _checked(model: TreeModel, mode: str, weights: str) -> tuple[Checked | None, str]:
+def _verdict(model: TreeModel, mode: str, weights: str) -> tuple[Checked | None, str]:
     """Return what the check of a model found, and which one ran: "full", "quick" or "off"."""
     if mode == "off":
         return None, "off"

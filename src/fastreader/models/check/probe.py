@@ -86,18 +86,18 @@ class _Check:
     def run(self) -> Checked:
         with stood_in(self.model.original, self.model.model) as quantised:
             truth = run_own(self.model.original, self.tokens, self.wide, self.model.name)
-            self._check_finite(truth)
+            self._require_finite(truth)
             given = self._packed(truth)
             exact = run_packed(self.model, self.tree, given, exact=True)
-            layer, logprob = self._check_exact(given, truth, exact)
+            layer, logprob = self._compare_exact(given, truth, exact)
         rounded = None
         if quantised:
             truth = run_own(self.model.original, self.tokens, self.wide, self.model.name)
-            self._check_finite(truth)
+            self._require_finite(truth)
             given = self._packed(truth)
         if self.model.products != "exact" or quantised:
             found = run_packed(self.model, self.tree, given, exact=False)
-            rounded = self._check_rounded(given, truth, found, quantised)
+            rounded = self._compare_rounded(given, truth, found, quantised)
         return Checked(layer, logprob, rounded)
 
     def _packed(self, own: Layers) -> Layers:
@@ -111,7 +111,7 @@ class _Check:
         assert own.embedded is not None
         return Layers(picked(own.embedded), inputs, outputs, own.logprobs)
 
-    def _check_finite(self, truth: Layers) -> None:
+    def _require_finite(self, truth: Layers) -> None:
         assert truth.logprobs is not None
         if truth.logprobs.isfinite().all() and all(o.isfinite().all() for o in truth.outputs):
             return
@@ -120,8 +120,8 @@ class _Check:
                 raise ModelFileError(f"{self.model.name}: the weight {name} has values that are not finite")
         self._fail("the model's own modules give numbers that are not finite in float32", "finite numbers")
 
-    def _check_exact(self, given: Layers, truth: Layers, exact: Packed) -> tuple[float, float]:
-        self._check_calls(truth, exact)
+    def _compare_exact(self, given: Layers, truth: Layers, exact: Packed) -> tuple[float, float]:
+        self._compare_calls(truth, exact)
         own: Layers | None = None
 
         def noise() -> Layers:
@@ -157,7 +157,7 @@ class _Check:
             furthest = max(furthest, most)
         return worst, furthest
 
-    def _check_calls(self, truth: Layers, exact: Packed) -> None:
+    def _compare_calls(self, truth: Layers, exact: Packed) -> None:
         """Compare what attention was called with, its results on unit values, and activations.
 
         In a trained layer softmax and activations may be saturated: a wrong factor, bound or function, or a wrong
@@ -187,7 +187,7 @@ class _Check:
         if not off <= _UNIT:
             self._fail(f"activations differ by {off:.3g} on unit values", f"{_UNIT}")
 
-    def _check_rounded(self, given: Layers, truth: Layers, found: Packed, quantised: bool) -> float:
+    def _compare_rounded(self, given: Layers, truth: Layers, found: Packed, quantised: bool) -> float:
         fast = self.model.precision == "fast"
         own = run_own(self.model.original, self.tokens, torch.bfloat16, self.model.name, truth) if fast else None
         worst = 0.0

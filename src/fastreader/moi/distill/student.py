@@ -20,7 +20,7 @@ from fastreader.data.fingerprints import reader_name
 from fastreader.errors import ContextOverflowError, MissingExtraError
 from fastreader.models import load as loading
 from fastreader.models.adapter import register
-from fastreader.models.architecture import check_supported, check_unchanged, context_length, lm_head, logit_scale_of
+from fastreader.models.architecture import context_length, lm_head, logit_scale_of, refuse, why_changed, why_unsupported
 from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, layer_windows
 from fastreader.models.revision import revision
 from fastreader.models.rotary import rotary_regimes
@@ -60,8 +60,8 @@ class Student:
     def __init__(self, model: Any, tokenizer: Any, name: str, lora: LoraSettings | None = None) -> None:
         peft = _peft()
         expect(callable(getattr(model, "forward", None)), "model", "a transformers causal LM", model)
-        check_supported(model, name)
-        check_unchanged(model, name)
+        refuse(name, why_unsupported(model))
+        refuse(name, why_changed(model), "packed trees run only in a changed copy of the model: ")
         self.name = name
         self.encoder = TextEncoder(tokenizer)
         self.revision = revision(model, tokenizer)
