@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fastreader.core.tree import IntArray, PrefixTree
-from fastreader.models.devices import moved
 from fastreader.models.key_values import KeyValues, Reuse
 from fastreader.models.pass_tables import PassTables
 from fastreader.models.recurrent.states import PathStates, RecurrentStates
 from fastreader.ops.tree_attention import AttentionPlan, tree_attention
+from fastreader.ops.upload import Uploaded
 
 
 @dataclass(frozen=True)
@@ -106,32 +106,34 @@ class PackedKeys:
         self.plan = AttentionPlan(subtree_end, query_node, query_positions, key_positions)
         self.impl = impl
         self._tables = tables or PassTables(device)
-        arrays = (subtree_end, self._tables.nodes(self.plan, query_node), query_positions, key_positions)
-        self._arrays = [None if array is None else self._tables.upload.add(array) for array in arrays]
-        self._tables.add_schedules(self.plan)
-        self._arrived: dict[torch.device, Any] = {}  # layers may lie on several devices
+        nodes = self._tables.add_schedules(self.plan) if self._tables.scheduled else query_node
+        self._arrays: list[Uploaded | None] = []
+        for array in (subtree_end, nodes, query_positions, key_positions):
+            self._arrays.append(None if array is None else self._tables.upload.add(array))
+        self._arrived: dict[torch.device, list[Tensor | None]] = {}  # layers may lie on several devices
 
-    def _on(self, device: torch.device) -> Any:
-        """Return the tables on the device of a layer."""
-        tables = self._arrived.get(device)
-        if tables is None:
-            sent = tuple(None if each is None else each.get() for each in self._arrays)
-            tables = self._arrived[device] = moved(sent, device)
-        return tables
+    def _on(self, device: torch.device) -> list[Tensor | None]:
+        """Return the tables on the device of a layer, once they have arrived there."""
+        self._arrived[device] = []
+        for each in self._arrays:
+            self._arrived[device].append(None if each is None else each.get().to(device))
+        return self._arrived[device]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams, return_lse: bool) -> Any:
         """Return the output of `tree_attention`, with its log-sum-exps if `return_lse`."""
         chunk = params.window.tokens if isinstance(params.window, Chunk) else None
         window = None if isinstance(params.window, Chunk) else params.window
-        subtree_end, nodes, query_positions, key_positions = self._on(query.device)
-        terms = params.sinks is not None or params.slopes is not None
-        self._tables.note(
-            *(query, value, chunk or window),
-            chunked=chunk is not None,
-            terms=terms,
-            capped=params.softcap is not None,
-            split=params.input_precision is not None,
-        )
+        tables = self._arrived.get(query.device) or self._on(query.device)
+        subtree_end, nodes, query_positions, key_positions = tables
+        if self._tables.scheduled:
+            self._tables.note(
+                *(query, value, chunk or window),
+                chunked=chunk is not None,
+                terms=params.sinks is not None or params.slopes is not None,
+                capped=params.softcap is not None,
+                split=params.input_precision is not None,
+            )
+        assert subtree_end is not None
         return tree_attention(
             query,
             key,

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastreader.core.tree import IntArray
 from fastreader.ops import triton_support
 from fastreader.ops.tree_attention import AttentionPlan
 from fastreader.ops.tree_attention.device_schedule import CallShape, add_schedule
@@ -25,23 +24,23 @@ class PassTables:
     Args:
         device: of the model.
         shapes: those of earlier passes, to which this one adds its own; None to foresee no schedule.
+
+    Attributes:
+        scheduled: whether the device's kernels take schedules; otherwise there are none to add or to note.
     """
 
     def __init__(self, device: torch.device, shapes: Shapes | None = None) -> None:
         self.upload = Upload(device)
         self._shapes: Shapes = {} if shapes is None else shapes
-        self._scheduled = triton_support.on_gpu(device)
+        self.scheduled = triton_support.on_gpu(device)
 
-    def nodes(self, plan: AttentionPlan, query_node: IntArray | None) -> Array | None:
-        """Return the nodes of a plan's queries in the type that the device's kernels take; None if they need none."""
-        return plan.query_node.astype(np.int32) if self._scheduled else query_node
-
-    def add_schedules(self, plan: AttentionPlan) -> None:
-        """Add a plan's schedules for the known shapes."""
-        if self._scheduled and len(plan.query_node):
+    def add_schedules(self, plan: AttentionPlan) -> Array:
+        """Add a plan's schedules for the known shapes; return the nodes of its queries as the kernels take them."""
+        if len(plan.query_node):
             for shape, chunked in self._shapes:
                 used = plan.chunked(shape.window) if chunked and shape.window is not None else plan
                 add_schedule(shape.schedule(used, self.upload.device), self.upload)
+        return plan.query_node.astype(np.int32)
 
     def note(
         self,
@@ -55,7 +54,6 @@ class PassTables:
         split: bool,
     ) -> None:
         """Remember the shape of a call, [Tq, Hq, D] and [Tk, Hk, Dv]."""
-        if self._scheduled:
-            sizes = (*query.shape[1:], *value.shape[1:])
-            shape = CallShape(sizes[0], sizes[2], sizes[1], sizes[3], query.dtype, window, terms, capped, split)
-            self._shapes[shape, chunked] = None
+        sizes = (*query.shape[1:], *value.shape[1:])
+        shape = CallShape(sizes[0], sizes[2], sizes[1], sizes[3], query.dtype, window, terms, capped, split)
+        self._shapes[shape, chunked] = None

@@ -24,6 +24,7 @@ from fastreader.models.experts import SortedExperts, blocks, is_experts
 from fastreader.models.fused import FusedEnd, FusedFeedForward, UpcastLinear, fuse
 from fastreader.models.quantised import is_own, is_plain, method
 from fastreader.models.recurrent import mixers, reads_weight
+from fastreader.ops.linear import BlockTensor
 
 
 class UpcastEmbedding(nn.Module):
@@ -37,9 +38,15 @@ class UpcastEmbedding(nn.Module):
         super().__init__()
         self.layer = layer
         self.dtype = dtype
+        plain = type(layer) is nn.Embedding and dtype == torch.float32
+        weight = layer.weight
+        # Read without PyTorch's dispatch to the tensor's class, which takes longer than the rows.
+        self.blocks = weight.weight if plain and isinstance(weight, BlockTensor) and weight.whole else None
 
     def forward(self, ids: Tensor, *others: Any, **named: Any) -> Tensor:
         """Map ids [...] to rows [..., E]."""
+        if self.blocks is not None:
+            return self.blocks.rows(ids)
         factor = getattr(self.layer, "embed_scale", None)
         if isinstance(factor, Tensor) and factor.dim() == 0:
             return F.embedding(ids, self.layer.weight).to(self.dtype) * factor.to(self.dtype)

@@ -26,23 +26,19 @@ def check_operands(
 
     Each must have one of `dtypes`; None is the dtype of the first operand, an empty collection allows any.
     """
-    given = [tensor for tensor in operands.values() if tensor is not None]
-    like, device, graded = given[0], given[0].device, torch.is_grad_enabled()
-    allowed = (like.dtype,) if dtypes is None else dtypes
-    for tensor in given:  # a pass comes here hundreds of times, nearly always with operands that fit
-        if (allowed and tensor.dtype not in allowed) or tensor.device != device or (graded and tensor.requires_grad):
-            break
-    else:
-        return
-    first = next(iter(operands))
-    named = {name: tensor for name, tensor in operands.items() if tensor is not None}
-    for name, tensor in named.items():
+    like, graded = None, torch.is_grad_enabled()
+    for name, tensor in operands.items():
+        if tensor is None:
+            continue
+        if like is None:
+            first, like, device = name, tensor, tensor.device
+            allowed = (like.dtype,) if dtypes is None else dtypes
         if allowed and tensor.dtype not in allowed:
             wanted = " or ".join(map(name_of, dtypes)) if dtypes else f"{name_of(like.dtype)} like {first}"
             raise InputError(f"{op}: {name} must be {wanted}, got {name_of(tensor.dtype)}")
-        if tensor.device != like.device:
-            raise InputError(f"{op}: {name} must be on {like.device} like {first}, got {tensor.device}")
-        if tensor.requires_grad and torch.is_grad_enabled():
+        if tensor.device != device:
+            raise InputError(f"{op}: {name} must be on {device} like {first}, got {tensor.device}")
+        if graded and tensor.requires_grad:
             raise InputError(f"{op}: {name} requires a gradient, and this op is forward only; use torch.no_grad()")
 
 
