@@ -12,8 +12,8 @@ CPU = torch.device("cpu")
 def test_budget_follows_free_memory(monkeypatch):
     for tokens in (100, 1000):
         monkeypatch.setattr(memory, "free_bytes", lambda device, n=tokens: n * 50)
-        assert memory.pass_limits(50, CPU) == (0.6 * tokens, 0.95 * tokens)
-        assert memory.pass_limits(50, CPU, memory.Overhead(500))[1] == 0.95 * tokens - 10
+        assert memory.pass_limits(50, [CPU]) == (0.6 * tokens, 0.95 * tokens)
+        assert memory.pass_limits(50, [CPU], memory.Overhead(500))[1] == 0.95 * tokens - 10
 
 
 def test_bytes_grow_with_the_model_and_fall_with_chunking():

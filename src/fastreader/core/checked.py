@@ -108,13 +108,13 @@ class Accepts:
 def checked(target: Target) -> Target:
     """Check arguments against type hints: of a function, or of the constructor and public methods of a class."""
     if not inspect.isclass(target):
-        return _checked_function(target, "")  # type: ignore[arg-type, return-value]
-    return _checked_class(target, f"{target.__name__}.")
+        return _with_checks(target, "")  # type: ignore[arg-type, return-value]
+    return _class_with_checks(target, f"{target.__name__}.")
 
 
 def checked_options(target: Target) -> Target:
     """Check a class as `checked` does; messages name arguments alone, because a function takes them for the class."""
-    return _checked_class(target, "")
+    return _class_with_checks(target, "")
 
 
 def checked_methods(target: Target) -> Target:
@@ -123,15 +123,15 @@ def checked_methods(target: Target) -> Target:
         if name.startswith("_"):
             continue
         if isinstance(member, (classmethod, staticmethod)):
-            setattr(target, name, type(member)(_checked_function(member.__func__, "")))
+            setattr(target, name, type(member)(_with_checks(member.__func__, "")))
         elif inspect.isfunction(member):
-            setattr(target, name, _checked_function(member, ""))
+            setattr(target, name, _with_checks(member, ""))
     return target
 
 
-def _checked_class(target: Target, at: str) -> Target:
+def _class_with_checks(target: Target, at: str) -> Target:
     if "__init__" in vars(target):
-        target.__init__ = _checked_function(target.__init__, at)  # type: ignore[misc]
+        target.__init__ = _with_checks(target.__init__, at)  # type: ignore[misc]
     return checked_methods(target)
 
 
@@ -155,7 +155,7 @@ def accept(name: str, value: Any, kind: Kind) -> Any:
     raise found  # type: ignore[misc]  # expect() has raised otherwise
 
 
-def _checked_function(function: Callable[..., Any], at: str) -> Callable[..., Any]:
+def _with_checks(function: Callable[..., Any], at: str) -> Callable[..., Any]:
     """Return the function with its arguments checked; `at` precedes their names in messages."""
     parameters = inspect.signature(function).parameters.values()
     by_name: dict[str, Kind] = {}
@@ -321,7 +321,7 @@ def _items(kind: Kind, name: str, value: Any) -> Any:
         if isinstance(value, np.ndarray) and value.ndim == 1 and kind is _PLAIN[int] and value.dtype.kind in "iu":
             return value
         if kind is not _ANYTHING and (isinstance(value, abc.Iterator) or not hasattr(value, "__len__")):
-            return _checked_items(kind, name, value)
+            return _items_as_consumed(kind, name, value)
         items = value if kind is _ANYTHING or isinstance(value, (list, tuple)) else list(value)
     if kind is _ANYTHING:
         return value
@@ -335,7 +335,7 @@ def _items(kind: Kind, name: str, value: Any) -> Any:
     return items if isinstance(value, np.ndarray) else value  # the truth of an array is not that of a list
 
 
-def _checked_items(kind: Kind, name: str, values: Iterable[Any]) -> Iterator[Any]:
+def _items_as_consumed(kind: Kind, name: str, values: Iterable[Any]) -> Iterator[Any]:
     for index, item in enumerate(values):
         yield accept(f"{name}[{index}]", item, kind)
 

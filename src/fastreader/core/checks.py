@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, MappingView, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,7 @@ _INTEGERS = (int, np.integer)
 _NUMBERS = (int, float, np.integer, np.floating)
 _SHOWN = 80  # characters of a value in a message
 _TOKENS = "text or token ids"
+Given = TypeVar("Given")
 
 
 def expect(condition: bool, name: str, expected: str, value: object) -> None:
@@ -46,6 +47,22 @@ def require(condition: bool, message: str) -> None:
     """Raise InputError(message) unless `condition`: for a rule that needs a sentence of its own."""
     if not condition:
         raise InputError(message)
+
+
+def given(value: Given | None, message: str) -> Given:
+    """Return `value`; raise InputError(message) if it is None."""
+    require(value is not None, message)
+    return value  # type: ignore[return-value]  # require() has raised for None
+
+
+@contextlib.contextmanager
+def rejecting(message: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise InputError "MESSAGE (ERROR)" if the block raises one of `errors`."""
+    try:
+        yield
+    except errors as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"{message} ({reason})" if reason else message) from error
 
 
 @contextlib.contextmanager
@@ -170,11 +187,6 @@ def random_generator(seed: int) -> np.random.Generator:
     """
     check_seed("seed", seed)
     return np.random.default_rng(seed)
-
-
-def check_bool(name: str, value: object) -> None:
-    """Check for True or False."""
-    expect(isinstance(value, (bool, np.bool_)), name, "True or False", value)
 
 
 def check_text(name: str, value: object, *, empty: bool = False, optional: bool = False) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastreader.core.checked import Accepts, checked_options
-from fastreader.core.checks import UNORDERED, check_choice, check_int, check_number, expect, is_int
+from fastreader.core.checks import check_choice, check_int, check_number, expect
 
 MOST_NEW_TOKENS = 2**20  # of one text; longer than the context of any model
 MOST_TEXTS = 10_000  # for one prompt
@@ -61,23 +61,10 @@ class GenerateOptions(Sampling):
         super().__post_init__()
         check_int("max_new_tokens", self.max_new_tokens, 1, MOST_NEW_TOKENS)
         check_int("n", self.n, 1, MOST_TEXTS)
-        in_range = is_int(self.seed) and -(2**63) <= self.seed < 2**63
-        expect(in_range, "seed", "an integer of 64 bits", self.seed)
+        expect(-(2**63) <= self.seed < 2**63, "seed", "an integer of 64 bits", self.seed)
         check_choice("on_overflow", self.on_overflow, ("error", "truncate"))
         check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
         # Tuples, because an iterator would be empty after its check.
-        object.__setattr__(self, "stop", _listed("stop", self.stop, _is_text, "texts that are not empty"))
-        object.__setattr__(self, "stop_token_ids", _listed("stop_token_ids", self.stop_token_ids, is_int, "token ids"))
-
-
-def _listed(name: str, value: object, is_item: Callable[[object], bool], items: str) -> tuple[Any, ...]:
-    listed = isinstance(value, Iterable) and not isinstance(value, UNORDERED) and getattr(value, "ndim", 1) > 0
-    found: tuple[Any, ...] | None = tuple(value) if listed else None  # type: ignore[arg-type]
-    expect(
-        found is not None and all(map(is_item, found)), name, f"a list of {items}", value if found is None else found
-    )
-    return found or ()
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        expect(all(self.stop), "stop", "a list of texts that are not empty", self.stop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fastreader.core.checks import check_text, expect
+from fastreader.core.checks import check_text, expect, given
 from fastreader.data.rows import split_contents
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
@@ -60,9 +60,8 @@ def as_passage(document: Any, *, name: str = "document") -> Passage:
         text, id, extra = content(), getattr(node, "node_id", None), getattr(node, "metadata", None)
     else:
         field = next((key for key in ("page_content", "content", "text") if hasattr(document, key)), None)
-        if field is None:
-            raise InputError(f"{name}: expected {_WANTED}, got {type(document).__name__}")
-        text, id = getattr(document, field), getattr(document, "id", None)
+        named = given(field, f"{name}: expected {_WANTED}, got {type(document).__name__}")
+        text, id = getattr(document, named), getattr(document, "id", None)
         extra = next((value for key in _METADATA if (value := getattr(document, key, None)) is not None), None)
     return _made(text, None, id, getattr(document, "score", None), extra, name)
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from fastreader.core.checks import expect, require
-from fastreader.errors import InputError
+from fastreader.core.checks import expect, rejecting, require
 
 MAX_LINE = 64 * 2**20
 """Longest line of JSON lines, runs and judgements in bytes, unpacked: few bytes of gzip unpack to very many."""
@@ -105,20 +104,14 @@ def read_values(path: str | os.PathLike[str], formats: Sequence[str] = (".json",
     """
     file = Path(path)
     suffix = file.suffix if file.suffix in formats else formats[0]
-    try:
-        check_readable(file)
+    check_readable(file)
+    with rejecting(f"{file}: cannot be read", OSError), rejecting(f"{file}: does not fit in memory", MemoryError):
         with file.open("rb") as stream:
             content = stream.read(MAX_FILE + 1)
         require(len(content) <= MAX_FILE, f"{file}: is longer than {MAX_FILE:,} bytes")
-        return _PARSERS[suffix](content.decode("utf-8"))
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
-    except (OverflowError, RecursionError, ValueError) as error:  # wrong format, not UTF-8, or nested too deeply
-        raise InputError(f"{file}: not {suffix[1:].upper()} ({error})") from error
-    except MemoryError as error:
-        raise InputError(f"{file}: does not fit in memory") from error
+        # The errors are those of another format, of text that is not UTF-8, and of values nested too deeply.
+        with rejecting(f"{file}: not {suffix[1:].upper()}", OverflowError, RecursionError, ValueError):
+            return _PARSERS[suffix](content.decode("utf-8"))
 
 
 def read_object(path: str | os.PathLike[str], formats: Sequence[str] = (".json",)) -> dict[str, Any]:

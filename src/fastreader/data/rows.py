@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from fastreader.core.checks import check_text
+from fastreader.core.checks import check_text, given
 from fastreader.data.types import Example, Passage
 from fastreader.errors import InputError
 
@@ -136,9 +136,8 @@ class Document(Row):
         """
         title, text = self.title or "", self.text
         if text is None:
-            if self.contents is None:
-                raise InputError("missing key 'text'")
-            title, text = (title, self.contents) if title else split_contents(self.contents)
+            contents = given(self.contents, "missing key 'text'")
+            title, text = (title, contents) if title else split_contents(contents)
         return document(title, text, self.id, self.rest)
 
 

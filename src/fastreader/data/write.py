@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, check_output, expect
+from fastreader.core.checks import check_choice, check_output, expect, require
 from fastreader.data.files import replacing
 from fastreader.data.read import PathLike
 from fastreader.data.rows import parse_row
@@ -61,8 +61,7 @@ def save_examples(
     with replacing(target) as stream:
         for number, example in enumerate(examples, 1):
             try:
-                if not isinstance(example, Example):
-                    raise InputError(f"expected an Example, got {type(example).__name__}")
+                require(isinstance(example, Example), f"expected an Example, got {type(example).__name__}")
                 if format == "trec":
                     stream.writelines(_trec(example, tag))
                     continue

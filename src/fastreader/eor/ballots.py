@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fastreader.core.checks import UNORDERED, check_text, expect
+from fastreader.core.checks import UNORDERED, check_text, expect, require
 from fastreader.eor.similarity import Similarity, tensor
 from fastreader.eor.types import Answers, BoolArray, FloatArray, aligned
-from fastreader.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +57,8 @@ def ballots(rows: Sequence[Any], similarities: Sequence[Similarity], accept: Cal
         InputError: if there are no rows, fewer than two retrievers, or rows of different retrievers; or if a similarity
             is NaN, or needs the questions and only texts were given.
     """
-    if isinstance(rows, Answers):
-        raise InputError("answers: expected a list with those of each question, got one Answers; put it into a list")
+    many = not isinstance(rows, Answers)
+    require(many, "answers: expected a list with those of each question, got one Answers; put it into a list")
     listed = isinstance(rows, Collection) and not isinstance(rows, UNORDERED)
     listed = listed and getattr(rows, "ndim", 1) > 0  # an array of one number has no length
     expect(listed, "answers", "a list with those of each question", rows)
@@ -72,8 +71,9 @@ def ballots(rows: Sequence[Any], similarities: Sequence[Similarity], accept: Cal
     for i, found in enumerate(texts):
         expect(len(found) == width, f"answers[{i}]", f"{width} answers as in the first row", len(found))
     expect(width >= 2, "answers", "at least 2 retrievers to vote", width)
-    if not named and (reading := [s.name for s in similarities if s.reads_question]):
-        raise InputError(f"similarity {reading[0]}: reads the question; pass Answers instead of bare texts")
+    for each in similarities:
+        known = bool(named) or not each.reads_question
+        require(known, f"similarity {each.name}: reads the question; pass Answers instead of bare texts")
     present = np.array([[text is not None for text in row] for row in texts])
     candidates = np.array([[accept(text) for text in row] for row in texts]) & present
     questions = [row.question for row in named] if named else [""] * len(texts)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fastreader.core.checked import checked_methods
-from fastreader.core.checks import check_choice, check_keys, expect
+from fastreader.core.checks import check_choice, check_keys, expect, rejecting, shown
 from fastreader.eor.answer import is_answer
 from fastreader.eor.pooling import POOLINGS
 from fastreader.eor.scoring import Rules
@@ -130,7 +130,7 @@ def given_weights(weights: Any, retrievers: list[str] | None, width: int) -> Flo
         )
         expect(set(weights) == set(retrievers or ()), "retriever_weights", f"one {expected}", list(weights))
         weights = [weights[name] for name in retrievers or ()]
-    return checked_weights("retriever_weights", weights, width)
+    return nonnegative("retriever_weights", weights, width)
 
 
 def learned_weights(
@@ -141,15 +141,13 @@ def learned_weights(
         same = sorted(names) == sorted(retrievers)
         expect(same, "answers", f"those of the fitted retrievers {', '.join(names)}", ", ".join(retrievers))
         weights = weights[[names.index(name) for name in retrievers]]
-    return checked_weights("retriever_weights", weights, width)
+    return nonnegative("retriever_weights", weights, width)
 
 
-def checked_weights(name: str, weights: Any, count: int) -> FloatArray:
+def nonnegative(name: str, weights: Any, count: int) -> FloatArray:
     """Return `weights` as float64 [count], checked to be finite numbers of at least 0."""
-    try:
+    expected = f"{count} numbers of at least 0"
+    with rejecting(f"{name}: expected {expected}, got {shown(weights)}", TypeError, ValueError):
         found = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError):
-        found = np.array(np.nan)  # rejected below
-    ok = found.shape == (count,) and bool(np.isfinite(found).all() and (found >= 0).all())
-    expect(ok, name, f"{count} numbers of at least 0", weights)
+    expect(found.shape == (count,) and bool(((found >= 0) & np.isfinite(found)).all()), name, expected, weights)
     return found

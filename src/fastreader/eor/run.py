@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, check_int, check_text
+from fastreader.core.checks import check_choice, check_int, check_text, expect
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.types import Example, Passage
 from fastreader.eor import spec
@@ -19,7 +19,7 @@ from fastreader.eor.sources import SourceFunction, as_passages, as_source
 from fastreader.eor.spec import Concat, Node, Rerank, Source, Top
 from fastreader.eor.texts import Texts
 from fastreader.eor.types import Document, Retrieval
-from fastreader.errors import FastreaderError, InputError
+from fastreader.errors import FastreaderError
 
 logger = logging.getLogger(__name__)
 
@@ -112,8 +112,7 @@ class Retrievers:
                 number per passage.
             Exception: any error of a source, with on_error="raise".
         """
-        if isinstance(questions, str):
-            raise InputError(f"questions: expected a list of questions, got the text {questions[:60]!r}")
+        expect(not isinstance(questions, str), "questions", "a list of questions", questions)
         examples = [q if isinstance(q, Example) else Example(q, []) for q in questions]
         for i, example in enumerate(examples):
             check_text(f"questions[{i}]", example.question)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, expect
+from fastreader.core.checks import check_int, expect, given, rejecting, require
 from fastreader.data import load_passages
 from fastreader.data.types import Passage
 from fastreader.eor.similarity.loading import encoder_for
@@ -77,10 +77,8 @@ class BM25(Index):
         super().__init__(passages, depth)
         self._language = language
         self._index = bm25s.BM25()
-        try:
+        with rejecting(f"language: expected one of bm25s, got {language!r}", ValueError):
             tokens = self._tokens([f"{p.title} {p.text}" for p in self.passages])
-        except ValueError as error:  # bm25s knows the languages
-            raise InputError(f"language: {error}") from error
         expect(any(tokens), "passages", "at least one word to index", self.passages)
         self._index.index(tokens, show_progress=False)
 
@@ -128,12 +126,10 @@ class Dense(Index):
         """
         super().__init__(passages, depth)
         self._encode = encoder_for(encoder)
-        try:
+        # A folder may hold another kind of model, which loads but does not encode; a caller's own function may raise.
+        errors = () if callable(encoder) else (ValueError,)
+        with rejecting(f"encoder: {str(encoder)!r} cannot encode the passages", *errors):
             found = self._encode([*map(whole_text, self.passages)]) if vectors is None else vectors
-        except ValueError as error:  # a folder may hold another kind of model, which loads but does not encode
-            if callable(encoder):
-                raise
-            raise InputError(f"encoder: {os.fspath(encoder)!r} cannot encode the passages ({error})") from error
         self.vectors = np.asarray(found, dtype=np.float32)
         shape = list(self.vectors.shape)
         ok = len(shape) == 2 and shape[0] == len(self.passages)
@@ -176,8 +172,8 @@ def as_passages(found: Any) -> list[Passage]:
         InputError: if the result is one text or one mapping, whose letters or keys would be taken for passages, or
             `as_passage` raises it.
     """
-    if isinstance(found, (str, bytes, Mapping, Passage)):
-        raise InputError(f"source: expected a list of passages, got one {type(found).__name__}")
+    one = isinstance(found, (str, bytes, Mapping, Passage))
+    require(not one, f"source: expected a list of passages, got one {type(found).__name__}")
     return [] if found is None else [as_passage(item) for item in found]
 
 
@@ -206,9 +202,10 @@ def as_passage(found: Any) -> Passage:
 
 def _from_fields(get: Callable[[str], Any], metadata: dict[str, Any]) -> Passage:
     names = ("text", "contents", "content", "page_content")
-    text = next((found for name in names if isinstance(found := get(name), str)), None)
-    if text is None:
-        raise InputError("source: expected a passage, a text, or a document with a text, content or page_content")
+    text = given(
+        next((found for name in names if isinstance(found := get(name), str)), None),
+        "source: expected a passage, a text, or a document with a text, content or page_content",
+    )
     identifier = next((found for name in ("id", "node_id") if (found := get(name)) is not None), None)
     score = get("score")
     return Passage(
@@ -221,8 +218,5 @@ def _from_fields(get: Callable[[str], Any], metadata: dict[str, Any]) -> Passage
 
 
 def _haystack(answer: Any) -> Iterable[Any]:
-    documents = answer.get("documents") if isinstance(answer, Mapping) else None
-    if documents is None:
-        raise InputError("source: expected {'documents': [...]} from run(query=...), as from Haystack's retrievers")
-    found: Iterable[Any] = documents
-    return found
+    documents: Iterable[Any] | None = answer.get("documents") if isinstance(answer, Mapping) else None
+    return given(documents, "source: expected {'documents': [...]} from run(query=...), as from Haystack's retrievers")

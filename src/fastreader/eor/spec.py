@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from fastreader.core.checks import check_text
+from fastreader.core.checks import check_text, require
 from fastreader.errors import InputError
 
 REFREE = "ReFree"
@@ -172,8 +172,8 @@ def expand(node: Node, aliases: Mapping[str, Node], within: tuple[str, ...] = ()
         InputError: if an alias contains itself.
     """
     if isinstance(node, Source):
-        if node.name in within:
-            raise InputError(f"aliases: {node.name!r} is made from itself, through {' -> '.join([*within, node.name])}")
+        path = " -> ".join([*within, node.name])
+        require(node.name not in within, f"aliases: {node.name!r} is made from itself, through {path}")
         return expand(aliases[node.name], aliases, (*within, node.name)) if node.name in aliases else node
     if isinstance(node, Concat):
         return Concat(tuple(expand(part, aliases, within) for part in node.parts))

@@ -19,10 +19,9 @@ from fastreader.eor.answer import is_answer
 from fastreader.eor.ballots import Ballots, ballots, is_single
 from fastreader.eor.fit import FitReport, search
 from fastreader.eor.objective import Objective
-from fastreader.eor.parameters import Parameters, checked_weights, given_weights, learned_weights
+from fastreader.eor.parameters import Parameters, given_weights, learned_weights, nonnegative
 from fastreader.eor.similarity import Similarity, SimilarityLike
 from fastreader.eor.types import FloatArray, IntArray
-from fastreader.errors import InputError
 
 Accept = Callable[[str | None], bool]
 
@@ -206,9 +205,9 @@ class Voter(Parameters):
             if fitted := values.get("fitted"):
                 retrievers, found = fitted["retrievers"], fitted["retriever_weights"]
                 count = len(found if retrievers is None else retrievers)
-                voter.retriever_weights_ = checked_weights("retriever_weights", found, count)
+                voter.retriever_weights_ = nonnegative("retriever_weights", found, count)
                 shares = fitted["similarity_weights"]
-                voter.similarity_weights_ = checked_weights("similarity_weights", shares, len(names))
+                voter.similarity_weights_ = nonnegative("similarity_weights", shares, len(names))
                 voter.retrievers_ = None if retrievers is None else [str(name) for name in retrievers]
                 report = fitted.get("report")
                 voter.fit_report_ = FitReport(**report) if report else None
@@ -240,11 +239,12 @@ class Voter(Parameters):
         expect(one_each, "similarity_settings", f"one for each of {', '.join(names)}", len(settings))
         expect([s.name for s in having] == names, "similarities", ", ".join(names), [s.name for s in having])
         for similarity, expected in zip(having, settings, strict=True):
-            if (found := similarity.settings()) != expected:
-                raise InputError(
-                    f"similarities: {similarity.name} was saved with {json.dumps(expected)}, and would be loaded with "
-                    f"{json.dumps(found)}; pass it as an object with the saved settings"
-                )
+            found = similarity.settings()
+            require(
+                found == expected,
+                f"similarities: {similarity.name} was saved with {json.dumps(expected)}, and would be loaded with "
+                f"{json.dumps(found)}; pass it as an object with the saved settings",
+            )
 
     def _ballots(self, rows: Sequence[Any], name: str = "X") -> Ballots:
         """Return the checked answers; errors name the argument `name` that holds them."""
@@ -261,7 +261,7 @@ class Voter(Parameters):
         else:
             retriever = given_weights(self.retriever_weights, names, width)
             similarity = np.ones(count) if self.similarity_weights is None else self.similarity_weights
-        return retriever, checked_weights("similarity_weights", similarity, count)
+        return retriever, nonnegative("similarity_weights", similarity, count)
 
     def _winners(self, prepared: Ballots) -> IntArray:
         return scoring.count(prepared, *self._weights(prepared), self._rules()).won

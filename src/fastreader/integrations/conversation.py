@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastreader.core.checks import expect
-from fastreader.errors import InputError, UnsupportedModelError
+from fastreader.core.checks import expect, rejecting
+from fastreader.errors import UnsupportedModelError
 from fastreader.reader.prompts.encoder import TextEncoder
 
 Message = tuple[str, str]
@@ -32,11 +32,10 @@ def conversation_tokens(encoder: TextEncoder, messages: Sequence[Message]) -> li
     # The template is rendered around marks, so that only its own texts are read as special tokens.
     marks = [f"fastreader\u241e{place}\u241e" for place in range(len(messages))]
     turns = [{"role": role, "content": mark} for (role, _), mark in zip(messages, marks, strict=True)]
-    try:
+    roles = ", ".join(role for role, _ in messages)
+    problem = f"messages: the model's chat template rejects the roles {roles}"
+    with rejecting(problem, TemplateError, TypeError, ValueError):
         text = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
-    except (TemplateError, TypeError, ValueError) as error:
-        roles = ", ".join(role for role, _ in messages)
-        raise InputError(f"messages: the model's chat template rejects the roles {roles} ({error})") from error
     tokens: list[int] = []
     for (_, content), mark in zip(messages, marks, strict=True):
         before, found, text = text.partition(mark)

@@ -12,7 +12,7 @@ import numpy as np
 
 from fastreader.core.checks import check_choice, check_int, expect
 from fastreader.core.protocol import ScoringReader
-from fastreader.errors import InputError, MissingExtraError
+from fastreader.errors import MissingExtraError
 
 try:
     from jinja2 import TemplateError
@@ -247,8 +247,8 @@ class FastreaderLM(TemplateLM):
             InputError: if an option is not one of those that the reader has.
         """
         values = dict(normalize_gen_kwargs(dict(given), self.max_gen_toks))
-        if values.pop("num_beams", 1) != 1:
-            raise InputError(f"num_beams: expected 1, because a reader has no beam search, got {given['num_beams']}")
+        beams = values.pop("num_beams", 1)
+        expect(beams == 1, "num_beams", "1, because a reader has no beam search", beams)
         for name in values:
             check_choice("generation_kwargs", name, _GENERATION)
         until = [text for text in values["until"] if text]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import expect, require
 from fastreader.errors import InputError, MissingExtraError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from fastreader.models.quantised import method
 
@@ -92,20 +92,19 @@ def merge(model: Any, folder: Path) -> Any:
             raise InputError(f"adapter: expected {expected}, got {folder}: {error}") from error
         except (TypeError, AttributeError, NotImplementedError) as error:
             raise ModelFileError(f"{folder}: the adapter is damaged ({type(error).__name__}: {error})") from error
-    _check_keys(f"adapter: expected {expected}, got {folder}", adapted, found)
+    _require_used(f"adapter: expected {expected}, got {folder}", adapted, found)
     return _merged(adapted, str(folder), kind)
 
 
-def _check_keys(expected: str, adapted: Any, found: Any) -> None:
+def _require_used(expected: str, adapted: Any, found: Any) -> None:
     """Raise InputError if weights of an adapter were not used, or parts of it got none."""
-    if found.unexpected_keys:
-        raise InputError(f"{expected}: the model has no {found.unexpected_keys[0]}")
+    for key in found.unexpected_keys:
+        require(False, f"{expected}: the model has no {key}")
     state = adapted.state_dict()
     absent = {key for key in found.missing_keys if f".{_NAME}" in key}
     given = {tensor.data_ptr() for key, tensor in state.items() if key not in absent}
     for key in sorted(absent):  # VeRA's matrices, shared by all layers, have one name in the file
-        if state[key].data_ptr() not in given:
-            raise InputError(f"{expected}: it has no weight for {key}")
+        require(state[key].data_ptr() in given, f"{expected}: it has no weight for {key}")
 
 
 def carries(model: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import expect, rejecting
 from fastreader.errors import InputError, UnsupportedModelError
 
 _SEAM = "fastreader_seam"
@@ -43,10 +43,8 @@ def check_map(device_map: Any) -> None:
     expect(len(device_map) > 0, "device_map", "a device for each part of the model", dict(device_map))
     for part, device in device_map.items():
         expect(str(device) != "disk", "device_map", "weights in memory: a packed pass keeps them there", {part: device})
-        try:
+        with rejecting(f"device_map: expected devices, got {part!r}: {device!r}", RuntimeError, TypeError):
             kind = torch.device(device).type
-        except (RuntimeError, TypeError) as error:
-            raise InputError(f"device_map: expected devices, got {part!r}: {device!r}") from error
         expect(kind != "meta", "device_map", "devices that hold weights", {part: device})
 
 

@@ -36,11 +36,6 @@ def free_bytes(device: torch.device) -> int:
     return min(_machine_free(), _container_free())
 
 
-def tightest(devices: Iterable[torch.device]) -> torch.device:
-    """Return the device with the least free memory."""
-    return min(devices, key=free_bytes)
-
-
 def return_freed() -> None:
     """Return the memory that loading and the check freed to the system; glibc keeps it, more than the weights take."""
     gc.collect()
@@ -212,12 +207,12 @@ def generation_memory(
     return size, -(-(activation_bytes + new_tokens * key_value_bytes + 2 * state_bytes) // size)
 
 
-def pass_limits(token_bytes: int, device: torch.device, overhead: Overhead = NO_OVERHEAD) -> tuple[int, int]:
+def pass_limits(token_bytes: int, devices: Iterable[torch.device], overhead: Overhead = NO_OVERHEAD) -> tuple[int, int]:
     """Return the default number of tokens per pass, and the number above which a pass does not fit.
 
-    The default is what fits in a share of the memory free now, up to a maximum.
+    The default is what fits in a share of the memory free now on the device with the least of it, up to a maximum.
     """
-    free = free_bytes(device)
+    free = min(map(free_bytes, devices))
     default = min(_MAX_TOKENS, overhead.max_tokens(_SHARE * free, token_bytes))
     return default, overhead.max_tokens(_HARD_SHARE * free, token_bytes)
 

@@ -9,8 +9,7 @@ from typing import Literal, cast
 
 import torch
 
-from fastreader.core.checks import check_choice, expect
-from fastreader.errors import InputError
+from fastreader.core.checks import check_choice, expect, rejecting
 from fastreader.models.products import Products, choose
 
 Precision = Literal["fast", "high", "exact"]
@@ -46,7 +45,7 @@ class Arithmetic:
     formats: tuple[str, ...] = ()
     devices: tuple[torch.device, ...] = ()
 
-    @property
+    @cached_property
     def where(self) -> str:
         """The devices of the weights, in words."""
         return " + ".join(map(str, self.devices or (self.device,)))
@@ -76,10 +75,8 @@ def resolve_device(device: str | torch.device) -> torch.device:
     """
     if device == "auto":
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    try:
+    with rejecting(f"device: expected 'auto', 'cpu' or 'cuda[:n]', got {device!r}", RuntimeError):
         resolved = torch.device(device)
-    except RuntimeError as error:
-        raise InputError(f"device: expected 'auto', 'cpu' or 'cuda[:n]', got {device!r}") from error
     if resolved.type == "cuda":
         seen = torch.cuda.is_available()
         expect(seen, "device", f"the CPU, since torch {torch.__version__} sees no CUDA device", device)

@@ -7,6 +7,7 @@ score. Sequences are therefore packed only with others of their regime, or rejec
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from fastreader.errors import ContextOverflowError
@@ -24,7 +25,7 @@ class RotaryRegimes:
     kind: str
     threshold: int
 
-    @property
+    @cached_property
     def fixed(self) -> bool:
         """Whether all lengths share a regime."""
         return self.kind == "fixed"

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, expect
+from fastreader.core.checks import check_choice, expect, given
 from fastreader.data.types import Passage
 from fastreader.errors import InputError
 from fastreader.noise.labels import Kind, same_text
@@ -133,9 +133,8 @@ def layout(materials: Materials, spec: str | LayoutSpec, *, fits: Fits | None = 
     """
     spec = LayoutSpec.parse(spec) if isinstance(spec, str) else spec
     if spec.count == FILL:
-        if fits is None:
-            raise InputError(f"layout: {spec.name!r} needs `fits`, to know when the context is full")
-        count = _most(len(materials.random), lambda n: fits(_arrange(materials, spec, n)[0]))
+        fitting = given(fits, f"layout: {spec.name!r} needs `fits`, to know when the context is full")
+        count = _most(len(materials.random), lambda n: fitting(_arrange(materials, spec, n)[0]))
         if count == len(materials.random):
             raise StillFits(
                 f"{spec.name}: all {count} random passages of {materials.id!r} fit; draw more to fill the context"

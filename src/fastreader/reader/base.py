@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fastreader.core.checked import accept, kind_of
-from fastreader.core.checks import check_bool, check_int, expect
+from fastreader.core.checks import check_int, expect
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import Generation, Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens
@@ -18,7 +18,7 @@ from fastreader.reader.generate import generate
 from fastreader.reader.loglikelihood import Admit, loglikelihood, score
 from fastreader.reader.prompts.writer import PromptWriter
 
-_TREES = kind_of(Sequence[PrefixTree])
+_TREES, _BOOL = kind_of(Sequence[PrefixTree]), kind_of(bool)
 
 
 class ReaderBase(PromptWriter):
@@ -27,12 +27,16 @@ class ReaderBase(PromptWriter):
     Attributes:
         engine: the model, its tokenizer and its lock.
         name: what the model was loaded from.
+        max_length: longest input the model takes, in tokens; None if its config sets no limit.
+        end_tokens: tokens by which the model ends a turn or a text: its generation config's and its tokenizer's.
     """
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine.encoder)
         self.engine = engine
         self.name = engine.name
+        self.max_length = engine.max_length
+        self.end_tokens = engine.end_tokens
 
     @contextmanager
     def _cache(self) -> Iterator[tuple[PrefixCache | None, Admit | None]]:
@@ -52,16 +56,6 @@ class ReaderBase(PromptWriter):
             "forward": f"{engine.model.forward_path}; writes {engine.model.writing_path}",
             "check": engine.check,
         }
-
-    @property
-    def max_length(self) -> int | None:
-        """Longest input the model takes, in tokens; None if its config sets no limit."""
-        return self.engine.model.max_length
-
-    @property
-    def end_tokens(self) -> frozenset[int]:
-        """Tokens by which the model ends a turn or a text: its generation config's and its tokenizer's."""
-        return self.engine.end_tokens
 
     def budget(self) -> int:
         """Return the number of tokens that one pass computes at most by default, from the memory free now."""
@@ -103,7 +97,7 @@ class ReaderBase(PromptWriter):
             InputError: if a token id is out of range.
             ContextOverflowError, OutOfBudgetError, NumericsError: as `loglikelihood`.
         """
-        check_bool("best_tokens", best_tokens)
+        accept("best_tokens", best_tokens, _BOOL)
         if trees is not None:
             check_int("max_batch_tokens", max_batch_tokens, optional=True)
             accept("trees", trees, _TREES)

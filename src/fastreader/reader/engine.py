@@ -13,7 +13,7 @@ from fastreader.core.checked import accept, kind_of
 from fastreader.core.checks import check_int, expect
 from fastreader.core.options import MOST_NEW_TOKENS
 from fastreader.core.tree import PrefixTree, Tokens, partition
-from fastreader.errors import ContextOverflowError, FastreaderError, InputError, OutOfBudgetError
+from fastreader.errors import ContextOverflowError, FastreaderError, OutOfBudgetError
 from fastreader.models import memory
 from fastreader.models.adapter import TreeModel
 from fastreader.models.precision import Arithmetic
@@ -29,6 +29,8 @@ class Engine:
     Attributes:
         encoder: the tokenizer, by pieces.
         name: what the model was loaded from.
+        max_length: longest input the model takes, in tokens; None if its config sets no limit.
+        end_tokens: by which the model ends a turn or a text: its generation config's and its tokenizer's.
         arithmetic: device, storage type and precision, and why.
         revision: distinguishes its weights from others of that name; empty for a packaged model.
         check: which check ran at load: "full", "quick" (the verdict of an earlier one) or "off".
@@ -44,6 +46,9 @@ class Engine:
         self.arithmetic = arithmetic
         self.revision = revision
         self.check = "off"
+        self.max_length = model.max_length
+        own = encoder.tokenizer.eos_token_id
+        self.end_tokens: frozenset[int] = model.end_tokens | (frozenset() if own is None else {int(own)})
         self.lock = threading.Lock()
         repair_in_children(self)
 
@@ -62,18 +67,9 @@ class Engine:
             raise FastreaderError(f"{self.name}: the reader was closed; load it again")
         return self._model
 
-    @property
-    def end_tokens(self) -> frozenset[int]:
-        """Tokens by which the model ends a turn or a text: its generation config's and its tokenizer's."""
-        own = self.encoder.tokenizer.eos_token_id
-        return self.model.end_tokens | (frozenset() if own is None else {int(own)})
-
     def budget(self) -> int:
         """Return the number of tokens that one pass computes at most by default, from the memory free now."""
-        default, _ = memory.pass_limits(
-            self.model.bytes_per_token, memory.tightest(self.model.devices), self.model.overhead
-        )
-        return default
+        return memory.pass_limits(self.model.bytes_per_token, self.model.devices, self.model.overhead)[0]
 
     def plan(
         self, sequences: Sequence[tuple[Tokens, Tokens]], max_batch_tokens: int | None = None, *, new_tokens: int = 0
@@ -101,14 +97,14 @@ class Engine:
                     f"sequences[{i}] is {length} tokens long, the context of {model.name} is "
                     f"{model.max_length}{model.context_note}"
                 )
-            regimes.setdefault(model.regimes.of(length), []).append(i)
+            regimes.setdefault(0 if model.regimes.fixed else model.regimes.of(length), []).append(i)
         trees = []
         token_bytes, reserve, choosing = model.bytes_per_token, 0, 0
         if new_tokens:
             states = model.state_bytes if new_tokens > 1 else 0
             token_bytes, reserve = memory.generation_memory(token_bytes, model.key_value_bytes, new_tokens, states)
             choosing = -(-model.logits.sampling_bytes(len(sequences)) // token_bytes)
-        default, most = memory.pass_limits(token_bytes, memory.tightest(model.devices), model.overhead)
+        default, most = memory.pass_limits(token_bytes, model.devices, model.overhead)
         limit = max(1, most - choosing)
         budget = min(max_batch_tokens or max(1, default - choosing), limit)
         for members in regimes.values():
@@ -121,8 +117,7 @@ class Engine:
                         f"memory allows about {limit} here"
                     )
                 highest = int(max(tree.token_ids.max(), tree.targets.max(initial=0)))
-                if highest >= vocabulary:
-                    raise InputError(f"sequences: token ids must be below the vocabulary's {vocabulary}, got {highest}")
+                expect(highest < vocabulary, "sequences", f"token ids below the vocabulary's {vocabulary}", highest)
                 trees.append(replace(tree, sequence_ids=np.asarray(members)[tree.sequence_ids]))
         return trees
 

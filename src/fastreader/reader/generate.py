@@ -125,7 +125,7 @@ def run(
         states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=distinct)
         finished = _decode_step(model, states, state_of, rows, options, eos)
     advance(finished)
-    if key_values is None:
+    if key_values is None or finished == len(rows):
         return
     cache = DecodeCache(tree, key_values, leaves, room - 1, row_by_row=model.deterministic)
     while True:

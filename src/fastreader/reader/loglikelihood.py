@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastreader.core.checked import checked
-from fastreader.core.checks import check_bool, check_list, check_tokens, shown
+from fastreader.core.checked import accept, checked, kind_of
+from fastreader.core.checks import check_choice, check_list, check_tokens, expect, located, require
 from fastreader.core.progress import track
 from fastreader.core.protocol import Loglikelihood, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats
-from fastreader.errors import ContextOverflowError, InputError, NumericsError
+from fastreader.errors import ContextOverflowError, NumericsError
+from fastreader.models.adapter import TreeModel
 from fastreader.models.key_values import KeyValues, Reuse
 from fastreader.models.prefix_cache import PrefixCache
 from fastreader.ops.linear_logprob import LogprobStats
@@ -26,6 +27,7 @@ from fastreader.reader.prompts.encoder import TextEncoder
 from fastreader.reader.prompts.writer import PromptWriter
 
 Admit: TypeAlias = Callable[[Sequence[PrefixTree]], None]
+_BOOL, _BOOL_OR_NONE = kind_of(bool), kind_of(bool | None)
 
 
 def loglikelihood(
@@ -41,11 +43,10 @@ def loglikelihood(
     keep: Admit | None = None,
 ) -> Results[Loglikelihood]:
     """Do the work of `Reader.loglikelihood`; `kept` and `keep` as for `score`."""
-    check_bool("token_logprobs", token_logprobs)
-    if progress is not None:
-        check_bool("progress", progress)
+    accept("token_logprobs", token_logprobs, _BOOL)
+    accept("progress", progress, _BOOL_OR_NONE)
     sequences, truncated = encode_requests(
-        engine.encoder, engine.model.max_length, requests, special_tokens=special_tokens, on_overflow=on_overflow
+        engine.encoder, engine.max_length, requests, special_tokens=special_tokens, on_overflow=on_overflow
     )
     if not sequences:
         return Results([], TreeStats(0, 0, 0, 0), passes=0)
@@ -106,7 +107,10 @@ def score(
             reuse = None if kept is None else kept.lookup(tree)
             key_values = None if keep is None else engine.model.new_key_values(tree, reuse)
             with engine.lock:
-                result, most = _run(engine, tree, reuse, key_values, best_tokens)
+                if best_tokens:
+                    result, most = _with_best_tokens(engine.model, tree, reuse, key_values)
+                else:
+                    result, most = engine.model.score(tree, reuse=reuse, key_values=key_values), None
             values = result.logprob.double().cpu().numpy()[tree.pairs]
             if not np.isfinite(values).all():
                 row = int(np.searchsorted(tree.offsets, np.flatnonzero(~np.isfinite(values))[0], side="right")) - 1
@@ -140,18 +144,15 @@ def score(
     )
 
 
-def _run(
-    engine: Engine, tree: PrefixTree, reuse: Reuse | None, key_values: KeyValues | None, best_tokens: bool
+@torch.inference_mode()
+def _with_best_tokens(
+    model: TreeModel, tree: PrefixTree, reuse: Reuse | None, key_values: KeyValues | None
 ) -> tuple[LogprobStats, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]] | None]:
-    """Return a tree's log-probabilities and, on request, the most likely token of each scored one with its value."""
-    model = engine.model
-    if not best_tokens:
-        return model.score(tree, reuse=reuse, key_values=key_values), None
-    with torch.inference_mode():
-        states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=tree.sources)
-        result = model.pair_logprobs(states, tree)
-        best = result.argmax.cpu().numpy().astype(np.int64)
-        most = model.pair_logprobs(states, replace(tree, targets=best)).logprob.double().cpu().numpy()
+    """Return a tree's log-probabilities, and the most likely token at the place of each with its own."""
+    states = model.hidden(tree, reuse=reuse, key_values=key_values, rows=tree.sources)
+    result = model.pair_logprobs(states, tree)
+    best = result.argmax.cpu().numpy().astype(np.int64)
+    most = model.pair_logprobs(states, replace(tree, targets=best)).logprob.double().cpu().numpy()
     return result, (best[tree.pairs], most[tree.pairs])
 
 
@@ -169,48 +170,46 @@ def encode_requests(
         InputError, ContextOverflowError: as `Reader.loglikelihood`.
     """
     check_list("requests", requests, of="pairs")
-    check_bool("special_tokens", special_tokens)
-    sequences = [_encode(encoder, i, request, special_tokens) for i, request in enumerate(requests)]
-    if sequences and on_overflow not in ("error", "truncate"):
-        raise InputError(f"on_overflow: expected 'error' or 'truncate', got {shown(on_overflow)}")
-    whole = [len(context) for context, _ in sequences]
-    if on_overflow == "truncate":
-        sequences = [_truncated(*s, max_length) for s in sequences]
-    return sequences, [before - len(context) for before, (context, _) in zip(whole, sequences, strict=True)]
+    accept("special_tokens", special_tokens, _BOOL)
+    check_choice("on_overflow", on_overflow, ("error", "truncate"))
+    sequences, truncated = [], []
+    for i, request in enumerate(requests):
+        context, continuation = _encode(encoder, i, request, special_tokens)
+        kept = context if on_overflow == "error" else _truncated(context, continuation, max_length)
+        sequences.append((kept, continuation))
+        truncated.append(len(context) - len(kept))
+    return sequences, truncated
 
 
 def _encode(
     encoder: TextEncoder, index: int, request: tuple[TextOrTokens, TextOrTokens], special_tokens: bool
 ) -> tuple[Sequence[int], Sequence[int]]:
-    if isinstance(request, str) or not isinstance(request, Sequence) or len(request) != 2:
-        raise InputError(f"requests[{index}]: expected a pair (context, continuation), got {shown(request)}")
+    name = f"requests[{index}]"
+    pair = not isinstance(request, str) and isinstance(request, Sequence) and len(request) == 2
+    expect(pair, name, "a pair (context, continuation)", request)
     context, continuation = request
-    if isinstance(context, str) != isinstance(continuation, str):
-        raise InputError(f"requests[{index}]: context and continuation must both be text or both token ids")
+    alike = isinstance(context, str) == isinstance(continuation, str)
+    require(alike, f"{name}: context and continuation must both be text or both token ids")
     if isinstance(context, str):
         assert isinstance(continuation, str)
-        try:
+        with located(name):
             return encoder.pair(context, continuation, special_tokens=special_tokens)
-        except InputError as error:
-            raise InputError(f"requests[{index}]: {error}") from error
     assert not isinstance(continuation, str)
-    check_tokens(f"requests[{index}]: continuation", continuation)
-    if not len(continuation):
-        raise InputError(f"requests[{index}]: expected a continuation to score, got no token")
-    return encoder.prompt_tokens(context, f"requests[{index}]: context"), continuation
+    check_tokens(f"{name}: continuation", continuation)
+    require(len(continuation) > 0, f"{name}: expected a continuation to score, got no token")
+    return encoder.prompt_tokens(context, f"{name}: context"), continuation
 
 
-def _truncated(
-    context: Sequence[int], continuation: Sequence[int], limit: int | None
-) -> tuple[Sequence[int], Sequence[int]]:
+def _truncated(context: Sequence[int], continuation: Sequence[int], limit: int | None) -> Sequence[int]:
+    """Return the end of a context that leaves room for its continuation."""
     if limit is None or len(context) + len(continuation) - 1 <= limit:
-        return context, continuation
+        return context
     kept = limit + 1 - len(continuation)
     if kept < 1:
         raise ContextOverflowError(
             f"a continuation of {len(continuation)} tokens does not fit the context of {limit} by itself"
         )
-    return context[-kept:], continuation
+    return context[-kept:]
 
 
 @checked

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, check_int, check_number, check_text, expect
+from fastreader.core.checks import check_choice, check_int, check_number, check_text, expect, rejecting
 from fastreader.core.options import GenerateOptions
 from fastreader.core.protocol import Generation, Results, SequenceScores, TextOrTokens
 from fastreader.core.tree import PrefixTree, Tokens, TreeStats, partition
-from fastreader.errors import ContextOverflowError, EngineError, InputError, MissingExtraError, NumericsError
+from fastreader.errors import ContextOverflowError, EngineError, MissingExtraError, NumericsError
 from fastreader.reader.dialects import DIALECTS, PROBES, Scored
 from fastreader.reader.loglikelihood import ScoreReader
 from fastreader.reader.prompts.encoder import TextEncoder
@@ -93,7 +93,7 @@ class ServerReader(ScoreReader):
         self.url, self.concurrency, self.retries = url.rstrip("/"), concurrency, retries
         sendable = key is None or (key.isascii() and key.isprintable())
         expect(sendable, "api_key", "printable ASCII characters", "others")
-        try:
+        with rejecting(f"url: expected an address, got {url!r}", httpx.InvalidURL):
             self._client = httpx.Client(
                 base_url=self.url,
                 timeout=timeout,
@@ -101,8 +101,6 @@ class ServerReader(ScoreReader):
                 limits=httpx.Limits(max_connections=concurrency),
                 transport=transport,
             )
-        except httpx.InvalidURL as error:
-            raise InputError(f"url: expected an address, got {url!r} ({error})") from error
         served = self._served(model)
         self.name = str(served["id"])
         found = max_length or served.get("max_model_len") or (served.get("meta") or {}).get("n_ctx_train")
@@ -374,10 +372,8 @@ def _tokenizer(tokenizer: Any) -> Any:
         return tokenizer
     import transformers
 
-    try:
+    with rejecting(f"tokenizer: expected {wanted}, got {os.fspath(tokenizer)!r}", OSError, ValueError):
         return transformers.AutoTokenizer.from_pretrained(os.fspath(tokenizer))
-    except (OSError, ValueError) as error:
-        raise InputError(f"tokenizer: expected {wanted}, got {os.fspath(tokenizer)!r} ({error})") from error
 
 
 def _json(reply: Any, url: str) -> dict[str, Any]:

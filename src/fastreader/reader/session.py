@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, check_texts, located
+from fastreader.core.checks import check_int, check_texts, expect, located
 from fastreader.core.protocol import TextOrTokens
 from fastreader.core.tree import PrefixTree, TreeStats
-from fastreader.errors import ContextOverflowError, FastreaderError, InputError, NotReloadableError, OutOfBudgetError
+from fastreader.errors import ContextOverflowError, FastreaderError, NotReloadableError, OutOfBudgetError
 from fastreader.models import memory
 from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.base import ReaderBase
@@ -44,7 +44,7 @@ class Session(ReaderBase):
         self._kept: PrefixCache | None = PrefixCache(engine.model.regimes)
         self._use = threading.RLock()  # the cache may not change between a look-up and the read that follows it
         self._admit = self._check_room if cache_scored else None
-        free = memory.free_bytes(memory.tightest(engine.model.devices))
+        free = min(map(memory.free_bytes, engine.model.devices))
         self._allowed = int(_SHARE * free) if max_bytes is None else max_bytes
         self.stats = TreeStats(0, 0, 0, 0)
         repair_in_children(self)
@@ -86,8 +86,7 @@ class Session(ReaderBase):
             OutOfBudgetError: if the session would exceed its memory; it is left as it was.
         """
         model = self.engine.model
-        if not prefixes:
-            raise InputError("prefixes: expected at least one, got none")
+        expect(bool(prefixes), "prefixes", "at least one", prefixes)
         encoded: list[Sequence[int]] = []
         for i, prefix in enumerate(prefixes):
             pieces = [] if isinstance(prefix, str) or not isinstance(prefix, Sequence) else prefix

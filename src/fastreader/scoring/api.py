@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 from fastreader.core.checked import checked
+from fastreader.core.checks import expect
 from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.data.arguments import PassageLike, make_example
-from fastreader.errors import InputError
 from fastreader.permutations import Spec
 from fastreader.reader.prompts.template import Template
 from fastreader.reader.reader import Reader
@@ -118,13 +118,12 @@ def score_permutations(
         on_overflow=on_overflow,
         max_batch_tokens=max_batch_tokens,
     )
-    opened = reader if isinstance(reader, ScoringReader) else Reader.load(reader)
+    opened = Reader.load(reader) if isinstance(reader, (str, os.PathLike)) else reader
     if isinstance(question, (str, Example)):
         example = make_example(question, passages, candidates)
         (result,) = score_jobs(opened, [prepare(opened, example, options, "the question")])
         return result
-    if passages is not None:
-        raise InputError("passages: expected None with many examples, which bring their own")
+    expect(passages is None, "passages", "None with many examples, which bring their own", passages)
     return score_many(opened, question, candidates, options, progress, on_error)
 
 
@@ -148,5 +147,5 @@ def permutation_cost(
     """
     example = make_example(question, passages, candidates)
     checked = ScoreOptions(permutations=permutations, **options)
-    opened = reader if isinstance(reader, ScoringReader) else Reader.load(reader)
+    opened = Reader.load(reader) if isinstance(reader, (str, os.PathLike)) else reader
     return prepare(opened, example, checked, "the question").stats

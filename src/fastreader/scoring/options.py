@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Any
 
-from fastreader.core.checked import checked_options
+from fastreader.core.checked import Accepts, checked_options
 from fastreader.core.checks import check_choice, check_int, check_number, expect
 from fastreader.permutations import Spec
 from fastreader.reader.prompts.template import Template, as_template
@@ -25,7 +26,7 @@ class ScoreOptions:
     seed: int = 0
     prune: int | None = None
     prune_mass: float | None = None
-    template: Template | None = None
+    template: Annotated[Any, Accepts(Template | None)] = None  # a `Template` once made
     question_only: bool = False
     score_passages: bool = False
     closed_book: bool = False

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from fastreader.errors import ContextOverflowError, InputError
+from fastreader.core.checks import require
+from fastreader.errors import ContextOverflowError
 from fastreader.permutations import Design, Spec, explicit, pruned, resolve
 from fastreader.reader.prompts.pieces import PromptPieces
 from fastreader.scoring.options import ScoreOptions
@@ -100,11 +101,11 @@ def _design_for(permutations: Spec, design: Design, kept: int, count: int, seed:
         return resolve(permutations, kept, seed=seed)
     left = ([p for p in order if p < kept] for order in design.permutations.tolist())
     rows = [list(row) for row in dict.fromkeys(map(tuple, left))]  # orders that only differed in what was dropped
-    if len({len(row) for row in rows}) != 1:
-        raise InputError(
-            f"{where}: on_overflow='drop_passages': orderings of part of the passages would differ in length "
-            f"after dropping passages {kept} and up; name a design, or give orderings of all passages"
-        )
+    require(
+        len({len(row) for row in rows}) == 1,
+        f"{where}: on_overflow='drop_passages': orderings of part of the passages would differ in length "
+        f"after dropping passages {kept} and up; name a design, or give orderings of all passages",
+    )
     return replace(explicit(rows, kept), name=design.name)
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fastreader.core.checks import expect
 from fastreader.core.progress import track
 from fastreader.core.protocol import ScoringReader, SequenceScores
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example
 from fastreader.data.arguments import make_example
 from fastreader.errors import FastreaderError, InputError, NumericsError, OutOfBudgetError
-from fastreader.reader.prompts.template import as_template
 from fastreader.scoring.options import ScoreOptions
 from fastreader.scoring.prepare import Job, prepare
 from fastreader.scoring.results import PermutationScores, TokenLogprobs
@@ -50,8 +50,7 @@ def score_many(
                 failure = error
                 break
             try:
-                if not isinstance(example, Example):
-                    raise InputError(f"examples[{i}]: expected an Example, got {type(example).__name__}")
+                expect(isinstance(example, Example), f"examples[{i}]", "an Example", example)
                 name = f"example {i}" if example.id is None else f"example {i} (id {example.id})"
                 job = prepare(reader, make_example(example, None, candidates, where=name), options, name)
             except FastreaderError as error:
@@ -167,5 +166,5 @@ def _result(
         truncated_tokens=job.fitted.truncated,
         id=job.example.id,
         query_logprobs=scores.logprob[alone] if options.query_likelihood else None,
-        template_digest=as_template(options.template).digest(),
+        template_digest=options.template.digest(),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fastreader.core.checks import require
 from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.data import Example
@@ -11,7 +12,6 @@ from fastreader.data.arguments import check_candidates
 from fastreader.errors import InputError, OutOfBudgetError
 from fastreader.permutations import variable_length
 from fastreader.reader.prompts.pieces import PromptPieces, encode
-from fastreader.reader.prompts.template import as_template
 from fastreader.scoring.options import ScoreOptions
 from fastreader.scoring.overflow import Fitted, fit
 
@@ -55,8 +55,8 @@ def places_to_read(example: Example, options: ScoreOptions, where: str) -> int:
     count = len(example.passages)
     if options.prune_mass is not None:
         known = [passage.score for passage in example.passages if passage.score is not None]
-        if len(known) < count:
-            raise InputError(f"{where}: prune_mass={options.prune_mass} needs the retriever's score of every passage")
+        needs = f"{where}: prune_mass={options.prune_mass} needs the retriever's score of every passage"
+        require(len(known) == count, needs)
         return variable_length(known, float(options.prune_mass))
     return count if options.prune is None else min(int(options.prune), count)
 
@@ -99,7 +99,7 @@ def encode_example(reader: ScoringReader, example: Example, options: ScoreOption
     """
     candidates = [] if options.question_only else example.candidates
     try:
-        return encode(reader.encoder, as_template(options.template), example.question, example.passages, candidates)
+        return encode(reader.encoder, options.template, example.question, example.passages, candidates)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked_methods
-from fastreader.core.checks import check_output, located
+from fastreader.core.checks import check_output, given, located
 from fastreader.core.drawing import new_figure
 from fastreader.core.frames import data_frame
 from fastreader.core.tree import TreeStats
@@ -111,9 +111,8 @@ class PermutationScores:
         if by == "token":
             return self.logprobs / self.candidate_tokens
         if by == "pmi":
-            if self.closed_book_logprobs is None:
-                raise InputError("normalised: by='pmi' needs closed_book_logprobs; score with closed_book=True")
-            return self.logprobs - self.closed_book_logprobs
+            missing = "normalised: by='pmi' needs closed_book_logprobs; score with closed_book=True"
+            return self.logprobs - given(self.closed_book_logprobs, missing)
         raise InputError(f"normalised: by must be one of {', '.join(NORMALISATIONS)}, got {by!r}")
 
     def probabilities(self, by: str = "sum") -> FloatArray:

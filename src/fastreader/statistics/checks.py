@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastreader.core.checks import check_number, expect
-from fastreader.errors import InputError
+from fastreader.core.checks import check_number, expect, rejecting
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -18,10 +17,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 def numbers(name: str, values: Any) -> FloatArray:
     """Return `values` as float64 [n], checked to be a list of at least one number, all finite."""
-    try:
+    with rejecting(f"{name}: expected numbers, got something else", TypeError, ValueError):
         array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: expected numbers, got something else ({error})") from error
     expect(array.ndim == 1 and len(array) > 0, name, "a list of at least one number", values)
     for place in np.flatnonzero(~np.isfinite(array)).tolist():
         check_number(f"{name}[{place}]", float(array[place]))

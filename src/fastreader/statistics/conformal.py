@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from fastreader.core.checked import checked, checked_methods
 from fastreader.core.checks import check_int, check_number, expect
-from fastreader.errors import InputError
 from fastreader.statistics.checks import FloatArray, numbers
 
 
@@ -105,6 +104,5 @@ def coverage(sets: Sequence[Sequence[int]], right: Sequence[int | None]) -> floa
 
 def _probabilities(name: str, values: Any) -> FloatArray:
     found = numbers(name, values)
-    if found.min() < -1e-9 or found.max() > 1 + 1e-9:
-        raise InputError(f"{name}: expected probabilities in [0, 1], got {found.tolist()}")
+    expect(bool(found.min() >= -1e-9 and found.max() <= 1 + 1e-9), name, "probabilities in [0, 1]", found.tolist())
     return found

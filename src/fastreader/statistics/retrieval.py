@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastreader.core.checks import check_choice, expect
+from fastreader.core.checks import check_choice, expect, rejecting
 from fastreader.data.types import Example
-from fastreader.errors import FastreaderError, InputError, MissingExtraError
+from fastreader.errors import FastreaderError, MissingExtraError
 
 _NOBODYS = "\x00"  # no document's id: the run of a question without passages, since an empty run is left out
 MEASURES = ("nDCG@10", "RR", "R@1", "R@5", "R@10", "R@20")
@@ -147,9 +147,6 @@ def _library() -> Any:
 
 
 def _parse(library: Any, name: str) -> Any:
-    try:
+    expected = f"names of ir-measures, such as {', '.join(MEASURES)}"
+    with rejecting(f"measures: expected {expected}, got {name!r}", NameError, ValueError, SyntaxError):
         return library.parse_measure(name)
-    except (NameError, ValueError, SyntaxError) as error:
-        raise InputError(
-            f"measures: expected names of ir-measures, such as {', '.join(MEASURES)}, got {name!r}"
-        ) from error

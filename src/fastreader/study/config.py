@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import require
+from fastreader.core.checks import located, require
 from fastreader.data.fingerprints import digest
 from fastreader.errors import InputError
 from fastreader.study.files import absolute, read_study
@@ -224,10 +224,8 @@ class Study(_Table):
         file = Path(path)
         given = absolute({key: value for key, value in overrides.items() if value is not None}, Path())
         values = read_study(file)
-        try:
+        with located(str(file)):
             given, values = _plural(given), _plural(values)
-        except ValueError as error:
-            raise InputError(f"{file}: {error}") from None
         if "methods" in given:
             labels = [MethodConfig.model_validate(method).label for method in given["methods"]]
             values = {k: v for k, v in values.items() if k not in ("baseline", "primary") or v in labels}
@@ -280,8 +278,7 @@ def _plural(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values with "readers" for "reader" and "seeds" for "seed"."""
     for one, many in (("reader", "readers"), ("seed", "seeds")):
         if one in values:
-            if many in values:
-                raise ValueError(f"{one} and {many} are synonyms; give only one of them")
+            require(many not in values, f"{one} and {many} are synonyms; give only one of them")
             values = {**{k: v for k, v in values.items() if k != one}, many: values[one]}
     return values
 

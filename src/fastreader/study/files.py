@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fastreader.core.checks import expect, require, shown
+from fastreader.core.checks import expect, rejecting, require, shown
 from fastreader.data.files import read_object
 from fastreader.errors import InputError
 
@@ -37,11 +37,10 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     def found(name: str, value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        try:
+        # The errors are those of a path that is too long or has a character that no path may have.
+        with rejecting(f"{name}: expected a path, got {shown(value)}", OSError, ValueError):
             path = (folder / value).resolve()
             there = path.is_file()
-        except (OSError, ValueError) as error:  # too long, or with a character that no path may hold
-            raise InputError(f"{name}: expected a path, got {shown(value)} ({error})") from error
         require(name == "data" or there, f"{name}: {path}: no such file")
         return str(path)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, check_list, check_text
+from fastreader.core.checks import check_int, check_text
 from fastreader.core.progress import track
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data import Example, Passage
@@ -97,7 +97,6 @@ def ask(
         InputError: as `answer`; or if the method is unknown or lacks what it needs.
         ContextOverflowError: as `answer`.
     """
-    check_list("answers", answers, of="texts")
     check_text("question", question)
     example = Example(question.strip(), make_passages(passages), answers=list(answers))
     chosen = make_settings(settings, options)

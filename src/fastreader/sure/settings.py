@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, check_int, check_list, check_number, expect
+from fastreader.core.checks import check_choice, check_int, check_number, expect
 from fastreader.core.options import MOST_NEW_TOKENS
 from fastreader.models.encoders import encoder_name
 from fastreader.sure.templates import LETTERS, SureTemplate, VariantTemplate
@@ -79,21 +79,11 @@ class Settings:
     encoder: str | Callable[..., Any] = "all-minilm-l6-v2"
 
     def __post_init__(self) -> None:
-        check_list("use", self.use, of=f"some of {', '.join(EVALUATIONS)}")
         object.__setattr__(self, "use", tuple(self.use))
         expect(bool(self.use), "use", f"some of {', '.join(EVALUATIONS)}", self.use)
         for name in self.use:
             check_choice("use", name, EVALUATIONS)
-        check_list("shots", self.shots, of="(question, answer) pairs")
-        shots: Any = []
-        for shot in self.shots:
-            pair = isinstance(shot, Sequence) and not isinstance(shot, str) and len(shot) == 2
-            expect(pair, "shots", "(question, answer) pairs", shot)
-            shots.append((str(shot[0]), str(shot[1])))
-        object.__setattr__(self, "shots", tuple(shots))
-        expect(isinstance(self.template, SureTemplate), "template", "a SureTemplate", self.template)
-        is_template = isinstance(self.variant_template, VariantTemplate)
-        expect(is_template, "variant_template", "a VariantTemplate", self.variant_template)
+        object.__setattr__(self, "shots", tuple(map(tuple, self.shots)))
         check_int("k", self.k, 1, len(LETTERS), json_value=True)
         for name in _COUNTS:
             check_int(name, getattr(self, name), 1, MOST_NEW_TOKENS, json_value=True)
@@ -104,9 +94,6 @@ class Settings:
             check_choice("weights", self.weights, WEIGHTS)
         check_number("temperature", self.temperature, above=0, json_value=True)
         check_number("weight_temperature", self.weight_temperature, above=0, json_value=True)
-        expect(isinstance(self.seed, int) and not isinstance(self.seed, bool), "seed", "an integer", self.seed)
-        is_encoder = isinstance(self.encoder, str) or callable(self.encoder)
-        expect(is_encoder, "encoder", "a name or a function", self.encoder)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all settings as JSON values; a function as encoder appears by its name, a folder with its digest."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fastreader.core.checked import checked
+from fastreader.core.checks import given
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.eor.similarity.base import Function, Pair, Similarity, tensor
 from fastreader.eor.similarity.bertscore import BertScore, Idf
@@ -53,9 +54,8 @@ def resolve(found: SimilarityLike, *, reader: ReaderProtocol | None = None) -> S
         if kind == "bertscore":
             return BertScore(rest) if rest else BertScore()
         if found == ReaderNli.name:
-            if reader is not None:
-                return ReaderNli(reader)
-            raise InputError("similarity 'nli:reader': needs a reader; pass eor.ReaderNli(reader) instead of the name")
+            needs = "similarity 'nli:reader': needs a reader; pass eor.ReaderNli(reader) instead of the name"
+            return ReaderNli(given(reader, needs))
         if kind == "nli" and rest:
             return CrossEncoderNli(rest)
     elif callable(found):

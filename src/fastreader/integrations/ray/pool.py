@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, check_number, check_text, expect
-from fastreader.errors import InputError, MissingExtraError
+from fastreader.core.checks import check_int, check_number, check_text, expect, rejecting
+from fastreader.errors import MissingExtraError
 
 _RETRIES = 3  # of a batch whose actor died; without a limit, a question that kills its actor would run for ever
 _EXPECTED = "'local', 'auto' or the HOST:PORT of a cluster that runs"
@@ -70,11 +70,9 @@ class Pool:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no report to Ray's makers
             cores = max(os.cpu_count() or 1, math.ceil(self.actors * self.cpus))
             own = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "num_cpus": cores}
-        try:
+        with rejecting(f"address: expected {_EXPECTED}, got {self.address!r}", ConnectionError, ValueError):
             # What workers print would appear on standard output, among the results.
             ray.init(address=self.address, log_to_driver=False, logging_level="warning", **own)
-        except (ConnectionError, ValueError) as error:
-            raise InputError(f"address: expected {_EXPECTED}, got {self.address!r} ({error})") from error
         try:
             yield
         finally:
@@ -102,10 +100,8 @@ class Pool:
         if self.address in ("local", "auto"):
             return
         expect(bool(host) and port.isdecimal() and int(port) < 2**16, "address", _EXPECTED, self.address)
-        try:
+        with rejecting(f"address: expected {_EXPECTED}, got {self.address!r}", OSError):
             socket.create_connection((host, int(port)), 5).close()
-        except OSError as error:
-            raise InputError(f"address: expected {_EXPECTED}, got {self.address!r} ({error})") from error
 
 
 def require_ray() -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastreader.core.checks import check_tokens
+from fastreader.core.checks import check_tokens, expect, require
 from fastreader.core.protocol import TextOrTokens
 from fastreader.errors import FastreaderError, InputError, UnsupportedModelError
 
@@ -61,14 +61,14 @@ class TextEncoder:
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        if not callable(tokenizer) or not hasattr(tokenizer, "bos_token_id"):
-            raise InputError(f"tokenizer: expected a transformers tokenizer, got {type(tokenizer).__name__}")
+        usable = callable(tokenizer) and hasattr(tokenizer, "bos_token_id")
+        expect(usable, "tokenizer", "a transformers tokenizer", tokenizer)
         self.tokenizer = tokenizer
         # Whether special tokens are read is a state of the Rust tokenizer, hence the copy and the lock.
         self._own = _private_copy(tokenizer)
         self._lock = threading.Lock()
         self._trusted: dict[str, list[int]] = {}  # the few texts of templates
-        self._frames: dict[str, ChatFrame] = {}
+        self._frames: dict[tuple[str, str | None, str, bool], ChatFrame] = {}
         self.bos = self._leading_special()
         self._anchors = self._find_anchors()
 
@@ -163,22 +163,23 @@ class TextEncoder:
         Raises:
             InputError: if the continuation is empty, or vanishes in joint tokenisation.
         """
-        if not continuation:
-            raise InputError("continuation: expected text to score, got ''")
-        if not context:
-            tokens = self._encode([continuation], trusted=special_tokens)[0]
-            prefix = self.prefix_token()
-            if tokens[0] == prefix:
-                return self._checked_pair(context, continuation, tokens[:1], tokens[1:])
-            return [prefix], tokens
+        expect(bool(continuation), "continuation", "text to score", continuation)
         spaces = len(context) - len(context.rstrip())
         if spaces:
             context, continuation = context[:-spaces], context[-spaces:] + continuation
-        if not context:
-            return self.pair("", continuation, special_tokens=special_tokens)
-        whole = self.start(context + continuation, trusted=special_tokens)
-        head = self.start(context, trusted=special_tokens)
-        return self._checked_pair(context, continuation, head, whole[len(head) :])
+        if context:
+            tokens = self.start(context + continuation, trusted=special_tokens)
+            head = self.start(context, trusted=special_tokens)
+        else:
+            tokens = self._encode([continuation], trusted=special_tokens)[0]
+            head = [self.prefix_token()]
+        tail = tokens[len(head) :] if context or tokens[:1] == head else tokens
+        require(
+            bool(tail),
+            f"continuation: {continuation[:60]!r} has no token of its own after {context[-60:]!r}; "
+            "the tokenizer merges it into the context",
+        )
+        return head, tail
 
     def chat_frame(self, system: str | None, options: dict[str, Any], *, own_lead: bool = False) -> ChatFrame | None:
         """Return what the model's chat template puts around a user message; None if it has no template.
@@ -199,7 +200,7 @@ class TextEncoder:
             return None
         if "strftime_now" in str(chat_template):  # it writes today's date
             return self._make_frame(system, options, own_lead)
-        key = json.dumps([chat_template, system, options, own_lead], sort_keys=True, default=repr)
+        key = (str(chat_template), system, json.dumps(options, sort_keys=True, default=repr), own_lead)
         if key not in self._frames:
             if len(self._frames) >= _REMEMBERED:
                 self._frames.clear()
@@ -241,15 +242,6 @@ class TextEncoder:
                 f"{options} ({type(error).__name__}: {error})"
             ) from error
         return str(text)
-
-    @staticmethod
-    def _checked_pair(context: str, continuation: str, head: list[int], tail: list[int]) -> tuple[list[int], list[int]]:
-        if not tail:
-            raise InputError(
-                f"continuation: {continuation[:60]!r} has no token of its own after {context[-60:]!r}; "
-                "the tokenizer merges it into the context"
-            )
-        return head, tail
 
     def _encode(self, texts: Sequence[str], trusted: bool = False, special: bool = False) -> list[list[int]]:
         for text in texts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from fastreader.core.checks import located
 from fastreader.data import Passage
 from fastreader.errors import InputError
 from fastreader.reader.prompts.encoder import TextEncoder
@@ -99,7 +100,7 @@ def encode(
     lead = encoder.piece(template.question_lead, trusted=True)
     numbered = "{number}" in template.passage + template.passage_without_title
     places = len(passages) if numbered else 1
-    named = [("question", template.question.format(question=question.strip()))]
+    named = [("question", template.question.format(question=question.strip()))]  # of all texts from outside
     for index, passage in enumerate(passages):
         title = (passage.title or "").strip()
         form = template.passage if title else template.passage_without_title
@@ -108,7 +109,12 @@ def encode(
             named.append((f"passages[{index}]", text))
     for index, candidate in enumerate(candidates):
         named.append((f"candidates[{index}]", pattern.format(candidate=candidate.strip())))
-    tokens = _encode_named(encoder, named)
+    _, texts = zip(*named, strict=True)
+    try:
+        tokens = encoder.pieces(texts)
+    except InputError:
+        _name_the_text(encoder, named)
+        raise
     asked = tokens[0]
     if not (asked and question.strip()):
         raise InputError(f"question: {question!r} has no token under the template's {template.question!r}")
@@ -141,15 +147,8 @@ def encode(
     )
 
 
-def _encode_named(encoder: TextEncoder, named: Sequence[tuple[str, str]]) -> list[list[int]]:
-    """Encode (name, text) pairs from outside in one call; an error names the text."""
-    try:
-        _, texts = zip(*named, strict=True)
-        return encoder.pieces(texts)
-    except InputError:
-        for name, text in named:
-            try:
-                encoder.piece(text)
-            except InputError as error:
-                raise InputError(f"{name}: {error}") from error
-        raise
+def _name_the_text(encoder: TextEncoder, named: Sequence[tuple[str, str]]) -> None:
+    """Raise InputError with the name of the first text that cannot be encoded."""
+    for name, text in named:
+        with located(name):
+            encoder.piece(text)

@@ -7,8 +7,7 @@ from itertools import chain
 from typing import Any
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import located
-from fastreader.errors import InputError
+from fastreader.core.checks import expect, located, require
 from fastreader.reader.prompts.encoder import ChatFrame, TextEncoder
 
 
@@ -49,7 +48,7 @@ class PromptWriter:
             UnsupportedModelError: if the chat template cannot be used, see `TextEncoder.chat_frame`.
         """
         frame = self._frame(system, chat, chat_options, own_lead=bool(lead))
-        tokens = self.prefix(pieces, system=system, chat=chat, chat_options=chat_options)
+        tokens = self._start(pieces, frame)
         between = [] if frame is None else self.encoder.piece(frame.between, trusted=True)
         with located("lead"):
             return tokens + between + self.encoder.piece(lead)
@@ -71,10 +70,12 @@ class PromptWriter:
             InputError: as `prompt`.
             UnsupportedModelError: as `prompt`.
         """
+        return self._start(pieces, self._frame(system, chat, chat_options, own_lead=True))
+
+    def _start(self, pieces: Sequence[str], frame: ChatFrame | None) -> list[int]:
+        """Return the token ids of pieces at the start of a message."""
         encoder = self.encoder
-        if isinstance(pieces, str) or not any(pieces):
-            raise InputError(f"pieces: expected a list of texts, got {pieces!r}")
-        frame = self._frame(system, chat, chat_options, own_lead=True)
+        expect(any(pieces), "pieces", "a list of texts, not all empty", pieces)
         with located("pieces"):
             if frame is None:
                 tokens = encoder.start(pieces[0])
@@ -106,8 +107,7 @@ class PromptWriter:
         frame = self._frame(system, chat, chat_options, own_lead=True)
         space, after = (" ", "\n") if frame is None else (frame.space, frame.after)
         tokens = self.encoder.piece(space + text.strip()) if text.strip() else []
-        if not tokens:
-            raise InputError(f"text: {text!r} has no token")
+        require(bool(tokens), f"text: {text!r} has no token")
         return tokens + (self.encoder.piece(after, trusted=True) if end else [])
 
     def _frame(
@@ -116,6 +116,5 @@ class PromptWriter:
         if chat is False:
             return None
         frame = self.encoder.chat_frame(system, dict(options or {}), own_lead=own_lead)
-        if chat and frame is None:
-            raise InputError("chat: True, but the model's tokenizer has no chat template")
+        require(frame is not None or not chat, "chat: True, but the model's tokenizer has no chat template")
         return frame

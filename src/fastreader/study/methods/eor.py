@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import expect, require
 from fastreader.core.tree import TreeStats
 from fastreader.data import Example, Passage
 from fastreader.data.fingerprints import file_stamp
@@ -18,7 +18,7 @@ from fastreader.eor.sources import BM25
 from fastreader.eor.texts import Texts, load_texts
 from fastreader.eor.types import Answers
 from fastreader.eor.voter import Voter
-from fastreader.errors import FastreaderError, InputError
+from fastreader.errors import FastreaderError
 from fastreader.reader.programs.requests import Program
 from fastreader.study.method import Answered, Batch, Family, NotApplicable, StudyMethod, check_options
 
@@ -118,11 +118,11 @@ class Eor(StudyMethod):
     def _retrievers(self, batch: Batch) -> Retrievers:
         own: dict[str, list[Passage]] = {}
         for example in batch.examples:
-            if own.setdefault(example.question, example.passages) != example.passages:
-                raise InputError(
-                    f"eor: the question {example.question[:60]!r} appears twice with different passages; retrievers "
-                    "know a question by its text, so put the two in different studies"
-                )
+            require(
+                own.setdefault(example.question, example.passages) == example.passages,
+                f"eor: the question {example.question[:60]!r} appears twice with different passages; retrievers "
+                "know a question by its text, so put the two in different studies",
+            )
         sources = {
             OWN: own.__getitem__,
             **{name: _bm25(file, self.depth, file_stamp(file)) for name, file in self.sources},
