@@ -107,11 +107,12 @@ class Evidence:
         given = load_examples(arguments.data, limit=arguments.questions)
         self.about = [{"gold_rank": gold_rank(e), "cluster": cluster_of(i, e)} for i, e in enumerate(given)]
         self.examples = [replace(e, passages=e.passages[:n], candidates=[]) for e in given]
-        name = file_name(self.reader.describe(), self.template.digest(), n, n, "question")
+        about = self.reader.describe()
+        name = file_name(about["name"], about.get("revision", ""), self.template.digest(), n, n, "question")
         self.bias = PositionBias.load(SHIPPED / name)
         self.settings = {
             "data": fingerprint(arguments.data),
-            "reader": reader_identity(self.reader.describe()),
+            "reader": reader_identity(about),
             "template": self.template.digest(),
             "passages": n,
             "seed": arguments.seed,

@@ -17,7 +17,6 @@ from fastreader.core.checks import check_int, check_list, check_output, check_te
 from fastreader.core.protocol import ReaderProtocol
 from fastreader.data.documents import as_passage
 from fastreader.data.files import read_object, write_json
-from fastreader.errors import InputError
 from fastreader.moi.observations import finite
 from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.shipped import find, stamp
@@ -205,8 +204,7 @@ def _arranger(bias: Any) -> Arranger:
     if isinstance(bias, (str, os.PathLike)):
         if Path(bias).is_file():
             return Arranger.load(bias)
-        if not isinstance(bias, str):
-            raise InputError(f"bias: expected a file, got {os.fspath(bias)!r}, which does not exist")
+        expect(isinstance(bias, str), "bias", "a file that exists", bias)
     return Arranger.for_reader(bias)
 
 

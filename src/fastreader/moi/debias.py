@@ -6,14 +6,11 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, check_number, expect
-from fastreader.errors import InputError
-from fastreader.moi.designs import uncovered
+from fastreader.core.checks import check_choice, check_number, expect, given
 from fastreader.moi.observations import FloatArray, IntArray, Observations, Scored, observe, passages_of
-from fastreader.moi.position_bias import PositionBias, check_bias, check_position_bias
+from fastreader.moi.position_bias import PositionBias, check_bias
 from fastreader.moi.solve import cyclic
 from fastreader.moi.solve.joint import solve as solve_jointly
-from fastreader.moi.solve.likelihood import places_of
 from fastreader.moi.solve.p_best import best
 from fastreader.moi.solve.ridge import SOLVERS, Ridge, solve
 from fastreader.moi.utilities import Utilities, tied
@@ -66,9 +63,7 @@ def debias(
         expect(candidate is None, "candidate", "None with method 'joint' (give it observe(..., candidate=))", candidate)
         observed = scores if isinstance(scores, Observations) else observe(scores)
         return solve_jointly(observed, starts=starts, seed=seed)
-    if bias is None:
-        raise InputError("bias: method 'calibrated' needs a position bias (moi.calibrate), got None")
-    check_position_bias(bias)
+    bias = given(bias, "bias: method 'calibrated' needs a position bias (moi.calibrate), got None")
     unknown = isinstance(scores, PermutationScores) and passages_of(scores) is None
     passages = bias.num_passages if unknown else None
     o = observe(scores, bias.kind, per_token=bias.per_token, candidate=candidate, passages=passages)
@@ -87,17 +82,16 @@ def calibrated(
     n = observed.passages
     if n == 1:
         return _alone(bias, confidence_level)
-    place = places_of(observed.permutations, n)
     y = np.zeros(len(observed)) if observed.constant else observed.values - observed.values.mean()
     z = np.zeros(n) if observed.qg is None or np.ptp(observed.qg) == 0 else observed.qg - observed.qg.mean()
-    ridge = solve(observed.permutations, place, bias, solver)
+    ridge = solve(observed.permutations, bias, solver)
     if ridge.white is not None:
         y = ridge.white @ y
     error = y - bias.beta * (ridge.x @ z)
     utility = tied(bias.beta * z + ridge.gain @ (ridge.x.T @ error), observed.rounding)
     left = y - ridge.x @ utility  # whitened, as y is
     df, widened = _scale_of(left, utility - bias.beta * z, observed, bias)
-    unexplained = observed.values - np.append(bias.bias, 0.0)[place] @ utility
+    unexplained = observed.values - np.append(bias.bias, 0.0)[ridge.place] @ utility
     seen = cyclic.seen(ridge.power)  # the directions that the orderings see at all
     clear = seen & _clear(ridge, observed.permutations, bias)
     covariance = bias.sigma**2 * ridge.gain
@@ -105,13 +99,13 @@ def calibrated(
         blind = ridge.axes[:, ~seen]
         variance = np.einsum("nk,nm,mk->k", blind, covariance, blind)
         covariance = covariance + (bias.tau**2 - variance) * blind @ blind.T
-    by_bias = _sensitivity(ridge, observed.permutations, place, left, utility, bias.length)
+    by_bias = _sensitivity(ridge, observed.permutations, left, utility, bias.length)
     covariance = bias.inflation * (widened * covariance + by_bias @ bias.covariance @ by_bias.T)
     covariance = 0.5 * (covariance + covariance.T)
     level = 0.5 + confidence_level / 2
     half = (stdtrit(df, level) if np.isfinite(df) else ndtri(level)) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     rank = int(clear.sum())
-    flags = _cautions(observed, bias, place, rank)
+    flags = _cautions(observed, bias, ridge, rank)
     return Utilities(
         utility=utility,
         covariance=covariance if np.isinf(df) else covariance * df / (df - 2),
@@ -160,19 +154,19 @@ def _clear(ridge: Ridge, permutations: IntArray, bias: PositionBias) -> np.ndarr
 
 
 def _sensitivity(
-    ridge: Ridge, permutations: IntArray, place: IntArray, left: FloatArray, utility: FloatArray, length: int
+    ridge: Ridge, permutations: IntArray, left: FloatArray, utility: FloatArray, length: int
 ) -> FloatArray:
     """Return the derivative of the utilities in the bias, float64 [N, L]: K^-1 (dX^T left - X^T dX v)."""
-    n, read = place.shape[1], utility[permutations]
+    n, read = len(utility), utility[permutations]
     if ridge.white is not None:
         left, read = ridge.white.T @ left, ridge.white @ read
-    index = (np.arange(n) * (length + 1) + place).ravel()
+    index = (np.arange(n) * (length + 1) + ridge.place).ravel()
     by_left = np.bincount(index, weights=np.repeat(left, n), minlength=n * (length + 1))
     direct = by_left.reshape(n, length + 1)[:, :length]
     return ridge.gain @ (direct - ridge.x.T @ read)
 
 
-def _cautions(observed: Observations, bias: PositionBias, place: IntArray, rank: int) -> dict[str, str]:
+def _cautions(observed: Observations, bias: PositionBias, ridge: Ridge, rank: int) -> dict[str, str]:
     """Return the flags of a calibrated solve with their reasons."""
     found = {}
     n = observed.passages
@@ -191,8 +185,8 @@ def _cautions(observed: Observations, bias: PositionBias, place: IntArray, rank:
             "these scores lack the query likelihoods on which the calibration's prior rests (query_likelihood=True): "
             "utilities are shrunk too far and their intervals are too narrow"
         )
-    if (missing := uncovered(place, observed.length)) is not None:
-        found["uncovered"] = f"passage {missing[0]} is never read at place {missing[1]}"
+    if ridge.uncovered is not None:
+        found["uncovered"] = "passage {} is never read at place {}".format(*ridge.uncovered)
     return found
 
 

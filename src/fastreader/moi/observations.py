@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked, checked_methods
-from fastreader.core.checks import check_choice, check_int, expect, require, shown
+from fastreader.core.checks import check_choice, check_int, expect, given, require, shown
 from fastreader.errors import InputError
 from fastreader.scoring.results import PermutationScores
 
@@ -155,9 +155,8 @@ def joint_logprobs(scores: PermutationScores) -> FloatArray:
     Raises:
         InputError: if the passages were not scored.
     """
-    if scores.passages_logprobs is None:
-        raise InputError("'joint' needs the passages' log-likelihood; score with score_passages=True")
-    return scores.question_logprobs + scores.passages_logprobs
+    missing = "'joint' needs the passages' log-likelihood; score with score_passages=True"
+    return scores.question_logprobs + given(scores.passages_logprobs, missing)
 
 
 def _candidate(scored: list[str], candidate: int | str | None) -> int:
@@ -179,18 +178,19 @@ def passages_of(scores: PermutationScores) -> int | None:
     return highest if highest == scores.permutations.shape[1] else None
 
 
-def _passages(scores: PermutationScores, given: int | None) -> int:
+def _passages(scores: PermutationScores, passages: int | None) -> int:
     known = passages_of(scores)
-    if given is not None and scores.query_logprobs is None:  # orderings of 0..L-1 may be prefixes of more passages
+    if passages is not None and scores.query_logprobs is None:  # orderings of 0..L-1 may be prefixes of more passages
         least = int(scores.permutations.max()) + 1
-        expect(given >= least, "passages", f"at least {least}, as in the scores", given)
-        return given
-    if known is None:
-        raise InputError(
-            f"passages: orderings of {scores.permutations.shape[1]} places do not show the number of passages; give "
-            "observe(passages=N), or score with query_likelihood=True"
-        )
-    expect(given in (None, known), "passages", f"{known}, as in the scores", given)
+        expect(passages >= least, "passages", f"at least {least}, as in the scores", passages)
+        return passages
+    require(
+        known is not None,
+        f"passages: orderings of {scores.permutations.shape[1]} places do not show the number of passages; give "
+        "observe(passages=N), or score with query_likelihood=True",
+    )
+    assert known is not None
+    expect(passages in (None, known), "passages", f"{known}, as in the scores", passages)
     return known
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fastreader.core.checked import checked, checked_methods
-from fastreader.core.checks import check_choice, check_int, check_number, expect
+from fastreader.core.checks import check_choice, check_int, check_number, expect, require
 from fastreader.data.arguments import PassageLike, make_example
 from fastreader.data.types import Example, Passage
-from fastreader.errors import InputError
 from fastreader.moi.designs import alone, cyclic_for
 from fastreader.moi.pool import Pool
 from fastreader.moi.position_bias import PositionBias, check_bias
@@ -184,7 +184,6 @@ def plan_example(
         example: question and passages.
         pieces: tokens of the question and its first `max_passages` passages; None encodes them.
     """
-    from fastreader.reader.prompts.template import as_template
     from fastreader.scoring.options import ScoreOptions
     from fastreader.scoring.prepare import encode_example, places_to_read, prepare
 
@@ -203,7 +202,7 @@ def plan_example(
     if n == 1:
         return Plan(example, tail, None, bias, "given", Cost(0, 0, 0, passes=0), options)
     length = places_to_read(example, scoring, where)
-    source, about, template = "given", reader.describe(), as_template(scoring.template).digest()
+    source, about, template = "given", reader.describe(), scoring.template.digest()
     method, pool = "calibrated", options.pool if length == n >= 3 else None
     if bias is None:
         found = find(about, template, n, length) or _pooled(pool, about, template, n)
@@ -241,18 +240,23 @@ def _pooled(
     return None if found is None else (found, "pool")
 
 
+# Many questions are read in the orderings of one calibration.
+_rotations = lru_cache(maxsize=64)(cyclic_for)
+
+
 def _design(bias: PositionBias | None, n: int, length: int, permutations: Spec | None, seed: int) -> Design:
     if permutations is None:
         assert bias is not None  # without one there is no orderings' design to choose
-        return cyclic_for(bias, seed)
+        return _rotations(bias, seed)
     made = resolve(permutations, n, seed)
     if bias is not None:
         places = f"orderings of the bias's L = {length} places (or None, or a bias of fewer places)"
         expect(made.length >= length, "permutations", places, made.length)
         expect(len(made) > 1, "permutations", "at least two orderings, whose difference shows the utilities", len(made))
-    elif made.length == n == length:
-        raise InputError(
+    else:
+        require(
+            not made.length == n == length,
             "permutations: whole orderings need a calibration, and this reader, template and N have none; "
-            "give bias, or leave permutations out"
+            "give bias, or leave permutations out",
         )
     return made if made.length <= length else pruned(made, length)

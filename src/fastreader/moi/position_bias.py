@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,7 +118,7 @@ class PositionBias:
         """The noise of a question's scores."""
         return Noise(float("inf") if self.df is None else self.df, self.shared)
 
-    @property
+    @cached_property
     def length(self) -> int:
         """Number of places L."""
         return len(self.bias)
@@ -182,12 +183,6 @@ class PositionBias:
         return figure
 
 
-def check_position_bias(bias: object) -> None:
-    """Check that `bias` is a `PositionBias`."""
-    calibration = isinstance(bias, PositionBias)
-    expect(calibration, "bias", "a PositionBias (from moi.calibrate, or PositionBias.load of a file)", bias)
-
-
 def check_bias(
     bias: PositionBias, passages: int, length: int, reader: Mapping[str, str], template: str, **scored: object
 ) -> None:
@@ -198,7 +193,6 @@ def check_bias(
         passages, length, reader, template: N, L, reader and template of the scores.
         **scored: `kind` and `per_token` of the scores; those left out are not compared.
     """
-    check_position_bias(bias)
     pairs: dict[str, tuple[object, object]] = {
         "passages N": (bias.num_passages, passages),
         "places L": (bias.length, length),

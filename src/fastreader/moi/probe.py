@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, expect, rebuilding
+from fastreader.core.checks import check_choice, expect, given, rebuilding
 from fastreader.core.progress import track
 from fastreader.data.types import Example, Passage
-from fastreader.errors import InputError
 from fastreader.moi.observations import FloatArray, IntArray, json_values
 
 if TYPE_CHECKING:
@@ -149,7 +148,4 @@ def _gold(example: Example, q: int, gold: Sequence[int] | None) -> int:
         n = len(example.passages)
         expect(q < len(gold) and 0 <= gold[q] < n, f"gold: examples[{q}]", f"a passage in [0, {n})", gold[q : q + 1])
         return gold[q]
-    found = gold_of(example.passages)
-    if found is None:
-        raise InputError(f"examples[{q}]: no passage is marked as gold; mark one, or give gold")
-    return found
+    return given(gold_of(example.passages), f"examples[{q}]: no passage is marked as gold; mark one, or give gold")

@@ -39,16 +39,17 @@ def find(
     Raises:
         InputError: if the file for this use holds a calibration for another.
     """
-    name = file_name(reader, template, passages, passages if length is None else length, kind, per_token)
+    ours, revision = _of(reader)
+    name = file_name(ours, revision, template, passages, passages if length is None else length, kind, per_token)
     kept = cache_dir() / "calibrations"
     cached = kept / name
-    if not cached.is_file() and _of(reader)[1]:  # the same weights may have another name
-        others = sorted(kept.glob(f"*{escape(name.removeprefix(_slug(_of(reader)[0])))}"))
+    if revision and not cached.is_file():  # the same weights may have another name
+        others = sorted(kept.glob(f"*{escape(name.removeprefix(_slug(ours)))}"))
         cached = next((path for path in others if _loaded(path)[1] == path.name), cached)
     for path, source in ((cached, "cached"), (SHIPPED / name, "shipped")):
         if path.is_file():
             bias, belongs = _loaded(path)
-            (ours, revision), (theirs, other) = _of(reader), _of(bias.reader)
+            theirs, other = _of(bias.reader)
             fits = belongs == path.name and revision == other and (bool(revision) or ours == theirs)
             got = f"a calibration of {theirs!r} that belongs in {belongs}"
             require(fits, f"{path}: holds {got}, expected one of {ours!r}")
@@ -106,14 +107,15 @@ def keep(bias: PositionBias) -> Path:
 
 def file_name_of(bias: PositionBias) -> str:
     """Return the `file_name` of a calibration."""
-    return file_name(bias.reader, bias.template, bias.num_passages, bias.length, bias.kind, bias.per_token)
+    used = bias.template, bias.num_passages, bias.length, bias.kind, bias.per_token
+    return file_name(*_of(bias.reader), *used)
 
 
+@lru_cache(maxsize=256)
 def file_name(
-    reader: Mapping[str, str], template: str, passages: int, length: int, kind: str, per_token: bool = False
+    name: str, revision: str, template: str, passages: int, length: int, kind: str, per_token: bool = False
 ) -> str:
     """Return the file name that identifies a calibration; a reader name that needs escaping gets a digest appended."""
-    name, revision = _of(reader)
     of = f"{_slug(name)}-r{revision}" if revision else _slug(name)
     scored = f"{kind}-per-token" if per_token else kind
     prefix = "" if length == passages else f"-l{length}"

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_int, expect, random_generator
+from fastreader.core.checks import check_int, expect, given, random_generator
 from fastreader.data.types import Passage
-from fastreader.errors import InputError
 from fastreader.moi.baselines.ordering import Ordering, check_passages
 from fastreader.moi.baselines.placed import check_own, outside_bias
 from fastreader.moi.position_bias import PositionBias
@@ -82,9 +81,7 @@ def oracle(
             range, or if the bias has an undetermined sign or belongs to another reader.
     """
     count = check_passages(passages)
-    gold = gold_of(passages)
-    if gold is None:
-        raise InputError("oracle: no passage is marked is_gold or has_answer")
+    gold = given(gold_of(passages), "oracle: no passage is marked is_gold or has_answer")
     one = (bias is None) != (place is None)
     expect(one, "oracle", "a bias or a place, one of the two", "neither" if bias is None else "both")
     if bias is not None:

@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import expect, require
+from fastreader.core.checks import expect, given, require
 from fastreader.data.types import Passage
-from fastreader.errors import InputError
 from fastreader.moi.baselines.ordering import Ordering, check_passages
 from fastreader.moi.observations import FloatArray
-from fastreader.moi.position_bias import PositionBias, check_position_bias, differing
+from fastreader.moi.position_bias import PositionBias, differing
 from fastreader.moi.utilities import matched
 
 
@@ -39,13 +38,13 @@ def score_matched(scores: npt.ArrayLike, bias: PositionBias) -> list[int]:
     return order
 
 
+@checked
 def outside_bias(bias: PositionBias, passages: int) -> FloatArray:
     """Return the weights [L] of a bias that may place scores which were not measured with it.
 
     Raises:
         InputError: if `bias` is not a PositionBias, is for another number of passages, or has an undetermined sign.
     """
-    check_position_bias(bias)
     expect(
         bias.num_passages == passages,
         "bias",
@@ -76,9 +75,8 @@ def placed(ranker: Callable[..., Ordering]) -> Callable[..., Ordering]:
         outside_bias(bias, check_passages(passages))  # before the work
         check_own(bias, reader)
         found = ranker(reader, question, passages, **settings)
-        if found.scores is None:
-            raise InputError(f"{found.name}: has no scores to place")
-        return replace(found, order=score_matched(found.scores, bias), name=f"{found.name}-matched")
+        scores = given(found.scores, f"{found.name}: has no scores to place")
+        return replace(found, order=score_matched(scores, bias), name=f"{found.name}-matched")
 
     ranked.__doc__ = f"Place the scores of `{ranker.__name__}` by the calibrated bias."
     return ranked

@@ -11,13 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from fastreader.core.checked import checked
-from fastreader.core.checks import check_choice, check_int, check_text, expect
+from fastreader.core.checks import check_choice, check_int, check_text, expect, require
 from fastreader.core.progress import track
 from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import TreeStats
 from fastreader.data.documents import as_passages
 from fastreader.data.types import Example
-from fastreader.errors import InputError
 from fastreader.moi.baselines import METHODS
 from fastreader.moi.baselines.ordering import NOTHING_READ, Ordering
 from fastreader.moi.ranking.likelihood import question_gains
@@ -235,12 +234,12 @@ def _by_moi(
         most = bias.num_passages
     elif most > 1:
         most = _largest_calibrated(reader, template, most) or (most if uncalibrated else 0)
-        if not most:
-            raise InputError(
-                f"bias: method 'moi' needs a calibration of {reader.name} with this template for 2 to "
-                f"{min(len(kept), max_passages)} passages, and none is at hand; measure one (`fastreader calibrate`), "
-                "or pass uncalibrated=True"
-            )
+        require(
+            bool(most),
+            f"bias: method 'moi' needs a calibration of {reader.name} with this template for 2 to "
+            f"{min(len(kept), max_passages)} passages, and none is at hand; measure one (`fastreader calibrate`), "
+            "or pass uncalibrated=True",
+        )
     given = replace(example, passages=[example.passages[i] for i in kept])
     ranked = moi_rerank(
         reader, given, bias=bias, max_passages=most, template=template, on_overflow=on_overflow, **options

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fastreader.core.checks import expect
+from fastreader.core.checks import expect, located
 from fastreader.core.protocol import ScoringReader
 from fastreader.core.tree import PrefixTree, TreeStats
 from fastreader.data.types import Passage
-from fastreader.errors import ContextOverflowError, InputError
+from fastreader.errors import ContextOverflowError
 from fastreader.reader.prompts.pieces import encode
 from fastreader.reader.prompts.template import Template
 
@@ -82,10 +82,8 @@ def question_gains(
 def _job(
     reader: ScoringReader, question: str, passages: Sequence[Passage], template: Template, name: str, on_overflow: str
 ) -> _Job:
-    try:
+    with located(name):
         pieces = encode(reader.encoder, template, question, passages, [])
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from error
     before, asked = pieces.head, pieces.question
     alone = before + pieces.question_lead
     around = len(alone) + len(pieces.separator) + len(asked) - 1

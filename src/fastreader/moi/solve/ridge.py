@@ -7,21 +7,24 @@ from functools import lru_cache
 
 import numpy as np
 
-from fastreader.errors import InputError
+from fastreader.core.checks import require
+from fastreader.moi.designs import uncovered
 from fastreader.moi.observations import FloatArray, IntArray
 from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.score_noise import covariance, whitener
 from fastreader.moi.solve import cyclic
-from fastreader.moi.solve.likelihood import contrasts
+from fastreader.moi.solve.likelihood import contrasts, places_of
 
 SOLVERS = ("auto", "dense", "fft")
 
 
 @dataclass(frozen=True, eq=False)
 class Ridge:
-    """X of one question, and the inverse for its posterior.
+    """X of a question's orderings under a bias, and the inverse for its posterior; no score enters it.
 
     Attributes:
+        place: int64 [M, N], the place of each passage, L for a passage that is not read.
+        uncovered: first (passage, place) that no ordering has, or None.
         x: float64 [M, N], rows centred (and whitened if noise is shared).
         power: float64 [N - 1], eigenvalues of X^T X on the contrasts, ascending.
         axes: float64 [N, N - 1], their directions.
@@ -29,6 +32,8 @@ class Ridge:
         white: float64 [M, M], which whitens the scores; None if centring them does.
     """
 
+    place: IntArray
+    uncovered: tuple[int, int] | None
     x: FloatArray
     power: FloatArray
     axes: FloatArray
@@ -36,25 +41,32 @@ class Ridge:
     white: FloatArray | None = None
 
 
-def solve(permutations: IntArray, place: IntArray, bias: PositionBias, solver: str) -> Ridge:
-    """Return X and its inverse.
+def solve(permutations: IntArray, bias: PositionBias, solver: str) -> Ridge:
+    """Return X and its inverse; questions with equal orderings under one bias share them.
 
     Args:
         permutations: int64 [M, L].
-        place: int64 [M, N], the place of each passage, L for a passage that is not read.
-        bias: the weights of the places.
+        bias: the weights of the places, for N passages.
         solver: "dense", "fft" (rotations of one order only) or "auto", which uses "fft" for such rotations.
 
     Raises:
         InputError: if `solver` is "fft" and the orderings are not rotations of one order.
     """
-    n = place.shape[1]
+    return _solved(permutations.astype(np.int64).tobytes(), bias, solver)
+
+
+@lru_cache(maxsize=64)
+def _solved(permutations_bytes: bytes, bias: PositionBias, solver: str) -> Ridge:
+    n = bias.num_passages
+    permutations = np.frombuffer(permutations_bytes, dtype=np.int64).reshape(-1, bias.length)
+    place = places_of(permutations, n)
+    missing = uncovered(place, bias.length)
     x = np.append(bias.bias, 0.0)[place]
     white = _whitener(permutations, bias)
     x = x - x.mean(axis=0) if white is None else white @ x
     found = cyclic.layout(permutations, n) if solver != "dense" else None
-    if solver == "fft" and found is None:
-        raise InputError(f"solver: 'fft' needs the N = {n} orderings of a cyclic design, in turn")
+    usable = solver != "fft" or found is not None
+    require(usable, f"solver: 'fft' needs the N = {n} orderings of a cyclic design, in turn")
     basis = contrasts(n)
     if found is not None:
         g, f = found
@@ -66,12 +78,12 @@ def solve(permutations: IntArray, place: IntArray, bias: PositionBias, solver: s
         by_axis = power[_frequencies(n)]
         axes = np.empty((n, n - 1))
         axes[g] = _fourier(n)[:, np.argsort(by_axis, kind="stable")]
-        return Ridge(x, np.sort(by_axis), axes, cyclic.gain(power, g, bias.sigma, bias.tau))
+        return Ridge(place, missing, x, np.sort(by_axis), axes, cyclic.gain(power, g, bias.sigma, bias.tau))
     power, vectors = np.linalg.eigh((x @ basis).T @ (x @ basis))
     power = np.maximum(power, 0.0)
     axes = basis @ vectors
     weight = cyclic.weights(power, bias.sigma, bias.tau)
-    return Ridge(x, power, axes, (axes * weight) @ axes.T, white)
+    return Ridge(place, missing, x, power, axes, (axes * weight) @ axes.T, white)
 
 
 def _whitener(permutations: IntArray, bias: PositionBias) -> FloatArray | None:
