@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 
 def arrange(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Questions with passages: .json or .jsonl, also gzipped; - for standard input.", show_default=False
-        ),
-    ] = None,
+    file: options.FileArgument = None,
     question: options.QuestionOption = None,
     passage: options.PassageOption = None,
     model: options.ModelOption = "smollm2-135m",

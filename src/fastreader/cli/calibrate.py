@@ -13,11 +13,10 @@ from fastreader.cli import options
 from fastreader.cli.inputs import check_writable, examples, model_settings, remaining, use_cache
 from fastreader.cli.label_free import measure
 from fastreader.cli.screen import Screen, say
-from fastreader.core.checks import expect, require
+from fastreader.core.checks import expect, given, require
 from fastreader.core.progress import track
 from fastreader.data import Example
 from fastreader.data.result_log import ResultLog, iter_results
-from fastreader.errors import InputError
 
 if TYPE_CHECKING:
     from fastreader.moi import PositionBias
@@ -149,8 +148,7 @@ def calibrate(
         tokens = sum(permutation_cost(load(), e, **common).computed_tokens for e in chosen)
         typer.echo(f"{len(chosen)} questions: {tokens:,} tokens to compute")
         return
-    if scores is None:
-        raise InputError("--scores: questions with labels need it, the file that keeps their scores")
+    kept = given(scores, "--scores: questions with labels need it, the file that keeps their scores")
 
     def score(todo: list[Example]) -> Iterator[tuple[str, dict[str, Any]]]:
         for result in score_permutations(
@@ -178,7 +176,7 @@ def calibrate(
                 yield _key(e), found.to_dict()
                 advance(1)
 
-    rows = _rows(scores, settings, chosen, score)
+    rows = _rows(kept, settings, chosen, score)
     contrast = None
     if probe:
         # The digest of a row covers its answers and the place of its gold passage too.
@@ -188,7 +186,7 @@ def calibrate(
             if gold[_key(e)] is not None and right_answers(e)
         ]
         expect(len(probed) >= 2, "--probe", "at least 2 questions with gold passage and answers", len(probed))
-        moved = _rows(scores.with_suffix(".probe.jsonl"), settings, probed, move)
+        moved = _rows(kept.with_suffix(".probe.jsonl"), settings, probed, move)
         contrast = moi.Probe(
             np.array([row["effects"][0] for row in moved]),
             [row["id"] for row in moved],
@@ -247,6 +245,6 @@ def _rows(
         digests: dict[str, str] = {}
         if todo := list(remaining(iter(examples), None, False, log, digests)):
             for key, result in make(todo):
-                log.append(key, {k: v for k, v in result.items() if k != "id"}, example=digests.pop(key))
+                log.append(key, result, example=digests.pop(key))
     rows = {row["id"]: row for row in iter_results(path)}
     return [rows[_key(e)] for e in examples]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,12 +15,7 @@ from fastreader.errors import ContextOverflowError, InputError
 
 
 def conflicts(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Questions with passages: .json or .jsonl, also gzipped; - for standard input.", show_default=False
-        ),
-    ] = None,
+    file: options.FileArgument = None,
     question: options.QuestionOption = None,
     passage: options.PassageOption = None,
     candidate: Annotated[

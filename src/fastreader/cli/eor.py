@@ -152,8 +152,8 @@ def eor(
                 for row, vote in zip(rows, fitted.vote(rows), strict=True):
                     if log is not None:
                         assert row.id is not None
-                        values: dict[str, Any] = {k: v for k, v in row.to_dict().items() if k != "id"}
-                        log.append(row.id, {**values, "vote": vote.to_dict()}, example=digests.pop(row.id))
+                        values = {**row.to_dict(), "vote": vote.to_dict()}
+                        log.append(row.id, values, example=digests.pop(row.id))
                 found += rows
                 advance(len(part))
         if log is not None:

@@ -11,12 +11,11 @@ from typing import Any
 import typer
 
 from fastreader.cli.screen import say
-from fastreader.core.checks import require
+from fastreader.core.checks import check_text, require
 from fastreader.data import Example, Passage, iter_examples
 from fastreader.data.fingerprints import digest, model_digest
 from fastreader.data.keyed import keyed
 from fastreader.data.result_log import ResultLog
-from fastreader.errors import InputError
 
 
 class Skipped:
@@ -75,24 +74,18 @@ def examples(
         InputError: if both or neither are given, the file does not exist, or a text is not valid Unicode.
     """
     require((file is None) != (question is None), "expected a file or --question, one of the two")
-    _check_unicode("candidate", candidates or [])
+    for text in candidates or []:
+        check_text("--candidate", text, empty=True)
     if file is None:
         assert question is not None
-        for name, texts in (("question", [question]), ("passage", passages or [])):
-            _check_unicode(name, texts)
+        check_text("--question", question, empty=True)
+        for text in passages or []:
+            check_text("--passage", text, empty=True)
         return iter([Example(question, [Passage(p) for p in passages or []], candidates=candidates or [])])
     file = Path("/dev/stdin") if file == Path("-") else file
     require(not passages, "--passage: goes with --question; a file brings its own passages")
     require(file.exists(), f"{file}: no such file")
     return iter_examples(file, limit=limit, on_error=None if skip is None else lambda error: skip(str(error)))
-
-
-def _check_unicode(name: str, texts: list[str]) -> None:
-    for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise InputError(f"--{name}: expected text that is valid Unicode, got {text!r}") from None
 
 
 def remaining(

@@ -12,7 +12,7 @@ import typer
 from fastreader.cli import options
 from fastreader.cli.calibrations import UNCALIBRATED
 from fastreader.cli.inputs import Skipped, check_output, examples, model_settings, remaining, use_cache
-from fastreader.cli.output import RankFormat, Writer, trec_lines
+from fastreader.cli.output import Writer, trec_lines
 from fastreader.cli.screen import say
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 def moi(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Questions with passages: .json or .jsonl, also gzipped; - for standard input.", show_default=False
-        ),
-    ] = None,
+    file: options.FileArgument = None,
     question: options.QuestionOption = None,
     passage: options.PassageOption = None,
     model: options.ModelOption = "smollm2-135m",
@@ -52,10 +47,7 @@ def moi(
     limit: options.LimitOption = None,
     skip_errors: options.SkipErrorsOption = False,
     cost: options.CostOption = False,
-    format: Annotated[
-        RankFormat | None,
-        typer.Option("--format", "-f", help="Output format [default: table].", show_default=False),
-    ] = None,
+    format: options.RankFormatOption = None,
     progress: options.ProgressOption = None,
     adapter: options.AdapterOption = None,
     device: options.DeviceOption = "auto",
@@ -98,7 +90,7 @@ def moi(
             log = stack.enter_context(ResultLog(output, settings=settings, resume=resume, read_only=cost))
         digests: dict[str, str] = {}
         advance = stack.enter_context(track("ranking", limit, "questions", False if cost else progress))
-        shown = RankFormat.table if format is None else format
+        shown = options.RankFormat.table if format is None else format
         writer: Writer[Ranked] = Writer(None if log or cost else shown.value, ranked_table, lambda r: r.to_dict())
         stack.enter_context(writer)
         given = computed = most = count = 0
@@ -122,22 +114,20 @@ def moi(
                     max_batch_tokens=max_batch_tokens,
                     **what,
                 )
-                lines = _trec(ranked) if log is None and shown is RankFormat.trec else []
+                lines = _trec(ranked) if log is None and shown is options.RankFormat.trec else []
             except (InputError, NumericsError, OutOfBudgetError) as error:
                 located = f"id {example.id}: {error}"
                 if not skip_errors:
                     raise type(error)(located) from error
                 skip(located)
                 continue
-            if ranked.bias_source.startswith("none") and shown is not RankFormat.table and not noted:
+            if ranked.bias_source.startswith("none") and shown is not options.RankFormat.table and not noted:
                 say(f"note: {UNCALIBRATED}")
                 noted = True
             if log is not None:
-                key = example.id
-                assert key is not None
-                values = {k: v for k, v in ranked.to_dict().items() if k != "id"}
-                log.append(key, values, example=digests.pop(key))
-            elif shown is RankFormat.trec:
+                assert ranked.id is not None
+                log.append(ranked.id, ranked.to_dict(), example=digests.pop(ranked.id))
+            elif shown is options.RankFormat.trec:
                 sys.stdout.writelines(lines)
             else:
                 writer.write(ranked)

@@ -17,6 +17,15 @@ class Format(StrEnum):
     jsonl = "jsonl"
 
 
+class RankFormat(StrEnum):
+    """Formats of rankings on standard output."""
+
+    table = "table"
+    json = "json"
+    jsonl = "jsonl"
+    trec = "trec"
+
+
 ModelOption = Annotated[
     str, typer.Option("--model", "-m", help="Packaged name, folder, GGUF file or hub id.", envvar="FASTREADER_MODEL")
 ]
@@ -37,6 +46,12 @@ PrecisionOption = Annotated[
 CacheOption = Annotated[
     Path | None,
     typer.Option("--cache-dir", help="Folder of pulled models.", envvar="FASTREADER_CACHE", show_default=False),
+]
+FileArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Questions with passages: .json or .jsonl, also gzipped; - for standard input.", show_default=False
+    ),
 ]
 QuestionOption = Annotated[str | None, typer.Option("--question", "-q", help="One question, instead of a file.")]
 PassageOption = Annotated[
@@ -75,6 +90,9 @@ CostOption = Annotated[
 ]
 FormatOption = Annotated[
     Format | None, typer.Option("--format", "-f", help="Output format [default: table].", show_default=False)
+]
+RankFormatOption = Annotated[
+    RankFormat | None, typer.Option("--format", "-f", help="Output format [default: table].", show_default=False)
 ]
 ProgressOption = Annotated[
     bool | None,

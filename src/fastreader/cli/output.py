@@ -5,25 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from rich.console import RenderableType
 
 from fastreader.cli.screen import Screen
-from fastreader.errors import InputError
+from fastreader.core.checks import expect, rejecting
 
 Result = TypeVar("Result")
-
-
-class RankFormat(StrEnum):
-    """Formats of rankings on standard output."""
-
-    table = "table"
-    json = "json"
-    jsonl = "jsonl"
-    trec = "trec"
 
 
 def trec_lines(question: str | None, rows: Sequence[tuple[str | None, int, float]], tag: str) -> list[str]:
@@ -41,10 +31,8 @@ def trec_lines(question: str | None, rows: Sequence[tuple[str | None, int, float
     for rank, (id, index, score) in enumerate(rows, 1):
         name = id if id is not None else str(index)
         for what, text in (("question", question), ("passage", name)):
-            if text is None or len(text.split()) != 1 or not text.isprintable():
-                raise InputError(
-                    f"--format trec: expected a {what} id without white space and control characters, got {text!r}"
-                )
+            fits = text is not None and len(text.split()) == 1 and text.isprintable()
+            expect(fits, "--format trec", f"a {what} id without white space and control characters", text)
         lines.append(f"{question} Q0 {name} {rank} {float(score)} {tag}\n")
     return lines
 
@@ -75,10 +63,8 @@ class Writer(Generic[Result]):
         """Write one result."""
         if self.format in ("json", "jsonl"):
             values = self.values(result)
-            try:
+            with rejecting(f"result {values.get('id')!r} cannot be written as JSON", ValueError):
                 text = json.dumps(values, ensure_ascii=False, allow_nan=False)
-            except ValueError as error:
-                raise InputError(f"result {values.get('id')!r} cannot be written as JSON: {error}") from error
             lead = "" if self.format == "jsonl" else ("[\n" if self.first else ",\n")
             sys.stdout.write(lead + text + ("\n" if self.format == "jsonl" else ""))
             sys.stdout.flush()

@@ -14,7 +14,7 @@ import typer
 from fastreader.cli import options
 from fastreader.cli.cluster import RayActorsOption, RayGpusOption, RayOption, pool_of
 from fastreader.cli.inputs import Skipped, check_output, examples, model_settings, remaining, use_cache
-from fastreader.cli.output import RankFormat, Writer, trec_lines
+from fastreader.cli.output import Writer, trec_lines
 from fastreader.core.checks import check_choice
 from fastreader.core.progress import track
 from fastreader.data.result_log import ResultLog
@@ -26,12 +26,7 @@ _TOGETHER = 32  # questions that share a call, so that a result does not wait fo
 
 
 def rerank(
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Questions with passages: .json or .jsonl, also gzipped; - for standard input.", show_default=False
-        ),
-    ] = None,
+    file: options.FileArgument = None,
     question: options.QuestionOption = None,
     passage: options.PassageOption = None,
     model: options.ModelOption = "smollm2-135m",
@@ -56,10 +51,7 @@ def rerank(
     resume: options.ResumeOption = False,
     limit: options.LimitOption = None,
     skip_errors: options.SkipErrorsOption = False,
-    format: Annotated[
-        RankFormat | None,
-        typer.Option("--format", "-f", help="Output format [default: table].", show_default=False),
-    ] = None,
+    format: options.RankFormatOption = None,
     progress: options.ProgressOption = None,
     adapter: options.AdapterOption = None,
     device: options.DeviceOption = "auto",
@@ -119,7 +111,7 @@ def rerank(
             log = stack.enter_context(ResultLog(output, settings=kept, resume=resume))
         digests: dict[str, str] = {}
         advance = stack.enter_context(track("ranking", limit, "questions", progress))
-        shown = RankFormat.table if format is None else format
+        shown = options.RankFormat.table if format is None else format
         writer: Writer[Reranked] = Writer(None if log else shown.value, reranked_table, lambda r: r.to_dict())
         stack.enter_context(writer)
         left = remaining(questions, None, True, log, digests, scores=True)
@@ -137,9 +129,8 @@ def rerank(
         for ranked in results:
             if log is not None:
                 assert ranked.id is not None
-                values = {k: v for k, v in ranked.to_dict().items() if k != "id"}
-                log.append(ranked.id, values, example=digests.pop(ranked.id))
-            elif shown is RankFormat.trec:
+                log.append(ranked.id, ranked.to_dict(), example=digests.pop(ranked.id))
+            elif shown is options.RankFormat.trec:
                 sys.stdout.writelines(_trec(ranked))
             else:
                 writer.write(ranked)

@@ -153,10 +153,8 @@ def score(
             with Writer(shown, _table, PermutationScores.to_dict, width=UNLIMITED) as writer:
                 for result in results:
                     if log is not None:
-                        key = result.id
-                        assert key is not None
-                        values = {k: v for k, v in result.to_dict().items() if k != "id"}
-                        log.append(key, values, example=digests.pop(key))
+                        assert result.id is not None
+                        log.append(result.id, result.to_dict(), example=digests.pop(result.id))
                     writer.write(result)
                     done += 1
             if log is not None:

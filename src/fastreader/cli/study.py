@@ -11,7 +11,7 @@ from fastreader.cli.cluster import RayActorsOption, RayGpusOption, RayOption, po
 from fastreader.cli.inputs import use_cache
 from fastreader.cli.options import CacheOption, LimitOption, MaxBatchTokensOption, ProgressOption
 from fastreader.cli.screen import say
-from fastreader.errors import InputError
+from fastreader.core.checks import given, require
 
 
 def study(
@@ -105,8 +105,7 @@ def study(
         for name in names():
             typer.echo(f"{name}\t{FAMILIES[name.partition(':')[0]].about}")
         return
-    if output is None:
-        raise InputError("--output: expected the run's folder")
+    folder = given(output, "--output: expected the run's folder")
     use_cache(cache_dir)
     pool = pool_of(ray, ray_actors, ray_gpus)
     flags: dict[str, Any] = {
@@ -132,17 +131,16 @@ def study(
         chosen = Study.load(file, **flags)
         check(chosen, str(file))
     else:
-        if data is None or not method:
-            raise InputError("expected a study file, or --data and at least one --method")
-        given = {key: value for key, value in flags.items() if value is not None}
-        chosen = Study.of(given, "the flags")  # paths in it from the working directory
+        require(data is not None and bool(method), "expected a study file, or --data and at least one --method")
+        values = {key: value for key, value in flags.items() if value is not None}
+        chosen = Study.of(values, "the flags")  # paths in it from the working directory
         check(chosen, "the flags")
     if pool is None:
-        done = run_study(chosen, output, resume=resume, progress=progress)
+        done = run_study(chosen, folder, resume=resume, progress=progress)
     else:
         from fastreader.integrations import ray as actors
 
-        done = actors.run_study(chosen, output, pool=pool, resume=resume, progress=progress)
+        done = actors.run_study(chosen, folder, pool=pool, resume=resume, progress=progress)
     say(f"{done.rows} rows in {done.folder} ({done.fresh} new)")
     if lacking := done.left_out - done.over_long:
         say(f"{lacking} skipped: their questions lack something that the method needs")

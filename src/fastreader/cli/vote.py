@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +23,6 @@ from fastreader.cli.voting import (
 )
 from fastreader.core.checks import expect, located, require
 from fastreader.data.read import lines, parse_json
-from fastreader.errors import InputError
 
 if TYPE_CHECKING:
     from fastreader.core.protocol import ReaderProtocol
@@ -93,9 +92,8 @@ def _read(file: Path) -> list[Answers]:
     for number, line in lines(Path("/dev/stdin") if file == Path("-") else file):
         if line.strip():
             with located(f"{file}, line {number}"):
-                row = parse_json(line)
-                if not isinstance(row, dict):
-                    raise InputError("expected an object")
+                row: Any = parse_json(line)
+                require(isinstance(row, dict), "expected an object")
                 rows.append(Answers.from_dict(row))
     expect(bool(rows), str(file), "the answers to at least one question", rows)
     return rows

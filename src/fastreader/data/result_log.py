@@ -21,16 +21,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from fastreader.core.checks import check_text, expect, require
+from fastreader.core.checks import check_text, expect, rejecting, require
 from fastreader.data.files import check_readable, replacing
-from fastreader.errors import InputError, OutputChangedError
+from fastreader.errors import OutputChangedError
 
 if sys.platform != "win32":
     import fcntl
 
 _ABSENT = object()
 _START = b'{"id": "'  # of every line written here
-_OURS = {"id", "example", "settings"}
+_OURS = {"example", "settings"}
 
 
 class ResultLog:
@@ -117,7 +117,7 @@ class ResultLog:
 
         Args:
             key: identifies the example; written as ``id``.
-            result: JSON values, without the keys ``id``, ``example`` and ``settings``.
+            result: JSON values, without the keys ``example`` and ``settings``; an ``id`` in it gives way to `key`.
             example: digest of the result's input, for `holds`.
 
         Raises:
@@ -132,7 +132,7 @@ class ResultLog:
         taken = sorted(result.keys() & _OURS)
         expect(not taken, f"{self.path}: result {key!r}", f"none of the log's own keys {sorted(_OURS)}", taken)
         digest = {} if example is None else {"example": example}
-        line = _encode(f"result {key!r}", {"id": key, **digest, **result, "settings": self._settings})
+        line = _encode(f"result {key!r}", {"id": key, **digest, **result, "settings": self._settings} | {"id": key})
         self._check_unchanged(key, line + b"\n")
         try:
             self._write(line + b"\n")
@@ -214,10 +214,8 @@ class ResultLog:
 
     def _lock(self) -> None:
         if sys.platform != "win32":
-            try:
+            with rejecting(f"{self.path}: another process is writing it", BlockingIOError):
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(f"{self.path}: another process is writing it") from None
 
     def _check_unchanged(self, key: str = "", line: bytes = b"") -> None:
         """Raise OutputChangedError unless the path is the open file, with the lines written so far.
@@ -331,19 +329,15 @@ def iter_results(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
 
 
 def _decode(where: str, line: bytes) -> dict[str, Any]:
-    try:
+    with rejecting(f"{where}: broken JSON", RecursionError, ValueError):
         row = json.loads(line)
-    except (RecursionError, ValueError) as error:
-        raise InputError(f"{where}: broken JSON: {error}") from None
     expect(isinstance(row, dict), where, "a JSON object", row)
     return row  # type: ignore[no-any-return]
 
 
 def _encode(name: str, value: dict[str, Any]) -> bytes:
-    try:
+    with rejecting(f"ResultLog: {name} cannot be written as JSON", TypeError, ValueError, RecursionError):
         return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"ResultLog: {name} cannot be written as JSON: {error}") from error
 
 
 def _show(settings: dict[str, Any], name: str) -> str:

@@ -45,7 +45,7 @@ class Store:
 
     def keep(self, key: str, example: Example, result: Result, **more: Any) -> None:
         """Append a result, with more keys on its line, such as metrics."""
-        self._rows[key] = {**{k: v for k, v in result.to_dict().items() if k != "id"}, **more}
+        self._rows[key] = {**result.to_dict(), **more}
         self._log.append(key, self._rows[key], example=_digest(example))
 
     def checkpoint(self, keys: Sequence[str]) -> Checkpoint:

@@ -116,7 +116,7 @@ def _run(
             continue
         found = result(outcome)
         if log is not None:
-            log.append(id, {k: v for k, v in values_of(found).items() if k != "id"}, example=digests[id])
+            log.append(id, values_of(found), example=digests[id])
         yield found
 
 
