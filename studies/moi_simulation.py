@@ -33,7 +33,6 @@ from fastreader.moi import Observations, PositionBias, calibrate, debias
 from fastreader.moi.observations import FloatArray
 from fastreader.moi.simulate import SHAPES, Simulated, bias_shape, simulate
 from fastreader.moi.solve import cyclic as circulant
-from fastreader.moi.solve.likelihood import places_of
 from fastreader.moi.solve.ridge import solve
 from fastreader.moi.utilities import matched
 from fastreader.permutations import Design, cyclic, latin, pruned, random
@@ -157,10 +156,9 @@ def zip_strict(data: Simulated) -> Iterator[tuple[Observations, FloatArray]]:
 def of_question(o: Observations, v: FloatArray, truth: FloatArray, bias: PositionBias) -> dict[str, float]:
     """Compare one question's utilities with the truth."""
     u = debias(o, bias)
-    place = places_of(o.permutations, o.passages)
     met = {(passage, at) for row in o.permutations.tolist() for at, passage in enumerate(row)}
     misses = len(met) < o.passages * o.length
-    known = solve(o.permutations, place, replace(bias, bias=truth), "dense")
+    known = solve(o.permutations, replace(bias, bias=truth), "dense")
     visible = circulant.seen(known.power)  # the directions that these orderings can determine
     raw = debias(o, replace(bias, temperature=1.0)).p_best
     gained, most = (float(v[order] @ truth) for order in (u.order("matched"), matched(v, truth)))

@@ -26,7 +26,7 @@ class PassTables:
         shapes: those of earlier passes, to which this one adds its own; None to foresee no schedule.
 
     Attributes:
-        scheduled: whether the device's kernels take schedules; otherwise there are none to add or to note.
+        scheduled: whether the device's kernels take schedules, which are then added and noted.
     """
 
     def __init__(self, device: torch.device, shapes: Shapes | None = None) -> None:
