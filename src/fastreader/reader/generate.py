@@ -6,12 +6,14 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fastreader.core.checks import check_list
+from fastreader.core.checked import accept, kind_of
 from fastreader.core.options import GenerateOptions
 from fastreader.core.progress import track
 from fastreader.core.protocol import Generation, Results, TextOrTokens
@@ -26,14 +28,15 @@ from fastreader.reader.decoding import Row, StopStrings
 from fastreader.reader.engine import Engine
 from fastreader.reader.sampling import choose, most_likely, row_generator
 
+_PROMPTS = replace(kind_of(Iterable[Any]), words="a list of prompts")
+
 
 def generate(
     engine: Engine, prompts: Iterable[TextOrTokens], options: GenerateOptions, kept: PrefixCache | None = None
 ) -> Results[list[Generation]]:
     """Do the work of `Reader.generate`; the keys and values in `kept` are not computed again."""
     started = time.perf_counter()
-    check_list("prompts", prompts, of="prompts")
-    rows = _new_rows(engine, prompts, options)
+    rows = _new_rows(engine, accept("prompts", prompts, _PROMPTS), options)
     eos = engine.end_tokens
     computed = cached = passes = 0
     with track("generating", len(rows), "texts", options.progress) as advance:
@@ -115,7 +118,7 @@ def run(
     model = engine.model
     order = np.argsort(tree.leaves, kind="stable")
     rows, leaves = [members[i] for i in order], tree.leaves[order]
-    regime = model.regimes.of(int(tree.positions[leaves[0]]) + 1)
+    regime = 0 if model.regimes.fixed else model.regimes.of(int(tree.positions[leaves[0]]) + 1)
     room = 0
     for row in rows:
         room = max(room, row.room - len(row.tokens))

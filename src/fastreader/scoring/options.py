@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastreader.core.checked import Accepts, checked_options
 from fastreader.core.checks import check_choice, check_int, check_number, expect
 from fastreader.permutations import Spec
-from fastreader.reader.prompts.template import Template, as_template
+from fastreader.reader.prompts.template import DEFAULT, Template
 
 POLICIES = ("error", "drop_passages", "truncate")
 
@@ -41,4 +41,4 @@ class ScoreOptions:
         expect(self.prune is None or self.prune_mass is None, "prune_mass", "None beside prune", self.prune_mass)
         check_choice("on_overflow", self.on_overflow, POLICIES)
         check_int("max_batch_tokens", self.max_batch_tokens, optional=True)
-        object.__setattr__(self, "template", as_template(self.template))
+        object.__setattr__(self, "template", self.template or DEFAULT)

@@ -71,7 +71,7 @@ class Template(PromptTexts):
     }
 
 
-_DEFAULT = Template()
+DEFAULT = Template()
 
 
 def as_template(template: Template | None) -> Template:
@@ -81,6 +81,6 @@ def as_template(template: Template | None) -> Template:
         InputError: if it is something else.
     """
     if template is None:
-        return _DEFAULT
+        return DEFAULT
     expect(isinstance(template, Template), "template", "a Template (Template.load reads a file)", template)
     return template
