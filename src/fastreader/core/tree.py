@@ -241,9 +241,9 @@ def _cuts(ordered: _Sorted, max_batch_tokens: int | None, reserve: int) -> list[
     b are a window that moves right, kept in a deque with the cost up to each start, least first.
     """
     count = len(ordered.order)
-    if max_batch_tokens is None:
-        return [0, count]
     new = ordered.lengths - ordered.shared + reserve
+    if max_batch_tokens is None or new.sum() <= max_batch_tokens:
+        return [0, count]
     total = np.concatenate([[0], np.cumsum(new)]).tolist()
     shared, lengths = ordered.shared.tolist(), (ordered.lengths + reserve).tolist()
     best: list[tuple[int, int]] = [(0, 0)]

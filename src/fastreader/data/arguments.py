@@ -57,16 +57,20 @@ def make_example(
             `candidates` is not a list.
     """
     at = f"{where}: " if where else ""
-    if isinstance(question, Example):
+    own = question if isinstance(question, Example) else None
+    if own is not None:
         expect(passages is None, f"{at}passages", "None beside an Example as the question, which has its own", passages)
-        example, passages = question, question.passages
-    else:
-        example = Example(question, [])
-    check_text(f"{at}question", example.question)
+        passages = own.passages
+    check_text(f"{at}question", question if own is None else own.question)
     found = make_passages([] if passages is None else passages, name=f"{at}passages", allow_blank=False)
     expect(bool(found), f"{at}passages", "at least one passage", found)
-    answers = list(example.candidates if candidates is None else accept(f"{at}candidates", candidates, _TEXTS))
-    return replace(example, passages=found, candidates=answers)
+    if candidates is not None:
+        answers = list(accept(f"{at}candidates", candidates, _TEXTS))
+    else:
+        answers = [] if own is None else list(own.candidates)
+    if own is None:
+        return Example(question, found, candidates=answers)  # type: ignore[arg-type]  # a text, as checked
+    return replace(own, passages=found, candidates=answers)
 
 
 def check_candidates(candidates: Sequence[str], question_only: bool, where: str) -> None:
