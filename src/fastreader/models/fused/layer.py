@@ -70,6 +70,7 @@ class FusedEnd(nn.Module):
         if names.before_feed_forward and not names.after_attention and not names.after_feed_forward and factor == 1.0:
             self.end = EndKernels.of(projection, self.mlp, getattr(module, names.before_feed_forward))
         self.factor = factor
+        self._width = sum(self.mlp.inner.widths)
 
     @contextmanager
     def exact(self) -> Iterator[None]:
@@ -88,13 +89,14 @@ class FusedEnd(nn.Module):
             norm, activation = end.norm, self.mlp.activation
             decoder_layer_out(stream, mixed, end.out, norm.weight, norm.epsilon, end.inner, activation, end.down)
             return
-        for chunk in self._chunks(stream):
-            part = stream[chunk]
-            self._add(part, self._projection[0], mixed[chunk], self.names.after_attention)
+        parts = self._chunks(stream)
+        for chunk in parts:
+            part, rows = (stream, mixed) if len(parts) == 1 else (stream[chunk], mixed[chunk])
+            self._add(part, self._projection[0], rows, self.names.after_attention)
             self._add(part, self.mlp, self._normed(part, self.names.before_feed_forward), self.names.after_feed_forward)
 
     def _chunks(self, stream: Tensor) -> list[slice]:
-        return chunks(len(stream), stream.device, sum(self.mlp.inner.widths))
+        return chunks(stream.shape[0], stream.device, self._width)
 
     def _normed(self, rows: Tensor, name: str | None) -> Tensor:
         """Return the input of a product: rows after the norm, rounded if the product rounds."""
@@ -184,11 +186,11 @@ class FusedLayer(FusedEnd):
     def _project(self, stream: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
         wholes: list[Tensor] = []
         parts_of = self._chunks(stream)
+        if len(parts_of) == 1:  # each view would cost as much as a launch
+            return self.self_attn.project(self._normed(stream, self.names.before_attention), angles)
         for chunk in parts_of:
             chunk_angles = None if angles is None else (angles[0][:, chunk], angles[1][:, chunk])
             parts = self.self_attn.project(self._normed(stream[chunk], self.names.before_attention), chunk_angles)
-            if len(parts_of) == 1:
-                return parts
             if not wholes:
                 wholes = [part.new_empty(len(stream), *part.shape[1:]) for part in parts]
             for whole, part in zip(wholes, parts, strict=True):
