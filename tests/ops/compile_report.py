@@ -23,6 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.knobs import nvidia
 
+from fastreader.ops.decode_attention import triton as decode
 from fastreader.ops.linear_logprob import triton as logprob
 from fastreader.ops.merge_state import triton as merge
 from fastreader.ops.pointwise import triton as pointwise
@@ -99,7 +100,7 @@ class Compiled:
         return faults
 
 
-def options_of(config: attention.Config | logprob.Config) -> dict[str, int]:
+def options_of(config: attention.Config | logprob.Config | decode.Config) -> dict[str, int]:
     """Return compiler options, as the launchers pass them."""
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     return options if config.max_registers is None else options | {"maxnreg": config.max_registers}
@@ -242,6 +243,27 @@ def logprob_case(
     )
 
 
+def decode_case(target: int, size: int, dtype: torch.dtype, *, groups: int = 3, variant: bool = False) -> Case:
+    """Return a case of decode_attention as writing calls it; a variant has a window, a soft cap, sinks and slopes."""
+    config = decode.default_config(size, dtype)
+    element = NAMES[dtype]
+    types = dict.fromkeys(("query_ptr", "key_ptr", "other_key_ptr", "value_ptr", "other_value_ptr"), f"*{element}")
+    types |= dict.fromkeys(("out_ptr", "lse_ptr"), "*fp32") | dict.fromkeys(("scale", "scale_log2", "softcap"), "fp32")
+    tables = ("row_ptr_ptr", "part_ptr", "start_ptr", "stop_ptr", "offset_ptr", "position_ptr")
+    types |= dict.fromkeys(tables, "*i32")
+    block = max(triton.next_power_of_2(size), 16)
+    constants: dict[str, Any] = {"D": size, "DV": size, "HEAD_CHUNKS": 1, "WINDOW": int(variant), "SOFTCAP": variant}
+    constants |= {"UPCAST": False, "BLOCK_M": max(triton.next_power_of_2(groups), 16), "BLOCK_N": config.block_n}
+    constants |= {"BLOCK_D": block, "BLOCK_DV": block}
+    if variant:
+        types |= dict.fromkeys(("sink_ptr", "slope_ptr"), "*fp32")
+    else:
+        constants |= {"sink_ptr": None, "slope_ptr": None}
+    name = f"decode-{size}{f'-{groups}-heads' if groups > 16 else ''}{'-variant' if variant else ''}"
+    few = constants["BLOCK_M"] < 64
+    return Case(name, decode.decode_attention_kernel, target, dtype, True, few, types, constants, options_of(config))
+
+
 def join_case(target: int) -> Case:
     """Return the case of linear_logprob's second kernel with all results."""
     kernel = logprob.join_kernel
@@ -311,6 +333,9 @@ def full_cases() -> list[Case]:
                 cases.append(attention_case(target, size, dtype, decode=True))
                 if target == 90 and size in (64, 128):
                     cases.append(attention_case(target, size, dtype, packed=3, split=dtype == torch.float32))
+                if size <= 512:
+                    cases += [decode_case(target, size, dtype, variant=variant) for variant in (False, True)]
+            cases.append(decode_case(target, 128, dtype, groups=64))
             for stats, capped in itertools.product((False, True), repeat=2):
                 cases.append(logprob_case(target, dtype, stats=stats, capped=capped))
             cases.append(logprob_case(target, dtype, few=True, capped=True))
@@ -339,6 +364,8 @@ def default_cases() -> list[Case]:
         cases.append(attention_case(target, SIZES[(i + 3) % 6], torch.float32, variant=i % 2 == 0))
         cases.append(logprob_case(target, half, capped=i % 2 == 0))
     cases += [attention_case(target, size, torch.bfloat16, decode=True) for target, size in ((80, 256), (100, 40))]
+    cases += [decode_case(90, 64, torch.bfloat16), decode_case(100, 128, torch.float16, variant=True)]
+    cases += [decode_case(80, 512, torch.bfloat16, variant=True), decode_case(120, 256, torch.float32)]
     cases += [attention_case(80, 512, torch.bfloat16, variant=True), attention_case(120, 576, torch.float16)]
     cases += [attention_case(90, 64, torch.bfloat16, terms=True), attention_case(89, 512, torch.float32, terms=True)]
     cases += [attention_case(90, size, torch.float32, packed=3, split=True) for size in (64, 128)]

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from fastreader.errors import InputError
-from fastreader.ops import extension
+from fastreader.ops import extension, triton_support
 from fastreader.ops.decode_attention import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.decode_attention.ranges import Ranges
 from fastreader.ops.decode_attention.reference import decode_attention_reference
-from fastreader.ops.dispatch import Serving, choose, cpu_serving
-from fastreader.ops.operands import MAX_HEAD_SIZE, check_head_values, check_heads, check_products
+from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
+from fastreader.ops.operands import MAX_HEAD_SIZE, check_head_values, check_heads, check_indices, check_products
+
+_MOST_PARTS = 2  # of keys, in the Triton kernel: prompts and new tokens
 
 
 def decode_attention(
@@ -27,6 +29,9 @@ def decode_attention(
     softcap: float | None = None,
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
+    positions: Tensor | None = None,
+    window: int | None = None,
+    chunk: int | None = None,
     impl: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Compute softmax attention of B rows, each over its own ranges of keys.
@@ -38,10 +43,14 @@ def decode_attention(
         query: [B, Hq, D], floating; D a multiple of 8 up to 576.
         keys: parts [Tk, Hk, D] of query's dtype and device; Hq is a multiple of Hk.
         values: [Tk, Hk, Dv] for each part, Dv up to 576.
-        ranges: the keys that each row sees; with slopes they need offsets.
+        ranges: the keys that each row sees; with slopes or positions they need offsets.
         scale: factor on the scores, usually ``D ** -0.5``.
         softcap: bound on the scores, as in Gemma 2.
         sinks, slopes: floating [Hq], as for `tree_attention`.
+        positions: int32 [B] on query's device, position of each row; offsets then count from position 0, and a row
+            sees only the keys of its ranges up to its own position, none below 0. So the ranges of a text that is being
+            written can hold keys to come. None: a row sees all its keys.
+        window, chunk: as for `tree_attention`, with positions only.
         impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
 
     Returns:
@@ -66,12 +75,38 @@ def decode_attention(
         sinks = check_head_values("decode_attention", "sinks", sinks, query)
     if slopes is not None:
         slopes = check_head_values("decode_attention", "slopes", slopes, query)
-    if slopes is not None and ranges.offset is None:
-        raise InputError("decode_attention: slopes need ranges with offsets, got None")
-    row_ptr, part, start, stop, *offset = ranges.tensors(query.shape[0], lengths)
-    chosen = choose("decode_attention", impl, query, cpu=partial(extension.why_not, query), torch=False)
+    for named, given in (("slopes", slopes), ("positions", positions)):
+        if given is not None and ranges.offset is None:
+            raise InputError(f"decode_attention: {named} need ranges with offsets, got None")
+    if positions is not None:
+        check_indices("decode_attention", "positions", positions, query.shape[0], query.device)
+    for named, size in (("window", window), ("chunk", chunk)):
+        if size is not None and (positions is None or size < 1):
+            expected = "positions" if positions is None else "at least 1 token"
+            raise InputError(f"decode_attention: {named} needs {expected}, got {None if positions is None else size}")
+    if window is not None and chunk is not None:
+        raise InputError(f"decode_attention: chunk must be None with window, got {chunk}")
+    tables = ranges.tensors(query.shape[0], lengths, query.device)
+    chosen = choose(
+        "decode_attention",
+        impl,
+        query,
+        cpu=partial(_why_not_cpu, query, positions),
+        triton=partial(why_not_triton, query, keys, values),
+        torch=False,
+    )
     if chosen == "reference":
-        return decode_attention_reference(query, keys, values, ranges, scale, softcap, sinks, slopes)
+        return decode_attention_reference(
+            query, keys, values, ranges, scale, softcap, sinks, slopes, positions, window, chunk
+        )
+    if chosen == "triton":
+        from fastreader.ops.decode_attention.triton import decode_attention_triton
+
+        parts, longest = (list(keys), list(values)), ranges.longest
+        return decode_attention_triton(
+            query, *parts, tables, longest, scale, window, chunk, softcap, sinks, slopes, positions
+        )
+    row_ptr, part, start, stop, *offset = tables
     out, lse = torch.ops.fastreader.decode_attention(
         *(query, list(keys), list(values), row_ptr, part, start, stop, offset[0] if offset else None),
         *(scale, softcap, sinks, slopes, extension.instruction_set()),
@@ -79,7 +114,20 @@ def decode_attention(
     return out, lse
 
 
+def why_not_triton(query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor]) -> str | None:
+    """Return why the Triton kernel cannot take these operands here, or None if it can."""
+    if len(keys) > _MOST_PARTS:
+        return f"it takes up to {_MOST_PARTS} parts of keys, got {len(keys)}"
+    return triton_support.why_not(query, max(query.shape[2], values[0].shape[2]))
+
+
+def _why_not_cpu(query: Tensor, positions: Tensor | None) -> str | None:
+    if positions is not None:
+        return "the C++ kernel takes no positions"
+    return extension.why_not(query)
+
+
 def status() -> list[Serving]:
     """Return the implementation that `impl="auto"` picks on each kind of device, and why."""
     other = Serving("other dtypes and devices", "reference", "generation uses tree_attention there")
-    return [cpu_serving(otherwise="reference"), other]
+    return [cpu_serving(otherwise="reference"), cuda_serving(), other]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +11,10 @@ import torch
 from torch import Tensor
 
 from fastreader.core.checks import expect
+from fastreader.ops.upload import Upload
 
 Int32 = npt.NDArray[np.int32]
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +27,8 @@ class Ranges:
         row_ptr: int32 [B + 1], ascending from 0.
         part: int32 [n], index of the key tensor; the ranges of a row do not overlap.
         start, stop: int32 [n]; a range is empty unless start < stop.
-        offset: int32 [n], position of each range's first key less that of the row's query, for slopes; positions rise
-            by one inside a range. None without slopes.
+        offset: int32 [n], position of each range's first key less that of the row's query, or from 0 where a call
+            gives positions; positions rise by one inside a range. None without slopes and positions.
     """
 
     row_ptr: Int32
@@ -33,21 +36,31 @@ class Ranges:
     start: Int32
     stop: Int32
     offset: Int32 | None = None
-    _checked: tuple[tuple[int, ...], tuple[Tensor, ...]] | None = field(default=None, init=False, repr=False)
+    _checked: dict[torch.device, tuple[tuple[int, ...], tuple[Tensor, ...]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
-    def tensors(self, rows: int, lengths: list[int]) -> tuple[Tensor, ...]:
-        """Return copies of the arrays, those of `offset` only if it is set.
+    @cached_property
+    def longest(self) -> int:
+        """Largest number of keys in the ranges of a row."""
+        counted = np.append(0, np.cumsum(np.maximum(self.stop - self.start, 0)))[self.row_ptr]
+        return int(np.diff(counted).max(initial=0))
+
+    def tensors(self, rows: int, lengths: list[int], device: torch.device = _CPU) -> tuple[Tensor, ...]:
+        """Return copies of the arrays on a device, that of `offset` only if it is set.
 
         Raises:
             InputError: if the ranges do not fit `rows` rows over parts of these lengths.
         """
-        if self._checked is None or self._checked[0] != (rows, *lengths):
+        fitted, tensors = self._checked.get(device, (None, ()))
+        if fitted != (rows, *lengths):
             self._check(rows, lengths)
+            upload = Upload(device)
             arrays = self.row_ptr, self.part, self.start, self.stop, self.offset
-            copies = (array.copy() for array in arrays if array is not None)
-            object.__setattr__(self, "_checked", ((rows, *lengths), tuple(map(torch.from_numpy, copies))))
-        assert self._checked is not None
-        return self._checked[1]
+            copies = [upload.add(array.copy()) for array in arrays if array is not None]
+            tensors = tuple(copy.get() for copy in copies)
+            self._checked[device] = (rows, *lengths), tensors
+        return tensors
 
     def _check(self, rows: int, lengths: list[int]) -> None:
         count = len(self.part)

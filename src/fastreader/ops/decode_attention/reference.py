@@ -20,6 +20,9 @@ def decode_attention_reference(
     softcap: float | None,
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
+    positions: Tensor | None = None,
+    window: int | None = None,
+    chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return (out, lse) for the arguments of `decode_attention`, in float32, or float64 for float64 inputs."""
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -39,10 +42,20 @@ def decode_attention_reference(
         score = torch.einsum("hd,khd->hk", query[b].to(dtype), key) * scale  # [Hq, keys]
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
-        if slopes is not None:
-            assert ranges.offset is not None
+        if ranges.offset is not None:
             spans = [ranges.offset[r] + np.arange(ranges.stop[r] - ranges.start[r]) for r in filled]
-            score = score + slopes[:, None] * torch.from_numpy(np.concatenate(spans)).to(score)
+            place = torch.from_numpy(np.concatenate(spans)).to(query.device)
+            if positions is not None:
+                visible = place <= positions[b]
+                if window is not None:
+                    visible &= place > positions[b] - window
+                if chunk is not None:
+                    visible &= place // chunk == positions[b] // chunk
+                if not visible.any():
+                    continue
+                score, value, place = score[:, visible], value[visible], place[visible] - positions[b]
+            if slopes is not None:
+                score = score + slopes[:, None] * place.to(score)
         lse[b] = torch.logaddexp(lse[b], score.logsumexp(-1))
         out[b] = torch.einsum("hk,khd->hd", torch.exp(score - lse[b][:, None]), value)
     return out, lse

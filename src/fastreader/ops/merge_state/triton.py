@@ -141,7 +141,7 @@ def merge_stack_triton(part: Tensor, part_lse: Tensor, out: Tensor, lse: Tensor 
 
 def merge_state_triton(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     """Merge two states; arguments and results are those of `merge_state`."""
-    out, lse = torch.ops.fastreader.merge_state_triton(out_a, lse_a, out_b, lse_b)
+    out, lse = _run(out_a, lse_a, out_b, lse_b)
     return out, lse
 
 

@@ -18,24 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _capped(b_s, scale, softcap, SOFTCAP: tl.constexpr):
-    """Return products [M, N] as they are; with a soft cap, scaled and capped."""
-    if SOFTCAP:
-        # tanh by one exponential of a negative number: no overflow on either side.
-        b_e = tl.exp2(tl.abs(b_s) * (-2.0 * 1.4426950408889634 * scale / softcap))  # [M, N]
-        b_tanh = (1.0 - b_e) / (1.0 + b_e)
-        b_s = softcap * tl.where(b_s < 0, -b_tanh, b_tanh)
-    return b_s
-
-
-@triton.jit
-def _with_slopes(b_s, scale, b_slope, b_key_position, b_query_position, SOFTCAP: tl.constexpr):
-    """Return scores [M, N] in nats plus each row's slope times the key's position, counted from the query's."""
-    if not SOFTCAP:
-        b_s = b_s * scale
-    return b_s + b_slope[:, None] * (b_key_position[None, :] - b_query_position[:, None]).to(tl.float32)
+from fastreader.ops.attention_scores import capped, with_slopes
 
 
 @triton.jit
@@ -210,10 +193,10 @@ def tree_attention_kernel(
         if BLOCK_REST:
             b_k_rest = _load_tile(key_ptr, start, stride_key_token, o_k_rest, m_rest[:, None], False)  # [D', N]
             b_s = _dot(b_q_rest, b_k_rest.to(b_q_rest.dtype), b_s, SPLIT, UPCAST)
-        b_s = _capped(b_s, scale, softcap, SOFTCAP)
+        b_s = capped(b_s, scale, softcap, SOFTCAP)
         if slope_ptr is not None:
             b_key_position = tl.load(key_position_ptr + start + o_n)  # [N]
-            b_s = _with_slopes(b_s, scale, b_slope, b_key_position, b_query_position, SOFTCAP)
+            b_s = with_slopes(b_s, scale, b_slope, b_key_position, b_query_position, SOFTCAP)
         b_acc, b_max_log2, b_sum = _online_softmax(b_s, b_v, b_acc, b_max_log2, b_sum, scale_log2, False, SPLIT, UPCAST)
 
     if not WINDOW:  # with a window the schedule has no limited blocks
@@ -236,10 +219,10 @@ def tree_attention_kernel(
                 m_k_rest = m_n[None, :] & m_rest[:, None]  # [D', N]
                 b_k_rest = _load_tile(key_ptr, start, stride_key_token, o_k_rest, m_k_rest, False)  # [D', N]
                 b_s = _dot(b_q_rest, b_k_rest.to(b_q_rest.dtype), b_s, SPLIT, UPCAST)
-            b_s = _capped(b_s, scale, softcap, SOFTCAP)
+            b_s = capped(b_s, scale, softcap, SOFTCAP)
             if slope_ptr is not None:
                 b_key_position = tl.load(key_position_ptr + start + o_n, mask=m_n, other=0)  # [N]
-                b_s = _with_slopes(b_s, scale, b_slope, b_key_position, b_query_position, SOFTCAP)
+                b_s = with_slopes(b_s, scale, b_slope, b_key_position, b_query_position, SOFTCAP)
             b_limit = tl.minimum(b_query_node + 1, stop) - start  # [M], keys of the block that each row sees
             b_s = tl.where(o_n[None, :] < b_limit[:, None], b_s, float("-inf"))
             b_acc, b_max_log2, b_sum = _online_softmax(
@@ -275,9 +258,9 @@ def tree_attention_kernel(
             m_k_rest = m_n[None, :] & m_rest[:, None]  # [D', N]
             b_k_rest = _load_tile(key_ptr, start, stride_key_token, o_k_rest, m_k_rest, False)  # [D', N]
             b_s = _dot(b_q_rest, b_k_rest.to(b_q_rest.dtype), b_s, SPLIT, UPCAST)
-        b_s = _capped(b_s, scale, softcap, SOFTCAP)
+        b_s = capped(b_s, scale, softcap, SOFTCAP)
         if slope_ptr is not None:
-            b_s = _with_slopes(b_s, scale, b_slope, b_key_position, b_query_position, SOFTCAP)
+            b_s = with_slopes(b_s, scale, b_slope, b_key_position, b_query_position, SOFTCAP)
         b_s = tl.where(m_mn, b_s, float("-inf"))
         b_acc, b_max_log2, b_sum = _online_softmax(b_s, b_v, b_acc, b_max_log2, b_sum, scale_log2, True, SPLIT, UPCAST)
 

@@ -1,0 +1,130 @@
+"""The Triton kernel of decode_attention in the interpreter, against float64."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fastreader.errors import UnsupportedImplementationError
+from fastreader.ops.decode_attention import Ranges, decode_attention
+
+pytestmark = pytest.mark.interpreter
+CASES = int(os.environ.get("FASTREADER_DECODE_CASES", "24"))  # 500 have passed
+
+
+def random(rng: np.random.Generator, *shape: int) -> Tensor:
+    return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
+
+
+def random_ranges(rng: np.random.Generator, rows: int, lengths: list[int]) -> Ranges:
+    """Return up to three ranges of a row in each part, at positions that rise, some empty or reversed."""
+    listed, pointer = [], [0]
+    for _ in range(rows):
+        position = 0
+        for part, length in enumerate(lengths):
+            cuts = np.sort(rng.integers(0, length + 1, 2 * int(rng.integers(0, 4)))).reshape(-1, 2)
+            for start, stop in cuts.tolist():
+                listed.append((part, start, stop - 2 * int(rng.random() < 0.1), position))
+                position += max(stop - start, 0) + int(rng.integers(0, 3))
+        pointer.append(len(listed))
+    columns = np.array(listed, dtype=np.int32).reshape(-1, 4).T.copy()
+    return Ranges(np.array(pointer, dtype=np.int32), *columns)
+
+
+def operands(rng: np.random.Generator, dtype: torch.dtype) -> tuple[Tensor, list[Tensor], list[Tensor], Ranges]:
+    key_heads, groups, rows = int(rng.integers(1, 4)), int(rng.integers(1, 6)), int(rng.integers(1, 6))
+    size, value_size = (8 * int(rng.integers(1, 13)) for _ in range(2))
+    lengths = rng.integers(0, 200, int(rng.integers(1, 3))).tolist()
+    query = random(rng, rows, key_heads * groups, size).to(dtype)
+    keys = [random(rng, n, key_heads, size).to(dtype) for n in lengths]
+    values = [random(rng, n, key_heads, value_size).to(dtype) for n in lengths]
+    return query, keys, values, random_ranges(rng, rows, lengths)
+
+
+def options_of(rng: np.random.Generator, query: Tensor) -> dict[str, object]:
+    rows, heads, size = query.shape
+    options: dict[str, object] = {"scale": float(rng.choice([size**-0.5, -0.2, 0.0], p=[0.8, 0.1, 0.1]))}
+    if rng.random() < 0.3:
+        options["softcap"] = 2.5
+    if rng.random() < 0.3:
+        options["sinks"] = random(rng, heads)
+    if rng.random() < 0.3:
+        options["slopes"] = random(rng, heads) * 0.1
+    if rng.random() < 0.7:
+        options["positions"] = torch.from_numpy(rng.integers(-1, 400, rows).astype(np.int32))
+        kind = rng.choice(["all", "window", "chunk"])
+        if kind != "all":
+            options[str(kind)] = int(rng.integers(1, 100))
+    return options
+
+
+def close(got: tuple[Tensor, Tensor], want: tuple[Tensor, Tensor], tolerance: float = 2e-6) -> None:
+    assert got[0].dtype == got[1].dtype == torch.float32
+    torch.testing.assert_close(got[0].double(), want[0], atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(got[1].double(), want[1], atol=tolerance, rtol=tolerance)
+
+
+def golden(query: Tensor, keys: list[Tensor], values: list[Tensor], ranges: Ranges, options: dict) -> tuple:
+    wide = {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in options.items()}
+    doubled = query.double(), [k.double() for k in keys], [v.double() for v in values]
+    return decode_attention(*doubled, ranges, **wide, impl="reference")
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_random_ranges(seed: int) -> None:
+    from fastreader.ops.decode_attention.triton import Config, decode_attention_triton
+
+    rng = np.random.default_rng(seed)
+    dtype = (torch.float32, torch.bfloat16, torch.float16)[seed % 3]
+    query, keys, values, ranges = operands(rng, dtype)
+    options = options_of(rng, query)
+    want = golden(query, keys, values, ranges, options)
+    close(decode_attention(query, keys, values, ranges, **options, impl="triton"), want)
+    named = [options.get(name) for name in ("window", "chunk", "softcap", "sinks", "slopes", "positions")]
+    tables = ranges.tensors(len(query), list(map(len, keys)))
+    got = decode_attention_triton(
+        *(query, keys, values, tables, ranges.longest, options["scale"], *named),
+        config=Config(16, 4, 1),
+        num_splits=int(rng.integers(2, 6)),
+    )
+    close(got, want)
+
+
+def test_more_heads_than_a_program_packs() -> None:
+    rng = np.random.default_rng(1)
+    query, key, value = random(rng, 2, 71, 16), random(rng, 90, 1, 16), random(rng, 90, 1, 16)
+    ranges = Ranges(*(np.array(a, dtype=np.int32) for a in ([0, 1, 2], [0, 0], [0, 5], [90, 40])))
+    got = decode_attention(query, [key], [value], ranges, scale=0.25, impl="triton")
+    close(got, golden(query, [key], [value], ranges, {"scale": 0.25}))
+
+
+def test_the_next_token_changes_only_positions() -> None:
+    """Ranges hold keys to come, which may be anything, and a finished row sees nothing."""
+    rng = np.random.default_rng(2)
+    query, prompt, new = random(rng, 3, 4, 16), random(rng, 50, 2, 16), random(rng, 3 * 8, 2, 16)
+    arrays = [0, 2, 4, 6], [0, 1] * 3, [0, 0, 10, 8, 0, 16], [40, 8, 40, 16, 20, 24], [0, 40, 5, 35, 0, 20]
+    ranges = Ranges(*(np.array(a, dtype=np.int32) for a in arrays))
+    for step in range(8):
+        positions = torch.tensor([40 + step, 35 + step, -1], dtype=torch.int32)
+        unwritten = new.view(3, 8, 2, 16).clone()
+        unwritten[:, step + 1 :] = float("nan")
+        keys = [prompt, unwritten.flatten(0, 1)]
+        out, lse = decode_attention(query, keys, keys, ranges, scale=0.25, positions=positions, impl="triton")
+        shorter = [40, 1 + step, 40, 9 + step, 0, 16]  # the last row's ranges are empty
+        seen = Ranges(*(np.array(a, dtype=np.int32) for a in (*arrays[:3], shorter)))
+        close((out, lse), golden(query, keys, keys, seen, {"scale": 0.25}))
+        assert not out[2].any() and lse[2].isneginf().all()
+
+
+def test_what_it_does_not_take() -> None:
+    key = torch.zeros(4, 1, 8)
+    ranges = Ranges(*(np.array(a, dtype=np.int32) for a in ([0, 1], [0], [0], [4])))
+    with pytest.raises(UnsupportedImplementationError, match="up to 2 parts of keys, got 3"):
+        decode_attention(torch.zeros(1, 1, 8), [key] * 3, [key] * 3, ranges, scale=1.0, impl="triton")
+    wide = torch.zeros(4, 1, 576)
+    with pytest.raises(UnsupportedImplementationError, match="sizes up to 512"):
+        decode_attention(torch.zeros(1, 1, 576), [wide], [wide], ranges, scale=1.0, impl="triton")
