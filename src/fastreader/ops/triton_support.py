@@ -107,10 +107,10 @@ def with_near_tiles(tensor: Tensor, extents: tuple[int, ...]) -> Tensor:
     Kernels address a tile with 64 bits and its elements with 32 from there. Only unusual layouts come near the limit,
     such as a head size outermost in a very long tensor.
     """
-    near = tensor.numel() < 2**31 and tensor.is_contiguous()  # the usual case, in one look
-    if near or sum((e - 1) * stride for e, stride in zip(extents, tensor.stride(), strict=True)) < 2**31:
-        return tensor
-    return tensor.contiguous()
+    reach = 0
+    for extent, stride in zip(extents, tensor.stride(), strict=True):
+        reach += (extent - 1) * stride
+    return tensor if reach < 2**31 else tensor.contiguous()
 
 
 @cache

@@ -152,8 +152,9 @@ def _check(input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None, pr
         raise InputError(f"linear: precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if input.dim() != 2:
         raise InputError(f"linear: input must be [T, E], got {list(input.shape)}")
-    other = {"exact": torch.float64, "fast": torch.bfloat16}.get(precision, torch.float32)
-    check_operands("linear", {"input": input}, dict.fromkeys((torch.float32, other)))
+    if input.dtype != torch.float32:
+        other = {"exact": torch.float64, "fast": torch.bfloat16}.get(precision, torch.float32)
+        check_operands("linear", {"input": input}, dict.fromkeys((torch.float32, other)))
     if isinstance(weight, PackedWeight):
         stored, shape = weight.data, torch.Size((weight.width, weight.depth))
         if weight.precision != precision:

@@ -15,6 +15,8 @@ from fastreader.ops.operands import check_activation, check_operands, name_of
 from fastreader.ops.pointwise import reference, torch_impl
 from fastreader.ops.pointwise import schema as _schema  # noqa: F401  (defines the ops)
 
+_DTYPES = (torch.float32, torch.float64)
+
 
 def rms_norm(input: Tensor, weight: Tensor, epsilon: float, *, bf16: bool = False, impl: str = "auto") -> Tensor:
     """Compute ``input / sqrt(mean(input^2) + epsilon) * weight`` over the last axis (Zhang & Sennrich 2019, eq. 4).
@@ -121,8 +123,9 @@ def _run(op: str, impl: str, bf16: bool, arguments: tuple[Any, ...], **operands:
 
 def _chosen(op: str, impl: str, operands: dict[str, Tensor]) -> str:
     """Check the operands, and return the implementation that serves the call."""
-    (name, first), *_ = operands.items()
-    check_operands(op, {name: first}, (torch.float32, torch.float64))
+    name, first = next(iter(operands.items()))
+    if first.dtype not in _DTYPES:
+        check_operands(op, {name: first}, _DTYPES)
     check_operands(op, operands)
 
     def why_not_triton() -> str | None:

@@ -94,7 +94,7 @@ def device_schedule(schedule: Schedule, device: torch.device) -> DeviceSchedule:
 def add_schedule(schedule: Schedule, upload: Upload) -> Callable[[], DeviceSchedule]:
     """Add a schedule's tables to an upload; its first use takes them from there."""
     *arrays, longest = _tables(schedule)
-    parts = [upload.add(array) for array in arrays]
+    parts = [upload.add(array, varies=True) for array in arrays]
     by_device = _ON_DEVICE.setdefault(schedule, {})
 
     def keep() -> DeviceSchedule:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,7 @@ class AttentionPlan:
         self.query_node = np.arange(len(subtree_end), dtype=np.int64) if query_node is None else query_node
         self.query_positions = query_positions
         self.key_positions = key_positions
+        self.memo: dict[Any, Any] = {}  # what an implementation derives for calls of one kind, which all layers make
         self._schedules: dict[tuple[int | None, ...], Schedule] = {}
         self._chunked: dict[int, AttentionPlan] = {}
 

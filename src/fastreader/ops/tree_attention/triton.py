@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fastreader.ops.merge_state.triton import merge_stack_triton
-from fastreader.ops.tree_attention.device_schedule import CallShape, device_schedule, pack_heads
+from fastreader.ops.tree_attention.device_schedule import CallShape, DeviceSchedule, device_schedule, pack_heads
 from fastreader.ops.tree_attention.plan import AttentionContext
 from fastreader.ops.tree_attention.triton_config import Config
 from fastreader.ops.tree_attention.triton_kernel import tree_attention_kernel
@@ -44,36 +44,72 @@ def tree_attention_triton(
     `config` and `num_splits` replace the pinned configuration and the number of programs that share a tile's keys.
     """
     query, key, value, scale, window = context.query, context.key, context.value, context.scale, context.window
-    size, key_heads, value_size = query.shape[2], key.shape[1], value.shape[2]
-    device, groups = query.device, context.groups
     if scale <= 0:  # the kernel takes maxima before it scales
         query, scale = query * (0.0 if scale == 0 else -1.0), abs(scale) or 1.0
-    shape = CallShape.of(context)
-    config = config or shape.config(device, len(query))
+    shape, device = CallShape.of(context), query.device
+    asked = (shape, device, config, num_splits)
+    call = context.plan.memo.get(asked)
+    if call is None:
+        call = context.plan.memo[asked] = _Call.of(context, shape, config, num_splits)
+    config, tables = call.config, call.tables
     if config.described and not (is_describable(key) and is_describable(value)):
         key, value = key.contiguous(), value.contiguous()
-    packed, chunks = pack_heads(groups, config.block_m)
-    tables = device_schedule(shape.schedule(context.plan, device, config), device)
-    if num_splits is None:
-        programs = max(len(tables.tiles) * key_heads * chunks, 1)
-        wanted = ceil_div(2 * processors(device), programs)
-        num_splits = min(wanted, ceil_div(tables.longest, _BLOCKS_PER_SPLIT), _MAX_SPLITS)
     needs_positions = window is not None or context.slopes is not None
     positions = (context.query_positions, context.key_positions) if needs_positions else (None, None)
     out, lse = _run(
-        with_near_tiles(query, (config.block_m // packed, groups, size)),
-        with_near_tiles(key, (config.block_n, 1, size)),
-        with_near_tiles(value, (config.block_n, 1, value_size)),
+        with_near_tiles(query, call.query_tile),
+        with_near_tiles(key, call.key_tile),
+        with_near_tiles(value, call.value_tile),
         context.subtree_end.contiguous(),
         context.query_node.to(torch.int32).contiguous(),
         *(None if tensor is None else tensor.contiguous() for tensor in positions),
         *(tables.tiles, tables.block_start, tables.block_stop),
         *(float(scale), window, context.softcap, context.sinks, context.slopes),
-        *(context.return_lse, max(num_splits, 1)),
-        [config.block_m, config.block_n, config.num_warps, config.num_stages, config.described, config.split],
+        *(context.return_lse, call.num_splits),
+        call.numbers,
         config.max_registers,
     )
     return out, lse
+
+
+class _Call(NamedTuple):
+    """What calls of one kind on one plan have in common.
+
+    Attributes:
+        config: of the kernel; `numbers` are its fields as the op takes them.
+        tables: the schedule on the device.
+        num_splits: programs that share a tile's keys.
+        query_tile, key_tile, value_tile: tokens, heads and columns that a tile reaches over.
+    """
+
+    config: Config
+    numbers: list[int]
+    tables: DeviceSchedule
+    num_splits: int
+    query_tile: tuple[int, int, int]
+    key_tile: tuple[int, int, int]
+    value_tile: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, context: AttentionContext, shape: CallShape, config: Config | None, num_splits: int | None) -> _Call:
+        """Return it for a call, with the pinned configuration and number of splits unless others are given."""
+        device, groups = context.query.device, context.groups
+        config = config or shape.config(device, len(context.query))
+        packed, chunks = pack_heads(groups, config.block_m)
+        tables = device_schedule(shape.schedule(context.plan, device, config), device)
+        if num_splits is None:
+            programs = max(len(tables.tiles) * shape.key_heads * chunks, 1)
+            wanted = ceil_div(2 * processors(device), programs)
+            num_splits = min(wanted, ceil_div(tables.longest, _BLOCKS_PER_SPLIT), _MAX_SPLITS)
+        return cls(
+            config,
+            [config.block_m, config.block_n, config.num_warps, config.num_stages, config.described, config.split],
+            tables,
+            max(num_splits, 1),
+            (config.block_m // packed, groups, shape.size),
+            (config.block_n, 1, shape.size),
+            (config.block_n, 1, shape.value_size),
+        )
 
 
 def _fake(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
