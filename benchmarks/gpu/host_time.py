@@ -1,27 +1,40 @@
-"""Time what the host does for a pass on a GPU, with a pretended device on which nothing is computed.
+"""Time what the host does for a pass and for a step of writing on a GPU, with a pretended device that computes nothing.
 
     python benchmarks/gpu/host_time.py [--model smollm2-135m] [--workload W1] [--passes 100]
 
-It prints the launches of a layer, the copies of a pass, and milliseconds of the host outside launches: the sum of the
-least times before the first layer, of each layer, and from the last layer on, so that other work on the machine counts
-as little as possible.
+It prints the launches of a layer, the copies of a pass, and milliseconds of the host's processor outside launches, the
+least of all passes: of packing, of a pass (before the first layer, of each layer, from the last layer on), of the same
+pass as a replayed CUDA graph, and of a step of writing, launched and replayed.
 """
 
 from __future__ import annotations
 
 import argparse
+import threading
 import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
-from gpu_workloads import WORKLOADS
+from gpu_workloads import SEQUENCES
 from pretended import META, Launches, launching, pretended, to_meta
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from fastreader.core.options import GenerateOptions
 from fastreader.core.tree import PrefixTree
+from fastreader.models import graphs
 from fastreader.models.adapter import TreeModel
 from fastreader.models.fused import FusedLayer
 from fastreader.models.packaged import folder_of
+from fastreader.models.pass_graphs import PassGraphs
+from fastreader.reader import device_writing
+from fastreader.reader.decoding import Row
+
+PROMPT, TOKENS = 700, 40  # of a text to write, and written
 
 
 def pretended_model(folder: str, precision: str = "fast") -> TreeModel:
@@ -34,35 +47,97 @@ def on_meta(model: TreeModel) -> TreeModel:
     """Move a model that was made within `pretended` to the meta device."""
     to_meta(model.model)
     model.head, model.device = model.model.get_output_embeddings(), META
+    model.devices = (META,)
     return model
 
 
-def milliseconds(model: TreeModel, tree: PrefixTree, passes: int) -> tuple[float, float, float]:
+class Nothing:
+    """A graph whose replay launches nothing, see `models.graphs.Recorded`."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.result = function()
+
+    def replay(self) -> None:
+        return
+
+
+class NoValues:
+    """Takes the place of `device_writing.Readback`, since the meta device has no values."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.shape = values.shape
+
+    def get(self) -> np.ndarray:
+        return np.zeros(self.shape)
+
+
+def least(call: Callable[[], Any], repeats: int) -> float:
+    """Return the least milliseconds of the processor that a call takes."""
+    taken = []
+    for _ in range(repeats):
+        started = time.process_time()
+        call()
+        taken.append(time.process_time() - started)
+    return 1e3 * min(taken)
+
+
+def pass_milliseconds(model: TreeModel, tree: PrefixTree, passes: int) -> tuple[float, float, float]:
     """Return least host milliseconds before the first layer, of an inner layer, and from the last layer on."""
     layers = [module for module in model.model.modules() if isinstance(module, FusedLayer)]
     stamps: list[float] = []
-    hooks = [layer.register_forward_pre_hook(lambda *_: stamps.append(time.perf_counter())) for layer in layers]
+    hooks = [layer.register_forward_pre_hook(lambda *_: stamps.append(time.process_time())) for layer in layers]
     rows = []
     with launching():
         for _ in range(passes):
-            stamps[:] = [time.perf_counter()]
+            stamps[:] = [time.process_time()]
             model.score(tree)
-            rows.append(np.diff([*stamps, time.perf_counter()]))
+            rows.append(np.diff([*stamps, time.process_time()]))
     for hook in hooks:
         hook.remove()
-    least = 1e3 * np.min(rows, axis=0)
-    return float(least[0]), float(least[1:-1].mean()), float(least[-1])
+    fewest = 1e3 * np.min(rows, axis=0)
+    return float(fewest[0]), float(fewest[1:-1].mean()), float(fewest[-1])
+
+
+def step_milliseconds(model: TreeModel, texts: int, replayed: bool) -> float:
+    """Return least host milliseconds of a step of writing after prompts of their own, reading the tokens included."""
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(5, 100, PROMPT).tolist() for _ in range(texts)]
+    tree = PrefixTree.build([(prompt, []) for prompt in prompts])
+    engine: Any = SimpleNamespace(model=model, lock=threading.Lock())
+    options, leaves = GenerateOptions(max_new_tokens=TOKENS), np.sort(tree.leaves)
+    stamps: list[float] = []
+    step = device_writing.DeviceRows.step
+
+    def stamped(self: device_writing.DeviceRows) -> Any:
+        stamps.append(time.process_time())
+        return step(self)
+
+    with (
+        launching(),
+        patch.object(device_writing, "Readback", NoValues),
+        patch.object(device_writing, "graphs_wanted", lambda: replayed),
+        patch.object(device_writing, "recorder", lambda device: Nothing),
+        patch.object(device_writing.DeviceRows, "step", stamped),
+    ):
+        key_values = model.new_key_values(tree, leaves_only=True)
+        model.hidden(tree, key_values=key_values, rows=tree.leaves)
+        rows = [Row(prompt, TOKENS, None, None, tokens=[1]) for prompt in prompts]
+        device_writing.write_on_device(
+            engine, tree, key_values, leaves, rows, options, frozenset([9]), lambda count: None
+        )
+    return 1e3 * float(np.min(np.diff(stamps)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--workload", default="W1", choices=WORKLOADS)
+    parser.add_argument("--workload", default="W1", choices=SEQUENCES)
     parser.add_argument("--passes", type=int, default=100)
     parser.add_argument("--precision", default="fast", choices=["fast", "high"])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    tree = WORKLOADS[arguments.workload]()
+    sequences = SEQUENCES[arguments.workload]()
+    tree = PrefixTree.build(sequences)
     with pretended():
         model = pretended_model(str(folder_of(arguments.model)), arguments.precision)
         with launching():
@@ -70,14 +145,24 @@ def main() -> None:
         launches = Launches()
         with launching(launches):
             model.score(tree)
-        first, layer, last = milliseconds(model, tree, arguments.passes)
+        first, layer, last = pass_milliseconds(model, tree, arguments.passes)
+        recorded = PassGraphs(model.device, model._shapes, model.scored, 0, record=Nothing)
+        with launching():
+            for _ in range(2):
+                recorded.score(tree)
+            replay = least(lambda: recorded.score(tree), arguments.passes)
+        steps = {(texts, how): step_milliseconds(model, texts, how) for texts in (1, 24) for how in (False, True)}
     count = len(model.windows)
     names = [name for name, _ in launches.calls]
     attention = [i for i, name in enumerate(names) if name == "tree_attention_kernel"]
     print(f"launches of a layer: {', '.join(names[attention[0] + 1 : attention[1] + 1])}")
     print(f"launches of a pass: {len(names)}, copies to the device: {len(launches.uploads)}")
+    print(f"packing: {least(lambda: PrefixTree.build(sequences), arguments.passes):.2f} ms")
     total = first + layer * (count - 1) + last
-    print(f"host ms: {first:.2f} before, {layer:.3f} a layer, {last:.2f} from the last layer on; {total:.1f} in all")
+    parts = f"{first:.2f} before, {layer:.3f} a layer, {last:.2f} from the last layer on"
+    print(f"a pass: {total:.1f} ms: {parts}; replayed ({graphs.VARIABLE}=1) {replay:.2f} ms")
+    for (texts, replayed), taken in steps.items():
+        print(f"a step of {texts} texts, {'replayed' if replayed else 'launched'}: {taken:.2f} ms")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from fastreader.ops import extension, triton_support
 from fastreader.ops.linear import torch_impl
 
 META = torch.device("meta")
-_KERNELS = ("tree_attention", "linear_logprob", "merge_state", "pointwise")
+_KERNELS = ("tree_attention", "decode_attention", "linear_logprob", "merge_state", "pointwise")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support import tiny_llama
@@ -16,10 +17,14 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
 from host_time import on_meta
 from pretended import META, Launches, launching, pretended
 
+from fastreader.core.options import GenerateOptions
 from fastreader.core.tree import PrefixTree
 from fastreader.errors import InputError
 from fastreader.models.adapter import TreeModel
+from fastreader.models.row_cache import RowCache
 from fastreader.ops.tree_attention.triton_config import default_config
+from fastreader.reader.decoding import Row
+from fastreader.reader.device_writing import DeviceRows
 
 TREE = PrefixTree.build([(list(range(40)), [7, 9, i]) for i in range(5)] + [([1, 2, 3], [5, 200])])
 LAYERS = 3
@@ -115,6 +120,48 @@ def test_high_multiplies_half_types_only() -> None:
     assert names.count("product") == 2 * 4 * LAYERS  # of two terms of the rows with each weight as it is stored
     assert not {"mm", "addmm", "bmm", "matmul", "linear"} & set(names)
     assert not [name for name, shape in calls if shape in weights and name != "embedding"]  # no weight is converted
+
+
+def written(model: TreeModel, prompts: int) -> tuple[DeviceRows, list[Launches]]:
+    """Return rows that write after equal prompts, and what each of four steps launched."""
+    tree = PrefixTree.build([(list(range(40 + i // 8)), []) for i in range(prompts)])
+    key_values = model.new_key_values(tree, leaves_only=True)
+    options = GenerateOptions(max_new_tokens=9, temperature=1.0, top_p=0.9, token_logprobs=True)
+    rows = [Row([0], 9, np.random.default_rng(i), None, tokens=[1]) for i in range(prompts)]
+    steps = []
+    with launching():
+        model.hidden(tree, key_values=key_values, rows=tree.leaves)
+        cache = RowCache(tree, key_values, np.sort(tree.leaves), 8)
+        device_rows = DeviceRows(model, cache, rows, options, frozenset([3]))
+    for _ in range(4):
+        steps.append(Launches())
+        with launching(steps[-1]):
+            device_rows.step()
+    return device_rows, steps
+
+
+STEP = [*LAYER[:3], "index_copy_", "index_copy_", "decode_attention_kernel", "to", *LAYER[4:]]
+
+
+def test_a_step_copies_nothing_to_the_device_and_waits_for_nothing(model: TreeModel) -> None:
+    device_rows, steps = written(model, 3)
+    for launches in steps[1:]:  # the first takes random numbers along
+        assert launches.uploads == []
+        names = [name for name, _ in launches.calls]
+        first = names.index("rms_norm_kernel")
+        assert names[first : first + len(STEP) * LAYERS] == STEP * LAYERS
+    device_rows.select(np.array([0, 2]), device_rows._rows[::2])
+    launches = Launches()
+    with launching(launches):
+        device_rows.step()
+    assert launches.uploads == []
+
+
+def test_prompts_that_many_texts_share_are_read_by_tiles(model: TreeModel) -> None:
+    _, steps = written(model, 24)
+    assert [len(launches.uploads) for launches in steps[1:]] == [0] * 3
+    names = [name for name, _ in steps[-1].calls]
+    assert names.count("tree_attention_kernel") == names.count("merge_pair_kernel") == LAYERS
 
 
 @pytest.mark.parametrize("size", [64, 128])

@@ -12,7 +12,7 @@ from fastreader.ops.triton_support import TARGETS, nearest_target, with_near_til
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
 
-from gpu_workloads import w1, w2
+from gpu_workloads import WORKLOADS
 from tile_efficiency import efficiency
 
 
@@ -31,10 +31,9 @@ def test_a_tile_that_spans_more_than_32_bits_is_copied() -> None:
     assert copied.shape == far.shape
 
 
-@pytest.mark.parametrize(("workload", "bar"), [(w1, 0.80), (w2, 0.85)])
-def test_tile_efficiency(workload: object, bar: float) -> None:
-    assert callable(workload)
-    assert efficiency(workload(), 3, 128, 64)[0] >= bar
+@pytest.mark.parametrize(("workload", "bar"), [("W1", 0.80), ("W2", 0.85)])
+def test_tile_efficiency(workload: str, bar: float) -> None:
+    assert efficiency(WORKLOADS[workload](), 3, 128, 64)[0] >= bar
 
 
 @pytest.mark.parametrize(("groups", "block_m"), [(1, 128), (3, 128), (71, 16), (16, 16), (17, 16)])

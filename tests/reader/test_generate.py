@@ -140,7 +140,7 @@ def test_finished_rows_leave_the_batch(tiny_reader, monkeypatch):
     results = tiny_reader.generate(PROMPTS[:3], max_new_tokens=40, stop_token_ids=stop)
     assert results[1][0].token_ids == alone.token_ids
     assert [g.finish_reason for (g,) in results] == ["stop", "length", "stop"]
-    steps = widths[1:]
+    steps = widths  # prompts are read by `hidden`
     assert len(steps) == 39 and steps[0] <= 3 and steps[-1] == 1 and steps == sorted(steps, reverse=True)
 
 

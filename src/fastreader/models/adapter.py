@@ -29,23 +29,28 @@ from fastreader.models.attention import (
     ATTENTION_NAME,
     SelectedRows,
     TreePass,
-    attention_forward,
     layer_windows,
     layers_without_attention,
+    register,
 )
-from fastreader.models.attention_keys import AttentionKeys, TreeKeys
+from fastreader.models.attention_keys import AttentionKeys
+from fastreader.models.copies import structural_copy
 from fastreader.models.decode_cache import DecodeCache
 from fastreader.models.devices import devices_of
+from fastreader.models.graphs import graphs_wanted
 from fastreader.models.handing import ask_for_mask
 from fastreader.models.head import LogitHead
 from fastreader.models.key_values import KeyValues, Reuse
 from fastreader.models.own_scores import replace_scores
+from fastreader.models.pass_graphs import PassGraphs
 from fastreader.models.pass_tables import PassTables, Shapes
 from fastreader.models.precision import Precision
+from fastreader.models.prepared import PreparedPass
 from fastreader.models.products import OPERATOR, Products
 from fastreader.models.rotary import rotary_regimes
 from fastreader.models.temperature import take_over
 from fastreader.models.upcast import upcast, why_not_upcast
+from fastreader.ops import triton_support
 from fastreader.ops.linear import BlockTensor
 from fastreader.ops.linear_logprob import LogprobStats, linear_logprob_stats
 from fastreader.ops.upload import Upload, Uploaded
@@ -74,6 +79,7 @@ class TreeModel:
         devices: of the weights, each once.
         mixers: the layer of each recurrence or short convolution; empty for a model of attention only.
         state_bytes: memory of the states of recurrent layers after one token.
+        graphs: passes recorded as CUDA graphs; None if FASTREADER_CUDA_GRAPHS is not set or they cannot be.
 
     Raises:
         UnsupportedModelError: if the architecture cannot run on a packed tree, or not with `deterministic`.
@@ -104,12 +110,12 @@ class TreeModel:
         self.precision: Precision = precision
         if self.why_not_upcast:
             self.precision = "exact" if model.dtype in (torch.float32, torch.float64) else "fast"
-        self.original: Any = _structural_copy(model)
+        self.original: Any = structural_copy(model)
         # The check compares with eager attention: PyTorch's has no soft cap, yet transformers before 5.21 uses it.
         self.original.config._attn_implementation = "eager"
         if hasattr(self.original.config, "_experts_implementation"):  # grouped products have no float64
             self.original.config._experts_implementation = "eager"
-        self.model = _structural_copy(model)
+        self.model = structural_copy(model)
         take_over(self.model)
         quantised.check_company(self.model, name)
         self.config = self.model.config.get_text_config()
@@ -140,11 +146,14 @@ class TreeModel:
             head_precision = "fast" if self.dtype == torch.bfloat16 else "exact"
         self.logits = LogitHead(self.head, head_precision, self.logit_scale, self.logit_softcap)
         self._shapes: Shapes = {}
+        self.graphs: PassGraphs | None = None
         self._step: fused.FusedStep | str = "transformers' own modules"
         if self.why_not_upcast is None:
             tried = fused.trial_starts(self.model)
             self._step = fused.FusedStep.of(self.model, self.windows, self.products, tried)
         self.state_bytes = self._measured_state_bytes()
+        if graphs_wanted() and self.why_not_graphs is None:
+            self.graphs = PassGraphs(self.device, self._shapes, self.scored, self.weights_a_layer)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -162,6 +171,25 @@ class TreeModel:
     def writing_path(self) -> str:
         """How a step of writing runs, in words; texts that share their prompts are written layer by layer anyway."""
         return f"layer by layer: {self._step}" if isinstance(self._step, str) else "a step in one call"
+
+    @cached_property
+    def why_not_graphs(self) -> str | None:
+        """Why passes and steps of writing cannot be recorded as CUDA graphs, in words; None if they can."""
+        if not triton_support.on_gpu(self.device):
+            return f"the model is on {self.device}"
+        if len(self.devices) > 1:
+            return "its layers lie on several devices"
+        if self.mixers or not fused.covers(self.model):
+            return "some layers are the model's own"
+        return None if self.regimes.fixed else "its rotary embedding depends on the length"
+
+    @cached_property
+    def weights_a_layer(self) -> int:
+        """Mean number of weights of a layer, those of experts included."""
+        base = self.original.base_model
+        held: int = sum(weight.numel() for weight in base.parameters())
+        embedding: int = base.get_input_embeddings().weight.numel()
+        return (held - embedding) // len(self.windows)
 
     @cached_property
     def bytes_per_token(self) -> int:
@@ -264,7 +292,6 @@ class TreeModel:
         reuse: Reuse | None = None,
         key_values: KeyValues | None = None,
         rows: IntArray | None = None,
-        tables: PassTables | None = None,
     ) -> Tensor:
         """Return final hidden states of the tree, after the final norm: [T, E], float32 if upcast.
 
@@ -275,35 +302,20 @@ class TreeModel:
             key_values: an empty cache, filled with every layer's keys and values of the whole tree.
             rows: int64 [R], packed indices of computed tokens, in any order and with repeats; only their states are
                 returned, [R, E].
-            tables: what goes to the device with the tables of this pass.
 
         Raises:
             UnsupportedModelError: if a layer needs something that the packed pass does not compute.
         """
-        tables = tables or PassTables(self.device, self._shapes)
-        keys = TreeKeys(tree, self.device, reuse, key_values, impl, tables=tables)
-        computed = slice(None) if reuse is None else reuse.computed
-        tokens, positions = tree.token_ids[computed], tree.positions[computed]
-        if rows is None:
-            return self.forward(tokens, positions, keys, tables=tables)
-        unique, inverse = np.unique(rows if reuse is None else reuse.state_rows(rows), return_inverse=True)
-        selected = None
-        if 0 < len(unique) < len(tokens):
-            selected_keys = TreeKeys(tree, self.device, reuse, key_values, impl, unique, tables)
-            selected = SelectedRows(tables.upload.add(unique), selected_keys)
-        returned = tables.upload.add(unique[inverse] if selected is None else inverse)
-        return self.forward(tokens, positions, keys, selected, tables)[returned.get()]
+        tables = PassTables(self.device, self._shapes)
+        return self.run(
+            PreparedPass.of(tree, self.device, tables, impl=impl, reuse=reuse, key_values=key_values, rows=rows)
+        )
 
     @torch.inference_mode()
     def forward(
-        self,
-        token_ids: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int32],
-        keys: AttentionKeys,
-        selected: SelectedRows | None = None,
-        tables: PassTables | None = None,
+        self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], keys: AttentionKeys
     ) -> Tensor:
-        """Return final hidden states of N new tokens that attend to `keys`: [N, E], or [A, E] of A selected ones.
+        """Return final hidden states of N new tokens that attend to `keys`: [N, E].
 
         Raises as `hidden`.
         """
@@ -311,10 +323,28 @@ class TreeModel:
             row_keys = keys.row_keys(self.windows)
             if row_keys is not None and self._before_head is None:
                 return self._step(token_ids, positions, row_keys)
+        upload = Upload(self.device)
+        return self.run(PreparedPass(upload.add(token_ids), upload.add(positions.astype(np.int64)), keys))
+
+    def run(self, prepared: PreparedPass) -> Tensor:
+        """Return final hidden states of a prepared pass: [N, E], or [R, E] of the returned ones."""
+        states = self.states(prepared.tokens.get(), prepared.positions.get(), prepared.keys, prepared.selected)
+        return states if prepared.returned is None else states[prepared.returned.get()]
+
+    @torch.inference_mode()
+    def states(
+        self, tokens: Tensor, positions: Tensor, keys: AttentionKeys, selected: SelectedRows | None = None
+    ) -> Tensor:
+        """Return final hidden states of tokens that are on the device: [N, E], or [A, E] of the selected ones.
+
+        Args:
+            tokens, positions: int64 [N].
+            keys: what the tokens attend to.
+            selected: the tokens whose states are needed; None for all.
+        """
         precision = None if self.why_not_upcast else self.products
         state = TreePass(keys, self.windows, precision, selected, context=self.max_length)
-        state.upload = None if tables is None else tables.upload
-        states = state.run(self.model, token_ids, positions, self.device).to(self.device)
+        states = state.run(self.model, tokens, positions).to(self.device)
         state.check_calls(self.name, self._silent_layers)
         if self.mixers and len(state.states.calls) < len(self.mixers):
             left = sorted({layer for mixer, layer in enumerate(self.mixers) if mixer not in state.states.calls})
@@ -332,22 +362,33 @@ class TreeModel:
         Args:
             tree, impl, reuse, key_values: as for `hidden`.
         """
+        self._check_targets(tree)
+        if self.graphs is not None and impl == "auto" and reuse is None and key_values is None:
+            replayed = self.graphs.score(tree)
+            if replayed is not None:
+                return replayed
         tables = PassTables(self.device, self._shapes)
         targets = tables.upload.add(tree.targets)
-        states = self.hidden(tree, impl, reuse=reuse, key_values=key_values, rows=tree.sources, tables=tables)
-        return self.pair_logprobs(states, tree, targets)
+        options: dict[str, Any] = {"impl": impl, "reuse": reuse, "key_values": key_values, "rows": tree.sources}
+        return self.scored(PreparedPass.of(tree, self.device, tables, **options), targets)
 
-    def pair_logprobs(self, states: Tensor, tree: PrefixTree, uploaded: Uploaded | None = None) -> LogprobStats:
-        """Return what `score` returns, without entropies, from the final states [R, E] of the tree's sources.
+    @torch.inference_mode()
+    def scored(self, prepared: PreparedPass, targets: Uploaded) -> LogprobStats:
+        """Return the log-probabilities of targets after the states that a prepared pass returns."""
+        states = self.run(prepared)
+        return self._logprobs(states, targets.get())
 
-        Args:
-            states, tree: of a pass.
-            uploaded: the tree's targets, if they went to the device with the pass.
-        """
-        count = self.head.weight.shape[0]
-        largest = int(tree.targets.max(initial=0))  # checked here, since the op would wait for the device
+    def pair_logprobs(self, states: Tensor, tree: PrefixTree) -> LogprobStats:
+        """Return what `score` returns, without entropies, from the final states [R, E] of the tree's sources."""
+        self._check_targets(tree)
+        return self._logprobs(states, Upload(self.device).add(tree.targets).get())
+
+    def _check_targets(self, tree: PrefixTree) -> None:
+        """Check the ids to score on the host, since the op would wait for the device."""
+        count, largest = self.head.weight.shape[0], int(tree.targets.max(initial=0))
         expect(largest < count, "targets", f"token ids below {count}", largest)
-        targets = (uploaded or Upload(self.device).add(tree.targets)).get()
+
+    def _logprobs(self, states: Tensor, targets: Tensor) -> LogprobStats:
         weight, bias = self.head.weight, self.head.bias
         blocks, narrow = isinstance(weight, BlockTensor), False
         if self.why_not_upcast is None and self.products == "fast":
@@ -369,27 +410,3 @@ class TreeModel:
             input_precision="float32" if kernels else "bf16x3" if self.products == "high" or narrow else None,
             impl="cpu" if kernels else "torch" if self.products == "exact" else "auto",
         )
-
-
-def register() -> None:
-    """Register the packed attention with transformers as `ATTENTION_NAME`."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(ATTENTION_NAME, attention_forward)
-
-
-def _structural_copy(model: Any) -> Any:
-    from transformers import PreTrainedModel
-
-    shared: dict[int, Any] = {id(p): p for p in model.parameters()}
-    quantising = bool(quantised.method(model))
-    if quantising:
-        shared |= {id(module): module for module in model.modules() if quantised.is_own(module)}
-    copied = copy.deepcopy(model, shared)
-    if quantising:
-        quantised.wrap(copied, model.dtype)
-    if copied.base_model is copied:  # Llama 4's prefix is the name of its text model in the whole checkpoint
-        inner = [name for name, child in copied.named_children() if isinstance(child, PreTrainedModel)]
-        if len(inner) == 1:
-            copied.base_model_prefix = inner[0]
-    return copied.eval()

@@ -11,8 +11,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,7 +21,7 @@ from fastreader.models.handing import KEYWORD as KEYWORD
 from fastreader.models.handing import WITHOUT_POSITIONS, NotHandedDownError, run_with
 from fastreader.models.recurrent.states import PathStates
 from fastreader.models.temperature import TEMPERATURE
-from fastreader.ops.upload import Upload, Uploaded
+from fastreader.ops.upload import Uploaded
 
 ATTENTION_NAME = "fastreader_tree"
 
@@ -65,7 +63,6 @@ class TreePass:
         positions: int64 [N] of the new tokens, known while the pass runs.
         trace: if not None, filled with what each attention module passes: (query, key, value, constants) by its id.
         context: longest text that the model takes, in tokens; None without a limit.
-        upload: what goes to the device with the token ids; None for a copy of their own.
     """
 
     keys: AttentionKeys
@@ -77,7 +74,6 @@ class TreePass:
     positions: Tensor | None = None
     trace: dict[int, AttentionInputs] | None = None
     context: int | None = None
-    upload: Upload | None = None
 
     def __post_init__(self) -> None:
         self._all_keys = self.keys
@@ -91,14 +87,16 @@ class TreePass:
         """Return whether a window holds any text that the model takes, so that it hides nothing (Phi-3.5-MoE)."""
         return window is not None and self.context is not None and window >= self.context
 
-    def run(
-        self, model: Any, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], device: torch.device
-    ) -> Tensor:
-        """Return final hidden states of the new tokens, [N, E], from a model that uses `attention_forward`."""
-        upload = self.upload or Upload(device)
-        tokens, depths = upload.add(token_ids), upload.add(positions.astype(np.int64))
-        self.positions = depths.get()
-        arguments: dict[str, Any] = {"input_ids": tokens.get()[None], "use_cache": False}
+    def run(self, model: Any, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Return final hidden states of the new tokens, [N, E], from a model that uses `attention_forward`.
+
+        Args:
+            model: on the device of the other arguments, or with its first layers there.
+            tokens: int64 [N].
+            positions: int64 [N].
+        """
+        self.positions = positions
+        arguments: dict[str, Any] = {"input_ids": tokens[None], "use_cache": False}
         if not model.__dict__.get(WITHOUT_POSITIONS):
             arguments["position_ids"] = self.positions[None]
         states: Tensor = run_with(model, self, arguments).last_hidden_state
@@ -244,6 +242,13 @@ def attention_forward(
     except InputError as error:  # a size that no implementation has
         raise UnsupportedModelError(f"{name}: {error}") from error
     return out[None].to(dtype), None
+
+
+def register() -> None:
+    """Register the packed attention with transformers as `ATTENTION_NAME`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION_NAME, attention_forward)
 
 
 # Kinds of layers beside attention: those with a recurrent state or a short convolution, and a feed-forward alone.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ def chunk_rows(device: torch.device, width: int) -> int:
     return _CPU_ROWS if device.type == "cpu" else max(_MIN_ROWS, _MAX_VALUES // width)
 
 
+@lru_cache(maxsize=256)
 def chunks(rows: int, device: torch.device, width: int) -> list[slice]:
     """Return slices that cover `rows` tokens in order; a single one if they are few."""
     size = chunk_rows(device, width)

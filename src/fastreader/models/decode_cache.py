@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.models.attention_keys import AttentionParams, Chunk, PackedKeys, Window
 from fastreader.models.key_values import KeyValues
 from fastreader.models.recurrent.states import PathStates, RecurrentStates
+from fastreader.models.row_paths import Paths
 from fastreader.ops.decode_attention import Ranges, decode_attention
 from fastreader.ops.decoder_step import RowKeys
 from fastreader.ops.extension import why_not as why_not_cpu
@@ -21,9 +22,14 @@ from fastreader.ops.merge_state import merge_state
 Int32Array = npt.NDArray[np.int32]
 
 _INITIAL_CAPACITY = 16  # new tokens per row; doubled when full, so growing stays cheap
-# Mean number of rows per prompt token from which reading it once for all of them pays. The two ways took the same time
-# at 16 rows of 700 to 1,500 tokens, and at 32 rows of 300.
+# Mean number of rows per prompt token from which reading it once for all of them pays. On a CPU the two ways took the
+# same time at 16 rows of 700 to 1,500 tokens, and at 32 rows of 300.
 _MIN_SHARED_ROWS = 12
+
+
+def is_shared(tree: PrefixTree, leaves: IntArray) -> bool:
+    """Return whether rows from these leaves share their prompts so much that tiles of rows should read them."""
+    return float((tree.positions[leaves] + 1).sum()) / len(tree) >= _MIN_SHARED_ROWS
 
 
 class DecodeCache:
@@ -144,7 +150,7 @@ class DecodeCache:
                 self._plan_tiles(self.step_positions)
             # A sink enters once, with the generated tokens.
             unsunk = replace(params, sinks=None)
-            states.append(_attend(self._prompt_keys, query, self._prompt, layer, unsunk))
+            states.append(attend(self._prompt_keys, query, self._prompt, layer, unsunk))
         if self._row_kernel:
             states.append(
                 decode_attention(
@@ -159,7 +165,7 @@ class DecodeCache:
                 )
             )
         else:
-            states.append(_attend(self._generated_keys, query, self._generated, layer, params))
+            states.append(attend(self._generated_keys, query, self._generated, layer, params))
         out = states[0][0] if len(states) == 1 else merge_state(*states[0], *states[1])[0]
         return out.to(query.dtype)
 
@@ -170,9 +176,8 @@ class DecodeCache:
 
     def _plan_prompt(self) -> None:
         """Choose how prompts are read; valid until rows leave."""
-        shared = float((self._tree.positions[self._leaves] + 1).sum()) / len(self._tree)
-        self._tiled = not self._row_kernel or (shared >= _MIN_SHARED_ROWS and not self._row_by_row)
-        self._paths = _Paths.empty(len(self._leaves)) if self._tiled else _Paths.of(self._tree, self._leaves)
+        self._tiled = not self._row_kernel or (not self._row_by_row and is_shared(self._tree, self._leaves))
+        self._paths = Paths.empty(len(self._leaves)) if self._tiled else Paths.of(self._tree, self._leaves)
         if self._tiled:
             self._plan_tiles(self.next_positions)
 
@@ -226,70 +231,9 @@ class DecodeCache:
         self._slot_count, self._capacity = len(slots), capacity
 
 
-def _attend(
+def attend(
     packed: PackedKeys, query: Tensor, cache: KeyValues, layer: int, params: AttentionParams
 ) -> tuple[Tensor, Tensor]:
+    """Return the output and the log-sum-exps of queries over the cached keys of a layer."""
     out, lse = packed.attend(query, cache.keys[layer], cache.values[layer], params, return_lse=True)
     return out.to(lse.dtype), lse  # rounding to bfloat16 before the merge would round twice
-
-
-@dataclass(frozen=True, eq=False)
-class _Paths:
-    """Paths from the root to each row's leaf, as ranges of packed indices; the last range is for generated tokens.
-
-    Attributes:
-        row_ptr: int32 [B + 1].
-        row: int64 [n], the row of each range.
-        start, stop: int32 [n], packed indices.
-        depth: int32 [n], position of the first index.
-    """
-
-    row_ptr: Int32Array
-    row: IntArray
-    start: Int32Array
-    stop: Int32Array
-    depth: Int32Array
-
-    @classmethod
-    def empty(cls, rows: int) -> _Paths:
-        """Return paths without prompts, which are read another way."""
-        zeros = np.zeros(rows, dtype=np.int32)
-        return cls(np.arange(rows + 1, dtype=np.int32), np.arange(rows), zeros, zeros, zeros)
-
-    @classmethod
-    def of(cls, tree: PrefixTree, leaves: IntArray) -> _Paths:
-        """Return the visible keys of each leaf: those before it whose subtree contains it."""
-        distinct, inverse = np.unique(leaves, return_inverse=True)
-        paths, sizes = [], []
-        for leaf in distinct.tolist():
-            seen = np.flatnonzero(tree.subtree_end[: leaf + 1] > leaf)
-            first = np.flatnonzero(np.diff(seen, prepend=-2) != 1)
-            last = np.append(first[1:], len(seen)) - 1
-            # the range of generated tokens follows those of the prompt
-            paths.append(np.stack([np.append(seen[first], 0), np.append(seen[last] + 1, 0), np.append(first, 0)]))
-            sizes.append(len(first) + 1)
-        parts = [paths[i] for i in inverse.tolist()]
-        counts = np.array(sizes)[inverse]
-        start, stop, depth = np.concatenate(parts, axis=1).astype(np.int32)
-        row_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        return cls(row_ptr, np.repeat(np.arange(len(leaves)), counts), start, stop, depth)
-
-    def ranges(
-        self, oldest: Int32Array | None, new_start: Int32Array, new_stop: Int32Array, positions: Int32Array | None
-    ) -> Ranges:
-        """Return these paths from position `oldest` [B] on, and ``new_start:new_stop`` [B] of the generated tokens.
-
-        With the rows' `positions` [B] the ranges have offsets; the last generated token is the row's own.
-        """
-        start, stop = self.start.copy(), self.stop.copy()
-        if oldest is not None:
-            start += np.clip(oldest[self.row] - self.depth, 0, stop - start)
-        new = self.row_ptr[1:] - 1
-        start[new], stop[new] = new_start, new_stop
-        part = np.zeros(len(start), dtype=np.int32)
-        part[new] = 1
-        offset = None
-        if positions is not None:
-            offset = self.depth + (start - self.start) - positions[self.row]
-            offset[new] = new_start - new_stop + 1
-        return Ranges(self.row_ptr, part, start, stop, offset)

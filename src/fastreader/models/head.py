@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fastreader.ops import triton_support
 from fastreader.ops.linear import BlockTensor, PackedWeight, linear, prepare
 
 LOGIT_BYTES = 64 << 20  # logits held at once while tokens are chosen
 _COPIES = 6  # of the logits, in float32: some draws sort or weight a copy, log-probabilities need two in float64
+_SORTED_COPIES = 16  # on a GPU, where draws from a nucleus sort all logits
 
 
 class LogitHead:
@@ -40,6 +42,8 @@ class LogitHead:
         weight = self._layer.weight
         logits = min(max(LOGIT_BYTES, 4 * weight.shape[0]), 4 * weight.shape[0] * rows)
         laid_out = self._weight is not None or isinstance(weight, BlockTensor)
+        if triton_support.on_gpu(weight.device):
+            return _SORTED_COPIES * logits
         if laid_out or self._precision == "exact" or weight.device.type != "cpu":
             return _COPIES * logits
         wide = self._precision in ("float32", "high") and weight.dtype != torch.bfloat16

@@ -24,13 +24,14 @@ class PassTables:
     Args:
         device: of the model.
         shapes: those of earlier passes, to which this one adds its own; None to foresee no schedule.
+        upload: what takes the tables to the device; None for one of their own.
 
     Attributes:
         scheduled: whether the device's kernels take schedules, which are then added and noted.
     """
 
-    def __init__(self, device: torch.device, shapes: Shapes | None = None) -> None:
-        self.upload = Upload(device)
+    def __init__(self, device: torch.device, shapes: Shapes | None = None, upload: Upload | None = None) -> None:
+        self.upload = upload or Upload(device)
         self._shapes: Shapes = {} if shapes is None else shapes
         self.scheduled = triton_support.on_gpu(device)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,15 +17,16 @@ from fastreader.core.options import GenerateOptions
 from fastreader.core.progress import track
 from fastreader.core.protocol import Generation, Results, TextOrTokens
 from fastreader.core.tree import IntArray, PrefixTree, TreeStats
-from fastreader.errors import ContextOverflowError, NumericsError
+from fastreader.errors import ContextOverflowError
 from fastreader.models.adapter import TreeModel
 from fastreader.models.decode_cache import DecodeCache
 from fastreader.models.head import LOGIT_BYTES
 from fastreader.models.key_values import Reuse
 from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.decoding import Row, StopStrings
+from fastreader.reader.device_writing import check_finite, why_not_on_device, write_on_device
 from fastreader.reader.engine import Engine
-from fastreader.reader.sampling import choose, most_likely, row_generator
+from fastreader.reader.sampling import pick, row_generator
 
 _PROMPTS = replace(kind_of(Iterable[Any]), words="a list of prompts")
 
@@ -130,6 +130,9 @@ def run(
     advance(finished)
     if key_values is None or finished == len(rows):
         return
+    if why_not_on_device(model, key_values) is None:
+        write_on_device(engine, tree, key_values, leaves, rows, options, eos, advance)
+        return
     cache = DecodeCache(tree, key_values, leaves, room - 1, row_by_row=model.deterministic)
     while True:
         if finished or not model.regimes.fixed:
@@ -174,19 +177,10 @@ def _decode_step(
             logits = model.logits(states[torch.from_numpy(used).to(states.device)])
             if len(used) < len(part):
                 logits = logits[torch.from_numpy(of).to(states.device)]
-        chosen, highest = most_likely(logits)
-        if not all(map(math.isfinite, highest.tolist())):
-            raise NumericsError(
-                f"{model.name}: the logits of a next token are not finite; the weights are damaged, or their products "
-                f"too large for precision {model.precision!r}"
-            )
-        if options.temperature:
-            chosen = choose(logits, options, [row.draw.random() for row in part if row.draw is not None])
-        logprobs: list[float] | list[None] = [None] * len(part)
-        if options.token_logprobs:
-            picked = logits.gather(1, chosen[:, None])[:, 0]
-            logprobs = (picked.double() - logits.double().logsumexp(dim=-1)).tolist()
-        for row, token, logprob in zip(part, chosen.tolist(), logprobs, strict=True):
+        picked = pick(logits, options, [row.draw.random() for row in part if row.draw is not None])
+        check_finite(model, picked.highest.tolist())
+        logprobs = [None] * len(part) if picked.logprobs is None else picked.logprobs.tolist()
+        for row, token, logprob in zip(part, picked.tokens.tolist(), logprobs, strict=True):
             row.add(token, logprob, eos, options.stop_token_ids)
             finished += bool(row.finish_reason)
     return finished

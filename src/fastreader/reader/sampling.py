@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fastreader.core.options import Sampling
+from fastreader.core.options import GenerateOptions, Sampling
+from fastreader.ops import triton_support
 
 _BLOCK = 256  # weights added up at once, and candidates of a nucleus looked at first
 
@@ -40,13 +42,39 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     return tokens, logits.gather(1, tokens[:, None])[:, 0]
 
 
-def choose(logits: Tensor, sampling: Sampling, uniforms: Sequence[float]) -> Tensor:
+class Picked(NamedTuple):
+    """The next tokens of R rows.
+
+    Attributes:
+        tokens: int64 [R].
+        highest: [R], each row's largest logit.
+        logprobs: float64 [R], of the tokens, nats; None unless requested.
+    """
+
+    tokens: Tensor
+    highest: Tensor
+    logprobs: Tensor | None
+
+
+def pick(logits: Tensor, options: GenerateOptions, uniforms: Sequence[float] | Tensor) -> Picked:
+    """Choose one token for each row, greedily or by `uniforms`, see `choose`; nothing waits for a device."""
+    tokens, highest = most_likely(logits)
+    if options.temperature:
+        tokens = choose(logits, options, uniforms)
+    logprobs = None
+    if options.token_logprobs:
+        logprobs = logits.gather(1, tokens[:, None])[:, 0].double() - logits.double().logsumexp(dim=-1)
+    return Picked(tokens, highest, logprobs)
+
+
+def choose(logits: Tensor, sampling: Sampling, uniforms: Sequence[float] | Tensor) -> Tensor:
     """Choose one token for each row.
 
     Args:
         logits: [R, V], float32 or float64, finite.
         sampling: temperature, top-k and top-p.
-        uniforms: R numbers in [0, 1); row r takes the token whose share of the distribution contains the r-th.
+        uniforms: R numbers in [0, 1), or float64 [R] on the device of the logits; row r takes the token whose share of
+            the distribution contains the r-th.
 
     Returns:
         int64 [R]
@@ -57,7 +85,7 @@ def choose(logits: Tensor, sampling: Sampling, uniforms: Sequence[float]) -> Ten
     lowered = logits - logits.amax(dim=-1, keepdim=True)
     scaled = lowered.div_(max(sampling.temperature, torch.finfo(logits.dtype).tiny))
     tokens, weights = _kept(scaled, sampling)
-    chosen = invert(weights, torch.tensor(uniforms, dtype=torch.float64, device=logits.device))
+    chosen = invert(weights, torch.as_tensor(uniforms, dtype=torch.float64, device=logits.device))
     return chosen if tokens is None else tokens.gather(1, chosen[:, None])[:, 0]
 
 
@@ -111,10 +139,10 @@ def _most_likely(scaled: Tensor, top_p: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return enough of each row's most likely tokens to reach `top_p`: logits, ids, and the log-sum-exp of all."""
     vocabulary = scaled.shape[-1]
     total = scaled.double().logsumexp(dim=-1)
-    count = min(_BLOCK, vocabulary)
+    # To look whether they suffice would wait for a device, so there all are sorted.
+    count = vocabulary if triton_support.on_gpu(scaled.device) else min(_BLOCK, vocabulary)
     while True:
         values, tokens = scaled.topk(count, dim=-1)
-        reached = torch.exp(values.double() - total[:, None]).sum(-1)
-        if count == vocabulary or bool((reached >= top_p).all()):
+        if count == vocabulary or bool((torch.exp(values.double() - total[:, None]).sum(-1) >= top_p).all()):
             return values, tokens, total
         count = min(8 * count, vocabulary)

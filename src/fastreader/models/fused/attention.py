@@ -66,7 +66,7 @@ class FusedAttention(nn.Module):
             heads = self.projections.whole(rows).view(len(rows), -1, self.head_dim)
             turned = self.heads + self.key_heads
             heads = rotary(heads, angles[0][0], angles[1][0], heads=turned, bf16=bf16)
-            query, key, value = torch.split(heads, [self.heads, self.key_heads, self.key_heads], dim=1)
+            query, key, value = heads.split_with_sizes([self.heads, self.key_heads, self.key_heads], dim=1)
             return query, key, value
         parts = self.projections(rows)
         if len(parts) == 1:

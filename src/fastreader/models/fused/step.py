@@ -69,7 +69,7 @@ class FusedStep:
 
     def __call__(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], keys: RowKeys) -> Tensor:
         """Return the final states [B, E] of one new token of each row."""
-        stream, angles = self._embedded(token_ids, positions)
+        stream, angles = self._embedded(torch.from_numpy(token_ids), torch.from_numpy(positions).long())
         decoder_step(stream[0], self.layers, (angles[0][0], angles[1][0]), keys)
         states: Tensor = self.norm(stream)
         return states[0]
@@ -78,19 +78,18 @@ class FusedStep:
         self, model: Any, modules: list[FusedLayer], windows: Windows, precision: str, start: int
     ) -> bool:
         """Return whether these parts, called in turn, give the bits of the model's own forward."""
-        state, token_ids, positions = sample(model, windows, precision, start)
-        device = next(model.base_model.parameters()).device
+        state, tokens, positions = sample(model, windows, precision, start)
         with torch.inference_mode():
-            want = state.run(model, token_ids, positions, device)
+            want = state.run(model, tokens, positions)
             state, _, _ = sample(model, windows, precision, start)
-            stream, angles = self._embedded(token_ids, positions)
+            stream, angles = self._embedded(tokens, positions)
             for module in modules:
                 stream = module(stream, position_embeddings=angles, **{KEYWORD: state})
             return torch.equal(self.norm(stream)[0], want)
 
-    def _embedded(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32]) -> tuple[Tensor, Angles]:
-        stream: Tensor = self.embedding(torch.from_numpy(token_ids)[None])
-        angles: Angles = self.rotary(stream, torch.from_numpy(positions).long()[None])
+    def _embedded(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Angles]:
+        stream: Tensor = self.embedding(tokens[None])
+        angles: Angles = self.rotary(stream, positions[None])
         return stream, angles
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -108,14 +106,15 @@ def _pass_of(module: nn.Module, arguments: dict[str, Any]) -> TreePass | None:
 
 def sample(
     model: Any, windows: Windows, precision: str, start: int, trace: dict[int, AttentionInputs] | None = None
-) -> tuple[TreePass, npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+) -> tuple[TreePass, Tensor, Tensor]:
     """Return a pass of a few tokens from position `start`, their ids and their positions; see `trace_attention`."""
     device = next(model.base_model.parameters()).device
     config = model.config.get_text_config()
     vocabulary, context = config.vocab_size, context_length(config, rotary_regimes(config))
     tree = PrefixTree.build([([(7 * i + 3) % vocabulary for i in range(TOKENS)], [])])
     state = TreePass(TreeKeys(tree, device), windows, precision, trace=trace, context=context)
-    return state, tree.token_ids, (start + tree.positions).astype(np.int32)
+    tokens, positions = (torch.from_numpy(a).to(device, torch.int64) for a in (tree.token_ids, tree.positions))
+    return state, tokens, start + positions
 
 
 def _run(
@@ -129,7 +128,7 @@ def _run(
 ) -> Tensor:
     """Return final hidden states [T, E] of a few tokens; call `hook` after each module with these attributes."""
     base = model.base_model
-    state, token_ids, positions = sample(model, windows, precision, start, trace)
+    state, tokens, positions = sample(model, windows, precision, start, trace)
 
     def named(name: str) -> Callable[..., None]:
         return lambda *call: hook(name, *call)
@@ -141,7 +140,7 @@ def _run(
     ]
     try:
         with torch.inference_mode():
-            return state.run(model, token_ids, positions, next(base.parameters()).device)
+            return state.run(model, tokens, positions)
     finally:
         for handle in handles:
             handle.remove()

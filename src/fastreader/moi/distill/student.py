@@ -19,9 +19,8 @@ from fastreader.core.tree import PrefixTree, Tokens, TreeStats
 from fastreader.data.fingerprints import reader_name
 from fastreader.errors import ContextOverflowError, MissingExtraError
 from fastreader.models import load as loading
-from fastreader.models.adapter import register
 from fastreader.models.architecture import context_length, lm_head, logit_scale_of, refuse, why_changed, why_unsupported
-from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, layer_windows
+from fastreader.models.attention import ATTENTION_NAME, KEYWORD, TreePass, layer_windows, register
 from fastreader.models.revision import revision
 from fastreader.models.rotary import rotary_regimes
 from fastreader.moi.distill.agreement import check_agreement
