@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fastreader.moi.ranking.api import arerank, rerank
     from fastreader.moi.ranking.results import Reranked, RerankResult
     from fastreader.moi.ranking.trec import save_trec_run
+    from fastreader.reader.pool import ReaderPool
     from fastreader.reader.prompts.template import Template
     from fastreader.reader.reader import Reader
     from fastreader.reader.server import ServerReader
@@ -40,6 +41,7 @@ _HOME = {
     "PermutationScores": "scoring.results",
     "PrefixTree": "core.tree",
     "Reader": "reader.reader",
+    "ReaderPool": "reader.pool",
     "ReaderProtocol": "core.protocol",
     "RerankResult": "moi.ranking.results",
     "Reranked": "moi.ranking.results",
@@ -70,6 +72,7 @@ __all__ = [
     "PermutationScores",
     "PrefixTree",
     "Reader",
+    "ReaderPool",
     "ReaderProtocol",
     "RerankResult",
     "Reranked",

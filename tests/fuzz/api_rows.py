@@ -65,6 +65,7 @@ class World:
         )
         self.session = self.reader.session("Answer")
         self.transport = in_process(Engine(self.reader, "vllm"))
+        self.several = fr.ReaderPool([self.reader])
         self.server = fr.ServerReader("http://engine", "tiny", byte_tokenizer(chat=True), transport=self.transport)
         self.scores = fr.score_permutations(self.reader, self.example)
         self.more = [fr.score_permutations(self.reader, f"Why {i}?", self.passages, ["a", "b"]) for i in range(5)]
@@ -130,6 +131,14 @@ class World:
     def path(self, name: str) -> Path:
         """A path in the folder that calls may write to."""
         return self.folder / name
+
+    def saved_reader(self) -> Path:
+        """A folder with a model and its tokenizer."""
+        folder = self.path("reader")
+        if not folder.exists():
+            tiny_llama().save_pretrained(folder)
+            byte_tokenizer(chat=True).save_pretrained(folder)
+        return folder
 
     def asked(self) -> dict[str, Any]:
         """A reader, a question and its passages."""
@@ -221,6 +230,12 @@ ROWS: dict[str, Row] = {
         {"sequences": [([5], [6])], "max_batch_tokens": 50, "trees": None, "best_tokens": True},
     ),
     "Session.session": lambda w: (w.session, {"prefixes": ("B",), "max_bytes": None, "cache_scored": False, **CHAT}),
+    "ReaderPool": lambda w: {"readers": [w.reader]},
+    "ReaderPool.generate": lambda w: (w.several, {"prompts": ["Answer"], **GENERATE}),
+    "ReaderPool.load": lambda w: {"model": w.saved_reader(), "devices": ["cpu"]},
+    "ReaderPool.loglikelihood": lambda w: (w.several, {"requests": [("Answer", " Nile")], **LOGLIKELIHOOD}),
+    "ReaderPool.plan": lambda w: (w.several, {"sequences": [([5], [6])], "max_batch_tokens": 50, "new_tokens": 0}),
+    "ReaderPool.score": lambda w: (w.several, {"sequences": [([5], [6])], "max_batch_tokens": 50, "trees": None}),
     "ServerReader": lambda w: {
         "url": "http://engine",
         "model": "tiny",
@@ -234,7 +249,6 @@ ROWS: dict[str, Row] = {
         "transport": w.transport,
     },
     "ServerReader.generate": lambda w: (w.server, {"prompts": ["Answer"], **GENERATE}),
-    "ServerReader.loglikelihood": lambda w: (w.server, {"requests": [("Answer", " Nile")], **LOGLIKELIHOOD}),
     "ServerReader.plan": lambda w: (w.server, {"sequences": [([5], [6])], "max_batch_tokens": 50, "new_tokens": 0}),
     "ServerReader.score": lambda w: (w.server, {"sequences": [([5], [6])], "max_batch_tokens": 50, "trees": None}),
     "Example": lambda w: fields_of(w.example),

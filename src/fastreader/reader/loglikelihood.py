@@ -222,7 +222,9 @@ class ScoreReader(PromptWriter, ABC):
         """Longest input in tokens; None if there is no limit."""
 
     @abstractmethod
-    def score(self, sequences: Sequence[tuple[Tokens, Tokens]]) -> SequenceScores:
+    def score(
+        self, sequences: Sequence[tuple[Tokens, Tokens]], *, max_batch_tokens: int | None = None
+    ) -> SequenceScores:
         """Score (context, continuation) pairs of token ids, as `Reader.score`."""
 
     def loglikelihood(
@@ -241,4 +243,4 @@ class ScoreReader(PromptWriter, ABC):
         )
         if not sequences:
             return Results([], TreeStats(0, 0, 0, 0), passes=0)
-        return as_results(self.score(sequences), truncated, token_logprobs)
+        return as_results(self.score(sequences, max_batch_tokens=max_batch_tokens), truncated, token_logprobs)
