@@ -5,6 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 MODEL := smollm2-135m
 ENCODER := all-minilm-l6-v2
+GPU_ROWS := benchmarks/results/gpu.jsonl
 # Clients that are too heavy for every run of the tests, in an environment of their own: test-integrations.
 FRAMEWORKS := build/integrations
 # The C++ kernels alone, without torch, and a program that compares them with plain loops.
@@ -143,10 +144,12 @@ bench-ops: $(VENV)/.developing
 bench-eor: $(VENV)/.developing
 	$(BIN)/python -m pytest benchmarks/eor
 
-bench-gpu: $(VENV)/.developing model
-	-timeout 150 $(BIN)/python benchmarks/gpu/bench_ops.py --alone --results benchmarks/results/gpu_ops.jsonl
-	-timeout 180 $(BIN)/python benchmarks/gpu/bench_pass.py --profile --results benchmarks/results/gpu_pass.jsonl
-	timeout 200 $(BIN)/python -m pytest -q -m gpu tests/gpu
+# Each part ends by itself before `timeout` ends it; rows are written as they are measured.
+bench-gpu: $(VENV)/.developing
+	-timeout 130 $(BIN)/python benchmarks/gpu/bench_ops.py --alone --seconds 100 --results $(GPU_ROWS)
+	-timeout 240 $(BIN)/python benchmarks/gpu/bench_pass.py --seconds 200 --results $(GPU_ROWS)
+	-$(BIN)/python benchmarks/gpu/gpu_report.py $(GPU_ROWS) --picture $(GPU_ROWS:.jsonl=.svg)
+	timeout 150 $(BIN)/python -m pytest -q -m gpu tests/gpu
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -1,11 +1,12 @@
 """Time ops on a CUDA device against their alternatives, on the shapes of real requests.
 
-    python benchmarks/gpu/bench_ops.py [--workload W1] [--model smollm2-135m] [--alone] [--tune] [--results FILE]
+    python benchmarks/gpu/bench_ops.py [--workload W1] [--model smollm2-135m] [--alone] [--tune] [--seconds 120]
+        [--results FILE]
 
-Times are medians with the 10th and 90th percentile in milliseconds, cold caches (triton.testing.do_bench clears L2
-between runs). The device's bf16 matmul rate is measured before and after. TFLOP/s count only useful multiply-adds; TB/s
-count the useful bytes of ops that only move values. An op with a wrong result is not timed. Lines are printed as soon
-as they are measured, since compiling FlexAttention can take minutes.
+Times are medians with the 10th and 90th percentile in milliseconds, with cold caches (triton.testing.do_bench clears
+L2 between runs) and once with warm ones. The floor beside each is the least time of its useful operations and bytes, at
+the rates of a bf16 product and of a copy, measured first. An op with a wrong result is not timed. Rows are written as
+they are measured, since compiling FlexAttention can take minutes.
 """
 
 from __future__ import annotations
@@ -13,20 +14,24 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
-import json
-import subprocess
-import time
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import gpu_device
+import numpy as np
 import torch
 import triton
+from gpu_rows import Rates, Row, Rows
 from gpu_workloads import SHAPES, WORKLOADS, Shape
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
 
 from fastreader.core.tree import PrefixTree
 from fastreader.ops import linear_logprob, tree_attention
+from fastreader.ops.decode_attention import Ranges, decode_attention
 from fastreader.ops.pointwise import gate, rms_norm, rotary
 from fastreader.ops.tree_attention import flash
 from fastreader.ops.tree_attention.plan import AttentionContext, AttentionPlan
@@ -39,15 +44,14 @@ SEED = 0
 
 
 @dataclass(frozen=True)
-class Timing:
-    """One measured line."""
+class Timed:
+    """A call to time, with its useful operations and bytes."""
 
-    what: str
-    milliseconds: float
-    low: float
-    high: float
-    rate: float  # useful units per second
-    unit: str = "TFLOP/s"
+    case: str
+    way: str
+    call: Callable[[], object]
+    flops: float
+    bytes: float
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,10 @@ class Attention:
     @property
     def scale(self) -> float:
         return self.shape.size**-0.5
+
+    @property
+    def bytes(self) -> float:
+        return float(sum(t.nbytes for t in (self.query, self.key, self.value, self.query)))
 
     def ours(self, impl: str = "triton") -> Tensor:
         out = tree_attention(
@@ -123,6 +131,26 @@ class Attention:
 
         return call
 
+    def segments(self) -> Callable[[], Tensor]:
+        """Return PyTorch's attention of each segment between two branches over the keys of its path."""
+        starts = chain_starts(self.tree)
+        stops = [*starts[1:], len(self.tree)]
+        paths = [torch.tensor(self.tree.path(stop - 1), device="cuda") for stop in stops]
+
+        def call() -> Tensor:
+            out = torch.empty_like(self.query)
+            for start, stop, path in zip(starts, stops, paths, strict=True):
+                query, key, value = (t.transpose(0, 1)[None] for t in (self.query[start:stop], *self._taken(path)))
+                bias = causal_lower_right(stop - start, len(path))
+                got = scaled_dot_product_attention(query, key, value, bias, scale=self.scale, enable_gqa=True)
+                out[start:stop] = got[0].transpose(0, 1)
+            return out
+
+        return call
+
+    def _taken(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self.key[rows], self.value[rows]
+
     def unshared(self) -> tuple[Callable[[], Tensor], Tensor]:
         """Return flash-attn varlen over every sequence separately, the cost of packing without sharing.
 
@@ -154,15 +182,28 @@ class Attention:
         return own, index
 
 
-def measure(what: str, call: Callable[[], object], work: float, unit: str = "TFLOP/s") -> Timing:
-    median, low, high = triton.testing.do_bench(call, warmup=50, rep=300, quantiles=[0.5, 0.1, 0.9])
-    return Timing(what, median, low, high, work / median / 1e9, unit)
+def chain_starts(tree: PrefixTree) -> list[int]:
+    """Return the first token of every segment, of which each token but the first follows the one before."""
+    follows = tree.parent[1:] == np.arange(len(tree) - 1)
+    return [0, *(np.flatnonzero(~follows) + 1).tolist()]
 
 
-def matmul_rate() -> float:
-    """Return the bf16 TFLOP/s of a large torch matmul."""
-    a, b = (torch.randn(8192, 8192, device="cuda", dtype=DTYPE) for _ in range(2))
-    return measure("matmul", lambda: a @ b, 2 * 8192**3).rate
+def measure(timed: Timed, model: str, rates: Rates) -> Row:
+    median, low, high = triton.testing.do_bench(timed.call, warmup=25, rep=150, quantiles=[0.5, 0.1, 0.9])
+    floor = rates.floor(timed.flops, timed.bytes)
+    return Row("kernels", model, timed.case, timed.way, median, low, high, floor, warm(timed.call, median))
+
+
+def warm(call: Callable[[], object], estimate: float) -> float:
+    """Return the median milliseconds of calls one after another, whose operands may stay in L2."""
+    count = max(5, min(50, int(100 / max(estimate, 1e-3))))
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    events[0].record()
+    for event in events[1:]:
+        call()
+        event.record()
+    torch.cuda.synchronize()
+    return statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(events))
 
 
 def assert_right(what: str, got: Tensor, golden: Tensor, limit: float) -> None:
@@ -171,14 +212,19 @@ def assert_right(what: str, got: Tensor, golden: Tensor, limit: float) -> None:
         raise SystemExit(f"{what} is wrong by {error:.3g} (allowed {limit}); not timed")
 
 
-def bench_attention(name: str, shape: Shape, tune: bool, alone: bool) -> Iterator[Timing]:
+def bench_attention(name: str, shape: Shape, tune: bool, alone: bool) -> Iterator[Timed]:
     attention = Attention.make(WORKLOADS[name](), shape)
     rows, golden = attention.sample()
-    assert_right("tree_attention", attention.ours()[rows], golden, 0.02)
-    yield measure(f"{name} tree_attention triton", attention.ours, attention.flops)
+
+    def timed(way: str, call: Callable[[], Tensor], places: Tensor | None = None) -> Timed:
+        assert_right(way, call()[rows if places is None else places[rows]], golden, 0.02)
+        return Timed(f"{name} attention", way, call, attention.flops, attention.bytes)
+
+    yield timed("triton", attention.ours)
     if flash.why_not(attention.query, attention.value, attention.plan) is None:
-        assert_right("flash", attention.ours("flash")[rows], golden, 0.02)
-        yield measure(f"{name} {flash.engine()[0]} over chains", lambda: attention.ours("flash"), attention.flops)
+        yield timed(f"{flash.engine()[0]} over chains", lambda: attention.ours("flash"))
+    if name in ("W1", "W2"):
+        yield timed("SDPA of each segment", attention.segments())
     if tune:
         yield from tune_attention(name, attention, rows, golden)
     if alone:
@@ -187,26 +233,24 @@ def bench_attention(name: str, shape: Shape, tune: bool, alone: bool) -> Iterato
         unshared, index = attention.unshared()
         places = torch.full((len(attention.tree),), -1, device="cuda")
         places[index] = torch.arange(len(index), device="cuda")
-        assert_right("flash-attn varlen", unshared()[places[rows]], golden, 0.02)
-        yield measure(f"{name} flash-attn varlen, nothing shared", unshared, attention.flops)
-    flex = attention.flex()  # compiling it can take minutes
-    assert_right("FlexAttention", flex()[rows], golden, 0.02)
-    yield measure(f"{name} FlexAttention compiled", flex, attention.flops)
+        yield timed("flash-attn varlen, nothing shared", unshared, places)
+    yield timed("FlexAttention compiled", attention.flex())  # compiling it can take minutes
 
 
-def tune_attention(name: str, attention: Attention, rows: Tensor, golden: Tensor) -> Iterator[Timing]:
-    """Time every configuration around the pinned one."""
+def tune_attention(name: str, attention: Attention, rows: Tensor, golden: Tensor) -> Iterator[Timed]:
+    """Yield every configuration around the pinned one."""
     print(f"pinned: {default_config(target_of(attention.query.device), attention.shape.size, DTYPE, 4096)}")
     for m, n, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4)):
         config = Config(m, n, warps, stages)
         try:
             assert_right(str(config), attention.configured(config)[rows], golden, 0.02)
-            yield measure(f"{name} {config}", lambda c=config: attention.configured(c), attention.flops)
+            call = lambda c=config: attention.configured(c)  # noqa: E731
+            yield Timed(f"{name} attention", str(config), call, attention.flops, attention.bytes)
         except triton.runtime.errors.OutOfResources as error:
             print(f"{config}: {error}")
 
 
-def bench_logprob(rows: int, shape: Shape) -> Iterator[Timing]:
+def bench_logprob(rows: int, shape: Shape) -> Iterator[Timed]:
     torch.manual_seed(SEED)
     hidden = torch.randn(rows, shape.width, device="cuda", dtype=DTYPE)
     weight = torch.randn(shape.vocabulary, shape.width, device="cuda", dtype=DTYPE) * 0.05
@@ -221,12 +265,13 @@ def bench_logprob(rows: int, shape: Shape) -> Iterator[Timing]:
 
     assert_right("linear_logprob", ours("triton"), ours("torch"), 1e-3)
     ways = {"triton": lambda: ours("triton"), "torch, chunked": lambda: ours("torch"), "full logits": full}
+    size = 2.0 * (hidden.numel() + weight.numel())
     for way, call in ways.items():
-        yield measure(f"linear_logprob {rows} rows, {way}", call, flops)
+        yield Timed(f"LM head of {rows:,} rows", way, call, flops, size)
 
 
-def bench_pointwise(shape: Shape, tokens: int = 12_701) -> Iterator[Timing]:
-    """Time norm, rotary embedding and gate, in TB/s of useful bytes: each value read and written once."""
+def bench_pointwise(shape: Shape, tokens: int = 12_701) -> Iterator[Timed]:
+    """Yield norm, rotary embedding and gate; each value is read and written once."""
     torch.manual_seed(SEED)
     stream = torch.randn(tokens, shape.width, device="cuda")
     weight = torch.randn(shape.width, device="cuda")
@@ -246,55 +291,62 @@ def bench_pointwise(shape: Shape, tokens: int = 12_701) -> Iterator[Timing]:
             "gate": (lambda i=impl: gate(left, right, "silu", bf16=True, impl=i), 10 * left.numel()),
         }
         for name, (call, size) in ways.items():
-            yield measure(f"{name} {tokens:,} tokens, {impl}", call, size, "TB/s")
+            yield Timed(f"{name} of {tokens:,} tokens", impl, call, 0.0, size)
 
 
-def bench(arguments: argparse.Namespace) -> Iterator[Timing]:
-    shape = SHAPES[arguments.model]
+def bench_decode(shape: Shape, rows: int, prompt: int = 700, new: int = 64) -> Iterator[Timed]:
+    """Yield attention of rows that each write a token after a prompt of their own."""
+    torch.manual_seed(SEED)
+    query = torch.randn(rows, shape.heads, shape.size, device="cuda", dtype=DTYPE)
+    parts = [torch.randn(rows * n, shape.key_heads, shape.size, device="cuda", dtype=DTYPE) for n in (prompt, new)]
+    first = np.arange(rows, dtype=np.int32)
+    start = np.stack([first * prompt, first * new], axis=1).reshape(-1)
+    stop = start + np.tile(np.array([prompt, new], dtype=np.int32), rows)
+    offset = np.tile(np.array([0, prompt], dtype=np.int32), rows)
+    part = np.tile(np.array([0, 1], dtype=np.int32), rows)
+    ranges = Ranges(2 * np.arange(rows + 1, dtype=np.int32), part, start, stop, offset)
+    positions = torch.full((rows,), prompt + new - 1, dtype=torch.int32, device="cuda")
+
+    def ours(impl: str = "triton") -> Tensor:
+        options = {"scale": shape.size**-0.5, "positions": positions, "impl": impl}
+        return decode_attention(query, parts, parts, ranges, **options)[0]
+
+    assert_right("decode_attention", ours(), ours("reference"), 1e-3)
+    keys = rows * (prompt + new) * shape.heads * shape.size
+    size = 2.0 * sum(part.nbytes for part in parts)
+    yield Timed(f"decode attention of {rows} rows", "triton", ours, 4.0 * keys, size)
+
+
+def bench(arguments: argparse.Namespace, model: str) -> Iterator[Timed]:
+    shape = SHAPES[model]
     for name in arguments.workload or WORKLOADS:
         yield from bench_attention(name, shape, arguments.tune, arguments.alone)
     for rows in (64, 2048, 12_701):
         yield from bench_logprob(rows, shape)
+    for rows in (1, 24):
+        yield from bench_decode(shape, rows)
     yield from bench_pointwise(shape)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=WORKLOADS, action="append")
-    parser.add_argument("--model", choices=SHAPES, default="smollm2-135m")
+    parser.add_argument("--model", choices=SHAPES, action="append", help="smollm2-135m and llama-3.1-8b by default")
     parser.add_argument("--alone", action="store_true", help="skip the peers, whose compilation takes long")
     parser.add_argument("--tune", action="store_true", help="time other configurations too")
-    parser.add_argument("--results", type=Path, help="append a JSON line there")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="begin nothing after these")
+    parser.add_argument("--results", type=Path, help="append rows there")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench_ops: needs a CUDA device, found none")
-    rate = matmul_rate()
-    print(f"{torch.cuda.get_device_name()}, bf16 matmul {rate:.0f} TFLOP/s", flush=True)
-    for line in bench(arguments):
-        share = f"{line.rate / rate:5.2f} of matmul" if line.unit == "TFLOP/s" else " " * 15
-        spread = f"({line.low:.3f}..{line.high:.3f})"
-        print(f"{line.milliseconds:9.3f} ms {spread} {line.rate:7.1f} {line.unit:7} {share}  {line.what}", flush=True)
-        if arguments.results:
-            write(arguments, [rate], line)
-    print(f"bf16 matmul {matmul_rate():.0f} TFLOP/s afterwards")
-
-
-def write(arguments: argparse.Namespace, rates: list[float], line: Timing) -> None:
-    """Append a measurement at once, so that a stopped run keeps what it had."""
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    record = {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "commit": head.stdout.strip(),
-        "model": arguments.model,
-        "seed": SEED,
-        "time": time.time(),
-        "matmul_tflops": rates,
-        "lines": [asdict(line)],
-    }
-    with arguments.results.open("a") as file:
-        file.write(json.dumps(record) + "\n")
+    rates, about = gpu_device.rates(), gpu_device.about()
+    print(f"{about['device']}: {rates.flops / 1e12:.0f} TFLOP/s, {rates.bandwidth / 1e12:.2f} TB/s", flush=True)
+    rows = Rows(arguments.results, arguments.seconds, about | {"seed": SEED, "rates": asdict(rates)})
+    for model in arguments.model or ("smollm2-135m", "llama-3.1-8b"):
+        for timed in bench(arguments, model):
+            rows.add(measure(timed, model, rates))
+            if not rows.left():
+                return
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from forests import Inputs, attention_inputs, forest, random_forest
-from gpu_workloads import SHAPES, w1
+from gpu_workloads import SHAPES, WORKLOADS
 from pointwise_cases import GATES, NORMS, ROTARIES, gated, halves_of, heads_of, normed, random, turned
 from tolerance import assert_as_exact_as_eager
 
@@ -98,7 +98,7 @@ def test_rows_that_see_nothing() -> None:
 
 
 def test_w1_in_bfloat16_and_again_bit_for_bit() -> None:
-    tree = w1()
+    tree = WORKLOADS["W1"]()
     inputs = attention_inputs(tree.subtree_end, tree.positions, dtype=torch.bfloat16, heads=(9, 3)).to(DEVICE)
     plan = inputs.plan()
     first, again = run(inputs, plan=plan), run(inputs, plan=plan)
@@ -168,7 +168,7 @@ def test_logprob_of_a_pass(rows: int, width: int, vocabulary: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("heads", "size"), [((9, 3), 64), ((32, 8), 128)])
 def test_flash_gives_what_triton_does(heads: tuple[int, int], size: int, dtype: torch.dtype) -> None:
-    tree = w1()
+    tree = WORKLOADS["W1"]()
     inputs = attention_inputs(tree.subtree_end, tree.positions, dtype=dtype, heads=heads, size=size).to(DEVICE)
     out, lse = tree_attention(
         inputs.query, inputs.key, inputs.value, inputs.subtree_end, scale=inputs.scale, return_lse=True, impl="flash"
