@@ -85,7 +85,9 @@ def choose(logits: Tensor, sampling: Sampling, uniforms: Sequence[float] | Tenso
     lowered = logits - logits.amax(dim=-1, keepdim=True)
     scaled = lowered.div_(max(sampling.temperature, torch.finfo(logits.dtype).tiny))
     tokens, weights = _kept(scaled, sampling)
-    chosen = invert(weights, torch.as_tensor(uniforms, dtype=torch.float64, device=logits.device))
+    if not isinstance(uniforms, Tensor):
+        uniforms = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)
+    chosen = invert(weights, uniforms)
     return chosen if tokens is None else tokens.gather(1, chosen[:, None])[:, 0]
 
 
