@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from decode_cases import close, golden, operands, options_of
 from forests import Inputs, attention_inputs, forest, random_forest
 from gpu_workloads import SHAPES, WORKLOADS
 from pointwise_cases import GATES, NORMS, ROTARIES, gated, halves_of, heads_of, normed, random, turned
 from tolerance import assert_as_exact_as_eager
 
 from fastreader.ops import linear_logprob, linear_logprob_stats, merge_state, tree_attention
+from fastreader.ops.decode_attention import decode_attention
 from fastreader.ops.linear import linear_add
 from fastreader.ops.linear_logprob.reference import linear_logprob_reference
 from fastreader.ops.pointwise import gate, rms_norm, rotary
@@ -196,6 +198,17 @@ def test_rotary_passes_later_heads() -> None:
     got = rotary(x.cuda(), cosine.cuda(), sine.cuda(), heads=12, bf16=True, impl="triton")
     assert_close(got[:, :12], turned(x[:, :12], cosine, sine))
     assert torch.equal(got[:, 12:].cpu(), x[:, 12:].bfloat16())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_decode_attention(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    query, keys, values, ranges = operands(rng, DTYPES[seed % 3])
+    options = options_of(rng, query)
+    there = {name: each.cuda() if isinstance(each, torch.Tensor) else each for name, each in options.items()}
+    parts = [part.cuda() for part in keys], [part.cuda() for part in values]
+    out, lse = decode_attention(query.cuda(), *parts, ranges, **there, impl="triton")
+    close((out.cpu(), lse.cpu()), golden(query, keys, values, ranges, options), 1e-5)
 
 
 def test_logprob_makes_no_logits() -> None:

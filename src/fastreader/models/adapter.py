@@ -170,7 +170,15 @@ class TreeModel:
     @cached_property
     def writing_path(self) -> str:
         """How a step of writing runs, in words; texts that share their prompts are written layer by layer anyway."""
+        if self.writes_on_device:
+            return "a step that chooses its tokens on the device"
         return f"layer by layer: {self._step}" if isinstance(self._step, str) else "a step in one call"
+
+    @property
+    def writes_on_device(self) -> bool:
+        """Whether texts are written without the host, if a kernel reads their keys: on one GPU, with fixed angles."""
+        alone = len(self.devices) == 1 and triton_support.on_gpu(self.device)
+        return alone and not self.mixers and self.regimes.fixed
 
     @cached_property
     def why_not_graphs(self) -> str | None:

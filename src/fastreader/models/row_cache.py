@@ -14,7 +14,6 @@ from fastreader.models.decode_cache import attend, is_shared
 from fastreader.models.key_values import KeyValues
 from fastreader.models.pass_tables import PassTables, Shapes
 from fastreader.models.row_paths import Paths
-from fastreader.ops import triton_support
 from fastreader.ops.decode_attention import Ranges, decode_attention, why_not_triton
 from fastreader.ops.merge_state import merge_state
 from fastreader.ops.upload import Upload
@@ -116,9 +115,7 @@ class RowCache:
 
 
 def why_not(prompt: KeyValues) -> str | None:
-    """Return why no kernel reads these keys and values row by row on their device, or None if one does."""
-    if not triton_support.on_gpu(prompt.device):
-        return f"its keys are on {prompt.device}"
+    """Return why no kernel reads these keys and values row by row on their GPU, or None if one does."""
     for key, value in zip(prompt.keys, prompt.values, strict=True):
         reason = why_not_triton(key, [key], [value])
         if reason is not None:

@@ -30,13 +30,9 @@ _FEWEST_REPLAYS = 16  # steps that recording must save
 _TOKEN, _HIGHEST, _LOGPROB = range(3)  # rows of a report
 
 
-def why_not_on_device(model: TreeModel, prompt: KeyValues) -> str | None:
-    """Return why texts are not written on the device, or None if they are."""
-    if model.mixers or not model.regimes.fixed:
-        return "its layers have states, or its rotary embedding depends on the length"
-    if len(model.devices) > 1:
-        return "its layers lie on several devices"
-    return row_cache.why_not(prompt)
+def writes_on_device(model: TreeModel, prompt: KeyValues) -> bool:
+    """Return whether texts after these prompts are written on the device."""
+    return model.writes_on_device and row_cache.why_not(prompt) is None
 
 
 def write_on_device(

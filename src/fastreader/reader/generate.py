@@ -24,7 +24,7 @@ from fastreader.models.head import LOGIT_BYTES
 from fastreader.models.key_values import Reuse
 from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.decoding import Row, StopStrings
-from fastreader.reader.device_writing import check_finite, why_not_on_device, write_on_device
+from fastreader.reader.device_writing import check_finite, write_on_device, writes_on_device
 from fastreader.reader.engine import Engine
 from fastreader.reader.sampling import pick, row_generator
 
@@ -130,7 +130,7 @@ def run(
     advance(finished)
     if key_values is None or finished == len(rows):
         return
-    if why_not_on_device(model, key_values) is None:
+    if writes_on_device(model, key_values):
         write_on_device(engine, tree, key_values, leaves, rows, options, eos, advance)
         return
     cache = DecodeCache(tree, key_values, leaves, room - 1, row_by_row=model.deterministic)
