@@ -252,8 +252,9 @@ def decode_case(target: int, size: int, dtype: torch.dtype, *, groups: int = 3, 
     tables = ("row_ptr_ptr", "part_ptr", "start_ptr", "stop_ptr", "offset_ptr", "position_ptr")
     types |= dict.fromkeys(tables, "*i32")
     block = max(triton.next_power_of_2(size), 16)
-    constants: dict[str, Any] = {"D": size, "DV": size, "HEAD_CHUNKS": 1, "WINDOW": int(variant), "SOFTCAP": variant}
-    constants |= {"UPCAST": False, "BLOCK_M": max(triton.next_power_of_2(groups), 16), "BLOCK_N": config.block_n}
+    constants: dict[str, Any] = {"D": size, "DV": size, "WINDOW": int(variant), "SOFTCAP": variant, "UPCAST": False}
+    constants["BLOCK_M"], constants["HEAD_CHUNKS"] = decode.packed_heads(groups, dtype)
+    constants["BLOCK_N"] = config.block_n
     constants |= {"BLOCK_D": block, "BLOCK_DV": block}
     if variant:
         types |= dict.fromkeys(("sink_ptr", "slope_ptr"), "*fp32")
@@ -335,7 +336,7 @@ def full_cases() -> list[Case]:
                     cases.append(attention_case(target, size, dtype, packed=3, split=dtype == torch.float32))
                 if size <= 512:
                     cases += [decode_case(target, size, dtype, variant=variant) for variant in (False, True)]
-            cases.append(decode_case(target, 128, dtype, groups=64))
+            cases.append(decode_case(target, 128, dtype, groups=32))
             for stats, capped in itertools.product((False, True), repeat=2):
                 cases.append(logprob_case(target, dtype, stats=stats, capped=capped))
             cases.append(logprob_case(target, dtype, few=True, capped=True))

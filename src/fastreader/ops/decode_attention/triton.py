@@ -28,7 +28,6 @@ from fastreader.ops.triton_support import ceil_div, interpreting, power_of_2, pr
 _LOG2_E = 1.0 / math.log(2.0)
 _MAX_SPLITS = 64
 _BLOCKS_PER_SPLIT = 4  # fewer key blocks are not worth a program
-_MOST_HEADS = 64  # packed as rows of a program
 
 
 class Config(NamedTuple):
@@ -47,6 +46,13 @@ def default_config(size: int, dtype: torch.dtype) -> Config:
     if size <= 64:
         return Config(64, 4, 3)
     return Config(64, 4, 3, 255) if size <= 128 else Config(32 if size <= 256 else 16, 4, 2, 255)
+
+
+def packed_heads(groups: int, dtype: torch.dtype) -> tuple[int, int]:
+    """Return how the query heads of a key head become rows: (rows of a program, programs for them)."""
+    most = 16 if dtype == torch.float32 else 32  # more would spill
+    rows = max(power_of_2(min(groups, most)), 16)
+    return rows, ceil_div(groups, rows)
 
 
 @triton.jit
@@ -233,7 +239,8 @@ def decode_attention_triton(
     _, key_heads, value_size = values[0].shape
     config = config or default_config(max(size, value_size), query.dtype)
     if num_splits is None:
-        programs = max(rows * key_heads * ceil_div(heads // max(key_heads, 1), _MOST_HEADS), 1)
+        _, chunks = packed_heads(heads // max(key_heads, 1), query.dtype)
+        programs = max(rows * key_heads * chunks, 1)
         wanted = ceil_div(2 * processors(query.device), programs)
         num_splits = min(wanted, ceil_div(longest, _BLOCKS_PER_SPLIT * config.block_n), _MAX_SPLITS)
     out, lse = _run(
@@ -285,8 +292,7 @@ def _run(
     _, key_heads, value_size = values[0].shape
     block_n, num_warps, num_stages = config
     groups = heads // max(key_heads, 1)
-    block_m = max(power_of_2(min(groups, _MOST_HEADS)), 16)
-    head_chunks = ceil_div(groups, block_m)
+    block_m, head_chunks = packed_heads(groups, query.dtype)
     out = torch.empty((rows, heads, value_size), dtype=torch.float32, device=query.device)
     lse = torch.empty((rows, heads), dtype=torch.float32, device=query.device)
     if rows * heads == 0:
