@@ -1,7 +1,7 @@
 """Time ops on a CUDA device against their alternatives, on the shapes of real requests.
 
-    python benchmarks/gpu/bench_ops.py [--workload W1] [--model smollm2-135m] [--alone] [--tune] [--seconds 120]
-        [--results FILE]
+    python benchmarks/gpu/bench_ops.py [--workload W1] [--model smollm2-135m] [--alone] [--tune] [--recurrent]
+        [--seconds 120] [--results FILE]
 
 Times are medians with the 10th and 90th percentile in milliseconds, with cold caches (triton.testing.do_bench clears
 L2 between runs) and once with warm ones. The floor beside each is the least time of its useful operations and bytes, at
@@ -17,6 +17,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import gpu_device
@@ -25,6 +26,7 @@ import torch
 import triton
 from gpu_rows import Rates, Row, Rows
 from gpu_workloads import SHAPES, WORKLOADS, Shape
+from recurrent_calls import recurrent_calls
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
@@ -317,8 +319,22 @@ def bench_decode(shape: Shape, rows: int, prompt: int = 700, new: int = 64) -> I
     yield Timed(f"decode attention of {rows} rows", "triton", ours, 4.0 * keys, size)
 
 
+def bench_recurrent(name: str) -> Iterator[Timed]:
+    """Yield the recurrent ops over a workload's tree, by Triton and by PyTorch."""
+    torch.manual_seed(SEED)
+    for call in recurrent_calls(WORKLOADS[name]()):
+        wanted = call.run("torch")
+        assert_right(call.op, call.run("triton"), wanted, 1e-4 * wanted.abs().max().item())
+        for impl in ("triton", "torch"):
+            yield Timed(f"{name} {call.op}", impl, partial(call.run, impl), call.flops, call.bytes)
+
+
 def bench(arguments: argparse.Namespace, model: str) -> Iterator[Timed]:
     shape = SHAPES[model]
+    if arguments.recurrent:
+        for name in arguments.workload or WORKLOADS:
+            yield from bench_recurrent(name)
+        return
     for name in arguments.workload or WORKLOADS:
         yield from bench_attention(name, shape, arguments.tune, arguments.alone)
     for rows in (64, 2048, 12_701):
@@ -334,6 +350,7 @@ def main() -> None:
     parser.add_argument("--model", choices=SHAPES, action="append", help="smollm2-135m and llama-3.1-8b by default")
     parser.add_argument("--alone", action="store_true", help="skip the peers, whose compilation takes long")
     parser.add_argument("--tune", action="store_true", help="time other configurations too")
+    parser.add_argument("--recurrent", action="store_true", help="time the recurrent ops only, in float32")
     parser.add_argument("--seconds", type=float, default=3600.0, help="begin nothing after these")
     parser.add_argument("--results", type=Path, help="append rows there")
     arguments = parser.parse_args()

@@ -20,7 +20,8 @@ from fastreader.ops import extension, triton_support
 from fastreader.ops.linear import torch_impl
 
 META = torch.device("meta")
-_KERNELS = ("tree_attention", "decode_attention", "linear_logprob", "merge_state", "pointwise")
+_KERNELS = ("tree_attention", "decode_attention", "linear_logprob", "merge_state", "pointwise", "causal_conv")
+_RECURRENT = ("pairs", "channel_pairs", "chunks", "selective_scan", "linear_recurrence")
 
 
 @contextmanager
@@ -48,8 +49,8 @@ def launching(launches: Launches | None = None) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(triton_support, "why_not", lambda *_: None))
         stack.enter_context(patch.object(torch_impl, "product", _Kernel("product", launches).multiply))
-        for op in _KERNELS:
-            module = importlib.import_module(f"fastreader.ops.{op}.triton")
+        names = [*(f"{op}.triton" for op in _KERNELS), *(f"recurrent.triton_{part}" for part in _RECURRENT)]
+        for module in (importlib.import_module(f"fastreader.ops.{name}") for name in names):
             for name, kernel in vars(module).items():
                 if name.endswith("_kernel") and hasattr(kernel, "arg_names"):
                     stack.enter_context(patch.object(module, name, _Kernel(name, launches)))

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
+from compile_case import DTYPES, NAMES, Case
+from compile_recurrent import recurrent_cases, recurrent_sample
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.knobs import nvidia
@@ -40,28 +42,8 @@ MATRIX_PATTERN = {
     "wgmma": re.compile(r"\bwgmma\.mma_async\."),
     "tcgen05": re.compile(r"\btcgen05\.mma\."),
 }
-NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
-DTYPES = tuple(NAMES)
 # For each bucket of configurations, its largest size or a padded one; with 576 come values of 512.
 SIZES = (40, 64, 96, 128, 192, 256, 512, 576)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One kernel as the launcher would compile it."""
-
-    name: str
-    kernel: Any
-    target: int
-    dtype: torch.dtype
-    matrix: bool  # multiplies matrices
-    few_rows: bool  # too few rows for wgmma and tcgen05, which take at least 64
-    types: dict[str, str]
-    constants: dict[str, Any]
-    options: dict[str, int]
-
-    def __str__(self) -> str:
-        return f"sm_{self.target}-{self.name}-{NAMES[self.dtype]}"
 
 
 class Loop(NamedTuple):
@@ -92,7 +74,8 @@ class Compiled:
             faults.append(f"{self.shared} bytes of shared memory, over {SHARED_LIMIT[case.target]}")
         if self.described != any(type_.startswith("tensordesc") for type_ in case.types.values()):
             faults.append("the tensor memory accelerator is " + ("used" if self.described else "not used"))
-        if (case.dtype == torch.float32 and not case.constants.get("SPLIT")) or not case.matrix:
+        split = case.split or case.constants.get("SPLIT")
+        if (case.dtype == torch.float32 and not split) or not case.matrix:
             if self.instructions:
                 faults.append(f"matrix instructions in {NAMES[case.dtype]}: {self.instructions}")
         elif (MATRIX[case.target] if not case.few_rows else "mma.sync") not in self.instructions:
@@ -353,6 +336,7 @@ def full_cases() -> list[Case]:
             (torch.bfloat16, 16_384, 256),
         ):
             cases += pointwise_cases(target, dtype, width, size)
+        cases += recurrent_cases(target)
     return cases
 
 
@@ -377,7 +361,7 @@ def default_cases() -> list[Case]:
     cases.append(logprob_case(90, torch.bfloat16, stats=False, width=4096, terms=2))
     cases += [*merge_cases(90, torch.bfloat16), *merge_cases(120, torch.float32)]
     cases += [*pointwise_cases(90, torch.bfloat16), *pointwise_cases(89, torch.float32, 16_384, 256)]
-    return cases
+    return cases + recurrent_sample()
 
 
 def signature_of(case: Case) -> tuple[dict[str, str], dict[tuple[int], Any], list[tuple[int]]]:
@@ -444,7 +428,7 @@ def table(results: list[Compiled]) -> str:
     ]
     for result in results:
         case = result.case
-        block = "x".join(str(v) for k, v in case.constants.items() if k.startswith("BLOCK_"))
+        block = "x".join(str(v) for k, v in case.constants.items() if k == "CHUNK" or k.startswith("BLOCK_"))
         lines.append(
             f"| sm_{case.target} | {case.name} | {NAMES[case.dtype]} | {block} | {case.options['num_warps']} "
             f"| {case.options.get('num_stages', '')} | {result.registers} | {result.spilled} | {result.shared} "

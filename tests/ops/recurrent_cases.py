@@ -1,6 +1,11 @@
-"""Random trees and operands of the recurrences."""
+"""Random trees and operands of the recurrences.
+
+FASTREADER_TREES is the number of random trees by which a kernel is compared; 500 take minutes.
+"""
 
 from __future__ import annotations
+
+import os
 
 import numpy as np
 import torch
@@ -8,6 +13,7 @@ from torch import Tensor
 
 from fastreader.ops.recurrent import gated_delta_rule, linear_attention, linear_recurrence, selective_scan
 
+TREES = int(os.environ.get("FASTREADER_TREES", "4"))
 HEADS = {"gated_delta_rule", "kimi_delta_rule", "linear_attention"}
 OPS = {
     "gated_delta_rule": gated_delta_rule,
@@ -57,3 +63,9 @@ def initial(op: str, count: int, seed: int, dtype: torch.dtype = torch.float64) 
         return None
     drawn = torch.randn(count, *STATES[op], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return drawn.to(dtype)
+
+
+def relative_error(got: Tensor, want: Tensor) -> float:
+    """Return the largest difference from a float64 result, relative to its largest value."""
+    assert got.shape == want.shape
+    return float((got.double() - want).abs().max() / want.abs().max()) if want.numel() else 0.0

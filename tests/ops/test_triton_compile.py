@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -46,38 +45,6 @@ def test_loops_of_attention_on_hopper(case: Case) -> None:
 @pytest.mark.parametrize("case", full_cases(), ids=str)
 def test_every_kernel(case: Case) -> None:
     assert compile_case(case).faults() == []
-
-
-class PretendDriver:
-    """A CUDA device of compute capability 9.0, as far as Triton needs one to compile."""
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Record the compilations that launches request, by key; nothing is compiled or run."""
-    from triton import knobs
-    from triton.runtime import driver
-
-    requests: dict[str, Any] = {}
-
-    def record(*, key: str, compile: dict[str, Any], **_: Any) -> bool:
-        requests[str(key)] = compile
-        return True  # pretend it is compiled
-
-    monkeypatch.setattr(driver, "_active", PretendDriver())
-    monkeypatch.setattr(knobs.runtime, "jit_cache_hook", record)
-    return requests
 
 
 def launch_attention(length: int, size: int, *, decode: bool = False, window: int | None = None) -> None:

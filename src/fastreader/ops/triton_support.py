@@ -6,7 +6,7 @@ Functions import Triton themselves, so that `import fastreader` does not.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -62,6 +62,11 @@ def why_not(tensor: Tensor, size: int = 1) -> str | None:
         return f"it needs a CUDA device, got {tensor.device} (on the CPU set TRITON_INTERPRET=1 to interpret it)"
     found = capability(tensor.device)
     return None if found >= 80 else f"it needs compute capability 8.0 or later, got {found // 10}.{found % 10}"
+
+
+def why_not_all(tensors: Iterable[Tensor | None]) -> str | None:
+    """Return why the Triton kernels cannot take one of these tensors of any supported types, or None if they can."""
+    return next(filter(None, (why_not(tensor) for tensor in tensors if tensor is not None)), None)
 
 
 def target_of(device: torch.device) -> int:

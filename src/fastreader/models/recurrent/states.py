@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from fastreader.core.chains import IntArray, nearest_ancestors
 from fastreader.ops.causal_conv import causal_conv, rows_at
 from fastreader.ops.recurrent import ScanPlan
+from fastreader.ops.upload import Upload
 
 Slot = tuple[int, int]  # a mixer, and its call of a function that has a state
 
@@ -83,7 +83,9 @@ class PathStates:
         slot, initial = self._slot(mixer)
         before = weight.shape[1] - 1
         ancestors, last = self._table(before)
-        out = causal_conv(input, weight, ancestors, bias=bias, initial=initial, activation=activation)
+        out = causal_conv(
+            input, weight, ancestors, bias=bias, initial=initial, activation=activation, check_ancestors=False
+        )
         self.kept.tensors[slot] = rows_at(input, initial, last)
         return out
 
@@ -104,6 +106,7 @@ class PathStates:
             ancestors = nearest_ancestors(self._plan.parent, before)
             own = self.kept.tokens[:, None]
             last = np.concatenate([own, ancestors[self.kept.tokens]], axis=1)[:, :before][:, ::-1]
-            tables: Any = (torch.from_numpy(np.ascontiguousarray(t)).to(self._plan.device) for t in (ancestors, last))
-            self._tables[before] = tuple(tables)
+            upload = Upload(self._plan.device)
+            near, ends = (upload.add(np.ascontiguousarray(table)) for table in (ancestors, last))
+            self._tables[before] = near.get(), ends.get()
         return self._tables[before]

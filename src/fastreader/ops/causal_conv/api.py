@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fastreader.core.checks import check_choice, expect
-from fastreader.ops import extension
+from fastreader.ops import extension, triton_support
 from fastreader.ops.causal_conv import schema as _schema  # noqa: F401  (defines the op)
 from fastreader.ops.causal_conv.gather import rows_at
 from fastreader.ops.causal_conv.reference import causal_conv_reference
@@ -25,6 +27,7 @@ def causal_conv(
     bias: Tensor | None = None,
     initial: Tensor | None = None,
     activation: str | None = None,
+    check_ancestors: bool = True,
     impl: str = "auto",
 ) -> Tensor:
     """Compute ``out[t, c] = bias[c] + sum_d weight[c, K - 1 - d] x_d[t, c]``, x_d[t] the input d tokens before t.
@@ -39,6 +42,7 @@ def causal_conv(
         bias: [C]; None for none.
         initial: [S, K - 1, C], the last inputs of texts before this tree, oldest first; None without such texts.
         activation: of the sums, "silu" or None.
+        check_ancestors: False if they are known to be rows of `input` or `initial`; on a GPU the check waits for it.
         impl: "auto", or one of `IMPLEMENTATIONS` by name, which runs exactly that or raises.
 
     Returns:
@@ -62,7 +66,7 @@ def causal_conv(
     operands = {"input": input, "weight": weight, "bias": bias, "initial": initial, "ancestors": ancestors}
     check_operands("causal_conv", operands, ())
     rows = 0 if initial is None else len(initial) * taps
-    if ancestors.numel():
+    if check_ancestors and ancestors.numel():
         low, high = int(ancestors.min()), int(ancestors.max())
         expect(-2 - low < rows and high < len(input), "causal_conv: ancestors", "rows of input or initial", (low, high))
     if activation is not None:
@@ -74,7 +78,12 @@ def causal_conv(
             why = f"it takes float32 weights of at most {MAX_TAPS} taps, got {weight.dtype} and {taps + 1}"
         return why
 
-    chosen = choose("causal_conv", impl, input, cpu=why_not_cpu)
+    why_not_triton = partial(triton_support.why_not_all, (input, weight, bias, initial))
+    chosen = choose("causal_conv", impl, input, cpu=why_not_cpu, triton=why_not_triton)
+    if chosen == "triton":
+        from fastreader.ops.causal_conv.triton import causal_conv_triton
+
+        return causal_conv_triton(input, weight, ancestors, bias, initial, activation == "silu")
     if chosen == "cpu":
         tables = ancestors, None if bias is None else bias.float(), None if initial is None else initial.float()
         silu = activation == "silu"

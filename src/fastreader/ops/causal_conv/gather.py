@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -10,9 +11,9 @@ def rows_at(input: Tensor, initial: Tensor | None, places: Tensor) -> Tensor:
 
     Places are numbered as `core.chains.nearest_ancestors` does.
     """
-    found = input[places.clamp_min(0)]
-    found[places < 0] = 0
-    if initial is not None:
-        outside = places < -1
-        found[outside] = initial.to(input.dtype).flatten(0, 1)[-2 - places[outside]]
-    return found
+    found = input[places.clamp_min(0)].masked_fill_((places < 0)[..., None], 0)
+    if initial is None or not len(initial):
+        return found
+    # Chosen among, not written by a mask, whose number of places the host would wait for.
+    before = initial.to(input.dtype).flatten(0, 1)[(-2 - places).clamp_min(0)]
+    return torch.where((places < -1)[..., None], before, found)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fastreader.core.checks import expect
-from fastreader.ops import extension
-from fastreader.ops.dispatch import Serving, choose, cpu_serving
+from fastreader.ops import extension, triton_support
+from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
 from fastreader.ops.operands import check_operands
 from fastreader.ops.recurrent import reference
 from fastreader.ops.recurrent.cpu import MAX_SIZE, scan_cpu
@@ -21,6 +21,8 @@ from fastreader.ops.recurrent.gated_delta import gated_delta_chunks
 from fastreader.ops.recurrent.kimi_delta import kimi_delta_chunks
 from fastreader.ops.recurrent.plan import ScanPlan
 from fastreader.ops.recurrent.selective_scan import selective_scan_chunks
+
+_MOST_KEYS = 256  # values of a key, or states of a channel, that a program of the Triton kernels holds
 
 
 def gated_delta_rule(
@@ -71,7 +73,8 @@ def gated_delta_rule(
         return query * scale, key
 
     on_cpu = partial(scan_cpu, scale=scale, norm_epsilon=norm_epsilon)
-    scans = _Scans(chunked, reference.gated_delta_rule_reference, on_cpu, prepared)
+    on_gpu = partial(_scan_triton, "gated_delta_rule", scale=scale, norm_epsilon=norm_epsilon)
+    scans = _Scans(chunked, reference.gated_delta_rule_reference, on_cpu, on_gpu, prepared)
     return _run("gated_delta_rule", impl, scans, operands, plan, initial, (heads, size, value.shape[2]), value.dtype)
 
 
@@ -174,7 +177,8 @@ def linear_recurrence(
 
 def status() -> list[Serving]:
     """Return the implementation that `impl="auto"` picks for linear attention on each kind of device, and why."""
-    return [cpu_serving("cpu in float32"), Serving("float64, and other devices", "torch", "PyTorch's own operators")]
+    others = Serving("float64, and other devices", "torch", "PyTorch's own operators")
+    return [cpu_serving("cpu in float32"), cuda_serving(), others]
 
 
 def _check_heads(op: str, query: Tensor, key: Tensor, value: Tensor, plan: ScanPlan) -> tuple[int, int]:
@@ -190,15 +194,17 @@ def _check_heads(op: str, query: Tensor, key: Tensor, value: Tensor, plan: ScanP
 
 
 class _Scans(NamedTuple):
-    """The implementations of a recurrence: of its operands in one type, a plan and initial states.
+    """The implementations of a recurrence: of its operands, a plan and initial states.
 
     Attributes:
-        prepare: maps queries and keys to those that all implementations but `cpu` take.
+        triton: takes operands of any types, the others those of one; None for the op's kernel without options.
+        prepare: maps queries and keys to those that `torch` and `reference` take.
     """
 
     torch: Callable[..., tuple[Tensor, Tensor]]
     reference: Callable[..., tuple[Tensor, Tensor]]
     cpu: Callable[..., tuple[Tensor, Tensor]] | None = None
+    triton: Callable[..., tuple[Tensor, Tensor]] | None = None
     prepare: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
 
@@ -228,8 +234,24 @@ def _run(
         fits = min(shape) >= 1 and max(shape) <= MAX_SIZE
         return why or (None if fits else f"it takes 1 to {MAX_SIZE} heads and values, got {shape}")
 
-    chosen = choose(op, impl, next(iter(operands.values())), cpu=None if scans.cpu is None else why_not_cpu)
+    def why_not_triton() -> str | None:
+        if len(shape) > 1 and shape[1] > _MOST_KEYS:
+            return f"it takes keys, or states of a channel, of at most {_MOST_KEYS} values, got {shape[1]}"
+        return triton_support.why_not_all(operands.values())
+
+    cpu = None if scans.cpu is None else why_not_cpu
+    chosen = choose(op, impl, next(iter(operands.values())), cpu=cpu, triton=why_not_triton)
+    if chosen == "triton":
+        out, kept = (scans.triton or partial(_scan_triton, op))(*operands.values(), plan, initial)
+        return out.to(dtype), kept
     if chosen != "cpu" and scans.prepare is not None:
         operands["query"], operands["key"] = scans.prepare(operands["query"], operands["key"])
     out, kept = getattr(scans, chosen)(*(tensor.to(wide) for tensor in operands.values()), plan, initial)
     return out.to(dtype), kept
+
+
+def _scan_triton(op: str, *operands: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    """Import the Triton kernels and run that of an op."""
+    from fastreader.ops.recurrent.triton import SCANS
+
+    return SCANS[op](*operands, **options)

@@ -1,0 +1,246 @@
+# mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
+"""Linear attention and the delta rules in Triton, a chain chunk by chunk (arXiv 2405.21060; 2412.06464; 2510.26692).
+
+With G_i = g_1 + ... + g_i within a chunk of L tokens, S_0 before it, and P and M from `triton_pairs` or, for a gate a
+channel, `triton_channel_pairs`:
+
+    U = M (V - (exp(G) K) S_0), or V for linear attention
+    O = (exp(G) Q) S_0 + P U,    S = exp(G_L) S_0 + (exp(G_L - G) K)^T U
+
+The first launch computes P and M of all chunks; then each level is one launch, a program a chain, head and block of
+values. A program keeps the transpose of its part of the state, [BLOCK_DV, D], in registers. So the rows of all products
+are values: the state and U are left operands where they are, and no warp repeats another's work, as over the few tokens
+of a chunk. The state is cut into parts of BLOCK_D columns, of which one at a time is split into terms.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fastreader.ops.recurrent.plan import ScanPlan
+from fastreader.ops.recurrent.triton_channel_pairs import channel_pairs
+from fastreader.ops.recurrent.triton_pairs import inverse_norm, pairs
+from fastreader.ops.recurrent.triton_walk import (
+    PRECISION,
+    load_chain,
+    load_state,
+    output_like,
+    rows_apart,
+    store_state,
+    walk,
+)
+from fastreader.ops.triton_support import ceil_div, on_its_device
+
+CHUNK = 16  # tokens
+
+
+@triton.jit(do_not_specialize=["first"])
+def chunks_kernel(
+    query_ptr,  # [T, Hk, D]
+    key_ptr,  # [T, Hk, D]
+    value_ptr,  # [T, Hv, Dv]
+    gate_ptr,  # [T, Hv] or [T, Hv, D]
+    score_ptr,  # [T, Hv, C], P
+    system_ptr,  # [T, Hv, C], M, or None for linear attention
+    out_ptr,  # [T, Hv, Dv], contiguous
+    chain_ptr,  # [N, 5]
+    before_ptr,  # [., Hv, D, Dv]
+    after_ptr,  # [., Hv, D, Dv]
+    kept_ptr,  # [K, Hv, D, Dv]
+    first,
+    stride_query_token,
+    stride_query_head,
+    stride_key_token,
+    stride_key_head,
+    stride_value_token,
+    stride_value_head,
+    stride_gate_token,
+    stride_gate_head,
+    scale,
+    epsilon,
+    GROUPS: tl.constexpr,
+    NORMED: tl.constexpr,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+):
+    """Follow one chain for one head and a block of its values; CHANNELS is whether the gate has channels."""
+    head, heads = tl.program_id(1).to(tl.int64), tl.num_programs(1)
+    start, length, before, after, kept = load_chain(chain_ptr, first + tl.program_id(0))
+    o_c = tl.arange(0, CHUNK)  # [C]
+    o_v = tl.program_id(2) * BLOCK_DV + tl.arange(0, BLOCK_DV)  # [Dv]
+    m_v = o_v < DV  # [Dv]
+    size = heads.to(tl.int64) * (D * DV)
+    o_head = head * (D * DV)
+
+    b_states = ()
+    for part in tl.static_range(PARTS):
+        o_d = part * BLOCK_D + tl.arange(0, BLOCK_D)  # [D']
+        o_state, m_state = o_d[None, :] * DV + o_v[:, None], (o_d < D)[None, :] & m_v[:, None]  # [Dv, D']
+        b_states += (load_state(before_ptr + o_head, before, size, o_state, m_state),)  # type: ignore[assignment]
+
+    for done in tl.range(0, length, CHUNK, disable_licm=True):  # offsets of all parts would fill the registers
+        token = start + done
+        p_query = query_ptr + token * stride_query_token + head // GROUPS * stride_query_head
+        p_key = key_ptr + token * stride_key_token + head // GROUPS * stride_key_head
+        p_value = value_ptr + token * stride_value_token + head * stride_value_head
+        p_gate = gate_ptr + token * stride_gate_token + head * stride_gate_head
+        row = token * heads + head  # of outputs and pairs, `heads` of them to the next token
+        m_c = o_c < length - done  # [C]
+        m_cv = m_c[:, None] & m_v[None, :]  # [C, Dv]
+
+        b_found = tl.zeros([BLOCK_DV, CHUNK], tl.float32)  # [Dv, C], what keys read
+        b_out = tl.zeros([BLOCK_DV, CHUNK], tl.float32)  # [Dv, C]
+        b_keys = tl.zeros([CHUNK], tl.float32)  # [C], sums of squares
+        b_queries = tl.zeros([CHUNK], tl.float32)  # [C]
+        for part in tl.static_range(PARTS):
+            o_d = part * BLOCK_D + tl.arange(0, BLOCK_D)  # [D']
+            m_cd = m_c[:, None] & (o_d < D)[None, :]  # [C, D']
+            b_key = tl.load(p_key + (o_c[:, None] * stride_key_token + o_d[None, :]), mask=m_cd, other=0.0)
+            b_query = tl.load(p_query + (o_c[:, None] * stride_query_token + o_d[None, :]), mask=m_cd, other=0.0)
+            b_key, b_query = b_key.to(tl.float32), b_query.to(tl.float32)  # [C, D']
+            if NORMED:
+                b_keys += tl.sum(b_key * b_key, axis=1)
+                b_queries += tl.sum(b_query * b_query, axis=1)
+            if CHANNELS:
+                b_gate = tl.load(p_gate + (o_c[:, None] * stride_gate_token + o_d[None, :]), mask=m_cd, other=0.0)
+                b_grown = tl.exp(tl.cumsum(b_gate.to(tl.float32), axis=0))  # [C, D']
+                b_key, b_query = b_key * b_grown, b_query * b_grown
+            if system_ptr is not None:
+                b_found = tl.dot(b_states[part], tl.trans(b_key), b_found, input_precision=PRECISION)
+            b_out = tl.dot(b_states[part], tl.trans(b_query), b_out, input_precision=PRECISION)
+
+        b_on_key = tl.full([CHUNK], 1.0, tl.float32)  # [C], factors on keys and queries
+        b_on_query = tl.full([CHUNK], scale, tl.float32)  # [C]
+        if NORMED:
+            b_on_key *= inverse_norm(b_keys, epsilon)
+            b_on_query *= inverse_norm(b_queries, epsilon)
+        b_left = b_on_key  # [C], factors on keys at the chunk's end
+        b_stays = 1.0
+        if not CHANNELS:
+            b_gate = tl.load(p_gate + o_c * stride_gate_token, mask=m_c, other=0.0).to(tl.float32)  # [C]
+            b_total, b_last = tl.cumsum(b_gate, axis=0), tl.sum(b_gate, axis=0)
+            b_left = b_on_key * tl.exp(b_last - b_total)
+            b_stays = tl.exp(b_last)
+            b_on_key, b_on_query = b_on_key * tl.exp(b_total), b_on_query * tl.exp(b_total)
+
+        b_value = tl.load(p_value + (o_c[:, None] * stride_value_token + o_v[None, :]), mask=m_cv, other=0.0)
+        b_made = tl.trans(b_value.to(tl.float32))  # [Dv, C]
+        o_pair = o_c[:, None] * (heads * CHUNK) + o_c[None, :]  # [C, C]
+        if system_ptr is not None:
+            b_system = tl.load(system_ptr + row * CHUNK + o_pair, mask=m_c[:, None], other=0.0)  # [C, C]
+            b_made = tl.dot(b_made - b_found * b_on_key[None, :], tl.trans(b_system), input_precision=PRECISION)
+        b_score = tl.load(score_ptr + row * CHUNK + o_pair, mask=m_c[:, None], other=0.0)  # [C, C]
+        b_out = tl.dot(b_made, tl.trans(b_score), b_out * b_on_query[None, :], input_precision=PRECISION)
+        p_out = out_ptr + row * DV + (o_c[:, None] * (heads * DV) + o_v[None, :])
+        tl.store(p_out, tl.trans(b_out).to(out_ptr.dtype.element_ty), mask=m_cv)
+
+        b_made *= b_left[None, :]
+        b_before = b_states
+        b_states = ()
+        for part in tl.static_range(PARTS):
+            o_d = part * BLOCK_D + tl.arange(0, BLOCK_D)  # [D']
+            m_cd = m_c[:, None] & (o_d < D)[None, :]  # [C, D']
+            b_key = tl.load(p_key + (o_c[:, None] * stride_key_token + o_d[None, :]), mask=m_cd, other=0.0)
+            b_key, b_state = b_key.to(tl.float32), b_before[part] * b_stays  # [C, D'], [Dv, D']
+            if CHANNELS:
+                b_gate = tl.load(p_gate + (o_c[:, None] * stride_gate_token + o_d[None, :]), mask=m_cd, other=0.0)
+                b_gate = b_gate.to(tl.float32)  # [C, D']
+                b_last = tl.sum(b_gate, axis=0)  # [D']
+                b_key *= tl.exp(b_last[None, :] - tl.cumsum(b_gate, axis=0))
+                b_state *= tl.exp(b_last)[None, :]
+            b_states += (tl.dot(b_made, b_key, b_state, input_precision=PRECISION),)  # type: ignore[assignment]
+
+    for part in tl.static_range(PARTS):
+        o_d = part * BLOCK_D + tl.arange(0, BLOCK_D)  # [D']
+        o_state, m_state = o_d[None, :] * DV + o_v[:, None], (o_d < D)[None, :] & m_v[:, None]  # [Dv, D']
+        store_state(after_ptr + o_head, after, kept_ptr + o_head, kept, size, o_state, m_state, b_states[part])
+
+
+@on_its_device
+def gated_delta_rule_triton(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    gate: Tensor,
+    beta: Tensor,
+    plan: ScanPlan,
+    initial: Tensor | None,
+    scale: float = 1.0,
+    norm_epsilon: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return outputs and kept states.
+
+    Args:
+        query, key, value, gate, beta, plan, initial: as for `gated_delta_rule`.
+        scale: factor on queries.
+        norm_epsilon: first divide queries and keys by the root of their sum of squares plus this; None does not.
+    """
+    query, key, value, gate, beta = (rows_apart(x) for x in (query, key, value, gate, beta))
+    make = pairs if gate.dim() == 2 else channel_pairs
+    products = make(query, key, gate, beta, plan.walks.chunks(CHUNK), CHUNK, scale, norm_epsilon)
+    return _walk_chunks(query, key, value, gate, *products, plan, initial, scale, norm_epsilon)
+
+
+@on_its_device
+def linear_attention_triton(
+    query: Tensor, key: Tensor, value: Tensor, gate: Tensor, plan: ScanPlan, initial: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return outputs and kept states; arguments are those of `linear_attention`."""
+    query, key, value, gate = (rows_apart(x) for x in (query, key, value, gate))
+    products = pairs(query, key, gate, None, plan.walks.chunks(CHUNK), CHUNK, 1.0, None)
+    return _walk_chunks(query, key, value, gate, *products, plan, initial, 1.0, None)
+
+
+def _walk_chunks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    gate: Tensor,
+    scores: Tensor,
+    system: Tensor | None,
+    plan: ScanPlan,
+    initial: Tensor | None,
+    scale: float,
+    norm_epsilon: float | None,
+) -> tuple[Tensor, Tensor]:
+    _, key_heads, size = query.shape
+    _, heads, value_size = value.shape
+    out = output_like(value)
+    constants = options(size, value_size, gate.dim() == 3)
+    blocks = ceil_div(value_size, constants["BLOCK_DV"])
+
+    def launch(table: Tensor, first: int, count: int, before: Tensor, after: Tensor, kept: Tensor) -> None:
+        chunks_kernel[(count, heads, blocks)](
+            *(query, key, value, gate, scores, system, out, table, before, after, kept, first),
+            *(*query.stride()[:2], *key.stride()[:2], *value.stride()[:2], *gate.stride()[:2]),
+            *(scale, norm_epsilon or 0.0, heads // key_heads, norm_epsilon is not None, size, value_size),
+            *(gate.dim() == 3,),
+            **constants,
+        )
+
+    return out, walk(plan, (heads, size, value_size), initial, launch)
+
+
+def options(size: int, value_size: int, channels: bool) -> dict[str, int]:
+    """Return the constants and options of a launch for keys and values of these sizes.
+
+    At these blocks no target runs out of registers; keys of more than 128 values leave them to 16 columns of the state.
+    """
+    block = max(16, min(64 if channels and size <= 128 else 32, triton.next_power_of_2(size)))
+    values = max(16, min(64 if size <= 128 else 16, triton.next_power_of_2(value_size)))
+    return {
+        "CHUNK": CHUNK,
+        "PARTS": ceil_div(size, block),
+        "BLOCK_D": block,
+        "BLOCK_DV": values,
+        "num_warps": 4,
+        "num_stages": 1,
+        "enable_fp_fusion": True,
+    }
