@@ -66,7 +66,7 @@ def chunks_case(target: int, op: str, size: int, dtype: torch.dtype, normed: boo
     if op == "linear":
         del types["system_ptr"]
         constants["system_ptr"] = None
-    options = chunks.options(size, size, channels)
+    options = chunks.options(target, size, size, op != "linear", channels)
     few_rows = options["BLOCK_DV"] < 64
     return _case(
         *(f"chunks-{op}-{size}", chunks.chunks_kernel, target, dtype, "query key value out", types, constants, options),

@@ -33,3 +33,22 @@ def test_a_pass_gives_the_numbers_of_transformers(precision: str, products: str,
     with pretended(kernels=None):
         got = model.score(tree).logprob.double().numpy()[tree.pairs]
     assert np.abs(got - want).max() <= tolerance
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "recurrent_gemma"])
+def test_a_hybrid_pass_gives_the_numbers_of_transformers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pretended import pretended
+    from registry import patterns, tiny_model
+
+    from fastreader.ops.recurrent import ScanPlan
+
+    given = tiny_model(family, patterns(family)[0])
+    sequences = [([3, 1, 4], [9, 2]), ([3, 1, 4], [6]), ([3, 5], [6])]
+    want = np.concatenate(one_by_one(given, sequences))
+    tree = PrefixTree.build(sequences)
+    with pretended():
+        model = TreeModel(given, "tiny", "exact", "torch", own=True)
+    monkeypatch.setattr(ScanPlan, "run", None)  # what the PyTorch forms call
+    with pretended(kernels=None):
+        got = model.score(tree).logprob.double().numpy()[tree.pairs]
+    assert np.abs(got - want).max() <= 1e-4

@@ -31,7 +31,7 @@ from fastreader.ops.recurrent.triton_walk import (
     store_state,
     walk,
 )
-from fastreader.ops.triton_support import ceil_div, on_its_device
+from fastreader.ops.triton_support import ceil_div, on_its_device, target_of
 
 CHUNK = 16  # tokens
 
@@ -213,7 +213,7 @@ def _walk_chunks(
     _, key_heads, size = query.shape
     _, heads, value_size = value.shape
     out = output_like(value)
-    constants = options(size, value_size, gate.dim() == 3)
+    constants = options(target_of(value.device), size, value_size, system is not None, gate.dim() == 3)
     blocks = ceil_div(value_size, constants["BLOCK_DV"])
 
     def launch(table: Tensor, first: int, count: int, before: Tensor, after: Tensor, kept: Tensor) -> None:
@@ -228,18 +228,27 @@ def _walk_chunks(
     return out, walk(plan, (heads, size, value_size), initial, launch)
 
 
-def options(size: int, value_size: int, channels: bool) -> dict[str, int]:
-    """Return the constants and options of a launch for keys and values of these sizes.
+def options(target: int, size: int, value_size: int, delta: bool, channels: bool) -> dict[str, int]:
+    """Return the constants and options of a launch.
 
-    At these blocks no target runs out of registers; keys of more than 128 values leave them to 16 columns of the state.
+    At these blocks no kernel runs out of registers, under Triton 3.6 or 3.9: see tests/ops/compile_report.py.
+
+    Args:
+        target: see `triton_support.target_of`.
+        size, value_size: of keys and values.
+        delta: whether it is a delta rule.
+        channels: whether the gate has channels.
     """
-    block = max(16, min(64 if channels and size <= 128 else 32, triton.next_power_of_2(size)))
-    values = max(16, min(64 if size <= 128 else 16, triton.next_power_of_2(value_size)))
+    wide = size <= (64 if channels else 128)
+    block = 32
+    if wide and not channels:
+        block = 16 if target not in (90, 100) else 64 if delta else 32
+    block = max(16, min(block, triton.next_power_of_2(size)))
     return {
         "CHUNK": CHUNK,
-        "PARTS": ceil_div(size, block),
         "BLOCK_D": block,
-        "BLOCK_DV": values,
+        "PARTS": ceil_div(size, block),
+        "BLOCK_DV": max(16, min(64 if wide else 16, triton.next_power_of_2(value_size))),
         "num_warps": 4,
         "num_stages": 1,
         "enable_fp_fusion": True,
