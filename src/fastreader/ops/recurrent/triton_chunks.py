@@ -239,7 +239,7 @@ def options(target: int, size: int, value_size: int, delta: bool, channels: bool
         delta: whether it is a delta rule.
         channels: whether the gate has channels.
     """
-    wide = size <= (64 if channels else 128)
+    wide = size <= (64 if channels or target == 120 else 128)
     block = 32
     if wide and not channels:
         block = 16 if target not in (90, 100) else 64 if delta else 32
