@@ -60,7 +60,7 @@ demo: model
 	@$(BIN)/fastreader demo --model $(MODEL)
 
 test: $(VENV)/.developing model encoder
-	FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	FASTREADER_REQUIRE_MODEL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40
 
 # The extra `frameworks` lists these clients, whose tests fail here, instead of skipping, if one cannot be imported;
 # `quantised` lists the libraries of quantised checkpoints.
