@@ -31,7 +31,7 @@ _BLOCKS_PER_SPLIT = 4  # fewer key blocks are not worth a program
 
 
 class Config(NamedTuple):
-    """Keys of a block, warps, pipeline stages, and maximum of registers: large heads would spill below it."""
+    """Keys of a block, warps, pipeline stages, and registers a thread may have: the compiler's own choice can spill."""
 
     block_n: int
     num_warps: int
@@ -43,8 +43,6 @@ def default_config(size: int, dtype: torch.dtype) -> Config:
     """Return the pinned configuration for the larger one of key and value head size."""
     if dtype == torch.float32:
         return Config(32 if size <= 64 else 16, 4, 1, 255)
-    if size <= 64:
-        return Config(64, 4, 3)
     return Config(64, 4, 3, 255) if size <= 128 else Config(32 if size <= 256 else 16, 4, 2, 255)
 
 

@@ -50,7 +50,7 @@ _PLAIN = {90: {64: Config(128, 64, 8, 3, 128, True), 128: Config(128, 128, 8, 2,
 _SPLIT = {90: {64: Config(128, 64, 8, 2, split=True), 128: Config(128, 32, 8, 2, split=True)}}
 _FEW_ROWS = 16  # the fewest tl.dot takes
 _HALF_FEW = {64: Config(16, 64, 4, 3), 96: Config(16, 64, 4, 2), 128: Config(16, 64, 4, 2)}
-_HALF_FEW |= {192: Config(16, 64, 4, 2), 256: Config(16, 64, 4, 2)}
+_HALF_FEW |= {192: Config(16, 32, 4, 2), 256: Config(16, 32, 4, 2)}
 _HALF_FEW |= dict.fromkeys((512, 576), Config(16, 16, 4, 2, 255))
 
 
