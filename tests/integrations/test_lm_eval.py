@@ -58,9 +58,12 @@ def compare(models, pairs):
     return got
 
 
-def test_200_pairs_of_the_packaged_model(packaged):
+def test_pairs_of_the_packaged_model(packaged):
+    """All 200 by `make test-integrations`; one text after the other takes the harness two minutes."""
     pairs = text_pairs()
     assert len(pairs) == 200
+    if not os.environ.get("FASTREADER_REQUIRE_FRAMEWORKS"):  # the three kinds of every fifth passage
+        pairs = [pair for i, pair in enumerate(pairs) if i % 15 < 3]
     got = compare(packaged, pairs)
     assert any(greedy for _, greedy in got) and not all(greedy for _, greedy in got)
 

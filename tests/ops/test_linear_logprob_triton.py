@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from fastreader.ops.linear_logprob.reference import linear_logprob_reference
 pytestmark = pytest.mark.interpreter
 SINGLE_AND_HALF = (torch.float32, torch.float16)
 SMALL = (16, 32, 16, 4, 2)
+CASES = int(os.environ.get("FASTREADER_LOGPROB_CASES", "84"))  # 500 have passed
 
 
 def check(
@@ -125,7 +127,7 @@ def test_random_cases_grouped_swapped_and_joined(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(triton, "_GROUP", 2)  # so that 48 rows are two groups
     monkeypatch.setattr(triton, "_JOIN_SPLITS", 2)
     rng, worst = np.random.default_rng(0), 0.0
-    for seed in range(500):
+    for seed in range(CASES):
         torch.manual_seed(seed)
         rows, width, vocabulary = (int(rng.integers(1, most)) for most in (48, 24, 90))
         hidden, weight = torch.randn(rows, width), torch.randn(vocabulary, width) * width**-0.5
