@@ -41,7 +41,7 @@ _HALF = {
 }
 for _target in (89, 120):
     _HALF[_target] |= {512: _LARGE_SMALL, 576: _LATENT_SMALL}
-_THIN, _THIN_DEEP = Config(32, 16, 8, 1), Config(16, 32, 8, 1, 168)
+_THIN, _THIN_DEEP = Config(32, 16, 8, 1, 255), Config(16, 32, 8, 1, 168)
 _SINGLE = {64: Config(64, 32, 8, 1, 168), 96: _THIN, 128: _THIN, 192: _THIN_DEEP, 256: _THIN_DEEP}
 _SINGLE[512] = Config(16, 16, 8, 1, 168)
 # Without window, cap, sinks and slopes: with 128 registers a thread two programs run on a processor, so that one
