@@ -42,7 +42,7 @@ _HALF = {
 for _target in (89, 120):
     _HALF[_target] |= {512: _LARGE_SMALL, 576: _LATENT_SMALL}
 _THIN, _THIN_DEEP = Config(32, 16, 8, 1, 255), Config(16, 32, 8, 1, 168)
-_SINGLE = {64: Config(64, 32, 8, 1, 168), 96: _THIN, 128: _THIN, 192: _THIN_DEEP, 256: _THIN_DEEP}
+_SINGLE = {64: Config(64, 32, 8, 1, 255), 96: _THIN, 128: _THIN, 192: _THIN_DEEP, 256: _THIN_DEEP}
 _SINGLE[512] = Config(16, 16, 8, 1, 168)
 # Without window, cap, sinks and slopes: with 128 registers a thread two programs run on a processor, so that one
 # multiplies during the other's softmax; at 128 columns one program takes twice the keys for each maximum.
@@ -88,5 +88,13 @@ def default_config(
         return config
     if plain and not terms and rows > _FEW_ROWS and size in _PLAIN.get(target, ()):
         return _PLAIN[target][size]
-    config = _HALF_FEW[bucket] if rows <= _FEW_ROWS else _HALF[target][bucket]
-    return _DEEP if terms and config in (_WIDE, _FLAT) else config
+    if rows <= _FEW_ROWS:
+        return _HALF_FEW[bucket]
+    config = _HALF[target][bucket]
+    if terms and config in (_WIDE, _FLAT):
+        return _DEEP
+    if terms and config == _DEEP and target not in (90, 100):  # sums of mma.sync are all in registers
+        return config._replace(block_m=32, max_registers=255)
+    if target == 80 and bucket == 64 and (terms or not plain):
+        return config._replace(block_n=32)
+    return config
