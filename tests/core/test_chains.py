@@ -64,7 +64,7 @@ def test_a_tree_of_prompts_has_few_levels():
 
 def test_a_million_tokens_of_one_chain_each():
     """Levels are found in as many steps as the depth has binary digits, so a deep tree takes seconds, not hours."""
-    spine = 200_000
+    spine = 500_000
     parent = np.empty(2 * spine, dtype=np.int64)
     parent[0::2] = np.arange(-2, 2 * spine - 2, 2)
     parent[1::2] = np.arange(0, 2 * spine, 2)

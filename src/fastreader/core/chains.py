@@ -81,16 +81,15 @@ def chains(parent: npt.NDArray[np.integer], size: int | None = None, cuts: Seque
 
 def _depths(parents: IntArray) -> IntArray:
     """Return the number of ancestors of each node, in as many steps as the binary digits of the largest."""
-    depths = (parents >= 0).astype(np.int64)
+    hops = np.maximum(parents, -1).astype(np.int32)  # the ancestor up to which a node's depth is counted
+    depths = (hops >= 0).astype(np.int32)
     inner = np.flatnonzero(depths)
-    hops = parents[inner]
     while len(inner):
-        depths[inner] += depths[hops]
-        further = np.full(len(parents), -1)
-        further[inner] = hops
-        hops = further[hops]
-        inner, hops = inner[hops >= 0], hops[hops >= 0]
-    return depths
+        above = hops[inner]
+        depths[inner] += depths[above]
+        hops[inner] = further = hops[above]
+        inner = inner[further >= 0]
+    return depths.astype(np.int64)
 
 
 def nearest_ancestors(parent: npt.NDArray[np.integer], count: int) -> IntArray:
