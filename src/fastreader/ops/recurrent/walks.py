@@ -55,13 +55,11 @@ class Walks:
         counts = np.bincount(found.levels)
         firsts = np.cumsum(counts) - counts
         above = found.parents
-        after = np.full(len(found), -1)
-        states = np.zeros(len(counts), dtype=np.int64)
         inner = np.unique(above[above >= 0])  # chains with others behind them
-        for level in range(len(counts)):
-            members = inner[found.levels[inner] == level]
-            after[members] = np.arange(len(members))
-            states[level] = len(members)
+        inner = inner[np.argsort(found.levels[inner], kind="stable")]
+        states = np.bincount(found.levels[inner], minlength=len(counts))
+        after = np.full(len(found), -1)
+        after[inner] = np.arange(len(inner)) - np.repeat(np.cumsum(states) - states, states)
         before = -2 - above  # initial states, and -1 for none
         before[above >= 0] = after[above[above >= 0]]
         ends = np.searchsorted(found.starts, keep, side="right") - 1
