@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastreader.ops import extension, triton_support
+from fastreader.ops.dispatch import SERVED
 from fastreader.ops.linear import torch_impl
 
 META = torch.device("meta")
@@ -39,6 +40,7 @@ def pretended(kernels: str | None = "a pretended device", capability: int = 90) 
         patch.object(triton_support, "why_not", lambda *_: kernels),
         patch.object(extension, "why_not", lambda *_: "a pretended device"),
         patch.object(torch_impl, "product", _product),
+        patch.dict(SERVED, clear=True),
     ):
         yield
 
@@ -48,6 +50,7 @@ def launching(launches: Launches | None = None) -> Iterator[None]:
     """Within `pretended`, let Triton's launchers run with kernels that do nothing but enter `launches`."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(triton_support, "why_not", lambda *_: None))
+        stack.enter_context(patch.dict(SERVED, clear=True))
         stack.enter_context(patch.object(torch_impl, "product", _Kernel("product", launches).multiply))
         names = [*(f"{op}.triton" for op in _KERNELS), *(f"recurrent.triton_{part}" for part in _RECURRENT)]
         for module in (importlib.import_module(f"fastreader.ops.{name}") for name in names):

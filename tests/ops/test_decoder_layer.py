@@ -12,7 +12,6 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from fastreader.errors import InputError
 from fastreader.ops import extension
-from fastreader.ops.decoder_layer import why_not
 from fastreader.ops.decoder_layer.reference import decoder_layer_in_reference, decoder_layer_out_reference
 from fastreader.ops.linear import linear, linear_add, linear_gated
 from fastreader.ops.pointwise import rms_norm, rotary
@@ -146,11 +145,13 @@ def test_opcheck():
     torch.library.opcheck(torch.ops.fastreader.decoder_layer_out_, (*arguments, *rest))
 
 
-def test_when_they_serve():
+@pytest.mark.parametrize("change", [lambda stream: stream.double(), lambda stream: stream.T.contiguous().T])
+@pytest.mark.parametrize("call", ["before", "after"])
+def test_they_take_float32_streams_of_contiguous_rows(change, call):
     case = Case(8, "fast")
-    assert why_not(case.stream) is None
-    assert "float64" in why_not(case.stream.double())
-    assert "contiguous" in why_not(case.stream.T)
+    case.stream = change(case.stream)
+    with pytest.raises(RuntimeError, match=r"the residual stream must be float32 \[T, E\] of contiguous rows"):
+        getattr(case, call)()
 
 
 @pytest.mark.parametrize(

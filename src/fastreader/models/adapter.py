@@ -358,7 +358,7 @@ class TreeModel:
             left = sorted({layer for mixer, layer in enumerate(self.mixers) if mixer not in state.states.calls})
             raise UnsupportedModelError(f"{self.name}: the recurrences of layers {left} did not run")
         if selected is not None and not state.narrowed:
-            states = states[selected.rows]
+            states = states[selected.indices.get()]
         return states if self._before_head is None else self._before_head(states)
 
     @torch.inference_mode()

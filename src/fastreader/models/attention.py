@@ -42,11 +42,6 @@ class SelectedRows:
     indices: Uploaded
     keys: AttentionKeys
 
-    @property
-    def rows(self) -> Tensor:
-        """The indices on the device."""
-        return self.indices.get()
-
 
 @dataclass
 class TreePass:
@@ -102,22 +97,19 @@ class TreePass:
         states: Tensor = run_with(model, self, arguments).last_hidden_state
         return states[0]
 
-    def narrow(self, layer: int) -> Tensor | None:
-        """Return the rows that a layer able to skip rows must compute, int64 [A]; None for all.
+    def last_rows(self, layer: int, *, attending: bool = False) -> Tensor | None:
+        """Return the rows that a layer able to skip rows after its attention must return, int64 [A]; None for all.
 
-        Its attention call then takes queries of these rows only, with keys and values of all.
+        Args:
+            layer: its index.
+            attending: its attention skips them too: it takes queries of these rows, with keys and values of all.
         """
-        rows = self.last_rows(layer)
-        if self.selected is not None and rows is not None:
-            self.keys = self.selected.keys
-        return rows
-
-    def last_rows(self, layer: int) -> Tensor | None:
-        """Return the rows that a layer able to skip rows after its attention must return, int64 [A]; None for all."""
         if self.selected is None or layer != len(self.windows) - 1:
             return None
         self.narrowed = True
-        return self.selected.rows
+        if attending:
+            self.keys = self.selected.keys
+        return self.selected.indices.get()
 
     def check_calls(self, model_name: str, without: Collection[int] = ()) -> None:
         """Raise UnsupportedModelError with the layers that did not call attention.

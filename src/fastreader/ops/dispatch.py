@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -12,6 +12,10 @@ from fastreader.errors import UnsupportedImplementationError
 from fastreader.ops import extension, triton_support
 
 IMPLEMENTATIONS = ("auto", "reference", "torch", "cpu", "triton", "flash")
+
+# What served earlier calls of "auto", by the op and all that its checks and its choice depend on. The layers of a pass
+# call an op with operands alike, and each check takes the host microseconds. Calls that record gradients are not kept.
+SERVED: dict[tuple[Hashable, ...] | None, str] = {}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fastreader.models.attention import KEYWORD, TreePass
 from fastreader.models.chunking import chunks
 from fastreader.models.fused.attention import Angles, FusedAttention
 from fastreader.models.fused.parts import FusedFeedForward, FusedNorm, UpcastLinear
-from fastreader.ops.decoder_layer import HeadNorms, Weight, decoder_layer_in, decoder_layer_out, why_not
+from fastreader.ops.decoder_layer import HeadNorms, Weight, decoder_layer_in, decoder_layer_out
 from fastreader.ops.linear.cpu import GATE_MULTIPLE
 
 
@@ -85,7 +85,7 @@ class FusedEnd(nn.Module):
     def finish(self, stream: Tensor, mixed: Tensor) -> None:
         """Add the projection of the mixer's output [T, F] to the stream [T, E], then the feed-forward."""
         end = self.end
-        if end is not None and why_not(stream) is None:
+        if end is not None and stream.stride(1) == 1:
             norm, activation = end.norm, self.mlp.activation
             decoder_layer_out(stream, mixed, end.out, norm.weight, norm.epsilon, end.inner, activation, end.down)
             return
@@ -155,9 +155,9 @@ class FusedLayer(FusedEnd):
         stream = hidden_states[0]
         others.pop("past_key_values", None)
         state = others.get(KEYWORD, self.self_attn.__dict__.get(KEYWORD))
-        rows = state.narrow(self.self_attn.layer_idx) if isinstance(state, TreePass) else None
+        rows = state.last_rows(self.self_attn.layer_idx, attending=True) if isinstance(state, TreePass) else None
         start = self.start
-        if start is not None and why_not(stream) is None:
+        if start is not None and stream.stride(1) == 1:
             angles = None
             if position_embeddings is not None and self.self_attn.rotates:
                 angles = position_embeddings[0][0], position_embeddings[1][0]

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from fastreader.core.checks import expect
-from fastreader.ops.upload import Upload
+from fastreader.ops.upload import Upload, Uploaded
 
 Int32 = npt.NDArray[np.int32]
+_NAME = "decode_attention: ranges."
 _CPU = torch.device("cpu")
 
 
@@ -55,29 +56,27 @@ class Ranges:
         fitted, tensors = self._checked.get(device, (None, ()))
         if fitted != (rows, *lengths):
             self._check(rows, lengths)
-            upload = Upload(device)
-            arrays = self.row_ptr, self.part, self.start, self.stop, self.offset
-            copies = [upload.add(array.copy()) for array in arrays if array is not None]
-            tensors = tuple(copy.get() for copy in copies)
+            arrays = [self.row_ptr, self.part, self.start, self.stop]
+            if self.offset is not None:
+                arrays.append(self.offset)
+            copies = list(map(Upload(device).add, map(np.copy, arrays)))
+            tensors = tuple(map(Uploaded.get, copies))
             self._checked[device] = (rows, *lengths), tensors
         return tensors
 
     def _check(self, rows: int, lengths: list[int]) -> None:
         count = len(self.part)
-        for name, length in (("row_ptr", rows + 1), *((name, count) for name in ("part", "start", "stop", "offset"))):
-            array = getattr(self, name)
+        for name in ("row_ptr", "part", "start", "stop", "offset"):
+            array, length = getattr(self, name), rows + 1 if name == "row_ptr" else count
             if array is None:  # no offsets
                 continue
             if array.dtype != np.int32 or array.shape != (length,):
-                _expect(False, name, f"int32 [{length}]", f"{array.dtype} {list(array.shape)}")
+                expect(False, _NAME + name, f"int32 [{length}]", f"{array.dtype} {list(array.shape)}")
         ascends = self.row_ptr[0] == 0 and self.row_ptr[-1] == count and (np.diff(self.row_ptr) >= 0).all()
-        _expect(ascends, "row_ptr", f"values that ascend from 0 to {count}", self.row_ptr)
+        expect(bool(ascends), _NAME + "row_ptr", f"values that ascend from 0 to {count}", self.row_ptr)
         if count == 0:
             return
-        _expect(self.part.min() >= 0 and self.part.max() < len(lengths), "part", f"in [0, {len(lengths)})", self.part)
+        known = self.part.min() >= 0 and self.part.max() < len(lengths)
+        expect(bool(known), _NAME + "part", f"in [0, {len(lengths)})", self.part)
         inside = self.start.min() >= 0 and (self.stop <= np.asarray(lengths)[self.part]).all()
-        _expect(inside, "start, stop", f"inside parts of {lengths} keys", (self.start, self.stop))
-
-
-def _expect(condition: object, name: str, expected: str, value: object) -> None:
-    expect(bool(condition), f"decode_attention: ranges.{name}", expected, value)
+        expect(bool(inside), _NAME + "start, stop", f"inside parts of {lengths} keys", (self.start, self.stop))

@@ -6,7 +6,6 @@ from fastreader.ops.decoder_layer.api import (
     decoder_layer_in,
     decoder_layer_out,
     status,
-    why_not,
 )
 
-__all__ = ["HeadNorms", "Weight", "decoder_layer_in", "decoder_layer_out", "status", "why_not"]
+__all__ = ["HeadNorms", "Weight", "decoder_layer_in", "decoder_layer_out", "status"]

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from fastreader.errors import InputError
-from fastreader.ops import extension
 from fastreader.ops.decoder_layer import schema as _schema  # noqa: F401  (defines the ops)
 from fastreader.ops.dispatch import Serving, cpu_serving
 from fastreader.ops.linear import PackedWeight
 from fastreader.ops.linear.cpu import GATE_MULTIPLE
-from fastreader.ops.operands import check_activation
+from fastreader.ops.operands import ACTIVATIONS, check_activation
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,6 @@ class HeadNorms:
     query: Tensor
     key: Tensor
     epsilon: float
-
-
-def why_not(stream: Tensor) -> str | None:
-    """Return why these ops cannot take the stream, or None if they can."""
-    why = extension.why_not(stream, (torch.float32,))
-    if why is not None:
-        return why
-    return None if stream.stride(-1) == 1 else "the C++ kernels take contiguous rows"
 
 
 def status() -> list[Serving]:
@@ -66,7 +57,7 @@ def decoder_layer_in(
     """Compute norm, joined projections, norms of heads and rotary embedding.
 
     Args:
-        stream: [T, E], float32.
+        stream: [T, E], float32 of contiguous rows.
         norm, epsilon: of the norm, weight [E] in float32.
         projections: [(Hq + 2 Hk) * D, E], the rows of queries, then keys, then values.
         heads, key_heads: Hq and Hk.
@@ -110,7 +101,7 @@ def decoder_layer_out(
     """Add attention's output projection to the stream, then the gated feed-forward of its norm, in place.
 
     Args:
-        stream: [T, E], float32, overwritten.
+        stream: [T, E], float32 of contiguous rows, overwritten.
         attended: [T, Hq * D], float32 or bfloat16.
         out: [E, Hq * D].
         norm, epsilon: of the norm between the two, weight [E] in float32.
@@ -141,7 +132,8 @@ def decoder_layer_out(
         raise InputError(
             f"decoder_layer_out: rows of inner must be a multiple of {GATE_MULTIPLE}, got {inner.packed.width}"
         )
-    check_activation("decoder_layer_out", activation)
+    if activation not in ACTIVATIONS:
+        check_activation("decoder_layer_out", activation)
     torch.ops.fastreader.decoder_layer_out_(
         *(stream, attended, out.packed.data, out.bias, norm, epsilon),
         *(inner.packed.data, down.packed.depth, inner.bias, activation, down.packed.data, down.bias),

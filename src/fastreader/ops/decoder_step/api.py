@@ -6,6 +6,8 @@ three a layer: with small weights Python and the start of threads take longer th
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 import torch
 from torch import Tensor
 
@@ -28,16 +30,21 @@ def decoder_step(stream: Tensor, layers: Layers, angles: tuple[Tensor, Tensor] |
         InputError: if the keys do not fit the layers or the rows.
     """
     rows = len(stream)
-    counts = {len(x) for x in (keys.keys, keys.values, keys.new_keys, keys.new_values, keys.ranges_of)}
-    if counts != {layers.count}:
-        raise InputError(f"decoder_step: expected keys, values and ranges of {layers.count} layers, got {counts}")
+    of_layers: tuple[Sized, ...] = (keys.keys, keys.values, keys.new_keys, keys.new_values, keys.ranges_of)
+    for part in of_layers:
+        if len(part) != layers.count:
+            raise InputError(
+                f"decoder_step: expected keys, values and ranges of {layers.count} layers, got {len(part)}"
+            )
     if stream.shape[1] != layers.hidden or len(keys.slots) != rows:
         raise InputError(
             f"decoder_step: expected a stream [B, {layers.hidden}] and B slots, got {list(stream.shape)} and "
             f"{len(keys.slots)}"
         )
     lengths = [len(keys.keys[0]), len(keys.new_keys[0])]
-    ranges = [tensor for of_window in keys.ranges for tensor in of_window.tensors(rows, lengths)[:4]]
+    ranges: list[Tensor] = []
+    for of_window in keys.ranges:
+        ranges += of_window.tensors(rows, lengths)[:4]
     torch.ops.fastreader.decoder_step_(
         stream,
         *layers.before,

@@ -66,7 +66,10 @@ def linear(
     """
     stored, _ = _check(input, weight, bias, precision)
     packed = weight if isinstance(weight, PackedWeight) else None
-    chosen = choose("linear", impl, stored, cpu=partial(cpu.why_not, weight, precision))
+    if packed is not None and impl == "auto":
+        chosen = "cpu"
+    else:
+        chosen = choose("linear", impl, stored, cpu=partial(cpu.why_not, weight, precision))
     if packed is not None and chosen != "cpu":
         raise UnsupportedImplementationError(f"linear: this weight was prepared for impl 'cpu', got {impl!r}")
     if precision in ("float32", "int16") and chosen == "torch":
@@ -167,5 +170,7 @@ def _check(input: Tensor, weight: Tensor | PackedWeight, bias: Tensor | None, pr
         raise InputError(f"linear: weight must be [F, {input.shape[1]}], got {list(shape)}")
     if bias is not None and bias.shape != shape[:1]:
         raise InputError(f"linear: bias must be [{shape[0]}], got {list(bias.shape)}")
-    check_operands("linear", {"input": input, "weight": stored, "bias": bias}, ())
+    elsewhere = stored.device != input.device or (bias is not None and bias.device != input.device)
+    if elsewhere or torch.is_grad_enabled():
+        check_operands("linear", {"input": input, "weight": stored, "bias": bias}, ())
     return stored, shape[0]

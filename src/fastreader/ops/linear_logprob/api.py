@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fastreader.errors import InputError
 from fastreader.ops import extension, triton_support
-from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
+from fastreader.ops.dispatch import SERVED, Serving, choose, cpu_serving, cuda_serving
 from fastreader.ops.linear.blocks import BlockTensor
 from fastreader.ops.linear_logprob.chunked import linear_logprob_chunked
 from fastreader.ops.linear_logprob.reference import linear_logprob_reference
@@ -79,20 +79,30 @@ def linear_logprob_stats(
         raise InputError(f"{_OP}: expected states of at least one value, got {list(hidden.shape)}")
     if not hidden.is_floating_point():
         raise InputError(f"{_OP}: hidden must be floating, got {hidden.dtype}")
-    blocks = weight.weight if isinstance(weight, BlockTensor) and weight.whole else None
-    if isinstance(weight, BlockTensor) and (blocks is None or extension.why_not(hidden) or impl not in ("auto", "cpu")):
-        blocks, weight = None, weight.plain().to(hidden.dtype)
-    operands = {"hidden": hidden, "weight": hidden if blocks else weight, "bias": bias}
-    check_products(_OP, softcap, input_precision, hidden.dtype, ("bf16x3", "float32"))
-    check_operands(_OP, operands, None if input_precision is None else (torch.float32, torch.bfloat16))
+    kept = weight.weight if isinstance(weight, BlockTensor) and weight.whole else None
+    like = None
+    if impl == "auto" and not torch.is_grad_enabled():
+        of_bias = None if bias is None else (bias.dtype, bias.device)
+        operands_like = (type(weight), hidden.dtype, hidden.device, weight.dtype, weight.device, of_bias)
+        like = (_OP, *operands_like, softcap, input_precision)
+    chosen = SERVED.get(like)
+    if chosen is None:
+        check_products(_OP, softcap, input_precision, hidden.dtype, ("bf16x3", "float32"))
+        operands = {"hidden": hidden, "weight": hidden if isinstance(weight, BlockTensor) else weight, "bias": bias}
+        check_operands(_OP, operands, None if input_precision is None else (torch.float32, torch.bfloat16))
+        cpu, triton = partial(extension.why_not, hidden), partial(triton_support.why_not, hidden)
+        chosen = choose(_OP, impl, hidden, cpu=cpu, triton=triton)
+        if like is not None:
+            SERVED[like] = chosen
+    blocks = kept if chosen == "cpu" else None
+    if isinstance(weight, BlockTensor) and blocks is None:
+        weight = weight.plain().to(hidden.dtype)
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise InputError(f"{_OP}: bias must be [{weight.shape[0]}], got {list(bias.shape)}")
     below = weight.shape[0] if check_ids else None
     check_indices(_OP, "target", target, hidden.shape[0], weight.device, (torch.int64,), below=below)
     if labels is not None:
         check_indices(_OP, "labels", labels, None, weight.device, (torch.int64,), below=below)
-    cpu, triton = partial(extension.why_not, hidden), partial(triton_support.why_not, hidden)
-    chosen = choose(_OP, impl, hidden, cpu=cpu, triton=triton)
     if chosen == "triton":
         from fastreader.ops.linear_logprob.triton import linear_logprob_triton
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from fastreader.errors import InputError
 from fastreader.ops import extension, triton_support
-from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
+from fastreader.ops.dispatch import SERVED, Serving, choose, cpu_serving, cuda_serving
 from fastreader.ops.operands import check_activation, check_operands, name_of
 from fastreader.ops.pointwise import reference, torch_impl
 from fastreader.ops.pointwise import schema as _schema  # noqa: F401  (defines the ops)
@@ -124,6 +125,13 @@ def _run(op: str, impl: str, bf16: bool, arguments: tuple[Any, ...], **operands:
 def _chosen(op: str, impl: str, operands: dict[str, Tensor]) -> str:
     """Check the operands, and return the implementation that serves the call."""
     name, first = next(iter(operands.items()))
+    like: tuple[Hashable, ...] | None = None
+    if impl == "auto" and not torch.is_grad_enabled():
+        like = (op,)
+        for operand in operands.values():
+            like += operand.dtype, operand.device
+        if (known := SERVED.get(like)) is not None:
+            return known
     if first.dtype not in _DTYPES:
         check_operands(op, {name: first}, _DTYPES)
     check_operands(op, operands)
@@ -132,4 +140,7 @@ def _chosen(op: str, impl: str, operands: dict[str, Tensor]) -> str:
         why = triton_support.why_not(first)
         return why if why or first.dtype == torch.float32 else f"it takes float32, got {name_of(first.dtype)}"
 
-    return choose(op, impl, first, cpu=partial(extension.why_not, first, (torch.float32,)), triton=why_not_triton)
+    chosen = choose(op, impl, first, cpu=partial(extension.why_not, first, (torch.float32,)), triton=why_not_triton)
+    if like is not None:
+        SERVED[like] = chosen
+    return chosen

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastreader.errors import InputError, UnsupportedImplementationError
 from fastreader.ops import triton_support
-from fastreader.ops.dispatch import Serving, choose, cpu_serving, cuda_serving
+from fastreader.ops.dispatch import SERVED, Serving, choose, cpu_serving, cuda_serving
 from fastreader.ops.operands import check_head_values, check_heads, check_indices, check_products
 from fastreader.ops.tree_attention import cpu, flash
 from fastreader.ops.tree_attention.plan import AttentionContext, AttentionPlan, chunk_ends
@@ -82,8 +82,15 @@ def tree_attention(
         UnsupportedImplementationError: if `impl` is unknown, or the named one cannot take these inputs here.
     """
     rows, columns, device = query.shape[0], key.shape[0], query.device
-    check_heads(_OP, query, {"key": key}, {"value": value})
-    check_products(_OP, softcap, input_precision, query.dtype)
+    like = None
+    if impl == "auto" and not torch.is_grad_enabled():
+        dtypes, devices = (query.dtype, key.dtype, value.dtype), (device, key.device, value.device)
+        shapes = query.shape[1:], key.shape[1:], value.shape[1:]
+        like = (_OP, dtypes, devices, shapes, softcap, input_precision)
+    chosen = SERVED.get(like)
+    if chosen is None or value.shape[0] != columns:
+        check_heads(_OP, query, {"key": key}, {"value": value})
+        check_products(_OP, softcap, input_precision, query.dtype)
     check_indices(_OP, "subtree_end", subtree_end, columns, device)
     if query_node is not None:
         check_indices(_OP, "query_node", query_node, rows, device, (torch.int32, torch.int64))
@@ -107,16 +114,18 @@ def tree_attention(
             raise InputError(f"{_OP}: {named} query_positions and key_positions, got None")
         check_indices(_OP, "query_positions", query_positions, rows, device)
         check_indices(_OP, "key_positions", key_positions, columns, device)
-    chosen = choose(
-        _OP,
-        impl,
-        query,
-        cpu=partial(cpu.why_not, query, key, value),
-        triton=partial(_why_not_triton, query, value),
-        flash=partial(
-            flash.why_not, query, value, plan, window=window, chunk=chunk, softcap=softcap, sinks=sinks, slopes=slopes
-        ),
-    )
+    if chosen is None:
+        limits = {"window": window, "chunk": chunk, "softcap": softcap, "sinks": sinks, "slopes": slopes}
+        chosen = choose(
+            _OP,
+            impl,
+            query,
+            cpu=partial(cpu.why_not, query, key, value),
+            triton=partial(_why_not_triton, query, value),
+            flash=partial(flash.why_not, query, value, plan, **limits),
+        )
+        if like is not None:
+            SERVED[like] = chosen
     index = torch.int32 if chosen == "triton" else torch.int64
     nodes = torch.arange(rows, dtype=index, device=device) if query_node is None else query_node.to(index)
     if plan is None:

@@ -49,8 +49,11 @@ def query_block(groups: int, size: int = _WIDE) -> int:
 
 def tree_attention_cpu(context: AttentionContext) -> tuple[Tensor, Tensor]:
     """Return (out, lse) of a call; lse is empty unless it is needed."""
-    size = max(context.query.shape[2], context.value.shape[2])
-    schedule = context.plan.slot_schedule(context.window, query_block(context.groups, size), _KEY_BLOCK)
+    (_, heads, size), (_, key_heads, value_size) = context.query.shape, context.value.shape
+    size = max(size, value_size)
+    schedule = context.plan.slot_schedule(
+        context.window, query_block(heads // max(key_heads, 1) or 1, size), _KEY_BLOCK
+    )
     query_positions, key_positions = context.query_positions, context.key_positions
     out, lse = torch.ops.fastreader.tree_attention(
         *(context.query, context.key, context.value),
