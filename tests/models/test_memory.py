@@ -40,7 +40,7 @@ def test_container_limits_are_read(tmp_path, limit, used, statistics, free):
     files = [tmp_path / name for name in ("limit", "used", "statistics")]
     for file, text in zip(files, (limit, used, statistics), strict=True):
         file.write_text(text + "\n")
-    assert memory._container_free((tuple(map(str, files)),)) == free
+    assert memory._container_free((tuple(files),)) == free
 
 
 def test_the_smaller_of_machine_and_container_is_used(monkeypatch):

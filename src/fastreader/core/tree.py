@@ -182,7 +182,7 @@ def partition(
     pairs = list(sequences)
     expect(bool(pairs), "PrefixTree", "at least one sequence", pairs)
     arrays, contexts = [], np.empty(len(pairs), dtype=np.int64)
-    converted: dict[int, IntArray] = {}  # by a context's identity: the candidates of a prompt share its list
+    converted: dict[int, IntArray] = {}  # by identity: candidates share a context's list, and prompts a candidate's
     for i, (context, continuation) in enumerate(pairs):
         arrays.append(_as_array(i, context, continuation, converted))
         contexts[i] = len(context)
@@ -199,16 +199,19 @@ def _as_array(index: int, context: Tokens, continuation: Tokens, converted: dict
             f"PrefixTree: sequences[{index}]: the context is empty; nothing predicts the first token of a text, "
             "so put a beginning-of-text token there"
         )
-    ids = converted.get(id(context))
-    if ids is None:
-        ids = converted[id(context)] = np.asarray(context)
-    if len(continuation):
-        ids = np.concatenate([ids, np.asarray(continuation)])
-    name = f"PrefixTree: sequences[{index}]"
-    expect(ids.dtype.kind in "iu" and ids.ndim == 1, name, "a flat list of integers", ids)
-    low, high = int(ids.min()), int(ids.max())
-    expect(low >= 0 and high <= _MAX_TOKEN, name, "token ids in [0, 2**31)", low if low < 0 else high)
-    return ids.astype(np.int64, copy=False)
+    parts = []
+    for tokens in (context, continuation):
+        ids = converted.get(id(tokens))
+        if ids is None and len(tokens):
+            ids = np.asarray(tokens)
+            name = f"PrefixTree: sequences[{index}]"
+            expect(ids.dtype.kind in "iu" and ids.ndim == 1, name, "a flat list of integers", ids)
+            low, high = int(ids.min()), int(ids.max())
+            expect(low >= 0 and high <= _MAX_TOKEN, name, "token ids in [0, 2**31)", low if low < 0 else high)
+            ids = converted[id(tokens)] = ids.astype(np.int64, copy=False)
+        if ids is not None:
+            parts.append(ids)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _sort(arrays: list[IntArray], contexts: IntArray) -> _Sorted:

@@ -217,39 +217,41 @@ def pass_limits(token_bytes: int, devices: Iterable[torch.device], overhead: Ove
     return default, overhead.max_tokens(_HARD_SHARE * free, token_bytes)
 
 
-def _machine_free() -> int:
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES")) // 2
-
-
+_MEMINFO = Path("/proc/meminfo")
 # Limit, usage and statistics files of a control group, version 2 and 1.
+_GROUP = Path("/sys/fs/cgroup")
 _GROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
+    (_GROUP / "memory.max", _GROUP / "memory.current", _GROUP / "memory.stat"),
     (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-        "/sys/fs/cgroup/memory/memory.stat",
+        _GROUP / "memory" / "memory.limit_in_bytes",
+        _GROUP / "memory" / "memory.usage_in_bytes",
+        _GROUP / "memory" / "memory.stat",
     ),
 )
 
 
-def _container_free(groups: tuple[tuple[str, str, str], ...] = _GROUPS) -> int:
+def _machine_free() -> int:
+    try:
+        _, _, after = _MEMINFO.read_text().partition("MemAvailable:")
+        return int(after.split(maxsplit=1)[0]) * 1024
+    except FileNotFoundError:  # not Linux
+        return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES")) // 2
+
+
+def _container_free(groups: tuple[tuple[Path, Path, Path], ...] = _GROUPS) -> int:
     """Return the memory left below the container's limit; reclaimable file cache does not count as used."""
-    for group in groups:
-        limit, used, statistics = map(Path, group)
-        if not (limit.exists() and used.exists() and statistics.exists()):
-            continue
-        text = limit.read_text().strip()
-        if text == "max":
+    for limit, used, statistics in groups:
+        try:
+            most = limit.read_text().strip()
+            if most == "max":
+                continue
+            taken, lines = int(used.read_text()), statistics.read_text().splitlines()
+        except FileNotFoundError:  # another version, or no control group
             continue
         cached = 0
-        for line in statistics.read_text().splitlines():
+        for line in lines:
             name, _, value = line.partition(" ")
             if name in ("inactive_file", "total_inactive_file"):
                 cached = int(value)
-        return max(0, int(text) - max(0, int(used.read_text()) - cached))
+        return max(0, int(most) - max(0, taken - cached))
     return 2**62
