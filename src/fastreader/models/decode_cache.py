@@ -73,7 +73,7 @@ class DecodeCache:
             self._row_states = prompt.states.select(np.searchsorted(prompt.states.tokens, leaves))
         self._max_new_tokens, self._impl = max_new_tokens, impl
         self._device = prompt.device
-        supported = bool(prompt.keys) and all(why_not_cpu(keys) is None for keys in prompt.keys)
+        supported = bool(prompt.keys) and not any(map(why_not_cpu, prompt.keys))
         self._row_kernel = impl == "auto" and supported
         self._generated = KeyValues()  # for each layer [slots * capacity, Hk, D]
         self._slots = np.arange(len(leaves), dtype=np.int64)
@@ -131,8 +131,8 @@ class DecodeCache:
             self._generated.keys,
             self._generated.values,
             self._new,
-            [self._ranges_of(window) for window in distinct],
-            [distinct.index(window) for window in windows],
+            list(map(self._ranges_of, distinct)),
+            list(map(distinct.index, windows)),
         )
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
@@ -172,7 +172,8 @@ class DecodeCache:
     def _add_layer(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Make room for the new tokens of a layer with such keys [T, Hk, D] and values [T, Hk, Dv]."""
         slots = self._slot_count * self._capacity
-        self._generated.add_layer(layer, *(x.new_zeros(slots, *x.shape[1:]) for x in (key, value)))
+        new_keys, new_values = key.new_zeros(slots, *key.shape[1:]), value.new_zeros(slots, *value.shape[1:])
+        self._generated.add_layer(layer, new_keys, new_values)
 
     def _plan_prompt(self) -> None:
         """Choose how prompts are read; valid until rows leave."""
@@ -199,7 +200,7 @@ class DecodeCache:
     def _ranges_of(self, window: Window, offsets: bool = False) -> Ranges:
         """Return the keys each row sees with a layer's window: part 0 the prompts, part 1 the generated tokens."""
         if (window, offsets) not in self._ranges:
-            oldest = self._oldest(window)
+            oldest = None if window is None else self._oldest(window)
             stop = (self._slots * self._capacity + self._steps).astype(np.int32)
             seen = np.full_like(stop, self._steps)
             if oldest is not None:
@@ -208,10 +209,8 @@ class DecodeCache:
             self._ranges[window, offsets] = self._paths.ranges(oldest, stop - seen, stop, positions)
         return self._ranges[window, offsets]
 
-    def _oldest(self, window: Window) -> Int32Array | None:
-        """Return the lowest position that each row sees, int32 [B]; None for all."""
-        if window is None:
-            return None
+    def _oldest(self, window: int | Chunk) -> Int32Array:
+        """Return the lowest position that each row sees, int32 [B]."""
         if isinstance(window, Chunk):
             return self.step_positions // np.int32(window.tokens) * np.int32(window.tokens)
         return self.step_positions - np.int32(window - 1)

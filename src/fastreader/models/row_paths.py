@@ -48,7 +48,7 @@ class Paths:
             # the range of generated tokens follows those of the prompt
             paths.append(np.stack([np.append(seen[first], 0), np.append(seen[last] + 1, 0), np.append(first, 0)]))
             sizes.append(len(first) + 1)
-        parts = [paths[i] for i in inverse.tolist()]
+        parts = list(map(paths.__getitem__, inverse.tolist()))
         counts = np.array(sizes)[inverse]
         start, stop, depth = np.concatenate(parts, axis=1).astype(np.int32)
         row_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)

@@ -14,7 +14,6 @@ from torch import Tensor
 from fastreader.core.options import GenerateOptions
 from fastreader.core.tree import IntArray, PrefixTree
 from fastreader.errors import NumericsError
-from fastreader.models import row_cache
 from fastreader.models.adapter import TreeModel
 from fastreader.models.graphs import Record, Recorded, graphs_wanted, recorder
 from fastreader.models.head import LOGIT_BYTES
@@ -28,11 +27,6 @@ from fastreader.reader.sampling import pick
 _DRAWS = 256  # random numbers of a row that go to the device at once
 _FEWEST_REPLAYS = 16  # steps that recording must save
 _TOKEN, _HIGHEST, _LOGPROB = range(3)  # rows of a report
-
-
-def writes_on_device(model: TreeModel, prompt: KeyValues) -> bool:
-    """Return whether texts after these prompts are written on the device."""
-    return model.writes_on_device and row_cache.why_not(prompt) is None
 
 
 def write_on_device(

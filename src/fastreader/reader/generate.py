@@ -18,13 +18,14 @@ from fastreader.core.progress import track
 from fastreader.core.protocol import Generation, Results, TextOrTokens
 from fastreader.core.tree import IntArray, PrefixTree, TreeStats
 from fastreader.errors import ContextOverflowError
+from fastreader.models import row_cache
 from fastreader.models.adapter import TreeModel
 from fastreader.models.decode_cache import DecodeCache
 from fastreader.models.head import LOGIT_BYTES
 from fastreader.models.key_values import Reuse
 from fastreader.models.prefix_cache import PrefixCache
 from fastreader.reader.decoding import Row, StopStrings
-from fastreader.reader.device_writing import check_finite, write_on_device, writes_on_device
+from fastreader.reader.device_writing import check_finite, write_on_device
 from fastreader.reader.engine import Engine
 from fastreader.reader.sampling import pick, row_generator
 
@@ -130,7 +131,7 @@ def run(
     advance(finished)
     if key_values is None or finished == len(rows):
         return
-    if writes_on_device(model, key_values):
+    if model.writes_on_device and row_cache.why_not(key_values) is None:
         write_on_device(engine, tree, key_values, leaves, rows, options, eos, advance)
         return
     cache = DecodeCache(tree, key_values, leaves, room - 1, row_by_row=model.deterministic)

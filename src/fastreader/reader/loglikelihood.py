@@ -56,16 +56,11 @@ def loglikelihood(
 
 def as_results(scores: SequenceScores, truncated: Sequence[int], token_logprobs: bool) -> Results[Loglikelihood]:
     """Return scores as the results of `loglikelihood`, with the tokens cut off each context."""
-    results = [
-        Loglikelihood(
-            logprob=float(scores.logprob[i]),
-            num_tokens=int(scores.num_tokens[i]),
-            is_greedy=bool(scores.is_greedy[i]),
-            token_logprobs=scores.token_logprobs[i].tolist() if token_logprobs else None,
-            truncated=cut,
-        )
-        for i, cut in enumerate(truncated)
-    ]
+    results = []
+    for i, cut in enumerate(truncated):
+        tokens = scores.token_logprobs[i].tolist() if token_logprobs else None
+        logprob, count, greedy = float(scores.logprob[i]), int(scores.num_tokens[i]), bool(scores.is_greedy[i])
+        results.append(Loglikelihood(logprob, count, greedy, token_logprobs=tokens, truncated=cut))
     return Results(results, scores.stats, scores.passes, scores.seconds)
 
 

@@ -240,8 +240,11 @@ def run_group(jobs: Sequence[Job], checkpoint: Checkpoint | None = None) -> list
         tasks.append((task, find_method(job.method)))
     read: dict[int, StageCost] = {}
     with ExitStack() as stack:
-        prefix_readers = [stack.enter_context(reader) for reader in reuse_prefixes(tasks, checkpoint)]
-        outcomes = run([(method.run(task), task.readers) for task, method in tasks], checkpoint)
+        prefix_readers = list(map(stack.enter_context, reuse_prefixes(tasks, checkpoint)))
+        programs = []
+        for task, method in tasks:  # their readers may have been replaced
+            programs.append((method.run(task), task.readers))
+        outcomes = run(programs, checkpoint)
         for reader in prefix_readers:
             read |= reader.costs
     for index, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):

@@ -165,7 +165,7 @@ def _pieces(text: str) -> tuple[str, list[str]]:
     paragraph = next((p for p in paragraphs if not p.rstrip().endswith(":")), paragraphs[0])
     if not _clean(paragraph):
         return "none", []
-    parts = [part for part in re.split(r"[,\n]", paragraph) if _clean(part)]
+    parts = list(filter(_clean, re.split(r"[,\n]", paragraph)))
     if 1 < len(parts) <= _MOST_PARTS:
         return "commas", parts
     return "whole", [" ".join(paragraph.split())]

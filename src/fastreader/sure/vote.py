@@ -7,6 +7,8 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 Matrix = list[list[float | None]]
 
 
@@ -52,9 +54,7 @@ def comparisons(ordered: Mapping[tuple[int, int], Choice], count: int) -> tuple[
         `pair_value`, whose entries [i][j] and [j][i] sum to 1; the probability of label 0; and 1.0 for label 0, 0.0 for
         label 1, None for neither.
     """
-    pairwise: Matrix = [[None] * count for _ in range(count)]
-    preference: Matrix = [[None] * count for _ in range(count)]
-    replied: Matrix = [[None] * count for _ in range(count)]
+    pairwise, preference, replied = np.full((3, count, count), None).tolist()
     for (i, j), choice in ordered.items():
         pairwise[i][j] = pair_value(choice.label, ordered[j, i].label)
         preference[i][j] = choice.probability

@@ -44,7 +44,10 @@ class Readers:
 
     def describe(self) -> dict[str, dict[str, str]]:
         """Return the description of each stage's reader; the default's under "all"."""
-        return {"all": self.default.describe()} | {stage: r.describe() for stage, r in self.stages.items()}
+        about = {"all": self.default.describe()}
+        for stage, reader in self.stages.items():
+            about[stage] = reader.describe()
+        return about
 
     def identity(self) -> dict[str, dict[str, str]]:
         """Return the part of `describe` that must not change when a run resumes."""

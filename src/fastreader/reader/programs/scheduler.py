@@ -131,7 +131,7 @@ def _call(members: list[_Running[T]], checkpoint: Checkpoint | None) -> None:
     separate = len(members) == 1 and len(items) == len(rows[0]) and not isinstance(reader, PrefixReader)
     for one, row in zip(members, rows, strict=True):
         request = one.request
-        replies = [results[i] for i in row]
+        replies = list(map(results.__getitem__, row))
         cached = functools.partial(reader.cached, one.index) if isinstance(reader, PrefixReader) else None
         cost = request_cost(request, replies, results.seconds, results.stats if separate else None, cached)
         if checkpoint is not None:
