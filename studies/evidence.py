@@ -15,7 +15,8 @@ turn, and only the orders that follow from the pool before it are read.
 
 Rows hold numbers and no text of the data, and are appended as they come, so the same command resumes a stopped run.
 `--seconds` ends a run in time. Orders that cost nothing come first, then those that score (`--scored` questions), then
-the paper's own MoI, which takes most of the time (`--paper` questions).
+the paper's own MoI, which takes most of the time (`--paper` questions), then the right answers' mean probability over
+three rotations of the retriever's order (`--averaged` questions).
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ from fastreader.moi.outcomes import outcomes
 from fastreader.moi.position_bias import PositionBias
 from fastreader.moi.rerank import rerank
 from fastreader.moi.shipped import SHIPPED, file_name
+from fastreader.permutations import cyclic
 from fastreader.reader.session import Session
 
 FREE = ["retriever", "reversed", "random", "best-at-the-ends", "bm25-matched"]
 SCORED = ["retriever", "qg", "qg-matched", "moi-calibrated"]
 PAPER = ["retriever", "moi-joint"]
+ROTATIONS = 3  # of the retriever's order, for answers over orderings
 HELD_OUT = 700  # questions from here on were used for the shipped calibrations
 
 
@@ -71,6 +74,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--observations", type=Path, help="of `moi_study.py`: pool these stored scores instead")
     parser.add_argument("--scored", type=int, default=150, help="questions for the orders that score")
     parser.add_argument("--paper", type=int, default=60, help="questions for the paper's own MoI")
+    parser.add_argument("--averaged", type=int, default=300, help="questions for answers over orderings")
     parser.add_argument("--output", type=Path, default=FOLDER)
     parser.add_argument("--max-new-tokens", type=int, default=0, help="of answers; 0 writes none")
     parser.add_argument("--seed", type=int, default=0)
@@ -141,6 +145,8 @@ class Evidence:
             self.each("scored orders", scored, a.scored, end, lambda i, session: self.scored(i, session, pool))
         with log("paper") as paper:
             self.each("the paper's MoI", paper, a.paper, end, self.paper)
+        with log("averaged") as averaged:
+            self.each("answers over orderings", averaged, a.averaged, end, self.averaged)
 
     def each(self, label: str, log: ResultLog, count: int, end: float, work: Any) -> None:
         """Append a row for each question that a log lacks, in their order, until time is up."""
@@ -235,6 +241,16 @@ class Evidence:
     def paper(self, i: int, session: Session) -> dict[str, Any]:
         scores = self.score(i, session, "random", score_passages=True)
         return self.read(i, session, self.found(i, session, scores, PAPER))
+
+    def averaged(self, i: int, session: Session) -> dict[str, Any]:
+        """Read the retriever's order and rotations of it, over which the right answers' probabilities are averaged."""
+        n = self.arguments.passages
+        rows = cyclic(n).permutations[np.linspace(0, n, ROTATIONS, endpoint=False).astype(int)].tolist()
+        found = self.read(i, session, {f"rotation {place}": {"order": order} for place, order in enumerate(rows)})
+        stats = outcomes(session, self.examples[i], rows[1:], template=self.template, write=False)[1]
+        own = {"orders": rows, "computed": stats.computed_tokens + stats.cached_tokens, "given": stats.total_tokens}
+        found["methods"] = {"retriever": {"order": rows[0], "computed": 0, "given": 0}, "answers-over-orderings": own}
+        return found
 
     def read(self, i: int, session: Session, methods: dict[str, Any]) -> dict[str, Any]:
         orders = list({key(row["order"]): row["order"] for row in methods.values()}.values())

@@ -50,8 +50,7 @@ def runs(folder: Path = FOLDER) -> Iterator[tuple[str, list[Row]]]:
                 for part in ("methods", "outcomes"):
                     known[part] = row[part] | known[part]
         model, _, n = run.rpartition("-n")
-        pooled = [stage for stage in stages if stage.startswith(f"{run}-")] == [f"{run}-pooled"]
-        known = "a pool of stored scores" if pooled else "shipped calibration"
+        known = "a pool of stored scores" if f"{run}-pooled" in stages else "shipped calibration"
         yield f"{model}, N = {n}, {known}", _before(joined.values())
 
 
@@ -69,12 +68,13 @@ def summary(rows: list[Row]) -> Row:
         if not outcomes:
             continue
         own = [row for row in rows if row["id"] in outcomes]
+        of_method = [m for m in measures if m in next(iter(outcomes.values()))]
         tokens = [row["methods"][stored].get("computed") for row in own]  # None if its scores were stored ones
         found["methods"][name] = {
             "n": len(own),
             "tokens": None if None in tokens else sum(tokens) / len(tokens),
-            **{m: _interval(own, [outcomes[row["id"]][m] for row in own]) for m in measures},
-            "against": {} if name == BASELINE else {m: _against(own, stored, m) for m in measures},
+            **{m: _interval(own, [outcomes[row["id"]][m] for row in own]) for m in of_method},
+            "against": {} if name == BASELINE else {m: _against(own, stored, m) for m in of_method},
             "strata": {
                 label: {"n": len(inside), "nats": _against(inside, stored, "nats")}
                 for label, belongs in STRATA.items()
@@ -128,5 +128,6 @@ def markdown(report: dict[str, Row]) -> str:
             for label, m in run["methods"].items()
         ]
         lines += table(columns, rows)
-        lines += ["", f"Not run: {', '.join(n for n in METHODS.values() if n not in run['methods'])}."]
+        if missing := [name for name in METHODS.values() if name not in run["methods"]]:
+            lines += ["", f"Not run: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"

@@ -49,7 +49,7 @@ def mean_rates(texts: Sequence[str], right: Sequence[str]) -> dict[str, float]:
 
 def method_row(found: Row) -> Row:
     """Return a method's order, tokens and error, with P(best) and the single values of its details."""
-    row = {name: found[name] for name in ("order", "computed", "given", "error") if name in found}
+    row = {name: found[name] for name in ("order", "orders", "computed", "given", "error") if name in found}
     details = {k: v for k, v in found.get("details", {}).items() if isinstance(v, (bool, int, float))}
     if "p_best" in found.get("details", {}):
         details["p_best"] = rounded(found["details"]["p_best"])
@@ -65,8 +65,15 @@ def read_once(orders: Sequence[Sequence[int]], results: Sequence[Outcome]) -> Ro
 
 
 def outcome_of(row: Row, method: str) -> dict[str, float] | None:
-    """Return the outcome of a method's order, or None if it has no order for this question."""
-    order = row["methods"].get(method, {}).get("order")
+    """Return the outcome of a method's order, or None if it has no order for this question.
+
+    A method with several orders has the log of the right answers' mean probability over them, and no text.
+    """
+    own = row["methods"].get(method, {})
+    if orders := own.get("orders"):
+        nats = [row["outcomes"][key(order)]["nats"] for order in orders]
+        return {"nats": float(np.logaddexp.reduce(nats) - np.log(len(nats)))}
+    order = own.get("order")
     found: dict[str, float] | None = None if order is None else row["outcomes"][key(order)]
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 import hypothesis
 import pytest
@@ -11,6 +12,7 @@ import torch
 from support import PACKAGED, byte_tokenizer, tiny_llama
 
 from fastreader.models.packaged import folder_of, is_cached
+from fastreader.ops.dispatch import SERVED
 
 # A first call loads or compiles something, and a machine may be busy: seconds are for benchmarks to judge.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -50,6 +52,13 @@ def packaged_model(packaged_folder, packaged_reader):
     if packaged_reader.arithmetic.formats:
         return load.load(PACKAGED, "cpu", "float32", "exact")[0].eval()
     return transformers.AutoModelForCausalLM.from_pretrained(packaged_folder, dtype=torch.float32).eval()
+
+
+@pytest.fixture
+def nothing_served():
+    """Ops choose anew, for tests that take an implementation away."""
+    with patch.dict(SERVED, clear=True):
+        yield
 
 
 @pytest.fixture(scope="session")

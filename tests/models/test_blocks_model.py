@@ -112,6 +112,7 @@ def test_the_packaged_reader_with_the_integers_of_its_file(packaged_folder):
             assert torch.equal(parameter.plain().bfloat16(), rounded.get_parameter(name)), name
 
 
+@pytest.mark.usefixtures("nothing_served")
 def test_the_type_says_what_becomes_of_the_integers(tmp_path, cache, monkeypatch):
     file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q4_1")
     plain = dequantised(file).state_dict()

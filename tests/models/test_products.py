@@ -81,6 +81,7 @@ def test_rates_are_measured_once_and_kept(monkeypatch, tmp_path):
     products._machine_rates.cache_clear()
 
 
+@pytest.mark.usefixtures("nothing_served")
 def test_without_the_extension_pytorch_multiplies(monkeypatch):
     monkeypatch.setattr(extension, "why_missing", lambda: "no compiler")
     assert choose("fast", "auto") == ("torch", "no compiler")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ sys.path.insert(0, str(STUDIES))
 
 import evidence  # noqa: E402
 import evidence_report  # noqa: E402
+from moi_rows import outcome_of  # noqa: E402
+from shared import rows_of  # noqa: E402
 
 import fastreader as fr  # noqa: E402
 from fastreader.moi.shipped import SHIPPED, find  # noqa: E402
@@ -53,11 +56,12 @@ def test_no_evaluated_question_was_used_for_a_shipped_calibration():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, packaged_reader):
-    """Two questions of three passages; the second call resumes the first and adds the paper's MoI."""
+    """Two questions of three passages; the second call resumes the first and adds the paper's MoI and averages."""
     folder = tmp_path_factory.mktemp("evidence")
     for paper in (0, 1):
         with pytest.MonkeyPatch.context() as patch:
             flags = ["--passages", 3, "--model", "smollm2-135m", "--questions", 2, "--scored", 2, "--paper", paper]
+            flags += ["--averaged", paper]
             patch.setattr(sys, "argv", ["evidence.py", str(EXAMPLES), *map(str, flags), "--output", str(folder)])
             evidence.main()
     return folder
@@ -92,4 +96,14 @@ def test_the_hidden_reader_has_no_calibration_and_keeps_the_retrievers_order_unt
 def test_the_report_names_the_primary_contrast_and_what_was_not_run(folder):
     text = (folder / "report.md").read_text()
     assert "arrange-bm25 less retriever" in text and "## smollm2-135m, N = 3, shipped calibration: 2 questions" in text
-    assert text.rstrip().endswith("Not run: answers-over-orderings.")
+    assert "Not run" not in text.rpartition("## ")[2]
+    [averaged] = rows_of(folder / "smollm2-135m-n3-averaged.jsonl")
+    own, read = averaged["methods"]["answers-over-orderings"], averaged["outcomes"]
+    assert own["orders"] == [[0, 1, 2], [1, 2, 0], [2, 0, 1]] and own["computed"] > 0
+    shares = [math.exp(read[order]["nats"]) for order in ("0 1 2", "1 2 0", "2 0 1")]
+    assert outcome_of(averaged, "answers-over-orderings")["nats"] == pytest.approx(math.log(sum(shares) / 3))
+
+
+def test_a_run_names_what_it_lacks():
+    report = {"a run": evidence_report.summary([row(0, 1.0), row(1, 2.0)])}
+    assert evidence_report.markdown(report).rstrip().endswith("uncalibrated-arrange, answers-over-orderings.")

@@ -168,6 +168,7 @@ def test_errors(monkeypatch):
         tree_attention(query.detach(), key, value, subtree_end, scale=1.0, impl="cpu")
 
 
+@pytest.mark.usefixtures("nothing_served")
 def test_without_the_extension(monkeypatch):
     monkeypatch.setattr(extension, "why_missing", lambda: "the C++ extension is not there; to get it, build it")
     subtree_end = torch.tensor([2, 2], dtype=torch.int32)

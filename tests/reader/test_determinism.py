@@ -167,6 +167,7 @@ def test_models_that_cannot_promise_it(family):
         Reader.load((tiny(family), byte_tokenizer()), device="cpu", deterministic=True)
 
 
+@pytest.mark.usefixtures("nothing_served")
 def test_bad_arguments(monkeypatch):
     pair = tiny("Llama"), byte_tokenizer()
     with pytest.raises(InputError, match="deterministic: expected True or False, got 1"):

@@ -113,6 +113,7 @@ def test_a_model_that_does_more_than_run_its_layers(monkeypatch):
     assert "layer by layer: the model does more than" in reader_of("Llama").describe()["forward"]
 
 
+@pytest.mark.usefixtures("nothing_served")
 def test_without_the_extension(monkeypatch):
     monkeypatch.setattr(extension, "why_missing", lambda: "the C++ extension is missing")
     model = TreeModel(tiny("Llama"), "tiny", "fast", "torch")
