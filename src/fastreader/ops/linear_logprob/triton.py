@@ -62,11 +62,12 @@ class Config(NamedTuple):
 # entropies, whose term does. The compile report (docs/compile-report.md) checks that none spills or exceeds shared
 # memory, with or without other features.
 _SQUARE, _LOW, _SHALLOW = Config(128, 128, 64, 8, 3), Config(64, 128, 64, 8, 3), Config(128, 128, 32, 8, 3)
+_LOW_100 = _LOW._replace(max_registers=200)  # left to itself, ptxas takes 128 and some stack
 _HALF = {
     80: (_SQUARE, _LOW),
     89: (_SQUARE, _LOW),
     90: (_SQUARE, _SQUARE),
-    100: (_SQUARE, _LOW),
+    100: (_SQUARE, _LOW_100),
     120: (_SHALLOW, _LOW),
 }
 # Twice the logits for each row that is read, where the width leaves time to load them.
@@ -107,7 +108,7 @@ def default_config(
         if rows <= few:
             spills = target == 100 or (capped or entropy if target == 90 else terms > 1)
             if few == 64 and spills:  # a swapped tile of 64 rows does
-                return _LOW._replace(max_registers=200 if target == 100 else None)
+                return _LOW_100 if target == 100 else _LOW
             config = _HALF_FEW[few]
             return config._replace(num_stages=3) if target in _SMALL_SHARED else config
     if width >= _WIDE_FROM and target in _WIDE and not capped and not entropy:
