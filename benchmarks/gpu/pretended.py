@@ -36,7 +36,8 @@ def pretended(kernels: str | None = "a pretended device", capability: int = 90) 
     with (
         patch.object(triton_support, "on_gpu", lambda device: True),
         patch.object(triton_support, "capability", lambda device: capability),
-        patch.object(triton_support, "_processors", lambda device: 132),
+        patch.object(triton_support, "_index", lambda device: 0),
+        patch.object(triton_support, "_processors", lambda index: 132),
         patch.object(triton_support, "why_not", lambda *_: kernels),
         patch.object(extension, "why_not", lambda *_: "a pretended device"),
         patch.object(torch_impl, "product", _product),

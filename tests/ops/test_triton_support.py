@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from fastreader.ops import triton_support
 from fastreader.ops.triton_support import TARGETS, nearest_target, with_near_tiles
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
@@ -44,3 +46,26 @@ def test_heads_packed_as_rows_cover_every_head(groups: int, block_m: int) -> Non
     packed, chunks = pack_heads(groups, block_m)
     assert packed <= block_m
     assert (chunks - 1) * packed < groups <= chunks * packed
+
+
+def test_two_devices_keep_their_own_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = 0
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (8 + index, 0))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda index: SimpleNamespace(multi_processor_count=100 + index)
+    )
+    for cached in (triton_support._capability, triton_support._processors):
+        cached.cache_clear()
+    try:
+        plain = torch.device("cuda")
+        for current in (0, 1, 0):
+            assert triton_support.capability(plain) == triton_support.capability(torch.device("cuda", current))
+            assert (triton_support.capability(plain), triton_support.processors(plain)) == (
+                80 + 10 * current,
+                100 + current,
+            )
+            assert triton_support.target_of(torch.device("cuda", 1 - current)) == 90 - 10 * current
+    finally:
+        for cached in (triton_support._capability, triton_support._processors):
+            cached.cache_clear()

@@ -41,10 +41,19 @@ def on_gpu(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-@cache
 def capability(device: torch.device) -> int:
     """Return the compute capability of a CUDA device, as major * 10 + minor."""
-    major, minor = torch.cuda.get_device_capability(device)
+    return _capability(_index(device))
+
+
+def _index(device: torch.device) -> int:
+    """Return the index of a CUDA device; one without an index is the current device, which may change."""
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+@cache
+def _capability(index: int) -> int:
+    major, minor = torch.cuda.get_device_capability(index)
     return 10 * major + minor
 
 
@@ -88,12 +97,12 @@ def nearest_target(capability: int) -> int:
 
 def processors(device: torch.device) -> int:
     """Return the number of streaming multiprocessors of the device; 4 in the interpreter."""
-    return _processors(device) if on_gpu(device) else 4
+    return _processors(_index(device)) if on_gpu(device) else 4
 
 
 @cache
-def _processors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+def _processors(index: int) -> int:
+    return int(torch.cuda.get_device_properties(index).multi_processor_count)
 
 
 def ceil_div(number: int, by: int) -> int:
