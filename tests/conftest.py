@@ -56,7 +56,7 @@ def packaged_model(packaged_folder, packaged_reader):
 
 @pytest.fixture
 def nothing_served():
-    """Ops choose anew, for tests that take an implementation away."""
+    """Ops choose again, for tests that take an implementation away."""
     with patch.dict(SERVED, clear=True):
         yield
 
