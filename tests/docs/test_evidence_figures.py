@@ -42,12 +42,20 @@ def tokens(run: str, name: str) -> str:
     return f"{method(run, name)['tokens']:,.0f}"
 
 
+AVERAGED = "answers-over-orderings"
+
+
+def averaged(run: str) -> str:
+    return lead(run, AVERAGED)
+
+
 LATER, ABSENT = "gold at 2 to N", "gold not among the N"
 CLAIMS: list[Callable[[], str]] = [
     lambda: f"{lead(S5, 'arrange-bm25')} nats of the right answer over the retriever's order with SmolLM2-135M",
     lambda: f"at N = 5 ({method(S5, 'arrange-bm25')['n']} questions), {lead(S10, 'arrange-bm25')} at N = 10",
     lambda: f"({method(S10, 'arrange-bm25')['n']}), {lead(G5, 'arrange-bm25')} with Gemma-3-270M at N = 5",
     lambda: f"({method(G5, 'arrange-bm25')['n']})",
+    lambda: f"reversed is worth as much: {lead(S5, 'reversed')}, {lead(S10, 'reversed')} and {lead(G5, 'reversed')}.",
     lambda: f"{lead(S5, 'arrange-qg')} and {lead(S10, 'arrange-qg')}",
     lambda: f"lower among the five, {lead(S5, 'arrange-qg', LATER)} against {lead(S5, 'arrange-bm25', LATER)}",
     lambda: f"{lead(S5, 'moi')} and {lead(S10, 'moi')}",
@@ -60,6 +68,11 @@ CLAIMS: list[Callable[[], str]] = [
     lambda: f"{lead(G5, 'uncalibrated-moi')} on {method(G5, 'uncalibrated-moi')['n']} with Gemma's own calls",
     lambda: f"{lead(S5, 'moi:paper')} and {lead(S10, 'moi:paper')}",
     lambda: f"for {tokens(S5, 'moi:paper')} and {tokens(S10, 'moi:paper')} tokens",
+    lambda: f"Gemma at N = 5 {lead(G5, 'moi:paper')} on {method(G5, 'moi:paper')['n']} questions",
+    lambda: f"(`fr.moi.marginal_answer` for answers) gains {averaged(HIDDEN)}",
+    lambda: f"(SmolLM2, N = 5, {method(HIDDEN, AVERAGED)['n']} questions)",
+    lambda: f"and {averaged(G5)} (Gemma, {method(G5, AVERAGED)['n']})",
+    lambda: f"is missing ({lead(HIDDEN, AVERAGED, ABSENT)} and {lead(G5, AVERAGED, ABSENT)})",
     lambda: f"not among the five, arranging by BM25 gives {lead(S5, 'arrange-bm25', ABSENT)}",
 ]
 
