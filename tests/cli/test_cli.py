@@ -6,9 +6,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import typer
 from commands import COMMAND, ONE, ids, made_up, piped, run
+from rich.text import Text
 
 from fastreader import PermutationScores, Reader, __version__, cli
+from fastreader.cli import commands as commands_of_cli
 from fastreader.scoring import api as scoring
 
 
@@ -148,6 +151,26 @@ def test_help_teaches():
     ):
         assert word in text
     assert run("--version").stdout.startswith("fastreader ")
+
+
+def _helps(command):
+    """Yield every text of a command's --help and of those below it."""
+    yield command.help or ""
+    yield from (parameter.help for parameter in command.params if getattr(parameter, "help", None))
+    for below in getattr(command, "commands", {}).values():
+        yield from _helps(below)
+
+
+def test_no_help_is_read_as_markup():
+    texts = list(_helps(typer.main.get_command(commands_of_cli.app)))
+    assert len(texts) > 200
+    assert [text for text in texts if Text.from_markup(text).plain != text] == []
+
+
+def test_help_shows_defaults_that_are_worked_out():
+    text = run("eor", "--help", COLUMNS="300").stdout
+    for default in ("NAME@5 of every source, and ReFree", "exact and f1", "table", "on a terminal"):
+        assert f"[default: ({default})]" in text
 
 
 def test_reading_and_ordering_import_no_torch():

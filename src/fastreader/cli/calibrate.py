@@ -39,8 +39,8 @@ def calibrate(
     permutations: Annotated[
         str | None,
         typer.Option(
-            help="Orderings of each question [default: 3N, balanced; without labels N, until the bias is settled].",
-            show_default=False,
+            help="Orderings of each question.",
+            show_default="3N, balanced; without labels N, until the bias is settled",
         ),
     ] = None,
     prune: Annotated[

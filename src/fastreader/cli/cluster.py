@@ -22,11 +22,11 @@ RayOption = Annotated[
     ),
 ]
 RayActorsOption = Annotated[
-    int | None, typer.Option(help="Number of actors, each with a reader [default: 1].", min=1, show_default=False)
+    int | None, typer.Option(help="Number of actors, each with a reader.", min=1, show_default="1")
 ]
 RayGpusOption = Annotated[
     float | None,
-    typer.Option(help="Number of GPUs of each actor, may be a fraction [default: 0].", min=0, show_default=False),
+    typer.Option(help="Number of GPUs of each actor, may be a fraction.", min=0, show_default="0"),
 ]
 
 

@@ -46,8 +46,8 @@ def eor(
         typer.Option(
             "--retriever",
             "-r",
-            help="A specification such as SE@RR@5&Wiki@5@CP; repeat [default: NAME@5 of every source, and ReFree].",
-            show_default=False,
+            help="A specification such as SE@RR@5&Wiki@5@CP; repeat.",
+            show_default="NAME@5 of every source, and ReFree",
         ),
     ] = None,
     depth: Annotated[int, typer.Option(help="A source returns at most this many passages.", min=1)] = 20,

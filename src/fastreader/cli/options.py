@@ -88,13 +88,11 @@ SkipErrorsOption = Annotated[
 CostOption = Annotated[
     bool, typer.Option("--cost", help="Print the tokens it would take (with --resume, what is left), without running.")
 ]
-FormatOption = Annotated[
-    Format | None, typer.Option("--format", "-f", help="Output format [default: table].", show_default=False)
-]
+FormatOption = Annotated[Format | None, typer.Option("--format", "-f", help="Output format.", show_default="table")]
 RankFormatOption = Annotated[
-    RankFormat | None, typer.Option("--format", "-f", help="Output format [default: table].", show_default=False)
+    RankFormat | None, typer.Option("--format", "-f", help="Output format.", show_default="table")
 ]
 ProgressOption = Annotated[
     bool | None,
-    typer.Option("--progress/--no-progress", help="Show progress [default: on a terminal].", show_default=False),
+    typer.Option("--progress/--no-progress", help="Show progress.", show_default="on a terminal"),
 ]

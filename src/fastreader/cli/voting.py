@@ -27,8 +27,8 @@ SimilarityOption = Annotated[
     typer.Option(
         "--similarity",
         "-s",
-        help="exact, f1, bertscore[:ENCODER], nli:MODEL or nli:reader; repeat [default: exact and f1].",
-        show_default=False,
+        help="exact, f1, bertscore[:ENCODER], nli:MODEL or nli:reader; repeat.",
+        show_default="exact and f1",
     ),
 ]
 PoolingOption = Annotated[str, typer.Option(help="mean, max, majority or plurality.")]
