@@ -5,8 +5,8 @@
     python studies/moi_settling.py --score DATA
 
 Reads the observations that `moi_study.py` stored (studies/results/moi5 and moi10: real questions, random orderings,
-SmolLM2-135M), and those of a second reader, gemma-3-270m, one Latin square of N = 5 a question: 20 questions of
-`evidence.py`, and those that `--score` added. Parts, each appended as it comes, so that a stopped run resumes with the
+SmolLM2-135M), and those of a second reader, gemma-3-270m, one Latin square a question: those that `--score` added, and
+at N = 5 20 questions of `evidence.py`. Parts, each appended as it comes, so that a stopped run resumes with the
 same command:
 
 - draws: 60 draws of 100 questions with N of their orderings each. Does the fit of the first 20 questions have its best
@@ -57,8 +57,7 @@ from fastreader.statistics import paired_bootstrap
 
 START, END = "<!-- settling -->", "<!-- /settling -->"
 RESULTS = Path(__file__).with_name("results")
-SECOND = "gemma-3-270m"  # all at N = 5
-FURTHER = RESULTS / "moi_settling" / f"{SECOND}-n5.jsonl"
+SECOND = "gemma-3-270m"
 HELD_OUT = 700  # questions from here on were used for the shipped calibrations
 SIZES = (5, 10)
 DRAWS, MOST, FIRST = 60, 100, 20
@@ -76,10 +75,11 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="also write the results between the marks of this page")
     parser.add_argument("--report", action="store_true", help="only write the report of the existing rows")
     parser.add_argument("--score", type=Path, help="only score further questions of this file with the second reader")
+    parser.add_argument("--passages", type=int, default=SIZES[0], choices=SIZES, help="N of --score")
     parser.add_argument("--seconds", type=float, default=600.0, help="start no question after this time of a processor")
     arguments = parser.parse_args()
     if arguments.score is not None:
-        score(arguments.score, arguments.seconds)
+        score(arguments.score, arguments.passages, arguments.seconds)
         return
     if arguments.output is None:
         parser.error("expected --output")
@@ -104,12 +104,16 @@ def run(path: Path) -> None:
                 advance(1)
 
 
-def score(data: Path, seconds: float) -> None:
+def further(n: int) -> Path:
+    return RESULTS / "moi_settling" / f"{SECOND}-n{n}.jsonl"
+
+
+def score(data: Path, n: int, seconds: float) -> None:
     """Score one Latin square of each question after those of `evidence.py`, as `calibrate_reader` does."""
-    reader, n = Reader.load(SECOND), SIZES[0]
+    reader = Reader.load(SECOND)
     settings = {"data": fingerprint(data), "reader": reader_identity(reader.describe()), "passages": n}
     examples = load_examples(data, limit=HELD_OUT)
-    with ResultLog(FURTHER, settings=settings, resume=True) as log:
+    with ResultLog(further(n), settings=settings, resume=True) as log:
         for i, example in list(enumerate(examples))[FIRST:]:
             if time.process_time() > seconds:
                 return
@@ -128,7 +132,9 @@ def cells() -> Iterator[Cell]:
         yield f"designs {n}", partial(designs, n)
         yield f"hidden {n}", partial(hidden, n)
     for number in range(DRAWS):
-        yield f"second {number}", partial(second, number)
+        yield f"second {number}", partial(second, SIZES[0], number)
+    for number in range(DRAWS):
+        yield f"second 10 {number}", partial(second, SIZES[1], number)
     for n, number in itertools.product(SIZES, range(DRAWS)):
         yield f"draw {n} {number}", partial(draw, n, number)
     for shape, runs in SHAPES.items():
@@ -141,22 +147,24 @@ def stored(n: int) -> list[Observations]:
     return [observe(scores_of(row)) for row in rows]
 
 
-def stored_second() -> list[Observations]:
+def stored_second(n: int) -> list[Observations]:
     """Return the second reader's observations."""
-    rows = [row["pooled"] for row in rows_of(RESULTS / "evidence" / f"{SECOND}-n5-scored.jsonl") if row["pooled"]]
+    rows = []
+    if n == SIZES[0]:
+        rows = [row["pooled"] for row in rows_of(RESULTS / "evidence" / f"{SECOND}-n5-scored.jsonl") if row["pooled"]]
     return [
-        Observations(np.array(row["question"]), np.array(row["permutations"]), SIZES[0], qg=np.array(row["alone"]))
-        for row in [*rows, *rows_of(FURTHER)]
+        Observations(np.array(row["question"]), np.array(row["permutations"]), n, qg=np.array(row["alone"]))
+        for row in [*rows, *rows_of(further(n))]
     ]
 
 
-def second(number: int) -> Row:
+def second(n: int, number: int) -> Row:
     """Draw questions of the second reader."""
-    observed = stored_second()
+    observed = stored_second(n)
     chosen = np.random.default_rng([2, number]).choice(len(observed), FIRST, replace=False)
     found = calibrate([observed[q] for q in chosen], resamples=20, starts=2, folds=2).bias
-    [shipped] = map(PositionBias.load, SHIPPED.glob(f"{SECOND}-*-n5.json"))
-    return {"n": SIZES[0], "questions": len(observed), "first": int(found.argmax()) == int(shipped.bias.argmax())}
+    [shipped] = map(PositionBias.load, SHIPPED.glob(f"{SECOND}-*-n{n}.json"))
+    return {"n": n, "questions": len(observed), "first": int(found.argmax()) == int(shipped.bias.argmax())}
 
 
 def best_place(n: int) -> int:
@@ -300,12 +308,13 @@ def page(rows: list[Row]) -> str:
             f"{settled} draws are settled, {right} of them on the right place, after {median} questions (median; at "
             f"most {most})."
         )
-    if own := _named(rows, "second"):
-        lines.append(
-            f"- {SECOND}, N = {SIZES[0]}: the best place is right at {FIRST} questions in "
-            f"{sum(row['first'] for row in own)} of {len(own)} draws out of {own[0]['questions']} questions, which "
-            "therefore overlap much. No scores of this reader are stored for other N."
-        )
+    for n in SIZES:
+        if own := [row for row in _named(rows, "second") if row["n"] == n]:
+            right, of = sum(row["first"] for row in own), own[0]["questions"]
+            lines += [
+                f"- {SECOND}, N = {n}: the best place is right at {FIRST} questions in {right} of {len(own)} draws out "
+                f"of {of} questions, which therefore overlap much."
+            ]
     flat = [row for row in _named(rows, "simulated") if row["shape"] == "flat"]
     lines.append(f"- Of {len(flat)} simulated readers without a bias {_settled(flat)[1]} are settled.")
     for row in _named(rows, "coverage"):
@@ -352,10 +361,11 @@ def _draws(rows: list[Row]) -> list[str]:
         found.append([n, sum(row["first"] for row in own), *_settled(own)])
     columns = ["N", "best place right at 20", "draws", "settled", "on the right place", "questions, median", "most"]
     lines = [f"## Stored scores, {FIRST} to {MOST} questions x N orderings", "", *table(columns, found), ""]
-    if own := _named(rows, "second"):
-        right = sum(row["first"] for row in own)
-        of = f"{right} of {len(own)} draws of {FIRST} out of {own[0]['questions']} questions"
-        lines += [f"{SECOND}, N = {SIZES[0]}: best place right in {of}.", ""]
+    for n in SIZES:
+        if own := [row for row in _named(rows, "second") if row["n"] == n]:
+            right = sum(row["first"] for row in own)
+            of = f"{right} of {len(own)} draws of {FIRST} out of {own[0]['questions']} questions"
+            lines += [f"{SECOND}, N = {n}: best place right in {of}.", ""]
     return lines
 
 
