@@ -27,20 +27,21 @@ def test_the_bars_hold():
         draws = [row for row in ROWS if row["id"].startswith(f"draw {n} ")]
         assert len(draws) == 60 and np.mean([row["first"] for row in draws]) >= 0.95
         assert all(row["right"] for row in draws if row["settled"] is not None)
-    second = [row for row in ROWS if row["id"].startswith("second ")]
-    assert len(second) == 60 and np.mean([row["first"] for row in second]) >= 0.95
+        second = [row for row in ROWS if row["id"].startswith("second ") and row["n"] == n]
+        assert len(second) == 60 and np.mean([row["first"] for row in second]) >= 0.95
     flat = [row for row in ROWS if row["id"].startswith("simulated flat")]
     assert len(flat) == 100 and all(row["settled"] is None for row in flat)
 
 
-def test_a_draw_of_the_second_reader_is_that_of_its_stored_scores():
-    stored = moi_settling.stored_second()
-    again = moi_settling.second(7)
-    row = next(row for row in ROWS if row["id"] == "second 7")
+@pytest.mark.parametrize(("n", "name"), [(5, "second 7"), (10, "second 10 7")])
+def test_a_draw_of_the_second_reader_is_that_of_its_stored_scores(n, name):
+    stored = moi_settling.stored_second(n)
+    again = moi_settling.second(n, 7)
+    row = next(row for row in ROWS if row["id"] == name)
     assert again == {name: row[name] for name in again} and again["questions"] == len(stored)
-    assert all(o.permutations.shape == (5, 5) and o.qg is not None for o in stored)
+    assert all(o.permutations.shape == (n, n) and o.qg is not None for o in stored)
     for o in stored:  # a Latin square: every passage once in each place
-        assert (np.sort(o.permutations, axis=0) == np.arange(5)[:, None]).all()
+        assert (np.sort(o.permutations, axis=0) == np.arange(n)[:, None]).all()
 
 
 def test_prefixes_are_judged_with_the_noise_that_they_share():
