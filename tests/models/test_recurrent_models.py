@@ -271,8 +271,9 @@ def test_what_a_mixer_passes_beside_its_inputs_is_refused(monkeypatch):
         loaded(model)
 
 
-def test_a_reader_of_states_sums_in_no_fixed_order():
-    with pytest.raises(UnsupportedModelError, match="recurrences multiply batches of chunks"):
+def test_a_reader_of_states_promises_no_bits():
+    """Where a vector of the processor ends in a tensor depends on all tokens; PyTorch's silu rounds otherwise there."""
+    with pytest.raises(UnsupportedModelError, match="activations of recurrent layers are PyTorch's"):
         loaded(tiny_model("lfm2", patterns("lfm2")[0]), deterministic=True)
 
 

@@ -82,7 +82,7 @@ def why_not_deterministic(model: Any, why_not_upcast: str | None, products: str)
     if method(model):
         return "quantised layers sum as their library does, whose order may depend on the batch"
     if mixers(model):
-        return "recurrences multiply batches of chunks, whose rounding may depend on the number of rows"
+        return "activations of recurrent layers are PyTorch's, whose rounding may depend on the number of rows"
     if any(map(is_experts, model.base_model.modules())):
         return "the router of a mixture of experts is PyTorch's, whose rounding may depend on the number of rows"
     return None
