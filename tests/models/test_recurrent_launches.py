@@ -14,8 +14,16 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
 
 from pretended import META, Launches, launching, pretended
 
+from fastreader.models.memory import recurrent_bytes_per_token
 from fastreader.models.recurrent import PathStates, RecurrentStates
-from fastreader.ops.recurrent import gated_delta_rule, linear_attention, linear_recurrence, selective_scan
+from fastreader.ops.recurrent import (
+    gated_delta_rule,
+    linear_attention,
+    linear_recurrence,
+    selective_scan,
+    triton_chunks,
+)
+from fastreader.ops.recurrent.triton_pairs import pairs
 
 # A header, two bodies, and two candidates after each: three levels.
 PARENT = np.array([-1, 0, 1, 2, 2, 1, 5, 5])
@@ -74,3 +82,10 @@ def test_texts_that_are_continued_wait_for_nothing() -> None:
     followed(first, len(PARENT))
     _, *scans = followed(PathStates(np.array([-2, -3]), META, first.kept, RecurrentStates(np.arange(2))), 2)
     assert [len(names) for names in scans] == [2, 2, 1, 1]
+
+
+def test_the_pairs_of_a_pass_take_what_is_planned():
+    heads, gate = on_meta(7, 3, 16), on_meta(7, 3)
+    with pretended(), launching():
+        made = pairs(heads, heads, gate, gate, on_meta(1, 2), triton_chunks.CHUNK, 1.0, None)
+    assert sum(t.nbytes for t in made) == 7 * recurrent_bytes_per_token([], 0, 3)

@@ -14,7 +14,7 @@ from fastreader.core.tree import PrefixTree
 from fastreader.errors import OutOfBudgetError, UnsupportedModelError
 from fastreader.models.check import check
 from fastreader.models.fused import FusedEnd, FusedLayer, MixedLayer
-from fastreader.ops import extension
+from fastreader.ops import extension, triton_support
 
 # One family of each kind: gated delta rule by head and by channel, Mamba-2 alone and beside attention, Mamba, lightning
 # attention, RG-LRU, short convolution.
@@ -159,6 +159,16 @@ def test_states_count_as_memory_of_a_session():
         assert session.nbytes == 2 * model.state_bytes  # at its end and before it
     with pytest.raises(OutOfBudgetError, match="bytes"):
         reader.session(prefix, max_bytes=model.state_bytes)
+
+
+@pytest.mark.parametrize(("family", "heads"), [("mamba2", 8), ("qwen3_next", 4), ("jamba", 0), ("lfm2", 0)])
+def test_pairs_of_tokens_count_as_memory_of_a_pass(family, heads, monkeypatch):
+    """Where the Triton kernels of matrix states run: P and M, float32 of 16 tokens each, for a token and head."""
+    model = loaded(tiny_model(family, patterns(family)[0])).engine.model
+    elsewhere = model.__dict__.pop("bytes_per_token", None) or model.bytes_per_token
+    model.__dict__.pop("bytes_per_token", None)
+    monkeypatch.setattr(triton_support, "on_gpu", lambda device: True)
+    assert model.bytes_per_token - elsewhere == 128 * heads
 
 
 @pytest.mark.parametrize("pattern", range(len(PATTERNS["qwen3_5_text"])))

@@ -151,7 +151,7 @@ class TreeModel:
         if self.why_not_upcast is None:
             tried = fused.trial_starts(self.model)
             self._step = fused.FusedStep.of(self.model, self.windows, self.products, tried)
-        self.state_bytes = self._measured_state_bytes()
+        self.state_bytes, self._state_heads = self._measured_states()
         if graphs_wanted() and self.why_not_graphs is None:
             self.graphs = PassGraphs(self.device, self._shapes, self.scored, self.weights_a_layer)
 
@@ -203,7 +203,8 @@ class TreeModel:
     def bytes_per_token(self) -> int:
         """Estimated peak activation memory of a pass, in bytes per packed token."""
         own = memory.bytes_per_token(self.config, self.dtype, self._forward, self._operand_dtype)
-        return own + memory.recurrent_bytes_per_token(recurrent.mixers(self.model), self.state_bytes)
+        pairs = self._state_heads if triton_support.on_gpu(self.device) else 0
+        return own + memory.recurrent_bytes_per_token(recurrent.mixers(self.model), self.state_bytes, pairs)
 
     @cached_property
     def overhead(self) -> memory.Overhead:
@@ -229,15 +230,15 @@ class TreeModel:
         """Memory of one token's keys and values in all layers, in bytes."""
         return memory.key_value_bytes(self.config, self._operand_dtype)
 
-    def _measured_state_bytes(self) -> int:
-        """Return the memory of the states of recurrent layers after one token, from a pass."""
+    def _measured_states(self) -> tuple[int, int]:
+        """Return the memory of the states of recurrent layers after one token, and their most heads, from a pass."""
         if not self.mixers:
-            return 0
+            return 0, 0
         tree = PrefixTree.build([([0], [])])
         key_values = self.new_key_values(tree)
         self.hidden(tree, key_values=key_values)
         assert key_values.states is not None
-        return key_values.states.nbytes
+        return key_values.states.nbytes, key_values.states.most_heads
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:

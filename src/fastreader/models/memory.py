@@ -24,6 +24,7 @@ _ALLOCATED = 1.15  # memory taken per byte of tensors: gaps between tensors, emp
 _BLOCK = 256  # tokens that a thread processes at a time
 _LOGITS = 2_000_000  # values of a block of logits
 _SCANNED = 64  # tokens of a chunk of a scan
+_PAIRS = 16  # tokens of a chunk of the Triton kernels
 Forward = Literal["own", "upcast", "fused"]
 
 
@@ -80,16 +81,17 @@ def bytes_per_token(config: Any, dtype: torch.dtype, forward: Forward, operands:
     return 3 * hidden * size + 2 * hidden * max(size, 4) + max(attention, 4 * inner * size)
 
 
-def recurrent_bytes_per_token(mixers: list[tuple[str, torch.nn.Module]], state_bytes: int) -> int:
+def recurrent_bytes_per_token(mixers: list[tuple[str, torch.nn.Module]], state_bytes: int, pair_heads: int = 0) -> int:
     """Return the peak memory that recurrent layers add to a pass, in bytes per packed token.
 
     A mixer holds what it projects, and in float32 the table of its convolution, a gathered column, the sum, the
     activation and what is split off it. A level of a scan has at most a state for each chunk of tokens, before and
-    after it.
+    after it. The Triton kernels of states that are matrices hold two rows of products of each token with its chunk.
 
     Args:
         mixers: the recurrent layers of a model.
         state_bytes: of their states after one token.
+        pair_heads: most heads of a layer that those kernels run; 0 elsewhere.
     """
     most = 0
     for _, mixer in mixers:
@@ -98,7 +100,7 @@ def recurrent_bytes_per_token(mixers: list[tuple[str, torch.nn.Module]], state_b
         convolved = sum(part.out_channels for part in parts if isinstance(part, torch.nn.Conv1d))
         selective = hasattr(mixer, "x_proj") or hasattr(mixer, "x_proj_weight")  # Mamba: steps, gates, their products
         most = max(most, 2 * projected + (9 if selective else 5) * convolved)
-    return 4 * most + 2 * state_bytes // max(1, len(mixers)) // _SCANNED
+    return 4 * (most + 2 * _PAIRS * pair_heads) + 2 * state_bytes // max(1, len(mixers)) // _SCANNED
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,11 @@ class RecurrentStates:
         return RecurrentStates(np.arange(len(rows)), of)
 
     @property
+    def most_heads(self) -> int:
+        """Most heads of a state that is a matrix for each of them, [K, H, D, Dv]; 0 without such a state."""
+        return max((t.shape[1] for t in self.tensors.values() if t.dim() == 4), default=0)
+
+    @property
     def nbytes(self) -> int:
         """Memory of the tensors, in bytes."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values())
