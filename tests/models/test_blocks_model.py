@@ -1,13 +1,16 @@
 """Readers whose weights keep the integers of a GGUF file, against transformers on the dequantised file."""
 
+import json
+
 import pytest
 import torch
+from safetensors import safe_open
 from support import PACKAGED, tiny_llama
 from test_gguf import write
 
 from fastreader import Reader
 from fastreader.errors import InputError, ModelFileError
-from fastreader.models import blocks, gguf
+from fastreader.models import blocks, gguf, weights_index
 from fastreader.models import load as loading
 from fastreader.ops import extension
 from fastreader.ops.linear import BlockTensor
@@ -90,6 +93,49 @@ def test_a_folder_without_a_quantised_file_is_named(tmp_path, cache, model):
     file = write(tmp_path / "plain.gguf", tiny_llama(), "F16")
     with pytest.raises(InputError, match=r"dtype.*no GGUF file of quantised weights"):
         Reader.load(file, "cpu", "file")
+
+
+def loaded_by_vllm(folder):
+    """The files that vLLM's `filter_duplicate_safetensors_files` leaves of a folder, and the index's names."""
+    index = folder / "model.safetensors.index.json"
+    files = {file.name for file in folder.glob("*.safetensors")}
+    if not index.is_file():
+        return files, None
+    weights = json.loads(index.read_text())["weight_map"]
+    return files & set(weights.values()), set(weights)
+
+
+def test_engines_load_the_plain_weights_alone(tmp_path, cache):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
+    folder = gguf.converted(file)
+    with safe_open(folder / "model.safetensors", framework="pt") as stream:
+        names = set(stream.keys())
+    assert loaded_by_vllm(folder) == ({"model.safetensors"}, names)
+    assert (folder / "model.safetensors.index.json").stat().st_mode & 0o777 == 0o644
+    (folder / "model.safetensors.index.json").unlink()  # as earlier versions left it
+    assert loaded_by_vllm(folder) == ({"model.safetensors", blocks.FILE}, None)
+    assert gguf.converted(file) == folder
+    assert loaded_by_vllm(folder) == ({"model.safetensors"}, names)
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("kind", ["read-only", "damaged"])
+def test_a_folder_that_can_get_no_index_loads_as_before(tmp_path, cache, monkeypatch, caplog, kind):
+    file = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
+    folder = gguf.converted(file)
+    expected = Reader.load(file, "cpu", "file").loglikelihood(PAIRS)[0].logprob
+    (folder / "model.safetensors.index.json").unlink()
+    if kind == "damaged":
+        (folder / "model.safetensors").write_bytes(b"\xff" * 100)
+    else:
+
+        def refuse(path, *_, **__):
+            raise PermissionError(f"{path} is read-only")
+
+        monkeypatch.setattr(weights_index, "write_json", refuse)
+    with caplog.at_level("INFO"):
+        assert Reader.load(file, "cpu", "file").loglikelihood(PAIRS)[0].logprob == expected
+    assert "no index written" in caplog.text and not (folder / "model.safetensors.index.json").exists()
 
 
 def test_damaged_blocks_are_named(tmp_path, cache):

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from fastreader.errors import MissingExtraError, ModelFileError
+from fastreader.models.weights_index import BLOCKS as FILE
 from fastreader.ops import extension
 from fastreader.ops.linear import BlockTensor, BlockWeight
 from fastreader.ops.linear.blocks import FORMATS
 
-FILE = "blocks.safetensors"
 _FORMATS = "formats"  # its metadata: the format of each quantised weight, as JSON
 
 

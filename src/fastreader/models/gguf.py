@@ -15,6 +15,7 @@ from fastreader.data.fingerprints import digest, file_digest
 from fastreader.errors import MissingExtraError, ModelFileError, UnsupportedModelError
 from fastreader.models.cache import building, cache_dir
 from fastreader.models.silence import silence_progress_bars
+from fastreader.models.weights_index import add_index
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +45,8 @@ def converted(path: Path) -> Path:
         if making is not None:
             logger.warning("converting %s once; this takes about 20 seconds for 135M parameters", path.name)
             convert(path, making)
+        else:
+            add_index(target)
     return target
 
 
@@ -90,6 +93,7 @@ def convert(path: Path, folder: Path) -> None:
         plain.save_pretrained(folder)
         transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
     blocks.write(path, dequantised, folder)
+    add_index(folder)
     # save_pretrained makes the weights readable by their owner only; others read a shared cache.
     for file in folder.iterdir():
         file.chmod(0o644)

