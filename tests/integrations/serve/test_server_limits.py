@@ -45,6 +45,13 @@ def error_of(response):
         ("/v1/completions", {"prompt": "a", "stream": True}, 422, "stream: expected false"),
         ("/v1/completions", {"prompt": "a", "logprobs": 5}, 422, "logprobs: expected 0 or 1"),
         ("/v1/completions", {"prompt": "a", "max_tokens": 0}, 422, "max_tokens: expected at least 1"),
+        (
+            "/v1/completions",
+            {"prompt": "a", "max_tokens": 10**12},
+            422,
+            "max_tokens: expected less than",
+        ),
+        ("/v1/completions", {"prompt": [5, -1]}, 422, r"prompt\[0\]: .*at least 0, got -1"),
         ("/v1/completions", {"prompt": []}, 422, "prompt: expected at least one"),
         ("/v1/completions", {"prompt": [10**9], "echo": True, "logprobs": 0, "max_tokens": 0}, 422, "below the voc"),
         ("/v1/completions", {"prompt": [5] * 3000, "max_tokens": 1, "temperature": 0}, 422, "3000 tokens long"),
@@ -73,6 +80,14 @@ def test_what_is_no_json(client):
     assert error_of(client.get("/rerank"))["code"] == 405
 
 
+def test_json_that_is_not_announced_as_such(client):
+    body = json.dumps(RERANK)
+    for kind in ("application/x-www-form-urlencoded", "text/plain"):  # the first is what curl -d sends
+        error = error_of(client.post("/rerank", content=body, headers={"content-type": kind}))
+        assert error["code"] == 415 and "Content-Type: application/json" in error["message"]
+    assert client.post("/rerank", content=body, headers={"content-type": "application/json"}).status_code == 200
+
+
 def test_bodies_that_are_too_large(client):
     large = b'{"query": "' + b"x" * (2 << 20) + b'"}'
     assert error_of(client.post("/rerank", content=large))["code"] == 413
@@ -88,6 +103,29 @@ def test_a_body_that_does_not_come(tiny_reader):
             slow.settimeout(10)
             assert b"408" in slow.recv(4096)
         assert client.get("/health").status_code == 200
+
+
+def test_refused_requests_are_counted_by_their_path(tiny_reader):
+    key = {"Authorization": "Bearer key"}
+    with serving(tiny_reader, keys=("key",), max_body_bytes=1000) as client:
+        assert client.post("/rerank", content=b"x" * 2000, headers=key).status_code == 413
+        assert client.post("/rerank", json=RERANK).status_code == 401
+        assert (
+            client.post("/score", content=b"{", headers={**key, "content-type": "application/json"}).status_code == 400
+        )
+        assert client.get("/score", headers=key).status_code == 405
+        for path in ("/nothing", "/rerank/nothing"):
+            assert client.get(path, headers=key).status_code == 404
+        told = client.get("/metrics", headers=key).text
+    for path, status, count in (
+        ("/rerank", 413, 1),
+        ("/rerank", 401, 1),
+        ("/score", 400, 1),
+        ("/score", 405, 1),
+        ("other", 404, 2),
+    ):
+        assert f'fastreader_requests_total{{path="{path}",status="{status}"}} {count}.0' in told, (path, status)
+    assert 'path="/nothing"' not in told  # a path for each guess would grow without end
 
 
 def test_keys(tiny_reader):

@@ -124,6 +124,7 @@ def _prompts(request: CompletionRequest, reader: PackedReader) -> list[list[int]
     for i, one in enumerate(given):
         if not isinstance(one, str):
             check_tokens(f"prompt[{i}]", one)
+            expect(min(one, default=0) >= 0, f"prompt[{i}]", "token ids of at least 0", min(one, default=0))
         prompts.append(list(reader.encoder.prompt_tokens(one, f"prompt[{i}]", special_tokens=True)))
     return prompts
 

@@ -43,8 +43,13 @@ class Entry:
             else:
                 await self._refuse(note)
         finally:
-            path = getattr(scope.get("route"), "path", "other")
-            self._add(path, status, time.perf_counter() - started)
+            self._add(self._counted(scope), status, time.perf_counter() - started)
+
+    def _counted(self, scope: Any) -> str:
+        """Return the path to count a request by: a path of ours, also if it was refused before its route was found."""
+        if (route := scope.get("route")) is not None:
+            return str(route.path)
+        return scope["path"] if scope["path"] in {route.path for route in scope["app"].routes} else "other"
 
     def _known(self, header: bytes) -> bool:
         given = header.removeprefix(b"Bearer ").strip()

@@ -43,6 +43,8 @@ def explained(errors: Sequence[Any]) -> tuple[int, str]:
     first = errors[0]
     if first["type"] == "json_invalid":
         return 400, f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}"
+    if isinstance(first["input"], bytes):  # FastAPI parses a body only if its header says JSON
+        return 415, "the body is not announced as JSON; send the header Content-Type: application/json"
     place = _place(first["loc"])
     reasons = [_reason(error) for error in errors if _place(error["loc"]) == place]
     got = "" if first["type"] == "missing" else f", got {shown(first['input'])}"

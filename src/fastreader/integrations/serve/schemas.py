@@ -35,7 +35,7 @@ class CompletionRequest(BaseModel):
 
     model: str | None = None
     prompt: str | Tokens | list[str] | list[Tokens]
-    max_tokens: int = Field(16, ge=0)
+    max_tokens: int = Field(16, ge=0, le=1 << 20)
     temperature: float = Field(1.0, ge=0)
     top_p: float | None = Field(None, gt=0, le=1)
     n: int = Field(1, ge=1, le=128)
