@@ -154,6 +154,23 @@ def test_bad_sequences_are_rejected(sequences, message):
         PrefixTree.build(sequences)
 
 
+class Fresh:
+    """A pair that makes new lists each time, so that later lists get the identities of earlier ones."""
+
+    def __init__(self, *pair):
+        self.pair = pair
+
+    def __iter__(self):
+        return map(list, self.pair)
+
+
+def test_lists_that_live_no_longer_than_their_pair_are_told_apart():
+    pairs = [([i, i + 1, i + 2], [i + 3]) for i in range(0, 400, 4)]
+    (tree,) = partition([Fresh(*pair) for pair in pairs], None)
+    (want,) = partition(pairs, None)
+    assert (tree.token_ids == want.token_ids).all() and (tree.targets == want.targets).all()
+
+
 def test_bad_budget_is_rejected():
     with pytest.raises(InputError, match="max_batch_tokens"):
         partition([([1], [2])], 0)

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 import torch
 from support import byte_tokenizer, tiny_llama
@@ -41,6 +43,16 @@ def test_container_limits_are_read(tmp_path, limit, used, statistics, free):
     for file, text in zip(files, (limit, used, statistics), strict=True):
         file.write_text(text + "\n")
     assert memory._container_free((tuple(files),)) == free
+
+
+@pytest.mark.parametrize("text", [None, "MemTotal: 100 kB\n"])
+def test_a_machine_that_does_not_say_what_is_free_counts_half(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    if text is not None:
+        (tmp_path / "meminfo").write_text(text)
+    assert memory._machine_free() == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable: 7 kB\n")
+    assert memory._machine_free() == 7 * 1024
 
 
 def test_the_smaller_of_machine_and_container_is_used(monkeypatch):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fastreader.errors import UnsupportedImplementationError
 from fastreader.ops import triton_support
-from fastreader.ops.recurrent import ScanPlan
+from fastreader.ops.recurrent import ScanPlan, triton_chunks
 from fastreader.ops.recurrent.walks import Walks
 
 pytestmark = pytest.mark.interpreter
@@ -121,9 +121,8 @@ def test_a_gate_for_all_tokens() -> None:
     assert compare("linear_attention", np.arange(-1, 49), [49], given=[query, key, value, gate]) < 1e-5
 
 
-@pytest.mark.parametrize("op", sorted(HEADS))
-@pytest.mark.parametrize(("heads", "size", "value_size"), [(1, 40, 70), (2, 130, 8)])
-def test_sizes_beyond_a_block(op: str, heads: int, size: int, value_size: int) -> None:
+def sized(op: str, heads: int, size: int, value_size: int) -> list[Tensor]:
+    """Draw the operands of an op over 19 tokens, with one head of keys."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
@@ -133,8 +132,22 @@ def test_sizes_beyond_a_block(op: str, heads: int, size: int, value_size: int) -
     key = key / key.norm(dim=-1, keepdim=True)
     gate = -0.1 * (draw(19, heads, size) if op == "kimi_delta_rule" else draw(19, heads)).exp()
     beta = [] if op == "linear_attention" else [draw(19, heads).sigmoid()]
+    return [query, key, value, gate, *beta]
+
+
+@pytest.mark.parametrize("op", sorted(HEADS))
+@pytest.mark.parametrize(("heads", "size", "value_size"), [(1, 40, 70), (2, 130, 8)])
+def test_sizes_beyond_a_block(op: str, heads: int, size: int, value_size: int) -> None:
     parent = random_tree(np.random.default_rng(1), 19, 0.1)
-    assert compare(op, parent, [18], given=[query, key, value, gate, *beta]) < 1e-5
+    assert compare(op, parent, [18], given=sized(op, heads, size, value_size)) < 1e-5
+
+
+@pytest.mark.parametrize("op", sorted(HEADS))
+@pytest.mark.parametrize("target", triton_support.TARGETS)
+def test_the_blocks_of_every_target(op: str, target: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_chunks, "target_of", lambda device: target)
+    parent = random_tree(np.random.default_rng(1), 19, 0.1)
+    assert compare(op, parent, [18], given=sized(op, 1, 130, 24)) < 1e-5
 
 
 @pytest.mark.parametrize("op", ["gated_delta_rule", "kimi_delta_rule"])

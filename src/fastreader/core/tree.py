@@ -182,7 +182,9 @@ def partition(
     pairs = list(sequences)
     expect(bool(pairs), "PrefixTree", "at least one sequence", pairs)
     arrays, contexts = [], np.empty(len(pairs), dtype=np.int64)
-    converted: dict[int, IntArray] = {}  # by identity: candidates share a context's list, and prompts a candidate's
+    # By identity: candidates share a context's list, and prompts a candidate's. The lists are kept, since another one
+    # could get the identity of one that is gone.
+    converted: dict[int, tuple[Tokens, IntArray]] = {}
     for i, (context, continuation) in enumerate(pairs):
         arrays.append(_as_array(i, context, continuation, converted))
         contexts[i] = len(context)
@@ -193,7 +195,9 @@ def partition(
     return trees
 
 
-def _as_array(index: int, context: Tokens, continuation: Tokens, converted: dict[int, IntArray]) -> IntArray:
+def _as_array(
+    index: int, context: Tokens, continuation: Tokens, converted: dict[int, tuple[Tokens, IntArray]]
+) -> IntArray:
     if len(context) == 0:
         raise InputError(
             f"PrefixTree: sequences[{index}]: the context is empty; nothing predicts the first token of a text, "
@@ -201,16 +205,16 @@ def _as_array(index: int, context: Tokens, continuation: Tokens, converted: dict
         )
     parts = []
     for tokens in (context, continuation):
-        ids = converted.get(id(tokens))
-        if ids is None and len(tokens):
+        if len(tokens) == 0:
+            continue
+        if id(tokens) not in converted:
             ids = np.asarray(tokens)
             name = f"PrefixTree: sequences[{index}]"
             expect(ids.dtype.kind in "iu" and ids.ndim == 1, name, "a flat list of integers", ids)
             low, high = int(ids.min()), int(ids.max())
             expect(low >= 0 and high <= _MAX_TOKEN, name, "token ids in [0, 2**31)", low if low < 0 else high)
-            ids = converted[id(tokens)] = ids.astype(np.int64, copy=False)
-        if ids is not None:
-            parts.append(ids)
+            converted[id(tokens)] = tokens, ids.astype(np.int64, copy=False)
+        parts.append(converted[id(tokens)][1])
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

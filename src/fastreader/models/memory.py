@@ -235,9 +235,11 @@ _GROUPS = (
 def _machine_free() -> int:
     try:
         _, _, after = _MEMINFO.read_text().partition("MemAvailable:")
-        return int(after.split(maxsplit=1)[0]) * 1024
     except FileNotFoundError:  # not Linux
-        return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES")) // 2
+        after = ""
+    if after:
+        return int(after.split(maxsplit=1)[0]) * 1024
+    return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES")) // 2
 
 
 def _container_free(groups: tuple[tuple[Path, Path, Path], ...] = _GROUPS) -> int:
