@@ -69,6 +69,7 @@ $(FRAMEWORKS)/.installed: $(INPUTS) $(shell find src -name '*.py')
 	$(FRAMEWORKS)/bin/python -m pip install -q -c constraints.txt setuptools wheel ninja torch numpy
 	$(FRAMEWORKS)/bin/python -m pip uninstall -q -y fastreader
 	$(FRAMEWORKS)/bin/python -m pip install -q -c constraints.txt --no-build-isolation '.[test,frameworks,quantised]'
+	@$(FRAMEWORKS)/bin/python -c 'import sys; from fastreader.ops import extension; sys.exit(extension.why_missing())'
 	@touch $@
 
 test-integrations: $(FRAMEWORKS)/.installed
