@@ -16,6 +16,7 @@ from fastreader.errors import ContextOverflowError, InputError
 from fastreader.moi.baselines import METHODS
 from fastreader.moi.ranking.api import EMPTY, NOT_READ, sigmoid
 from fastreader.moi.shipped import find
+from fastreader.reader.engine import Engine
 from fastreader.reader.prompts.pieces import encode
 
 QUESTION = "Which river is long?"
@@ -215,29 +216,35 @@ def test_results_as_json_and_text(tiny_reader):
     assert len(shown) == 16 and "and 3 more" in shown[-1] and all(len(line) <= 110 for line in shown)
 
 
-def test_an_event_loop_goes_on_meanwhile(tiny_reader):
-    seen = []
+def test_an_event_loop_goes_on_meanwhile(tiny_reader, monkeypatch):
+    """The reader's work waits for a turn of the loop, which never comes if that work holds the loop."""
+    turned, waited, model = threading.Event(), [], Engine.model.fget
 
-    async def run():
-        async def tick():
-            while True:
-                seen.append(threading.current_thread().name)
-                await asyncio.sleep(0.001)
+    def waits(engine):
+        waited.append(turned.wait(20))
+        return model(engine)
 
-        ticking = asyncio.create_task(tick())
-        found = await asyncio.gather(
-            fr.arerank(tiny_reader, QUESTION, PASSAGES),
-            tiny_reader.aloglikelihood([("a", " b")]),
-            tiny_reader.agenerate(["a"], max_new_tokens=8),
-        )
-        ticking.cancel()
-        return found
+    async def run(task):
+        turned.clear()
+        asyncio.get_running_loop().call_later(0.01, turned.set)
+        return await task
 
-    ranking, likelihoods, texts = asyncio.run(run())
+    ways = (
+        lambda: fr.arerank(tiny_reader, QUESTION, PASSAGES),
+        lambda: tiny_reader.aloglikelihood([("a", " b")]),
+        lambda: tiny_reader.agenerate(["a"], max_new_tokens=8),
+    )
+    found = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "model", property(waits))
+        for way in ways:
+            before = len(waited)
+            found.append(asyncio.run(run(way())))
+            assert len(waited) > before and all(waited)
+    ranking, likelihoods, texts = found
     assert values(ranking) == pytest.approx(values(fr.rerank(tiny_reader, QUESTION, PASSAGES)), abs=1e-6)
     assert likelihoods[0].logprob == tiny_reader.loglikelihood([("a", " b")])[0].logprob
     assert texts[0][0].token_ids == tiny_reader.generate(["a"], max_new_tokens=8)[0][0].token_ids
-    assert len(seen) > 3
 
 
 def test_sigmoid_does_not_overflow():
