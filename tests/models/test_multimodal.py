@@ -1,8 +1,11 @@
 """Text of checkpoints that also see: the text model's kernels, and the numbers of the whole model one at a time."""
 
+import re
+
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from support import byte_tokenizer
 
 import fastreader as fr
@@ -21,6 +24,7 @@ SIZES = {
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
+    "rms_norm_eps": 1e-6,
 }
 VISION = {
     "hidden_size": 32,
@@ -82,13 +86,92 @@ def idefics3():
     return transformers.Idefics3ForConditionalGeneration(config)
 
 
-FAMILIES = [gemma3, mistral3, llava, internvl, idefics3]
+ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [3, 3, 2]}
+PATCHES = {
+    "depth": 2,
+    "embed_dim": 32,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_heads": 2,
+    "patch_size": 14,
+    "spatial_merge_size": 1,
+    "temporal_patch_size": 1,
+}
 
 
-@pytest.fixture(params=FAMILIES, ids=lambda make: make.__name__)
-def whole(request):
+def of_family(name, text, vision, **values):
+    config = getattr(transformers, f"{name}Config")(
+        text_config={**SIZES, "rope_parameters": ROPE, **text}, vision_config={**PATCHES, **vision}, **values
+    )
+    return getattr(transformers, f"{name}ForConditionalGeneration")(config)
+
+
+def qwen2_vl():
+    return of_family("Qwen2VL", {}, {"hidden_size": 64})
+
+
+def qwen2_5_vl():
+    return of_family("Qwen2_5_VL", {}, {"out_hidden_size": 64, "fullatt_block_indexes": [1], "window_size": 28})
+
+
+def qwen3_vl():
+    return of_family("Qwen3VL", {}, {"out_hidden_size": 64, "deepstack_visual_indexes": [0]})
+
+
+def qwen3_vl_moe():
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+    return of_family("Qwen3VLMoe", experts, {"out_hidden_size": 64, "deepstack_visual_indexes": [0]})
+
+
+def glm4v():
+    return of_family("Glm4v", {}, {"out_hidden_size": 64, "image_size": 28})
+
+
+def llama4():
+    layers = {"layer_types": ["chunked_attention", "full_attention", "chunked_attention"], "no_rope_layers": [1, 0, 1]}
+    experts = {"num_local_experts": 4, "intermediate_size_mlp": 96, "attention_chunk_size": 7}
+    vision = {"num_hidden_layers": 1, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
+    return of_family("Llama4", {**layers, **experts}, {**VISION, **vision, "pixel_shuffle_ratio": 1.0})
+
+
+def phi4():
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
+    channels = dict.fromkeys(["ext_pw_out_channel", "depthwise_separable_out_channel", "nemo_conv_channels"], 32)
+    config = transformers.Phi4MultimodalConfig(
+        **SIZES,
+        vision_config={**sizes, "num_hidden_layers": 2, "image_size": 28, "crop_size": 28, "patch_size": 14},
+        audio_config={**sizes, **channels, "num_blocks": 1},
+    )
+    return transformers.Phi4MultimodalForCausalLM(config)
+
+
+ALL = "fused (3 layer"
+FAMILIES = {
+    gemma3: ALL,
+    mistral3: ALL,
+    llava: ALL,
+    internvl: ALL,
+    idefics3: ALL,
+    qwen2_vl: ALL,
+    qwen2_5_vl: ALL,
+    qwen3_vl: ALL,
+    qwen3_vl_moe: "fused (3 attention, 13 norm, 3 mixture of experts)",
+    glm4v: "fused (3 feed-forward",  # its attention turns pairs of neighbours
+    llama4: "3 mixture of experts)",
+    phi4: ALL,
+}
+
+
+@pytest.fixture(params=FAMILIES.items(), ids=lambda item: item[0].__name__)
+def whole_and_path(request):
+    make, path = request.param
+    return weighty(make), path
+
+
+def weighty(make):
+    """Return a model whose random weights are so large that attention matters."""
     torch.manual_seed(0)
-    model = request.param().eval()
+    model = make().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -103,7 +186,8 @@ def one_at_a_time(model, context, continuation):
     return float(rows.gather(1, torch.tensor(continuation)[:, None]).sum())
 
 
-def test_text_runs_fused_with_the_numbers_of_the_whole_model(whole, tmp_path):
+def test_text_runs_fused_with_the_numbers_of_the_whole_model(whole_and_path, tmp_path):
+    whole, path = whole_and_path
     whole.save_pretrained(tmp_path)
     byte_tokenizer(chat=True).save_pretrained(tmp_path)
     shared = list(range(20, 60))
@@ -111,8 +195,8 @@ def test_text_runs_fused_with_the_numbers_of_the_whole_model(whole, tmp_path):
     direct = [one_at_a_time(whole, *pair) for pair in pairs]
     for given in (tmp_path, (whole, byte_tokenizer(chat=True))):
         reader = fr.Reader.load(given, device="cpu", precision="exact")
-        assert "fused (3 layer" in reader.describe()["forward"]
-        assert not any("vision" in name for name, _ in reader.model.named_modules())
+        assert path in reader.describe()["forward"]
+        assert not any("vision" in name or "visual" in name for name, _ in reader.model.named_parameters())
         found = [result.logprob for result in reader.loglikelihood(pairs)]
         assert found == pytest.approx(direct, abs=1e-4)
 
@@ -129,6 +213,66 @@ def test_it_has_the_path_and_digits_of_the_text_model_alone(tmp_path):
     assert readers[0].score(pairs).logprob.tolist() == readers[1].score(pairs).logprob.tolist()
     texts = [reader.generate([[20, 30]], max_new_tokens=5)[0][0].token_ids for reader in readers]
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "path"), [(qwen2_vl, "Qwen2", ALL), (qwen2_5_vl, "Qwen2", ALL), (qwen3_vl, "Qwen3", ALL)]
+)
+def test_text_without_a_causal_lm_of_its_own_has_the_digits_of_its_kin(make, kind, path):
+    """The text of Qwen-VL is a Qwen whose class transformers does not register."""
+    whole = weighty(make)
+    config = getattr(transformers, f"{kind}Config")(
+        **SIZES, rope_parameters={"rope_type": "default", "rope_theta": 1e4}
+    )
+    alone = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    alone.model.load_state_dict(whole.model.language_model.state_dict())
+    alone.lm_head.load_state_dict(whole.lm_head.state_dict())
+    readers = [fr.Reader.load((m, byte_tokenizer()), device="cpu", precision="exact") for m in (whole, alone)]
+    paths = [reader.describe()["forward"] for reader in readers]
+    assert paths[0] == paths[1] and path in paths[0]
+    pairs = [([*range(20, 60), i], [50, 60]) for i in range(3)]
+    assert readers[0].score(pairs).logprob.tolist() == readers[1].score(pairs).logprob.tolist()
+    texts = [reader.generate([[20, 30]], max_new_tokens=5)[0][0].token_ids for reader in readers]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("make", [gemma3, qwen2_5_vl, llama4, phi4])
+def test_weights_of_towers_are_not_read(make, tmp_path):
+    whole = weighty(make)
+    whole.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    kept = fr.Reader.load(tmp_path, device="cpu", precision="exact").score([([20, 30], [40])]).logprob
+    tensors = load_file(file)
+    left = {name: t for name, t in tensors.items() if not re.search("vision|visual|image_embed|audio_embed", name)}
+    assert len(left) < len(tensors)
+    save_file(left, file, metadata={"format": "pt"})
+    assert fr.Reader.load(tmp_path, device="cpu", precision="exact").score([([20, 30], [40])]).logprob == kept
+
+
+def test_a_tower_that_text_needs_is_read_after_all(tmp_path, monkeypatch):
+    whole = weighty(gemma3)
+    whole.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    named, tried = text_models._outside, []
+
+    def too_many(*arguments):
+        tried.append(arguments)
+        return [*named(*arguments), "model.language_model.norm"]
+
+    monkeypatch.setattr(text_models, "_outside", too_many)
+    reader = fr.Reader.load(tmp_path, device="cpu", precision="exact")
+    assert tried and reader.score([([20, 30], [40])]).logprob == pytest.approx(
+        [one_at_a_time(whole, [20, 30], [40])], abs=1e-4
+    )
+
+
+def test_towers_raise_when_they_are_called():
+    tower = text_models.Tower()
+    for use in (lambda: tower(torch.zeros(1)), lambda: tower.dtype):
+        with pytest.raises(text_models.TowerNeededError, match="was not loaded, takes part"):
+            use()
+    assert not hasattr(tower, "dtype")
 
 
 def test_a_whole_model_that_reads_text_otherwise_stays_whole():

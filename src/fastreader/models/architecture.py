@@ -121,8 +121,8 @@ def before_head(model: Any) -> torch.nn.Module | None:
 
 
 def logit_scale_of(config: Any) -> float:
-    """Return the factor on the logits: Cohere and Falcon-H1 multiply, Granite divides."""
-    for name in ("logit_scale", "lm_head_multiplier"):
+    """Return the factor on the logits: Cohere, Falcon-H1 and Muse multiply, Granite divides."""
+    for name in ("logit_scale", "lm_head_multiplier", "output_multiplier"):
         if (factor := getattr(config, name, None)) is not None:
             return float(factor)
     if (divisor := getattr(config, "logits_scaling", None)) is not None:

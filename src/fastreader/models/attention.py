@@ -94,7 +94,11 @@ class TreePass:
         arguments: dict[str, Any] = {"input_ids": tokens[None], "use_cache": False}
         if not model.__dict__.get(WITHOUT_POSITIONS):
             arguments["position_ids"] = self.positions[None]
-        states: Tensor = run_with(model, self, arguments).last_hidden_state
+        output = run_with(model, self, arguments)
+        states: Tensor | None = getattr(output, "last_hidden_state", None)
+        if states is None:
+            kind = type(model.base_model).__name__
+            raise UnsupportedModelError(f"{kind} returns no final hidden states, but a {type(output).__name__}")
         return states[0]
 
     def last_rows(self, layer: int, *, attending: bool = False) -> Tensor | None:

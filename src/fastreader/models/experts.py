@@ -1,12 +1,14 @@
 """The experts of a mixture, one linear layer a matrix, run on the tokens that the model's router sends them.
 
 transformers keeps the experts of a layer in stacked parameters and names how they are laid out
-(`use_experts_implementation`); routing, shared experts and the gate's function stay transformers' own code.
+(`use_experts_implementation`); routing, shared experts and the gate's function stay transformers' own code. Llama 4 has
+no such description: its experts get every token, scaled by the router, and zeros where a token is not theirs.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import torch
@@ -15,9 +17,20 @@ from torch import Tensor, nn
 from fastreader.models.chunking import map_chunks
 
 _STACKED = {"gate_up_proj", "up_proj", "down_proj", "gate_up_proj_bias", "up_proj_bias", "down_proj_bias"}
+_ROWS = "hidden_states"
 
 
 def is_experts(module: nn.Module) -> bool:
+    """Return whether a module holds experts that `replacement` knows how to run."""
+    return _is_described(module) or _is_scaled(module)
+
+
+def replacement(module: nn.Module) -> SortedExperts:
+    """Return the module that runs the experts of one for which `is_experts` is true."""
+    return ScaledExperts(module) if _is_scaled(module) else SortedExperts(module)
+
+
+def _is_described(module: nn.Module) -> bool:
     """Return whether a module holds experts in the layout that transformers' experts interface describes."""
     if not all(hasattr(module, name) for name in ("has_gate", "has_bias", "is_transposed", "_apply_gate")):
         return False
@@ -26,6 +39,17 @@ def is_experts(module: nn.Module) -> bool:
     if not {inner, "down_proj"} <= parameters.keys() <= _STACKED:
         return False
     return all(tensor.dim() == (2 if name.endswith("_bias") else 3) for name, tensor in parameters.items())
+
+
+def _is_scaled(module: nn.Module) -> bool:
+    """Return whether a module holds experts like Llama 4's: a gate and no biases, of all tokens once an expert."""
+    if hasattr(module, "has_gate") or not callable(getattr(module, "act_fn", None)):
+        return False
+    parameters = dict(module.named_parameters(recurse=False))
+    if parameters.keys() != {"gate_up_proj", "down_proj"} or any(t.dim() != 3 for t in parameters.values()):
+        return False
+    (count, size, both), down = parameters["gate_up_proj"].shape, parameters["down_proj"].shape
+    return tuple(down) == (count, both // 2, size) and [*inspect.signature(module.forward).parameters] == [_ROWS]
 
 
 def blocks(base: nn.Module) -> dict[str, int]:
@@ -92,11 +116,47 @@ class SortedExperts(nn.Module):
         return result if self.post_expert_norm is None else self.post_expert_norm(result)
 
 
+class ScaledExperts(SortedExperts):
+    """The experts of a layer of Llama 4, each on the rows that are not zero.
+
+    Args:
+        module: transformers' module, whose matrices are [experts, in, out].
+    """
+
+    def __init__(self, module: Any) -> None:
+        nn.Module.__init__(self)
+        self.act_fn = module.act_fn
+        self.experts = nn.ModuleList(
+            Expert(_layer(module, "gate_up_proj", index), _layer(module, "down_proj", index))
+            for index in range(len(module.down_proj))
+        )
+
+    def forward(self, hidden_states: Tensor) -> Tensor:  # type: ignore[override]
+        """Map rows [experts * T, E], the tokens as each expert gets them, to [experts * T, E]."""
+        given = hidden_states.view(len(self.experts), -1, hidden_states.shape[-1])
+        out = torch.zeros_like(given)
+        for expert, rows, results in zip(self.experts, given, out, strict=True):
+            places = rows.any(-1).nonzero()[:, 0]
+            if len(places):
+                assert isinstance(expert, Expert)
+                results[places] = self._run(expert, rows[places])
+        return out.view_as(hidden_states)
+
+    def _run(self, expert: Expert, rows: Tensor) -> Tensor:
+        def run(part: Tensor) -> Tensor:
+            assert self.act_fn is not None
+            gate, up = expert.inner(part).chunk(2, dim=-1)
+            result: Tensor = expert.down(up * self.act_fn(gate))
+            return result
+
+        return map_chunks(run, rows, 4 * rows.shape[-1])
+
+
 def _layer(module: Any, name: str, index: int) -> nn.Linear:
     """Return an expert's matrix as a linear layer, without a copy."""
     weight = getattr(module, name).detach()[index]
-    weight = weight.T if module.is_transposed else weight
-    bias = getattr(module, f"{name}_bias").detach()[index] if module.has_bias else None
+    weight = weight.T if getattr(module, "is_transposed", True) else weight
+    bias = getattr(module, f"{name}_bias").detach()[index] if getattr(module, "has_bias", False) else None
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:

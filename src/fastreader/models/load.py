@@ -23,7 +23,7 @@ from fastreader.models import adapters, blocks, gguf, packaged, quantised
 from fastreader.models.devices import check_map, devices_of, main_device, place, settled
 from fastreader.models.precision import Arithmetic, resolve, resolve_device
 from fastreader.models.silence import silence_progress_bars
-from fastreader.models.text import text_model
+from fastreader.models.text import TowerNeededError, text_model, without_towers
 
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")  # the index in a weight's name
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -106,22 +106,29 @@ def load(
     if scheme := getattr(config, "quantization_config", None):
         # such weights may not move once they are loaded
         given["device_map"] = {"": arithmetic.device} if device_map is None else device_map
-    loaded, loading_info = (_read_quantised if scheme else _read)(
-        lambda: _class_for(config).from_pretrained(
+    whole, lean = _read(lambda: _class_for(config, trust_remote_code), folder)
+
+    def read(kind: Any) -> Any:
+        loaded, loading_info = (_read_quantised if scheme else _read)(
+            lambda: kind.from_pretrained(
+                folder,
+                dtype=arithmetic.dtype,
+                **given,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported in loading_info, and rejected below by name
+            ),
             folder,
-            dtype=arithmetic.dtype,
-            **given,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported in loading_info, and rejected below by name
-        ),
-        folder,
-    )
-    gguf.check_loading_info(folder, loading_info)
-    _check_layers(folder, loaded, loading_info)
-    adapters.merge_loaded(loaded)
-    loaded = quantised.taken_over(loaded)
+        )
+        gguf.check_loading_info(folder, loading_info)
+        _check_layers(folder, loaded, loading_info)
+        adapters.merge_loaded(loaded)
+        return _placed(quantised.taken_over(loaded), added, arithmetic, device_map)
+
+    try:
+        loaded = read(lean)
+    except TowerNeededError:
+        loaded = read(whole)
     given.pop("device_map", None)
-    loaded = _placed(loaded, added, arithmetic, device_map)
     return loaded, _tokenizer(folder, given, added), _on_devices(_named(arithmetic, loaded), loaded)
 
 
@@ -186,14 +193,26 @@ def _adapter_from_hub(name: str) -> str:
         return found
 
 
-def _class_for(config: Any) -> Any:
-    """Return the class that loads a checkpoint: causal LMs by that name, and others that write text about images."""
-    import transformers
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as CAUSAL
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as SEEING
+def _class_for(config: Any, trust_remote_code: bool) -> tuple[Any, Any]:
+    """Return the class that loads a checkpoint whole, and one that leaves out what text does not run through.
 
-    known = type(config) in CAUSAL or type(config) not in SEEING
-    return transformers.AutoModelForCausalLM if known else transformers.AutoModelForImageTextToText
+    Causal LMs are known by that name; others write text about images or sounds.
+    """
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    if trust_remote_code and getattr(config, "auto_map", None):
+        return (transformers.AutoModelForCausalLM,) * 2
+    for automatic, mapping in (
+        (transformers.AutoModelForCausalLM, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING),
+        (transformers.AutoModelForImageTextToText, modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING),
+        (transformers.AutoModelForMultimodalLM, modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING),
+    ):
+        if type(config) in mapping:
+            kind = mapping[type(config)]
+            lean = kind if isinstance(kind, tuple) else without_towers(kind, config)
+            return automatic, automatic if lean is kind else lean
+    return (transformers.AutoModelForCausalLM,) * 2
 
 
 def _tokenizer(folder: str, given: dict[str, Any], adapter: Path | None = None) -> Any:

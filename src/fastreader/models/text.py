@@ -1,4 +1,4 @@
-"""The text model of a checkpoint that also sees or hears: its own modules under the causal LM of its text config.
+"""The text model of a checkpoint that also sees or hears: its own modules under a causal LM of text alone.
 
 Vision and audio towers never see a prompt of text. With them a checkpoint would run by transformers' own modules, and
 they would take memory. The text model is compared with the whole one before it takes its place.
@@ -6,12 +6,39 @@ they would take memory. The text model is compared with the whole one before it 
 
 from __future__ import annotations
 
+import copy
+import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import chain
 from typing import Any
 
 import torch
+from torch import nn
+
+from fastreader.errors import UnsupportedModelError
+from fastreader.models.architecture import logit_scale_of, logit_softcap_of
 
 _PROBE = 12  # tokens
 _MOST_APART = {torch.float64: 1e-6, torch.float32: 1e-4}  # nats of a token's log-probability; other types: 0.1
+
+
+class TowerNeededError(UnsupportedModelError, AttributeError):
+    """Text runs through a part of a model that was not loaded."""
+
+
+class Tower(nn.Module):
+    """Takes the place of a part of a model that was not loaded. Text that runs through it raises TowerNeededError."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            raise TowerNeededError(f"{name} of a tower, which was not loaded, takes part in reading text") from error
+
+    def forward(self, *_arguments: Any, **_named: Any) -> Any:
+        """Raise TowerNeededError."""
+        raise TowerNeededError("a tower, which was not loaded, takes part in reading text")
 
 
 def is_composite(config: Any) -> bool:
@@ -22,11 +49,16 @@ def is_composite(config: Any) -> bool:
 def text_model(model: Any) -> Any:
     """Return the causal LM over the text part of a model, which shares its modules and weights.
 
-    The model itself is returned if it is of text alone, if its text part has no causal LM of its own class, or if that
-    gives other numbers than the whole model: then another part of it takes part in reading text.
+    The model itself is returned if it is of text alone, if its text part is no model of its own, or if that gives other
+    numbers than the whole model: then another part of it takes part in reading text.
+
+    Raises:
+        TowerNeededError: if such a part was not loaded.
     """
     text = _assembled(model)
     if text is None:
+        if any(isinstance(module, Tower) for module in model.modules()):
+            _probed(model)
         return model
     trained = [module for module in model.modules() if module.training]
     model.eval()  # the caller's own modules, which dropout would make differ
@@ -38,39 +70,209 @@ def text_model(model: Any) -> Any:
     return text if same else model
 
 
+def without_towers(kind: Any, config: Any) -> Any:
+    """Return a class like a transformers model class whose models lack the modules that are no part of the text model.
+
+    Their weights are then not read from a checkpoint. `kind` itself is returned if it has no such modules.
+
+    Args:
+        kind: the class of a whole model.
+        config: the config of its models.
+    """
+    if kind.config_class is not type(config):  # transformers makes a causal LM of the text config alone
+        return kind
+    if not is_composite(config) and not getattr(config, "sub_configs", None):
+        return kind
+    with torch.device("meta"):
+        whole = kind(copy.deepcopy(config))
+    text = _assembled(whole)
+    if text is None:
+        return kind
+    left = [name for name, module in text.named_modules() if isinstance(module, Tower)]
+    left = left or list(_outside(whole, set(text.modules())))
+    if not left:
+        return kind
+    prefixes = tuple(f"{name}." for name in left)
+
+    def init(self: Any, *arguments: Any, **named: Any) -> None:
+        kind.__init__(self, *arguments, **named)
+        for name in left:
+            self.set_submodule(name, Tower())
+        tied = self.all_tied_weights_keys.items()
+        self.all_tied_weights_keys = {key: value for key, value in tied if not key.startswith(prefixes)}
+        self._keys_to_ignore_on_load_unexpected |= {f"^{re.escape(prefix)}" for prefix in prefixes}
+
+    # transformers looks up by the name of a class how the names of its weights have changed.
+    return type(kind.__name__, (kind,), {"__init__": init, "__module__": kind.__module__})
+
+
+def _outside(module: nn.Module, inside: set[nn.Module], prefix: str = "") -> Iterator[str]:
+    """Yield the names of the largest submodules that hold tensors and share no module with `inside`."""
+    for name, child in module.named_children():
+        if not inside.isdisjoint(child.modules()):
+            if child not in inside:
+                yield from _outside(child, inside, f"{prefix}{name}.")
+        elif _holds_tensors(child):
+            yield prefix + name
+
+
 def _assembled(model: Any) -> Any:
-    """Return the causal LM of a model's text config over the model's own modules; None without one."""
+    """Return a causal LM over a model's own text modules and output embedding; None if its text model is not apart."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+    if model.get_output_embeddings() is None:
+        return None
     if not is_composite(model.config):
-        return None
+        return _lightened(model)
     config = model.config.get_text_config(decoder=True)
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    text = _held(model, config)
+    if text is None and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        text = _of_class(model, kind[0] if isinstance(kind, tuple) else kind, config)
+    elif text is None:
+        text = _of_modules(model, config)
+    if text is not None:
+        text.generation_config = getattr(model, "generation_config", None)
+        text.name_or_path = getattr(model, "name_or_path", "")
+    return text
+
+
+def _lightened(model: Any) -> Any:
+    """Return a model of one config that also sees (Phi-4), without the parts around its towers; None if it has none."""
+    from transformers import PreTrainedModel
+
+    kinds = tuple((getattr(model.config, "sub_configs", None) or {}).values())
+    towers = {m for m in model.modules() if isinstance(m, PreTrainedModel) and isinstance(m.config, kinds)}
+    size = getattr(model.config, "num_hidden_layers", None)
+    if not towers or size is None:
         return None
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    if isinstance(kind, tuple):
-        kind = kind[0]
+    layers = {m for m in model.base_model.children() if isinstance(m, nn.ModuleList) and len(m) == size}
+    inside = {model.get_input_embeddings(), model.get_output_embeddings(), *layers}
+    outside = [model.get_submodule(name) for name in _outside(model, inside)]
+    return _copied_without(model, {part for module in outside for part in _around(module, towers)})
+
+
+def _around(module: nn.Module, towers: set[nn.Module]) -> Iterator[nn.Module]:
+    """Yield the largest modules that hold a tower; those that only group such modules are called on text too."""
+    if towers.isdisjoint(module.modules()):
+        return
+    own = module in towers or module._parameters or module._buffers
+    if own or any(towers.isdisjoint(child.modules()) and _holds_tensors(child) for child in module.children()):
+        yield module
+    else:
+        for child in module.children():
+            yield from _around(child, towers)
+
+
+def _holds_tensors(module: nn.Module) -> bool:
+    return next(chain(module.parameters(), module.buffers()), None) is not None
+
+
+def _copied_without(module: Any, left: set[nn.Module]) -> Any:
+    """Return a module that has a Tower for each of some others, and shares what holds none of them."""
+    if module in left:
+        return Tower()
+    if left.isdisjoint(module.modules()):
+        return module
+    copied = copy.copy(module)
+    copied._modules = {name: _copied_without(child, left) for name, child in module.named_children()}
+    return copied
+
+
+def _parts(model: Any, config: Any) -> Iterator[Any]:
+    """Yield the models inside of a model that have its text config, outer ones first."""
+    from transformers import PreTrainedModel
+
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel) and type(module.config) is type(config) and module is not model:
+            yield module
+
+
+def _held(model: Any, config: Any) -> Any:
+    """Return the causal LM that a model holds (Llama 4 and Kosmos 2 do), as an object of its own; None if none."""
+    head = model.get_output_embeddings()
+    held = next((part for part in _parts(model, config) if part.get_output_embeddings() is head), None)
+    return copy.copy(held)
+
+
+def _of_class(model: Any, kind: Any, config: Any) -> Any:
+    """Return a causal LM of a class around the text modules of a model; None if it holds others too."""
     with torch.device("meta"):
         text = kind(config)
     inner = type(text.base_model)
     found = [module for module in model.modules() if type(module) is inner]
-    head = model.get_output_embeddings()
-    if len(found) != 1 or head is None or isinstance(found[0], type(model)):
+    if len(found) != 1 or isinstance(found[0], type(model)):
         return None
     setattr(text, text.base_model_prefix, found[0])
-    text.set_output_embeddings(head)
-    text.generation_config = getattr(model, "generation_config", text.generation_config)
-    text.name_or_path = getattr(model, "name_or_path", "")
-    left = [key for key, tensor in (*text.named_parameters(), *text.named_buffers()) if tensor.is_meta]
-    return None if left else text
+    text.set_output_embeddings(model.get_output_embeddings())
+    theirs = set(model.modules())
+    others = [module for module in text.modules() if module not in theirs]
+    return None if any(module._parameters or module._buffers for module in others) else text
+
+
+def _of_modules(model: Any, config: Any) -> Any:
+    """Return a causal LM of no registered class around the text modules of a model; None if none are apart."""
+    from transformers import PreTrainedModel
+
+    inner = next(_parts(model, config), None)
+    if inner is None:
+        return None
+    family = next(kind for kind in type(inner).__mro__[1:] if issubclass(kind, PreTrainedModel))
+    name = type(inner).__name__.removesuffix("Model")
+    return _causal_lm(family, name)(config, inner, model.get_output_embeddings())
+
+
+@cache
+def _causal_lm(family: Any, name: str) -> Any:
+    """Return a class of causal LMs: a text model of a family, given by its base class, and an output embedding."""
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    class CausalText(family):  # type: ignore[misc]
+        base_model_prefix = "model"
+
+        def __init__(self, config: Any, text: Any, head: nn.Module) -> None:
+            family.__init__(self, config)
+            self.model, self.lm_head = text, head
+            self._no_split_modules = text._no_split_modules
+            self._skip_keys_device_placement = text._skip_keys_device_placement
+
+        def get_input_embeddings(self) -> Any:
+            return self.model.get_input_embeddings()
+
+        def get_output_embeddings(self) -> Any:
+            return self.lm_head
+
+        def forward(self, *arguments: Any, **named: Any) -> Any:
+            output = self.model(*arguments, **named)
+            logits = self.lm_head(output.last_hidden_state) * logit_scale_of(self.config)
+            if (cap := logit_softcap_of(self.config)) is not None:
+                logits = cap * torch.tanh(logits / cap)
+            return CausalLMOutputWithPast(logits=logits, past_key_values=output.get("past_key_values"))
+
+    # transformers reads in the source of a class's module what it supports.
+    CausalText.__module__ = family.__module__
+    CausalText.__name__ = CausalText.__qualname__ = f"{name}ForCausalLM"
+    return CausalText
+
+
+def _apart(model: Any, text: Any) -> float:
+    """Return the largest difference of the two models' log-probabilities of some tokens, nats.
+
+    Raises:
+        TowerNeededError: if the first lacks what it needs; infinity is returned if only the second does.
+    """
+    whole = _probed(model)
+    try:
+        return float((whole - _probed(text)).abs().max())
+    except TowerNeededError:
+        return float("inf")
 
 
 @torch.inference_mode()
-def _apart(model: Any, text: Any) -> float:
-    """Return the largest difference of the two models' log-probabilities of some tokens, nats."""
-    vocabulary = text.get_input_embeddings().weight.shape[0]
+def _probed(model: Any) -> torch.Tensor:
+    """Return a model's log-probabilities of some tokens, float64 [tokens]."""
+    vocabulary = model.get_input_embeddings().weight.shape[0]
     ids = torch.arange(1, _PROBE + 1, device=model.device) * 37 % min(vocabulary, 1000)
-    whole, alone = (one(input_ids=ids[None], use_cache=False).logits[0].double() for one in (model, text))
-    targets = ids.roll(-1)[:, None]
-    values = [logits[:, :vocabulary].log_softmax(-1).gather(1, targets) for logits in (whole, alone)]
-    return float((values[0] - values[1]).abs().max())
+    logits = model(input_ids=ids[None], use_cache=False).logits[0, :, :vocabulary]
+    values: torch.Tensor = logits.double().log_softmax(-1).gather(1, ids.roll(-1)[:, None])[:, 0]
+    return values

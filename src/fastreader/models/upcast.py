@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fastreader.models.attention_keys import Window
 from fastreader.models.chunking import ASSUMED_WIDTH, map_chunks
 from fastreader.models.devices import replace
-from fastreader.models.experts import SortedExperts, blocks, is_experts
+from fastreader.models.experts import SortedExperts, blocks, is_experts, replacement
 from fastreader.models.fused import FusedEnd, FusedFeedForward, UpcastLinear, fuse
 from fastreader.models.quantised import is_own, is_plain, method
 from fastreader.models.recurrent import mixers, reads_weight
@@ -42,6 +42,11 @@ class UpcastEmbedding(nn.Module):
         weight = layer.weight
         # Read without PyTorch's dispatch to the tensor's class, which takes longer than the rows.
         self.blocks = weight.weight if plain and isinstance(weight, BlockTensor) and weight.whole else None
+
+    @property
+    def weight(self) -> Tensor:
+        """The stored rows, whose type and device some models ask for."""
+        return self.layer.weight
 
     def forward(self, ids: Tensor, *others: Any, **named: Any) -> Tensor:
         """Map ids [...] to rows [..., E]."""
@@ -100,7 +105,7 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
     mixtures = blocks(base)
     for name, module in list(base.named_modules()):
         if is_experts(module):
-            replace(base, name, SortedExperts(module))
+            replace(base, name, replacement(module))
     layers = {
         name: module
         for name, module in base.named_modules()

@@ -226,6 +226,8 @@ def _attention(
 def _projects_alike(fused: FusedAttention, call: AttentionCall) -> bool:
     """Return whether attention gets the same inputs. Outputs on large values are not compared: softmax is a step."""
     angles = call.arguments.get("position_embeddings")
+    if fused.rotates and not (angles is None or isinstance(angles, tuple)):  # Llama 4's are complex numbers
+        return False
     try:
         projected = fused.project(call.arguments["hidden_states"][0], angles, bf16=False)
     except InputError:  # angles wider than a head: another rotary scheme
