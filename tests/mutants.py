@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 
 from fastreader.models.adapter import TreeModel
 from fastreader.models.attention_keys import Chunk, PackedKeys
-from fastreader.models.experts import SortedExperts
+from fastreader.models.experts import ScaledExperts, SortedExperts
 from fastreader.models.fused import FusedFeedForward, FusedNorm
 from fastreader.models.recurrent import PathStates
 from fastreader.models.temperature import Temperature
@@ -141,9 +142,16 @@ def keys_of_another_layer(model):
 def experts_of_the_next_token(model):
     """Tokens go to the experts that the router chose for their neighbours."""
     mixtures = [m for m in model.model.modules() if isinstance(m, SortedExperts)]
-    forward = SortedExperts.forward
+
+    def moved(own, rows, *routes):
+        if not routes:  # Llama 4: every token once an expert, zeros where it is not sent
+            sent = rows.unflatten(0, (len(own.experts), -1))
+            return ScaledExperts.forward(own, sent.roll(1, 1).flatten(0, 1))
+        chosen, factors = routes
+        return SortedExperts.forward(own, rows, chosen.roll(1, 0), factors)
+
     for module in mixtures:
-        module.forward = lambda rows, chosen, factors, module=module: forward(module, rows, chosen.roll(1, 0), factors)
+        module.forward = partial(moved, module)
     try:
         yield
     finally:

@@ -283,6 +283,18 @@ def test_a_whole_model_that_reads_text_otherwise_stays_whole():
         fr.Reader.load((whole, byte_tokenizer()), device="cpu")
 
 
+def test_a_model_that_needs_an_image_is_refused():
+    text = {"model_type": "opt", **SIZES, "ffn_dim": 96, "word_embed_proj_dim": 64}
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    asking = {**small, "encoder_hidden_size": 32, "vocab_size": 261}
+    config = transformers.Blip2Config(
+        vision_config={**small, "image_size": 28}, qformer_config=asking, text_config=text, num_query_tokens=2
+    )
+    whole = transformers.Blip2ForConditionalGeneration(config).eval()
+    with pytest.raises(UnsupportedModelError, match=r"does not run on text alone .*pixel_values"):
+        fr.Reader.load((whole, byte_tokenizer()), device="cpu")
+
+
 def test_text_that_is_read_in_both_directions_is_refused():
     """transformers' default attention lets PaliGemma's text see what follows; its eager attention does not."""
     with pytest.raises(UnsupportedModelError, match="both directions"):

@@ -93,7 +93,8 @@ def test_longer_windows_of_gpt_neo_pass_the_check():
 
 
 @pytest.mark.parametrize(
-    "family", ["stablelm", "gptj", "xglm", "falcon", "gemma3n_text", "diffllama", "modernbert-decoder"]
+    "family",
+    ["stablelm", "gptj", "xglm", "falcon", "gemma3n_text", "diffllama", "modernbert-decoder", "llama4_text"],
 )
 @pytest.mark.parametrize("precision", ["fast", "high"])
 def test_precisions_of_families_that_attend_in_other_ways(family, precision):

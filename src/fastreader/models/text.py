@@ -54,6 +54,7 @@ def text_model(model: Any) -> Any:
 
     Raises:
         TowerNeededError: if such a part was not loaded.
+        UnsupportedModelError: if the whole model does not run on text alone.
     """
     text = _assembled(model)
     if text is None:
@@ -120,7 +121,7 @@ def _assembled(model: Any) -> Any:
     """Return a causal LM over a model's own text modules and output embedding; None if its text model is not apart."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    if model.get_output_embeddings() is None:
+    if model.config.is_encoder_decoder or model.get_output_embeddings() is None:
         return None
     if not is_composite(model.config):
         return _lightened(model)
@@ -273,6 +274,12 @@ def _probed(model: Any) -> torch.Tensor:
     """Return a model's log-probabilities of some tokens, float64 [tokens]."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
     ids = torch.arange(1, _PROBE + 1, device=model.device) * 37 % min(vocabulary, 1000)
-    logits = model(input_ids=ids[None], use_cache=False).logits[0, :, :vocabulary]
+    try:
+        logits = model(input_ids=ids[None], use_cache=False).logits[0, :, :vocabulary]
+    except (torch.OutOfMemoryError, MemoryError, TowerNeededError):
+        raise
+    except Exception as error:  # of many types, from a family's own code
+        message = f"{type(model).__name__} does not run on text alone ({type(error).__name__}: {error})"
+        raise UnsupportedModelError(message) from error
     values: torch.Tensor = logits.double().log_softmax(-1).gather(1, ids.roll(-1)[:, None])[:, 0]
     return values
