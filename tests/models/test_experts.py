@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from families import MOE, tiny
+from registry import patterns, tiny_model
 from support import byte_tokenizer, one_by_one, random_sequences
 
 from fastreader import Reader
 from fastreader.errors import UnsupportedModelError
-from fastreader.models.experts import SortedExperts, is_experts
+from fastreader.models.experts import ParallelExperts, SortedExperts, kind_of
 from fastreader.models.fused import UpcastLinear
 from fastreader.ops.linear import PackedWeight
 
@@ -147,7 +148,7 @@ def test_every_layout_of_experts(layout, tokens):
     module = LAYOUTS[layout]()
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    assert is_experts(module)
+    assert kind_of(module) is SortedExperts
     sorted_experts = SortedExperts(module)
     rows = torch.randn(tokens, 32)
     chosen = torch.stack([torch.randperm(4)[:2] for _ in range(tokens)])  # nobody chooses the last
@@ -218,3 +219,23 @@ def test_a_wrong_mixture_is_rejected(mutant, precision, monkeypatch):
     monkeypatch.setattr(SortedExperts, "__init__", make)
     with pytest.raises(UnsupportedModelError, match="differ"):
         Reader.load((model_of("Mixtral").bfloat16(), byte_tokenizer()), precision=precision)
+
+
+@pytest.mark.parametrize("family", ["llama4_text", "longcat_flash", "dbrx", "jetmoe"])
+def test_layouts_that_transformers_does_not_describe(family):
+    """In float32, and in bfloat16 without a float32 copy: "high" is as near to the float32 model of its weights."""
+    changes = patterns(family)[0]
+    stored = tiny_model(family, changes).to(torch.bfloat16)
+    for module in stored.modules():
+        if hasattr(module, "inv_freq"):
+            module.inv_freq = module.inv_freq.float()
+    wide = copy.deepcopy(stored).float()
+    truth = one_by_one(wide, SEQUENCES)
+    for model, precision in ((wide, "exact"), (stored, "high")):
+        reader = Reader.load((model, byte_tokenizer()), device="cpu", precision=precision)
+        assert "mixture of experts" in reader.describe()["forward"]
+        mixtures = [m for m in reader.engine.model.model.modules() if isinstance(m, (SortedExperts, ParallelExperts))]
+        layers = [m for mixture in mixtures for m in mixture.modules() if isinstance(m, UpcastLinear)]
+        assert layers and all(layer.stored[0].weight.dtype == model.dtype for layer in layers)
+        for got, want in zip(reader.score(SEQUENCES).token_logprobs, truth, strict=True):
+            np.testing.assert_allclose(got, want, atol=2e-5)

@@ -10,7 +10,7 @@ import torch
 from fastreader.errors import UnsupportedModelError
 from fastreader.models import indexed
 from fastreader.models.devices import devices_of
-from fastreader.models.experts import is_experts
+from fastreader.models.experts import kind_of
 from fastreader.models.own_scores import adds_positions, computes_scores
 from fastreader.models.quantised import method, why_not_packed
 from fastreader.models.recurrent import mixers
@@ -83,7 +83,7 @@ def why_not_deterministic(model: Any, why_not_upcast: str | None, products: str)
         return "quantised layers sum as their library does, whose order may depend on the batch"
     if mixers(model):
         return "activations of recurrent layers are PyTorch's, whose rounding may depend on the number of rows"
-    if any(map(is_experts, model.base_model.modules())):
+    if any(map(kind_of, model.base_model.modules())):
         return "the router of a mixture of experts is PyTorch's, whose rounding may depend on the number of rows"
     return None
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fastreader.models.attention_keys import Window
 from fastreader.models.chunking import ASSUMED_WIDTH, map_chunks
 from fastreader.models.devices import replace
-from fastreader.models.experts import SortedExperts, blocks, is_experts, replacement
+from fastreader.models.experts import ParallelExperts, SortedExperts, blocks, kind_of
 from fastreader.models.fused import FusedEnd, FusedFeedForward, UpcastLinear, fuse
 from fastreader.models.quantised import is_own, is_plain, method
 from fastreader.models.recurrent import mixers, reads_weight
@@ -81,7 +81,7 @@ def why_not_upcast(model: Any) -> str | None:
     alone = {module for _, module in mixers(model)}
     own = bool(method(model))
     for name, module in model.base_model.named_modules():
-        if is_plain(module) or isinstance(module, nn.Embedding) or is_experts(module) or (own and is_own(module)):
+        if is_plain(module) or isinstance(module, nn.Embedding) or kind_of(module) or (own and is_own(module)):
             continue
         if name.startswith(mixtures) or module in alone:  # what stands beside experts is their router, which is small
             continue
@@ -104,8 +104,8 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
     base = model.base_model
     mixtures = blocks(base)
     for name, module in list(base.named_modules()):
-        if is_experts(module):
-            replace(base, name, replacement(module))
+        if (kind := kind_of(module)) is not None:
+            replace(base, name, kind(module))
     layers = {
         name: module
         for name, module in base.named_modules()
@@ -132,7 +132,7 @@ def upcast(model: Any, precision: str, dtype: torch.dtype, windows: list[Window]
                 continue
             parent = base.get_submodule(name.rpartition(".")[0])
             chunked = isinstance(module, FusedFeedForward) or isinstance(parent, FusedEnd)
-            mixture = any(isinstance(part, SortedExperts) for part in module.modules())
+            mixture = any(isinstance(part, (SortedExperts, ParallelExperts)) for part in module.modules())
             if _treats_tokens_alone(name, module) and not chunked and not mixture:
                 replace(base, name, Chunked(module))
                 inside += (f"{name}.",)

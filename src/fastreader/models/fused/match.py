@@ -21,7 +21,7 @@ from fastreader.errors import InputError
 from fastreader.models.architecture import context_length
 from fastreader.models.attention import KEYWORD, TreePass
 from fastreader.models.devices import replace
-from fastreader.models.experts import SortedExperts
+from fastreader.models.experts import ParallelExperts, SortedExperts
 from fastreader.models.fused.attention import FusedAttention
 from fastreader.models.fused.layer import NORM_SCHEMES, FusedEnd, FusedLayer
 from fastreader.models.fused.mixed import PROJECTIONS, MixedLayer
@@ -105,7 +105,7 @@ def describe(model: Any) -> str:
     kinds |= {"feed-forward": FusedFeedForward, "norm": (FusedNorm, FusedGatedNorm)}
     modules = list(model.base_model.modules())
     counts = {name: sum(isinstance(m, kind) for m in modules) for name, kind in kinds.items()}
-    counts["mixture of experts"] = sum(isinstance(m, SortedExperts) for m in modules)
+    counts["mixture of experts"] = sum(isinstance(m, (SortedExperts, ParallelExperts)) for m in modules)
     parts = [f"{count} {name}" for name, count in counts.items() if count]
     return f"fused ({', '.join(parts)})" if parts else "upcast"
 
