@@ -179,7 +179,7 @@ def test_a_request_that_takes_too_long(slow_reader):
         assert error_of(client.post("/rerank", json=RERANK))["type"] == "timeout_error"
         go.set()
         until(lambda: client.get("/health").json()["active_requests"] == 0)
-        assert client.post("/rerank", json=RERANK).status_code == 200
+        until(lambda: client.post("/rerank", json=RERANK).status_code == 200)  # on a busy machine it may be late again
 
 
 def test_a_client_that_leaves_is_not_worked_for(slow_reader):

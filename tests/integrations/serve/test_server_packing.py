@@ -47,7 +47,7 @@ def waiting(packer, count):
 
 
 def test_ten_questions_over_the_same_passages_compute_a_fifth(tiny_reader):
-    with serving(tiny_reader, pack_seconds=0.05) as client, ThreadPoolExecutor(10) as pool:
+    with serving(tiny_reader, pack_seconds=1.0) as client, ThreadPoolExecutor(10) as pool:
         bodies = [{"text_1": question, "text_2": PASSAGES} for question in QUESTIONS]
         answers = list(pool.map(lambda body: client.post("/score", json=body).json(), bodies))
         told = client.get("/metrics").text
@@ -172,7 +172,7 @@ def test_time_runs_out(held):
 
 
 def test_closing_finishes_what_waits(tiny_reader):
-    packer = Packer(tiny_reader, Settings(pack_seconds=0.2))
+    packer = Packer(tiny_reader, Settings(pack_seconds=5))
     reader = packer.reader_until(later())
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(reader.score, [([5], [6])])
