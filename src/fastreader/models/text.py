@@ -58,8 +58,8 @@ def text_model(model: Any) -> Any:
     """
     text = _assembled(model)
     if text is None:
-        if any(isinstance(module, Tower) for module in model.modules()):
-            _probed(model)
+        if _lacks_towers(model):
+            _probed(model, model.get_input_embeddings().weight.shape[0])
         return model
     trained = [module for module in model.modules() if module.training]
     model.eval()  # the caller's own modules, which dropout would make differ
@@ -259,27 +259,34 @@ def _causal_lm(family: Any, name: str) -> Any:
 def _apart(model: Any, text: Any) -> float:
     """Return the largest difference of the two models' log-probabilities of some tokens, nats.
 
+    Infinity is returned if the second does not run.
+
     Raises:
-        TowerNeededError: if the first lacks what it needs; infinity is returned if only the second does.
+        UnsupportedModelError: if the first does not run on text alone, a TowerNeededError if it lacks towers.
     """
-    whole = _probed(model)
+    vocabulary = text.get_input_embeddings().weight.shape[0]
+    whole = _probed(model, vocabulary)
     try:
-        return float((whole - _probed(text)).abs().max())
-    except TowerNeededError:
+        return float((whole - _probed(text, vocabulary)).abs().max())
+    except UnsupportedModelError:
         return float("inf")
 
 
 @torch.inference_mode()
-def _probed(model: Any) -> torch.Tensor:
+def _probed(model: Any, vocabulary: int) -> torch.Tensor:
     """Return a model's log-probabilities of some tokens, float64 [tokens]."""
-    vocabulary = model.get_input_embeddings().weight.shape[0]
     ids = torch.arange(1, _PROBE + 1, device=model.device) * 37 % min(vocabulary, 1000)
     try:
         logits = model(input_ids=ids[None], use_cache=False).logits[0, :, :vocabulary]
     except (torch.OutOfMemoryError, MemoryError, TowerNeededError):
         raise
     except Exception as error:  # of many types, from a family's own code
+        kind = TowerNeededError if _lacks_towers(model) else UnsupportedModelError
         message = f"{type(model).__name__} does not run on text alone ({type(error).__name__}: {error})"
-        raise UnsupportedModelError(message) from error
+        raise kind(message) from error
     values: torch.Tensor = logits.double().log_softmax(-1).gather(1, ids.roll(-1)[:, None])[:, 0]
     return values
+
+
+def _lacks_towers(model: Any) -> bool:
+    return any(isinstance(module, Tower) for module in model.modules())
