@@ -265,3 +265,11 @@ def test_an_activation_with_weights_of_its_own_passes():
     model = transformers.ApertusForCausalLM(transformers.ApertusConfig(**COMMON)).bfloat16().eval()
     reader = Reader.load((model, byte_tokenizer()), device="cpu", precision="fast")
     assert reader.checked is not None
+
+
+def test_an_lm_head_wider_than_the_embedding():
+    model = tiny_llama()
+    model.lm_head = torch.nn.Linear(model.lm_head.in_features, 400, bias=False)
+    reader = Reader.load((model, byte_tokenizer()), device="cpu", precision="exact")
+    want = model(input_ids=torch.tensor([[5, 6]])).logits[0, -1].double().log_softmax(-1)[399]
+    assert reader.score([([5, 6], [399])]).logprob[0] == pytest.approx(float(want), abs=1e-5)

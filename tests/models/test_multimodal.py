@@ -1,7 +1,10 @@
 """Text of checkpoints that also see: the text model's kernels, and the numbers of the whole model one at a time."""
 
+import copy
+import json
 import re
 
+import peft
 import pytest
 import torch
 import transformers
@@ -179,6 +182,11 @@ def weighty(make):
     return model
 
 
+def with_adapter(model, targets):
+    config = peft.LoraConfig(r=2, init_lora_weights=False, target_modules=targets)
+    return peft.get_peft_model(model, config).eval()
+
+
 @torch.no_grad()
 def one_at_a_time(model, context, continuation):
     ids = torch.tensor([list(context) + list(continuation)])
@@ -275,12 +283,96 @@ def test_towers_raise_when_they_are_called():
     assert not hasattr(tower, "dtype")
 
 
-def test_a_whole_model_that_reads_text_otherwise_stays_whole():
-    """AyaVision does not scale its logits, as the Cohere 2 inside does alone; the check at load refuses it then."""
+def test_a_whole_model_that_leaves_out_a_factor_is_refused(tmp_path):
+    """AyaVision does not scale its logits, as the Cohere 2 inside does alone: which is meant is unknown."""
     whole = aya().eval()
+    whole.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    for given in ((whole, byte_tokenizer()), tmp_path):
+        with pytest.raises(UnsupportedModelError, match=r"leaves out the factor 0.0625 .* pair of Cohere2ForCausalLM"):
+            fr.Reader.load(given, device="cpu")
+
+
+def test_a_whole_model_of_other_numbers_stays_whole(monkeypatch):
+    """The text model's LM head is another one here."""
+    whole = gemma3().eval()
+    assembled = text_models._assembled
+
+    def other(model):
+        text = assembled(model)
+        text.lm_head = copy.deepcopy(text.lm_head)
+        torch.nn.init.normal_(text.lm_head.weight)
+        return text
+
+    monkeypatch.setattr(text_models, "_assembled", other)
     assert text_models.text_model(whole) is whole
-    with pytest.raises(UnsupportedModelError, match="log-probabilities differ"):
-        fr.Reader.load((whole, byte_tokenizer()), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("make", "targets"),
+    [(gemma3, ["q_proj"]), (llava, "all-linear"), (qwen2_5_vl, "all-linear"), (phi4, ["q_proj"]), (llama4, ["q_proj"])],
+)
+def test_an_adapter_of_the_whole_model(make, targets, tmp_path):
+    """It may change towers too; of Llama 4's folder, AutoModelForCausalLM makes a text model with other names."""
+    adapted = with_adapter(weighty(make), targets)
+    adapted.save_pretrained(tmp_path / "adapter")
+    weighty(make).save_pretrained(tmp_path / "base")
+    byte_tokenizer().save_pretrained(tmp_path / "base")
+    pair = ([*range(20, 50)], [70, 80])
+    reader = fr.Reader.load(tmp_path / "base", adapter=tmp_path / "adapter", device="cpu", precision="exact")
+    assert reader.loglikelihood([pair])[0].logprob == pytest.approx(one_at_a_time(adapted, *pair), abs=2e-5)
+
+
+def test_an_adapter_of_the_text_model(tmp_path):
+    whole = weighty(gemma3)
+    alone = transformers.Gemma3ForCausalLM(whole.config.get_text_config()).eval()
+    alone.model.load_state_dict(whole.model.language_model.state_dict())
+    alone.lm_head.load_state_dict(whole.lm_head.state_dict())
+    adapted = with_adapter(alone, ["q_proj"])
+    adapted.save_pretrained(tmp_path / "adapter")
+    whole.save_pretrained(tmp_path / "base")
+    byte_tokenizer().save_pretrained(tmp_path / "base")
+    pair = ([*range(20, 50)], [70, 80])
+    reader = fr.Reader.load(tmp_path / "base", adapter=tmp_path / "adapter", device="cpu", precision="exact")
+    assert reader.loglikelihood([pair])[0].logprob == pytest.approx(one_at_a_time(adapted, *pair), abs=2e-5)
+
+
+def test_code_of_a_processor_does_not_choose_the_class(tmp_path):
+    weighty(llava).save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoProcessor": "processing.Own"}}))
+    reader = fr.Reader.load(tmp_path, device="cpu", precision="exact", trust_remote_code=True)
+    assert ALL in reader.describe()["forward"]
+
+
+@pytest.mark.parametrize(
+    "names", [("model.language_model",), ("model.language_model", "model.vision_tower"), ("model",)]
+)
+def test_a_device_map_of_the_whole_model(names, tmp_path):
+    weighty(gemma3).save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    places = dict.fromkeys((*names, "lm_head"), "cpu")
+    reader = fr.Reader.load(tmp_path, device_map=places, precision="exact")
+    assert "fused" in reader.describe()["forward"]
+
+
+def test_a_callers_rotary_buffers_are_left_as_they_are():
+    """A dynamic embedding keeps the frequencies of the longest text so far; trying the model must not reset them."""
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    text = text_config("llama", max_position_embeddings=32, rope_parameters=rope)
+    config = transformers.LlavaConfig(text_config=text, vision_config={**VISION, "model_type": "clip_vision_model"})
+    whole = transformers.LlavaForConditionalGeneration(config).eval()
+    whole(input_ids=torch.arange(100)[None])
+    kept = whole.model.language_model.rotary_emb.inv_freq.clone()
+    fr.Reader.load((whole, byte_tokenizer()), device="cpu")
+    assert torch.equal(whole.model.language_model.rotary_emb.inv_freq, kept)
+
+
+def test_a_tower_without_weights_is_no_obstacle():
+    whole = weighty(gemma3)
+    whole.model.vision_tower.to("meta")
+    assert "fused" in fr.Reader.load((whole, byte_tokenizer()), device="cpu").describe()["forward"]
 
 
 def test_a_model_that_needs_an_image_is_refused():

@@ -96,6 +96,22 @@ def merge(model: Any, folder: Path) -> Any:
     return _merged(adapted, str(folder), kind)
 
 
+def named_in(model: Any, folder: Path) -> int:
+    """Return how well the names of an adapter's weights fit a model: the levels of modules found, of all names."""
+    from safetensors import SafetensorError, safe_open
+
+    file = folder / "adapter_model.safetensors"
+    if not file.is_file():
+        return 0
+    try:
+        with safe_open(file, framework="pt") as stream:
+            names = [name.removeprefix("base_model.model.").split(".") for name in stream.keys()]  # noqa: SIM118
+    except (SafetensorError, OSError):  # merging it raises, with what is wrong
+        return 0
+    modules = {tuple(name.split(".")) for name, _ in model.named_modules()}
+    return sum(next((n for n in range(len(name), 0, -1) if tuple(name[:n]) in modules), 0) for name in names)
+
+
 def _require_used(expected: str, adapted: Any, found: Any) -> None:
     """Raise InputError if weights of an adapter were not used, or parts of it got none."""
     for key in found.unexpected_keys:

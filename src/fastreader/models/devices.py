@@ -48,6 +48,37 @@ def check_map(device_map: Any) -> None:
         expect(kind != "meta", "device_map", "devices that hold weights", {part: device})
 
 
+def renamed(device_map: Any, whole: Any, part: Any) -> Any:
+    """Return a map of a whole model with the names that its modules have in a model over a part of them.
+
+    Modules of which that model has nothing are left out. A map by name, and one of the part's own names, stay.
+
+    Args:
+        device_map: as for `place`.
+        whole: the model that the map may be for.
+        part: a model that shares modules with it.
+    """
+    own = {module: name for name, module in part.named_modules()}
+    if part is whole or isinstance(device_map, str) or set(device_map) <= set(own.values()):
+        return device_map
+    named = dict(whole.named_modules())
+    found: dict[str, Any] = {}
+
+    def add(module: nn.Module, device: Any) -> None:
+        if module in own:
+            found[own[module]] = device
+        else:
+            for child in module.children():
+                add(child, device)
+
+    for name, device in sorted(device_map.items(), key=lambda item: len(item[0])):
+        if name in named:
+            add(named[name], device)
+        else:
+            found[name] = device
+    return found
+
+
 def place(model: Any, device_map: Any, name: str) -> Any:
     """Return a loaded model, which is used up, with its parts where a map puts them.
 

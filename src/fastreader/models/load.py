@@ -20,10 +20,11 @@ import torch
 from fastreader.core.checks import expect
 from fastreader.errors import FastreaderError, InputError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from fastreader.models import adapters, blocks, gguf, packaged, quantised
-from fastreader.models.devices import check_map, devices_of, main_device, place, settled
+from fastreader.models.devices import check_map, devices_of, main_device, place, renamed, settled
+from fastreader.models.kinds import classes_for
 from fastreader.models.precision import Arithmetic, resolve, resolve_device
 from fastreader.models.silence import silence_progress_bars
-from fastreader.models.text import TowerNeededError, text_model, without_towers
+from fastreader.models.text import TowerNeededError, text_model
 
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")  # the index in a weight's name
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -106,7 +107,7 @@ def load(
     if scheme := getattr(config, "quantization_config", None):
         # such weights may not move once they are loaded
         given["device_map"] = {"": arithmetic.device} if device_map is None else device_map
-    whole, lean = _read(lambda: _class_for(config, trust_remote_code), folder)
+    kinds = _read(lambda: classes_for(config, trust_remote_code, added), folder)
 
     def read(kind: Any) -> Any:
         loaded, loading_info = (_read_quantised if scheme else _read)(
@@ -125,9 +126,9 @@ def load(
         return _placed(quantised.taken_over(loaded), added, arithmetic, device_map)
 
     try:
-        loaded = read(lean)
+        loaded = read(kinds[0])
     except TowerNeededError:
-        loaded = read(whole)
+        loaded = read(kinds[-1])
     given.pop("device_map", None)
     return loaded, _tokenizer(folder, given, added), _on_devices(_named(arithmetic, loaded), loaded)
 
@@ -142,11 +143,21 @@ def _placed(model: Any, adapter: Path | None, arithmetic: Arithmetic, device_map
     """Return the text model, with the adapter merged, on its devices. Towers go before anything moves there."""
     name = type(model).__name__
     if adapter is not None:
-        model = adapters.merge(model, adapter)
+        model = _adapted(model, adapter)
     if quantised.method(model):
         return text_model(settled(model, name))
-    model = text_model(model)
-    return model.to(arithmetic.device) if device_map is None else place(model, device_map, name)
+    text = text_model(model)
+    if device_map is None:
+        return text.to(arithmetic.device)
+    return place(text, renamed(device_map, model, text), name)
+
+
+def _adapted(model: Any, adapter: Path) -> Any:
+    """Return a model with an adapter merged that is named for it or for its text model."""
+    text = text_model(model)
+    if text is not model and adapters.named_in(text, adapter) > adapters.named_in(model, adapter):
+        return adapters.merge(text, adapter)
+    return adapters.merge(model, adapter)
 
 
 def _first_device(device_map: Any, device: str | torch.device) -> str | torch.device:
@@ -191,28 +202,6 @@ def _adapter_from_hub(name: str) -> str:
         _check_hub(name)
         found: str = _read(lambda: snapshot_download(name, allow_patterns=wanted), name)
         return found
-
-
-def _class_for(config: Any, trust_remote_code: bool) -> tuple[Any, Any]:
-    """Return the class that loads a checkpoint whole, and one that leaves out what text does not run through.
-
-    Causal LMs are known by that name; others write text about images or sounds.
-    """
-    import transformers
-    from transformers.models.auto import modeling_auto
-
-    if trust_remote_code and getattr(config, "auto_map", None):
-        return (transformers.AutoModelForCausalLM,) * 2
-    for automatic, mapping in (
-        (transformers.AutoModelForCausalLM, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING),
-        (transformers.AutoModelForImageTextToText, modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING),
-        (transformers.AutoModelForMultimodalLM, modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING),
-    ):
-        if type(config) in mapping:
-            kind = mapping[type(config)]
-            lean = kind if isinstance(kind, tuple) else without_towers(kind, config)
-            return automatic, automatic if lean is kind else lean
-    return (transformers.AutoModelForCausalLM,) * 2
 
 
 def _tokenizer(folder: str, given: dict[str, Any], adapter: Path | None = None) -> Any:

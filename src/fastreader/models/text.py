@@ -18,9 +18,10 @@ from torch import nn
 
 from fastreader.errors import UnsupportedModelError
 from fastreader.models.architecture import logit_scale_of, logit_softcap_of
+from fastreader.models.copies import structural_copy
 
 _PROBE = 12  # tokens
-_MOST_APART = {torch.float64: 1e-6, torch.float32: 1e-4}  # nats of a token's log-probability; other types: 0.1
+_MOST_APART = {torch.float64: 1e-6, torch.float32: 1e-4}  # nats of a token's log-probability; other types: 0.02
 
 
 class TowerNeededError(UnsupportedModelError, AttributeError):
@@ -54,21 +55,26 @@ def text_model(model: Any) -> Any:
 
     Raises:
         TowerNeededError: if such a part was not loaded.
-        UnsupportedModelError: if the whole model does not run on text alone.
+        UnsupportedModelError: if the whole model does not run on text alone, or leaves out a factor of its text model.
     """
-    text = _assembled(model)
-    if text is None:
+    copied = structural_copy(model)  # running rewrites rotary buffers
+    if (text := _assembled(copied)) is None:
         if _lacks_towers(model):
-            _probed(model, model.get_input_embeddings().weight.shape[0])
+            _probed(copied, *_embedded(copied))
         return model
-    trained = [module for module in model.modules() if module.training]
-    model.eval()  # the caller's own modules, which dropout would make differ
-    try:
-        same = _apart(model, text) <= _MOST_APART.get(model.dtype, 0.1)
-    finally:
-        for module in trained:
-            module.training = True
-    return text if same else model
+    embedded, most = _embedded(text), _MOST_APART.get(model.dtype, 0.02)
+    whole = _probed(copied, *embedded)
+    if _apart(whole, text, embedded) <= most:
+        return _assembled(model)
+    scale, cap = logit_scale_of(text.config), logit_softcap_of(text.config)
+    if (scale, cap) != (1.0, None) and _apart(whole, _unscaled(text), embedded) <= most:
+        factor, bound = f"the factor {scale:g}" if scale != 1.0 else "", f"the bound {cap:g}" if cap is not None else ""
+        left_out = " and ".join(filter(None, (factor, bound)))
+        raise UnsupportedModelError(
+            f"{type(model).__name__} leaves out {left_out} of its text model's logits, so its probabilities are not "
+            f"those of the text model; give the pair of {type(text).__name__} and its tokenizer"
+        )
+    return model
 
 
 def without_towers(kind: Any, config: Any) -> Any:
@@ -84,8 +90,7 @@ def without_towers(kind: Any, config: Any) -> Any:
         return kind
     if not is_composite(config) and not getattr(config, "sub_configs", None):
         return kind
-    with torch.device("meta"):
-        whole = kind(copy.deepcopy(config))
+    whole = on_meta(kind, config)
     text = _assembled(whole)
     if text is None:
         return kind
@@ -107,6 +112,13 @@ def without_towers(kind: Any, config: Any) -> Any:
     return type(kind.__name__, (kind,), {"__init__": init, "__module__": kind.__module__})
 
 
+def on_meta(kind: Any, config: Any) -> Any:
+    """Return a model of a class for a config, or for its text config if the class takes that, without weights."""
+    own = config if kind.config_class is type(config) else config.get_text_config(decoder=True)
+    with torch.device("meta"):
+        return kind(copy.deepcopy(own))
+
+
 def _outside(module: nn.Module, inside: set[nn.Module], prefix: str = "") -> Iterator[str]:
     """Yield the names of the largest submodules that hold tensors and share no module with `inside`."""
     for name, child in module.named_children():
@@ -121,12 +133,15 @@ def _assembled(model: Any) -> Any:
     """Return a causal LM over a model's own text modules and output embedding; None if its text model is not apart."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    if model.config.is_encoder_decoder or model.get_output_embeddings() is None:
+    if model.config.is_encoder_decoder:
         return None
+    headless = model.get_output_embeddings() is None
     if not is_composite(model.config):
-        return _lightened(model)
+        return None if headless else _lightened(model)
     config = model.config.get_text_config(decoder=True)
     text = _held(model, config)
+    if text is None and headless:
+        return None
     if text is None and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
         kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
         text = _of_class(model, kind[0] if isinstance(kind, tuple) else kind, config)
@@ -192,8 +207,11 @@ def _parts(model: Any, config: Any) -> Iterator[Any]:
 def _held(model: Any, config: Any) -> Any:
     """Return the causal LM that a model holds (Llama 4 and Kosmos 2 do), as an object of its own; None if none."""
     head = model.get_output_embeddings()
-    held = next((part for part in _parts(model, config) if part.get_output_embeddings() is head), None)
-    return copy.copy(held)
+    for part in _parts(model, config):
+        own = part.get_output_embeddings()
+        if own is not None and (own is head or head is None):
+            return copy.copy(part)
+    return None
 
 
 def _of_class(model: Any, kind: Any, config: Any) -> Any:
@@ -213,14 +231,17 @@ def _of_class(model: Any, kind: Any, config: Any) -> Any:
 
 def _of_modules(model: Any, config: Any) -> Any:
     """Return a causal LM of no registered class around the text modules of a model; None if none are apart."""
-    from transformers import PreTrainedModel
-
     inner = next(_parts(model, config), None)
     if inner is None:
         return None
-    family = next(kind for kind in type(inner).__mro__[1:] if issubclass(kind, PreTrainedModel))
-    name = type(inner).__name__.removesuffix("Model")
-    return _causal_lm(family, name)(config, inner, model.get_output_embeddings())
+    return _causal_lm(_family(inner), type(inner).__name__)(config, inner, model.get_output_embeddings())
+
+
+def _family(inner: Any) -> Any:
+    """Return the base class of a family's models."""
+    from transformers import PreTrainedModel
+
+    return next(kind for kind in type(inner).__mro__[1:] if issubclass(kind, PreTrainedModel))
 
 
 @cache
@@ -231,9 +252,9 @@ def _causal_lm(family: Any, name: str) -> Any:
     class CausalText(family):  # type: ignore[misc]
         base_model_prefix = "model"
 
-        def __init__(self, config: Any, text: Any, head: nn.Module) -> None:
+        def __init__(self, config: Any, text: Any, head: nn.Module, scaled: bool = True) -> None:
             family.__init__(self, config)
-            self.model, self.lm_head = text, head
+            self.model, self.lm_head, self.scaled = text, head, scaled
             self._no_split_modules = text._no_split_modules
             self._skip_keys_device_placement = text._skip_keys_device_placement
 
@@ -245,37 +266,47 @@ def _causal_lm(family: Any, name: str) -> Any:
 
         def forward(self, *arguments: Any, **named: Any) -> Any:
             output = self.model(*arguments, **named)
-            logits = self.lm_head(output.last_hidden_state) * logit_scale_of(self.config)
-            if (cap := logit_softcap_of(self.config)) is not None:
-                logits = cap * torch.tanh(logits / cap)
+            logits = self.lm_head(output.last_hidden_state)
+            if self.scaled:
+                logits = logits * logit_scale_of(self.config)
+                if (cap := logit_softcap_of(self.config)) is not None:
+                    logits = cap * torch.tanh(logits / cap)
             return CausalLMOutputWithPast(logits=logits, past_key_values=output.get("past_key_values"))
 
     # transformers reads in the source of a class's module what it supports.
     CausalText.__module__ = family.__module__
-    CausalText.__name__ = CausalText.__qualname__ = f"{name}ForCausalLM"
+    CausalText.__name__ = CausalText.__qualname__ = f"{name.removesuffix('Model')}ForCausalLM"
     return CausalText
 
 
-def _apart(model: Any, text: Any) -> float:
-    """Return the largest difference of the two models' log-probabilities of some tokens, nats.
+def _unscaled(text: Any) -> Any:
+    """Return a causal LM like another without a factor and a bound on its logits."""
+    inner = text.base_model
+    return _causal_lm(_family(inner), type(inner).__name__)(text.config, inner, text.get_output_embeddings(), False)
 
-    Infinity is returned if the second does not run.
 
-    Raises:
-        UnsupportedModelError: if the first does not run on text alone, a TowerNeededError if it lacks towers.
-    """
-    vocabulary = text.get_input_embeddings().weight.shape[0]
-    whole = _probed(model, vocabulary)
+def _embedded(model: Any) -> tuple[int, torch.device]:
+    """Return how many tokens a model embeds, and where."""
+    table = next(model.get_input_embeddings().parameters())
+    return len(table), table.device
+
+
+def _apart(whole: torch.Tensor, text: Any, embedded: tuple[int, torch.device]) -> float:
+    """Return the largest difference of a model's log-probabilities to others, nats; infinity if it does not run."""
     try:
-        return float((whole - _probed(text, vocabulary)).abs().max())
+        return float((whole - _probed(text, *embedded)).abs().max())
     except UnsupportedModelError:
         return float("inf")
 
 
 @torch.inference_mode()
-def _probed(model: Any, vocabulary: int) -> torch.Tensor:
-    """Return a model's log-probabilities of some tokens, float64 [tokens]."""
-    ids = torch.arange(1, _PROBE + 1, device=model.device) * 37 % min(vocabulary, 1000)
+def _probed(model: Any, vocabulary: int, device: torch.device) -> torch.Tensor:
+    """Return a model's log-probabilities of some tokens, float64 [tokens].
+
+    Raises:
+        UnsupportedModelError: if it does not run on text alone, a TowerNeededError if it lacks towers.
+    """
+    ids = torch.arange(1, _PROBE + 1, device=device) * 37 % min(vocabulary, 1000)
     try:
         logits = model(input_ids=ids[None], use_cache=False).logits[0, :, :vocabulary]
     except (torch.OutOfMemoryError, MemoryError, TowerNeededError):
@@ -284,6 +315,7 @@ def _probed(model: Any, vocabulary: int) -> torch.Tensor:
         kind = TowerNeededError if _lacks_towers(model) else UnsupportedModelError
         message = f"{type(model).__name__} does not run on text alone ({type(error).__name__}: {error})"
         raise kind(message) from error
+    ids = ids.to(logits.device)
     values: torch.Tensor = logits.double().log_softmax(-1).gather(1, ids.roll(-1)[:, None])[:, 0]
     return values
 

@@ -75,7 +75,9 @@ class _Check:
     def __init__(self, model: TreeModel, length: int) -> None:
         self.model = model
         self.wide = torch.float64 if model.dtype == torch.float64 else torch.float32
-        texts = _texts(model.head.weight.shape[0], length, 2 if model.mixers else 1)
+        embedded = next(model.original.get_input_embeddings().parameters())
+        vocabulary = min(model.head.weight.shape[0], embedded.shape[0])  # an LM head may be wider
+        texts = _texts(vocabulary, length, 2 if model.mixers else 1)
         self.tokens = torch.tensor(texts, device=model.device)
         self.tree = PrefixTree.build([(text[:1], text[1:]) for text in texts])
         places, owners = _places(self.tree, len(texts[0]) - 1)
