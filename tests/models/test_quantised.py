@@ -9,8 +9,15 @@ import pytest
 import torch
 from registry import PATTERNS, tiny_model
 from support import byte_tokenizer, one_by_one, random_sequences, tiny_llama
+from test_multimodal import qwen2_5_vl, weighty
 from torch import nn
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, QuantoConfig, TorchAoConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    BitsAndBytesConfig,
+    QuantoConfig,
+    TorchAoConfig,
+)
 
 from fastreader import Reader
 from fastreader.errors import InputError, UnsupportedModelError
@@ -66,6 +73,23 @@ def quantise(base, kind, dtype):
 
 def scores(reader):
     return np.concatenate(reader.score(SEQUENCES).token_logprobs)
+
+
+def test_text_of_a_quantised_model_that_also_sees(tmp_path):
+    """Neither a model in memory nor its folder has a tower left; of the folder none is read."""
+    pytest.importorskip("torchao", reason="torchao is not installed; install the extra quantised")
+    for folder in (tmp_path / "plain", tmp_path / "quantised"):
+        byte_tokenizer().save_pretrained(folder)
+    weighty(qwen2_5_vl).save_pretrained(tmp_path / "plain")
+    whole = AutoModelForImageTextToText.from_pretrained(
+        tmp_path / "plain", quantization_config=torchao("Int8WeightOnlyConfig"), dtype=torch.float32
+    ).eval()
+    whole.save_pretrained(tmp_path / "quantised")
+    want = np.concatenate(one_by_one(whole, SEQUENCES))
+    for given in ((whole, byte_tokenizer()), tmp_path / "quantised"):
+        reader = Reader.load(given, device="cpu", precision="exact")
+        assert "21 quantised linear" in reader.describe()["forward"]
+        np.testing.assert_allclose(scores(reader), want, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
