@@ -375,6 +375,15 @@ def test_a_tower_without_weights_is_no_obstacle():
     assert "fused" in fr.Reader.load((whole, byte_tokenizer()), device="cpu").describe()["forward"]
 
 
+def test_a_causal_lm_inside_of_a_model_that_names_no_output_embedding(monkeypatch):
+    """Nemotron-H Omni is such a model."""
+    whole = weighty(llama4)
+    monkeypatch.setattr(type(whole), "get_output_embeddings", lambda self: None)
+    reader = fr.Reader.load((whole, byte_tokenizer()), device="cpu", precision="exact")
+    pair = ([*range(20, 50)], [70, 80])
+    assert reader.loglikelihood([pair])[0].logprob == pytest.approx(one_at_a_time(whole, *pair), abs=2e-5)
+
+
 def test_a_model_that_needs_an_image_is_refused():
     text = {"model_type": "opt", **SIZES, "ffn_dim": 96, "word_embed_proj_dim": 64}
     small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
