@@ -13,6 +13,7 @@ from support import byte_tokenizer
 
 import fastreader as fr
 from fastreader.errors import UnsupportedModelError
+from fastreader.models import kinds
 from fastreader.models import text as text_models
 
 SIZES = {
@@ -262,13 +263,13 @@ def test_a_tower_that_text_needs_is_read_after_all(tmp_path, monkeypatch):
     whole = weighty(gemma3)
     whole.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
-    named, tried = text_models._outside, []
+    named, tried = kinds.outside, []
 
     def too_many(*arguments):
         tried.append(arguments)
         return [*named(*arguments), "model.language_model.norm"]
 
-    monkeypatch.setattr(text_models, "_outside", too_many)
+    monkeypatch.setattr(kinds, "outside", too_many)
     reader = fr.Reader.load(tmp_path, device="cpu", precision="exact")
     assert tried and reader.score([([20, 30], [40])]).logprob == pytest.approx(
         [one_at_a_time(whole, [20, 30], [40])], abs=1e-4
@@ -296,7 +297,7 @@ def test_a_whole_model_that_leaves_out_a_factor_is_refused(tmp_path):
 def test_a_whole_model_of_other_numbers_stays_whole(monkeypatch):
     """The text model's LM head is another one here."""
     whole = gemma3().eval()
-    assembled = text_models._assembled
+    assembled = text_models.assembled
 
     def other(model):
         text = assembled(model)
@@ -304,7 +305,7 @@ def test_a_whole_model_of_other_numbers_stays_whole(monkeypatch):
         torch.nn.init.normal_(text.lm_head.weight)
         return text
 
-    monkeypatch.setattr(text_models, "_assembled", other)
+    monkeypatch.setattr(text_models, "assembled", other)
     assert text_models.text_model(whole) is whole
 
 
@@ -355,6 +356,9 @@ def test_a_device_map_of_the_whole_model(names, tmp_path):
     places = dict.fromkeys((*names, "lm_head"), "cpu")
     reader = fr.Reader.load(tmp_path, device_map=places, precision="exact")
     assert "fused" in reader.describe()["forward"]
+    plain = fr.Reader.load(tmp_path, device="cpu", precision="exact")
+    pairs = [([20, 30, 40], [50, 60])]
+    assert reader.score(pairs).logprob.tolist() == plain.score(pairs).logprob.tolist()
 
 
 def test_a_callers_rotary_buffers_are_left_as_they_are():

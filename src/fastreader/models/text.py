@@ -7,7 +7,6 @@ they would take memory. The text model is compared with the whole one before it 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import chain
@@ -47,6 +46,11 @@ def is_composite(config: Any) -> bool:
     return config.get_text_config(decoder=True) is not config
 
 
+def may_have_towers(config: Any) -> bool:
+    """Return whether a config has parts, of which some may be of towers."""
+    return is_composite(config) or bool(getattr(config, "sub_configs", None))
+
+
 def text_model(model: Any) -> Any:
     """Return the causal LM over the text part of a model, which shares its modules and weights.
 
@@ -57,15 +61,17 @@ def text_model(model: Any) -> Any:
         TowerNeededError: if such a part was not loaded.
         UnsupportedModelError: if the whole model does not run on text alone, or leaves out a factor of its text model.
     """
+    if not may_have_towers(model.config):
+        return model
     copied = structural_copy(model)  # running rewrites rotary buffers
-    if (text := _assembled(copied)) is None:
+    if (text := assembled(copied)) is None:
         if _lacks_towers(model):
             _probed(copied, *_embedded(copied))
         return model
     embedded, most = _embedded(text), _MOST_APART.get(model.dtype, 0.02)
     whole = _probed(copied, *embedded)
     if _apart(whole, text, embedded) <= most:
-        return _assembled(model)
+        return assembled(model)
     scale, cap = logit_scale_of(text.config), logit_softcap_of(text.config)
     if (scale, cap) != (1.0, None) and _apart(whole, _unscaled(text), embedded) <= most:
         factor, bound = f"the factor {scale:g}" if scale != 1.0 else "", f"the bound {cap:g}" if cap is not None else ""
@@ -77,59 +83,17 @@ def text_model(model: Any) -> Any:
     return model
 
 
-def without_towers(kind: Any, config: Any) -> Any:
-    """Return a class like a transformers model class whose models lack the modules that are no part of the text model.
-
-    Their weights are then not read from a checkpoint. `kind` itself is returned if it has no such modules.
-
-    Args:
-        kind: the class of a whole model.
-        config: the config of its models.
-    """
-    if kind.config_class is not type(config):  # transformers makes a causal LM of the text config alone
-        return kind
-    if not is_composite(config) and not getattr(config, "sub_configs", None):
-        return kind
-    whole = on_meta(kind, config)
-    text = _assembled(whole)
-    if text is None:
-        return kind
-    left = [name for name, module in text.named_modules() if isinstance(module, Tower)]
-    left = left or list(_outside(whole, set(text.modules())))
-    if not left:
-        return kind
-    prefixes = tuple(f"{name}." for name in left)
-
-    def init(self: Any, *arguments: Any, **named: Any) -> None:
-        kind.__init__(self, *arguments, **named)
-        for name in left:
-            self.set_submodule(name, Tower())
-        tied = self.all_tied_weights_keys.items()
-        self.all_tied_weights_keys = {key: value for key, value in tied if not key.startswith(prefixes)}
-        self._keys_to_ignore_on_load_unexpected |= {f"^{re.escape(prefix)}" for prefix in prefixes}
-
-    # transformers looks up by the name of a class how the names of its weights have changed.
-    return type(kind.__name__, (kind,), {"__init__": init, "__module__": kind.__module__})
-
-
-def on_meta(kind: Any, config: Any) -> Any:
-    """Return a model of a class for a config, or for its text config if the class takes that, without weights."""
-    own = config if kind.config_class is type(config) else config.get_text_config(decoder=True)
-    with torch.device("meta"):
-        return kind(copy.deepcopy(own))
-
-
-def _outside(module: nn.Module, inside: set[nn.Module], prefix: str = "") -> Iterator[str]:
+def outside(module: nn.Module, inside: set[nn.Module], prefix: str = "") -> Iterator[str]:
     """Yield the names of the largest submodules that hold tensors and share no module with `inside`."""
     for name, child in module.named_children():
         if not inside.isdisjoint(child.modules()):
             if child not in inside:
-                yield from _outside(child, inside, f"{prefix}{name}.")
+                yield from outside(child, inside, f"{prefix}{name}.")
         elif _holds_tensors(child):
             yield prefix + name
 
 
-def _assembled(model: Any) -> Any:
+def assembled(model: Any) -> Any:
     """Return a causal LM over a model's own text modules and output embedding; None if its text model is not apart."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -164,8 +128,8 @@ def _lightened(model: Any) -> Any:
         return None
     layers = {m for m in model.base_model.children() if isinstance(m, nn.ModuleList) and len(m) == size}
     inside = {model.get_input_embeddings(), model.get_output_embeddings(), *layers}
-    outside = [model.get_submodule(name) for name in _outside(model, inside)]
-    return _copied_without(model, {part for module in outside for part in _around(module, towers)})
+    found = [model.get_submodule(name) for name in outside(model, inside)]
+    return _copied_without(model, {part for module in found for part in _around(module, towers)})
 
 
 def _around(module: nn.Module, towers: set[nn.Module]) -> Iterator[nn.Module]:

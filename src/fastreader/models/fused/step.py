@@ -33,12 +33,15 @@ class FusedStep:
         rotary: returns cosine and sine from the embedded tokens and their positions.
         layers: the decoder layers.
         norm: of the final states.
+        grids: how many rows of positions `rotary` takes (Qwen-VL's places in time, height and width, which are equal in
+            text); None for one, without a dimension of its own.
     """
 
     embedding: nn.Module
     rotary: nn.Module
     layers: Layers
     norm: nn.Module
+    grids: int | None = None
 
     @classmethod
     def of(cls, model: Any, windows: Windows, precision: str, starts: list[int]) -> FusedStep | str:
@@ -60,12 +63,16 @@ class FusedStep:
         layers = _layers(modules, windows)
         if isinstance(layers, str):
             return layers
-        step = cls(base.get_input_embeddings(), rotary, layers, norm)
-        try:
-            same = all(step.gives_the_bits(model, modules, windows, precision, start) for start in starts)
-        except (TypeError, ValueError) as error:
-            return f"its parts take other arguments than those of Llama ({error})"
-        return step if same else "the model does more than embed, run its layers and normalise"
+        reason = ""
+        for grids in (None, 3):
+            step = cls(base.get_input_embeddings(), rotary, layers, norm, grids)
+            try:
+                same = all(step.gives_the_bits(model, modules, windows, precision, start) for start in starts)
+            except (TypeError, ValueError, IndexError) as error:
+                reason = reason or f"its parts take other arguments than those of Llama ({error})"
+            else:
+                return step if same else "the model does more than embed, run its layers and normalise"
+        return reason
 
     def __call__(self, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int32], keys: RowKeys) -> Tensor:
         """Return the final states [B, E] of one new token of each row."""
@@ -89,7 +96,8 @@ class FusedStep:
 
     def _embedded(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Angles]:
         stream: Tensor = self.embedding(tokens[None])
-        angles: Angles = self.rotary(stream, positions[None])
+        places = positions[None] if self.grids is None else positions.expand(self.grids, 1, -1)
+        angles: Angles = self.rotary(stream, places)
         return stream, angles
 
 
